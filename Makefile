@@ -1,0 +1,33 @@
+# Every target makes .venv when it is missing and installs what it needs. PYTHON chooses the interpreter.
+PYTHON ?= python3
+BIN := .venv/bin
+SOURCES := setup.py pyproject.toml $(wildcard caffelite/_kernels/*.p* caffelite/_kernels/*.h)
+
+.PHONY: spiral test lint bench clean
+.DELETE_ON_ERROR:
+
+spiral: .venv/plot
+	$(BIN)/caffelite spiral --output spiral.png
+
+test: .venv/test
+	$(BIN)/python -m pytest -q
+
+lint: .venv/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/cython-lint caffelite
+	$(BIN)/mypy
+
+bench: .venv/bench
+	$(BIN)/python benchmarks/spiral32.py
+
+clean:
+	rm -rf .venv build *.egg-info caffelite/_kernels/*.so caffelite/_kernels/*.c
+
+# .venv/EXTRA is there when caffelite, built from the present sources, is installed with that extra.
+.venv/%: $(SOURCES) | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv

@@ -1,0 +1,57 @@
+"""caffelite trains small and medium neural networks on CPUs.
+
+    import caffelite as cl
+
+    x, y = cl.datasets.spiral(seed=0)
+    model = cl.Model(seed=0)
+    model.add(cl.Linear(2, 100)).add(cl.ReLU()).add(cl.Linear(100, 3))
+    model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1, momentum=0.9), epochs=300)
+
+A Function is an operator with `forward` and `backward`; a Model is Functions in sequence; an Optimizer updates parameters;
+a Tensor is an array that knows the Function that made it. What computes is compiled, in `caffelite._kernels`.
+"""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from caffelite import datasets
+from caffelite.data import DataGenerator
+from caffelite.function import Function
+from caffelite.functions import Linear, ReLU, SoftmaxLoss, matmul, mean, relu, reshape, sum, transpose
+from caffelite.gradcheck import check_gradients
+from caffelite.model import History, Model
+from caffelite.optimizers import SGD, Optimizer, TrainingDiverged
+from caffelite.tensor import Tensor, inference, is_training, no_grad
+from caffelite.threads import get_num_threads, set_num_threads, show_config
+
+__all__ = [
+    "SGD",
+    "DataGenerator",
+    "Function",
+    "History",
+    "Linear",
+    "Model",
+    "Optimizer",
+    "ReLU",
+    "SoftmaxLoss",
+    "Tensor",
+    "TrainingDiverged",
+    "check_gradients",
+    "datasets",
+    "get_num_threads",
+    "inference",
+    "is_training",
+    "matmul",
+    "mean",
+    "no_grad",
+    "relu",
+    "reshape",
+    "set_num_threads",
+    "show_config",
+    "sum",
+    "transpose",
+]
+
+try:
+    __version__ = version("caffelite")
+except PackageNotFoundError:  # run from a source tree that was never installed
+    __version__ = "unknown"

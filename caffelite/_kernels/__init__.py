@@ -1,0 +1,98 @@
+"""Kernels: compiled computations on arrays. They know nothing of Tensors, Functions or Models.
+
+    call.pxd        what a call is: the struct between the two sides
+    border.pyx      what Python calls: checks, binds, runs, records
+    loops.pyx       the loops themselves, a family to a file: elementwise.pxi, matmul.pxi (tile.h), reduction.pxi, loss.pxi,
+                    update.pxi, batches.pxi
+
+The loops are compiled once for each instruction set. The best one that the processor runs is chosen here, at import; the
+environment variable CAFFELITE_ISA names another.
+"""
+
+import importlib
+import importlib.util
+import os
+
+from caffelite._kernels import border
+from caffelite._kernels.border import (
+    OPENMP,
+    Kernel,
+    Recording,
+    add,
+    all_finite,
+    check_labels,
+    copy,
+    divide,
+    full,
+    get_num_threads,
+    matmul,
+    multiply,
+    negative,
+    power,
+    power_grad_base,
+    power_grad_exponent,
+    relu,
+    relu_grad,
+    set_num_threads,
+    sgd,
+    shuffle,
+    softmax_loss,
+    softmax_loss_grad,
+    subtract,
+    sum,
+    take,
+)
+
+__all__ = [
+    "ISA",
+    "OPENMP",
+    "Kernel",
+    "Recording",
+    "add",
+    "all_finite",
+    "check_labels",
+    "copy",
+    "divide",
+    "full",
+    "get_num_threads",
+    "matmul",
+    "multiply",
+    "negative",
+    "power",
+    "power_grad_base",
+    "power_grad_exponent",
+    "relu",
+    "relu_grad",
+    "set_num_threads",
+    "sgd",
+    "shuffle",
+    "softmax_loss",
+    "softmax_loss_grad",
+    "subtract",
+    "sum",
+    "take",
+]
+
+INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first
+
+
+def available_instruction_sets() -> list[str]:
+    """The instruction sets that this installation has loops for and this processor runs, best first."""
+    return [isa for isa in INSTRUCTION_SETS if border.runs(isa) and importlib.util.find_spec(_module(isa))]
+
+
+def use_instruction_set(isa: str) -> None:
+    """Compute with the loops of one of `available_instruction_sets()` from now on; ValueError for any other."""
+    global ISA
+    if isa not in available_instruction_sets():
+        raise ValueError(f"CAFFELITE_ISA is {isa!r}; here there is {', '.join(available_instruction_sets()) or 'none'}")
+    border.use_loops(importlib.import_module(_module(isa)).loops())
+    ISA = isa
+
+
+def _module(isa: str) -> str:
+    return f"{__name__}.loops_{isa.replace('-', '_')}"
+
+
+ISA = ""
+use_instruction_set(os.environ.get("CAFFELITE_ISA") or (available_instruction_sets() or ["generic"])[0])

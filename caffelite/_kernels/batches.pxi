@@ -1,0 +1,58 @@
+# Mini-batches: the order of the rows, and the rows in that order.
+
+# xoshiro256++ 1.0, the next 64 random bits (D. Blackman and S. Vigna, "Scrambled linear pseudorandom number generators",
+# ACM TOMS 47(4), 2021).
+cdef uint64_t next_random(uint64_t* s) noexcept nogil:
+    cdef uint64_t bits = rotate(s[0] + s[3], 23) + s[0]
+    cdef uint64_t t = s[1] << 17
+    s[2] ^= s[0]
+    s[3] ^= s[1]
+    s[1] ^= s[2]
+    s[0] ^= s[3]
+    s[2] ^= t
+    s[3] = rotate(s[3], 45)
+    return bits
+
+
+cdef inline uint64_t rotate(uint64_t x, int k) noexcept nogil:
+    return (x << k) | (x >> (64 - k))
+
+
+# A uniform number below n, n > 0: random bits under the smallest mask that covers n − 1, drawn again until they fit.
+cdef uint64_t random_below(uint64_t n, uint64_t* state) noexcept nogil:
+    cdef uint64_t mask = n - 1, value
+    cdef int shift = 1
+    while shift < 64:
+        mask |= mask >> shift
+        shift *= 2
+    value = next_random(state) & mask
+    while value >= n:
+        value = next_random(state) & mask
+    return value
+
+
+# Puts order, a permutation of the rows, into a new random order in place (Fisher and Yates; Knuth, TAOCP 2, 3.4.2 P).
+#   size     0 n
+#   operand  0 order, 1 state (four uint64)
+#   parts    1
+cdef int shuffle(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* order = <int64_t*> out
+    cdef uint64_t* state = <uint64_t*> call.operand[1].data
+    cdef Py_ssize_t i, j
+    for i in range(call.size[0] - 1, 0, -1):
+        j = <Py_ssize_t> random_below(i + 1, state)
+        order[i], order[j] = order[j], order[i]
+    return CONTINUE
+
+
+# out[i] = rows[order[i]], rows as bytes, all contiguous.
+#   size     1 bytes a row
+#   operand  0 out, 1 rows, 2 order (int64, checked)
+#   parts    the rows of out
+cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const char* rows = call.operand[1].data
+    cdef const int64_t* order = <const int64_t*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[1], i
+    for i in range(begin, end):
+        memcpy(<char*> out + i * n, rows + order[i] * n, n)
+    return CONTINUE

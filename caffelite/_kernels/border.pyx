@@ -1,0 +1,668 @@
+"""The border: what Python calls. Every function checks its arguments, binds them to a `Call`, runs it, and notes it if this
+thread is recording.
+
+Arrays may have any strides; one that loops cannot read as it lies (byte-swapped, unaligned, strides that are no whole number
+of elements) is replaced by its plain copy, and so is one with strides where a loop wants contiguous rows.
+Every function returns a new array unless it is given `out`.
+"""
+cimport numpy as cnp
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from cpython.ref cimport PyObject, Py_XDECREF, Py_XINCREF
+from cython.parallel cimport prange
+from libc.float cimport DBL_MAX, FLT_MAX
+from libc.string cimport memset
+
+import operator
+
+import numpy as np
+
+from caffelite._kernels.call cimport *
+
+cnp.import_array()
+
+cdef extern from *:
+    """
+    #ifdef _OPENMP
+    #define COMPILED_WITH_OPENMP 1
+    #else
+    #define COMPILED_WITH_OPENMP 0
+    #endif
+
+    /* The list that this thread's kernel calls are noted in, or NULL. */
+    static _Thread_local PyObject *recorded = NULL;
+
+    static int processor_runs(const char *isa)
+    {
+    #if defined(__x86_64__)
+        int v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
+        int v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+        int v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+                 && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq")
+                 && __builtin_cpu_supports("avx512vl");
+        if (!strcmp(isa, "x86-64-v4")) return v4;
+        if (!strcmp(isa, "x86-64-v3")) return v3;
+        if (!strcmp(isa, "x86-64-v2")) return v2;
+    #endif
+        return !strcmp(isa, "generic");
+    }
+    """
+    const bint COMPILED_WITH_OPENMP
+    PyObject* recorded
+    bint processor_runs(const char* isa)
+
+OPENMP = bool(COMPILED_WITH_OPENMP)
+
+cdef enum:
+    NUMPY_MAX_DIMS = 64
+
+cdef Loops loops
+cdef int num_threads = 1
+
+# Work, in operations, below which a call stays on its caller's thread, and above which it lets other Python threads run.
+cdef double PARALLEL_WORK = 500_000
+cdef double RELEASE_WORK = 50_000
+
+
+# ---- running and recording --------------------------------------------------------------------------------------------
+
+def runs(str isa):
+    """Whether this processor runs the instruction set: "x86-64-v2", "x86-64-v3", "x86-64-v4" or "generic"."""
+    return bool(processor_runs(isa.encode()))
+
+
+def use_loops(capsule):
+    """Take the loops to run from a capsule that `loops()` of one of the compiled `loops_*` modules made."""
+    global loops
+    loops = (<Loops*> PyCapsule_GetPointer(capsule, "caffelite.loops"))[0]
+
+
+def set_num_threads(int n):
+    """Let kernels use up to n threads; `caffelite.threads` decides how many."""
+    global num_threads
+    num_threads = n
+
+
+def get_num_threads():
+    """How many threads kernels may use."""
+    return num_threads
+
+
+cdef int run(const Call* call) noexcept nogil:
+    """Run a call: all its parts here, or one contiguous share of them on each thread. The only parallel region there is."""
+    cdef Py_ssize_t threads = min(num_threads, call.parts), share
+    cdef int stop = 0
+    if call.parts == 0:
+        return CONTINUE
+    if threads <= 1 or call.work < PARALLEL_WORK:
+        return call.loop(call.operand[0].data, call, 0, call.parts)
+    for share in prange(threads, num_threads=threads, schedule="static", chunksize=1):
+        stop |= call.loop(call.operand[0].data, call,
+                          call.parts * share // threads, call.parts * (share + 1) // threads)
+    return stop
+
+
+cdef class Kernel:
+    """A recorded kernel call: a name, the arrays it was bound to, and how to run it again on what they hold then."""
+    cdef Call call
+    cdef readonly str name
+    cdef readonly tuple arrays
+
+    def run(self):
+        """Run the call again; returns 0, or why the step must stop."""
+        cdef int stop
+        with nogil:
+            stop = run(&self.call)
+        return stop
+
+    def __repr__(self):
+        return f"{self.name}{tuple(array.shape for array in self.arrays if array is not None)}"
+
+
+class Recording:
+    """`with Recording() as kernels:` collects this thread's kernel calls, as a list of `Kernel`, while they run.
+
+    One recording a thread: a second one inside the first raises RuntimeError.
+    """
+
+    def __enter__(self):
+        global recorded
+        if recorded != NULL:
+            raise RuntimeError("this thread is recording already")
+        self.kernels = []
+        recorded = <PyObject*> self.kernels
+        Py_XINCREF(recorded)
+        return self.kernels
+
+    def __exit__(self, *exception):
+        global recorded
+        Py_XDECREF(recorded)
+        recorded = NULL
+
+
+cdef int launch(str name, Call* call, y, a=None, b=None, c=None) except -1:
+    """Run a bound call, and note it if this thread is recording. Returns 0, or why a step must stop."""
+    cdef int stop
+    cdef Kernel kernel
+    if call.work < RELEASE_WORK:
+        stop = run(call)
+    else:
+        with nogil:
+            stop = run(call)
+    if recorded != NULL:
+        kernel = Kernel.__new__(Kernel)
+        kernel.call = call[0]
+        kernel.name = name
+        kernel.arrays = (y, a, b, c)
+        (<list> recorded).append(kernel)
+    return stop
+
+
+# ---- arguments --------------------------------------------------------------------------------------------------------
+
+cdef inline int real_type(str name, cnp.ndarray a) except -1:
+    """0 for float32, 1 for float64: the index into the table of loops."""
+    cdef int type_num = cnp.PyArray_TYPE(a)
+    if type_num == cnp.NPY_FLOAT32:
+        return 0
+    if type_num == cnp.NPY_FLOAT64:
+        return 1
+    raise TypeError(f"{name} computes in float32 or float64, got {a.dtype}")
+
+
+cdef inline int same_type(str name, cnp.ndarray a, cnp.ndarray b) except -1:
+    if cnp.PyArray_TYPE(a) != cnp.PyArray_TYPE(b):
+        raise TypeError(f"{name} got {a.dtype} and {b.dtype}; both must be float32 or both float64")
+    return 0
+
+
+cdef inline cnp.ndarray plain(cnp.ndarray a):
+    """The array itself where loops can read it as it lies, else its copy."""
+    cdef int d
+    if cnp.PyArray_IS_C_CONTIGUOUS(a) and cnp.PyArray_ISBEHAVED_RO(a):
+        return a
+    if cnp.PyArray_ISBEHAVED_RO(a):
+        for d in range(cnp.PyArray_NDIM(a)):
+            if cnp.PyArray_STRIDE(a, d) % cnp.PyArray_ITEMSIZE(a) != 0:
+                break
+        else:
+            return a
+    return np.array(a, dtype=a.dtype.newbyteorder("="), order="C")
+
+
+cdef inline cnp.ndarray contiguous(cnp.ndarray a):
+    """The array itself where it is plain and C-contiguous, else a copy, made by a kernel."""
+    a = plain(a)
+    if cnp.PyArray_IS_C_CONTIGUOUS(a):
+        return a
+    return copy(a)
+
+
+cdef inline cnp.ndarray writable(str name, cnp.ndarray out):
+    if not cnp.PyArray_ISBEHAVED(out) or plain(out) is not out:
+        raise ValueError(f"{name} needs a writeable, aligned `out` in native byte order")
+    return out
+
+
+cdef inline int bind(Call* call, int operand, cnp.ndarray a) except -1:
+    """Bind an array of at most MAX_DIMS axes, its strides first axis first."""
+    cdef int d
+    call.operand[operand].data = <char*> cnp.PyArray_DATA(a)
+    for d in range(cnp.PyArray_NDIM(a)):
+        call.operand[operand].stride[d] = cnp.PyArray_STRIDE(a, d) // cnp.PyArray_ITEMSIZE(a)
+    return 0
+
+
+cdef tuple shape_of(cnp.ndarray a):
+    return (<object> a).shape
+
+
+# ---- elementwise ------------------------------------------------------------------------------------------------------
+
+cdef cnp.ndarray operand_of(str name, object a, object like):
+    """An argument of an elementwise function as a plain array; a number takes the dtype of the other argument."""
+    if isinstance(a, cnp.ndarray):
+        return plain(<cnp.ndarray> a)
+    if not isinstance(like, cnp.ndarray):
+        raise TypeError(f"{name} needs at least one array, got {type(a).__name__} and {type(like).__name__}")
+    return np.asarray(a, dtype=(<cnp.ndarray> like).dtype.newbyteorder("="))
+
+
+cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
+    """y = op(a, b), broadcast to `out`, or to each other where there is none. One argument: b is None."""
+    cdef Call call
+    cdef cnp.ndarray x = operand_of(name, a, b), z = x if b is None else operand_of(name, b, a), y
+    cdef cnp.npy_intp shape[NUMPY_MAX_DIMS]
+    cdef int real = real_type(name, x), ndim, d, i
+    cdef Py_ssize_t size = 1
+
+    same_type(name, x, z)
+    if out is not None:
+        y = writable(name, out)
+        same_type(name, x, y)
+    else:
+        ndim = max(cnp.PyArray_NDIM(x), cnp.PyArray_NDIM(z))
+        for d in range(ndim):
+            shape[d] = 1
+        widen(name, shape, ndim, x, z)
+        widen(name, shape, ndim, z, x)
+        y = cnp.PyArray_EMPTY(ndim, shape, cnp.PyArray_TYPE(x), 0)
+
+    call.op = op
+    call.loop = loops.elementwise[real]
+    if not bind_broadcast(name, &call, y, x, z):     # too many axes for one call: one call for each entry of the first
+        x, z = np.broadcast_to(x, shape_of(y)), np.broadcast_to(z, shape_of(y))
+        for i in range(cnp.PyArray_DIM(y, 0)):
+            elementwise(name, op, x[i], None if b is None else z[i], y[i])
+        return y
+    for d in range(MAX_DIMS):
+        size *= call.size[d]
+    call.parts = size if size == call.size[3] else size // call.size[3]
+    call.work = size
+    launch(name, &call, y, x, None if b is None else z)
+    return y
+
+
+cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:
+    """Put the axes of a, aligned at the last one, into the broadcast shape."""
+    cdef int d, first = ndim - cnp.PyArray_NDIM(a)
+    cdef cnp.npy_intp n
+    for d in range(first, ndim):
+        n = cnp.PyArray_DIM(a, d - first)
+        if n != 1:
+            if shape[d] != 1 and shape[d] != n:
+                raise ValueError(f"{name} got shapes {shape_of(b)} and {shape_of(a)}, which don't broadcast")
+            shape[d] = n
+    return 0
+
+
+cdef bint bind_broadcast(str name, Call* call, cnp.ndarray y, cnp.ndarray a, cnp.ndarray b) except -1:
+    """Bind y and its inputs over as few axes as their strides allow, merging neighbours; False if MAX_DIMS are not enough."""
+    cdef Py_ssize_t stride[3][NUMPY_MAX_DIMS]
+    cdef int ndim = cnp.PyArray_NDIM(y), d, i, axis = MAX_DIMS
+    cdef bint merges
+    bind_strides(name, y, y, &call.operand[0], stride[0])
+    bind_strides(name, a, y, &call.operand[1], stride[1])
+    bind_strides(name, b, y, &call.operand[2], stride[2])
+
+    for d in range(ndim - 1, -1, -1):
+        if cnp.PyArray_DIM(y, d) == 1:
+            continue
+        merges = axis < MAX_DIMS
+        if merges:
+            for i in range(3):
+                merges = merges and stride[i][d] == call.operand[i].stride[axis] * call.size[axis]
+        if merges:
+            call.size[axis] *= cnp.PyArray_DIM(y, d)
+            continue
+        axis -= 1
+        if axis < 0:
+            return False
+        call.size[axis] = cnp.PyArray_DIM(y, d)
+        for i in range(3):
+            call.operand[i].stride[axis] = stride[i][d]
+    for d in range(axis):
+        call.size[d] = 1
+        for i in range(3):
+            call.operand[i].stride[d] = 0
+    return True
+
+
+cdef int bind_strides(str name, cnp.ndarray a, cnp.ndarray y, Operand* operand, Py_ssize_t* stride) except -1:
+    """The strides of a along the axes of y; 0 where a is repeated. ValueError where it doesn't broadcast to y."""
+    cdef int d, first = cnp.PyArray_NDIM(y) - cnp.PyArray_NDIM(a)
+    operand.data = <char*> cnp.PyArray_DATA(a)
+    for d in range(first):
+        stride[d] = 0
+    for d in range(max(first, 0), cnp.PyArray_NDIM(y)):
+        if cnp.PyArray_DIM(a, d - first) == cnp.PyArray_DIM(y, d):
+            stride[d] = cnp.PyArray_STRIDE(a, d - first) // cnp.PyArray_ITEMSIZE(a)
+        elif cnp.PyArray_DIM(a, d - first) == 1:
+            stride[d] = 0
+        else:
+            first = -1
+            break
+    if first < 0:
+        raise ValueError(f"{name} got shape {shape_of(a)}, which doesn't broadcast to {shape_of(y)}")
+    return 0
+
+
+def copy(a, out=None):
+    """y = a, repeated along broadcast axes where `out` is larger."""
+    return elementwise("copy", COPY, a, None, out)
+
+
+def full(shape, value, dtype):
+    """An array of the given shape and dtype with every element = value."""
+    return elementwise("full", COPY, np.asarray(value, dtype=dtype), None, np.empty(shape, dtype))
+
+
+def negative(a, out=None):
+    """y = −a."""
+    return elementwise("negative", NEGATIVE, a, None, out)
+
+
+def relu(a, out=None):
+    """y = max(a, 0); NaN stays NaN."""
+    return elementwise("relu", RELU, a, None, out)
+
+
+def relu_grad(dy, y, out=None):
+    """dx = dy where y > 0, else 0, with y = relu(x)."""
+    return elementwise("relu_grad", RELU_GRAD, dy, y, out)
+
+
+def add(a, b, out=None):
+    """y = a + b, broadcast; either may be a number."""
+    return elementwise("add", ADD, a, b, out)
+
+
+def subtract(a, b, out=None):
+    """y = a − b, broadcast; either may be a number."""
+    return elementwise("subtract", SUBTRACT, a, b, out)
+
+
+def multiply(a, b, out=None):
+    """y = a · b, broadcast; either may be a number."""
+    return elementwise("multiply", MULTIPLY, a, b, out)
+
+
+def divide(a, b, out=None):
+    """y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN."""
+    return elementwise("divide", DIVIDE, a, b, out)
+
+
+def power(a, b, out=None):
+    """y = a ** b, broadcast; either may be a number. NaN for a < 0 and b not whole."""
+    return elementwise("power", POWER, a, b, out)
+
+
+def power_grad_base(a, b, out=None):
+    """d(a ** b) / da = b a ** (b − 1), and 0 where b = 0."""
+    return elementwise("power_grad_base", POWER_GRAD_BASE, a, b, out)
+
+
+def power_grad_exponent(a, y, out=None):
+    """d(a ** b) / db = y log a with y = a ** b, and 0 where a = 0 and b ≥ 0."""
+    return elementwise("power_grad_exponent", POWER_GRAD_EXPONENT, a, y, out)
+
+
+# ---- matrix product ---------------------------------------------------------------------------------------------------
+
+def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None, *,
+           cnp.ndarray bias=None, bint accumulate=False):
+    """y = a b (+ bias): a (M, K), b (K, N), bias (N,) → (M, N), added to what `out` holds when accumulating.
+
+    ValueError for shapes that don't fit, TypeError for dtypes that differ or are not float32 or float64.
+    """
+    cdef Call call
+    cdef cnp.npy_intp shape[2]
+    cdef int real = real_type("matmul", a)
+
+    same_type("matmul", a, b)
+    if cnp.PyArray_NDIM(a) != 2 or cnp.PyArray_NDIM(b) != 2 or cnp.PyArray_DIM(a, 1) != cnp.PyArray_DIM(b, 0):
+        raise ValueError(f"matmul got shapes {shape_of(a)} and {shape_of(b)}; expected (M, K) and (K, N)")
+    a, b = plain(a), plain(b)
+    shape[0], shape[1] = cnp.PyArray_DIM(a, 0), cnp.PyArray_DIM(b, 1)
+    if bias is not None:
+        same_type("matmul", a, bias)
+        if cnp.PyArray_NDIM(bias) != 1 or cnp.PyArray_DIM(bias, 0) != shape[1]:
+            raise ValueError(f"matmul got a bias of shape {shape_of(bias)}; expected ({shape[1]},)")
+        bias = plain(bias)
+    if out is None:
+        if accumulate:
+            raise ValueError("matmul accumulates into `out`, which was not given")
+        out = cnp.PyArray_EMPTY(2, shape, cnp.PyArray_TYPE(a), 0)
+    else:
+        out = writable("matmul", out)
+        same_type("matmul", a, out)
+        if cnp.PyArray_NDIM(out) != 2 or cnp.PyArray_DIM(out, 0) != shape[0] or cnp.PyArray_DIM(out, 1) != shape[1]:
+            raise ValueError(f"matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]})")
+        if accumulate and cnp.PyArray_DIM(a, 1) > loops.longest_accumulated:
+            return add(out, matmul(a, b, bias=bias), out)
+
+    call.loop = loops.matmul[real]
+    bind(&call, 0, out)
+    bind(&call, 1, a)
+    bind(&call, 2, b)
+    call.operand[3].data = NULL
+    if bias is not None:
+        bind(&call, 3, bias)
+    call.size[0], call.size[1], call.size[2] = shape[0], shape[1], cnp.PyArray_DIM(a, 1)
+    call.accumulate = accumulate
+    call.parts = shape[0]
+    call.work = 2.0 * shape[0] * shape[1] * call.size[2]
+    launch("matmul", &call, out, a, b, bias)
+    return out
+
+
+# ---- reductions -------------------------------------------------------------------------------------------------------
+
+def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
+        double scale=1.0, cnp.ndarray out=None, bint accumulate=False):
+    """y = scale · Σ a over an axis, a tuple of axes, or all of them, added to what `out` holds when accumulating.
+
+    ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
+    """
+    cdef Call call
+    cdef int real = real_type("sum", a), ndim = cnp.PyArray_NDIM(a), d
+    cdef Py_ssize_t outer = 1, n = 1, inner = 1
+    cdef tuple given = shape_of(a), axes, shape
+
+    if axis is None:
+        axes = tuple(range(ndim))
+    else:
+        axes = tuple([normalized_axis(one, ndim) for one in (axis if isinstance(axis, tuple) else (axis,))])
+        if len(set(axes)) < len(axes):
+            raise ValueError(f"sum got the axes {axis}, one of them twice")
+    shape = tuple([1 if d in axes else given[d] for d in range(ndim) if keepdims or d not in axes])
+
+    if axes and max(axes) - min(axes) >= len(axes):  # axes apart from each other: bring them together at the end
+        kept = tuple([d for d in range(ndim) if d not in axes])
+        a = a.transpose(kept + tuple(sorted(axes)))
+        axes = tuple(range(len(kept), ndim))
+    a = contiguous(a)
+    for d in range(ndim):
+        if d in axes:
+            n *= cnp.PyArray_DIM(a, d)
+        elif axes and d < min(axes):
+            outer *= cnp.PyArray_DIM(a, d)
+        else:
+            inner *= cnp.PyArray_DIM(a, d)
+
+    if out is None:
+        if accumulate:
+            raise ValueError("sum accumulates into `out`, which was not given")
+        out = np.empty(shape, a.dtype)
+    else:
+        out = writable("sum", out)
+        same_type("sum", a, out)
+        if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(out):
+            raise ValueError(f"sum got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+
+    call.loop = loops.sum[real]
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(a)
+    call.size[0], call.size[1], call.size[2] = outer, n, inner
+    call.scalar = scale
+    call.accumulate = accumulate
+    call.parts = outer * inner
+    call.work = <double> outer * n * inner
+    launch("sum", &call, out, a)
+    return out
+
+
+cdef normalized_axis(axis, int ndim):
+    axis = operator.index(axis)
+    if not -ndim <= axis < ndim:
+        raise ValueError(f"there is no axis {axis} in an array of {ndim} axes")
+    return axis % ndim
+
+
+def all_finite(cnp.ndarray a not None):
+    """Whether no element is infinite or NaN. In a recorded step, an element that is stops the replay."""
+    cdef Call call
+    call.loop = loops.all_finite[real_type("all_finite", a)]
+    a = contiguous(a)
+    call.operand[0].data = <char*> cnp.PyArray_DATA(a)
+    call.size[0] = cnp.PyArray_SIZE(a)
+    call.parts = 1
+    call.work = call.size[0]
+    return launch("all_finite", &call, a) == CONTINUE
+
+
+# ---- softmax loss -----------------------------------------------------------------------------------------------------
+
+def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
+    """The softmax of each row and the mean negative log-likelihood of its label.
+
+    scores (n, C), labels (n,) int64 → the loss, 0-d, and the probabilities (n, C).
+    ValueError for no rows or other shapes, TypeError for labels that are not int64; ranges are `check_labels`'s.
+    """
+    cdef Call call
+    cdef int real = real_type("softmax_loss", scores)
+    cdef cnp.ndarray p, rows
+
+    if cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_SIZE(scores) == 0:
+        raise ValueError(f"softmax_loss got scores of shape {shape_of(scores)}; expected (n, C), n and C above 0")
+    scores, labels = contiguous(scores), checked_labels("softmax_loss", labels, cnp.PyArray_DIM(scores, 0))
+    p = cnp.PyArray_EMPTY(2, cnp.PyArray_DIMS(scores), cnp.PyArray_TYPE(scores), 0)
+    rows = cnp.PyArray_EMPTY(1, cnp.PyArray_DIMS(scores), cnp.PyArray_TYPE(scores), 0)
+
+    call.loop = loops.softmax_loss[real]
+    call.operand[0].data = <char*> cnp.PyArray_DATA(p)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(scores)
+    call.operand[2].data = <char*> cnp.PyArray_DATA(labels)
+    call.operand[3].data = <char*> cnp.PyArray_DATA(rows)
+    call.size[0], call.size[1] = cnp.PyArray_DIM(scores, 0), cnp.PyArray_DIM(scores, 1)
+    call.scalar = FLT_MAX if real == 0 else DBL_MAX
+    call.parts = call.size[0]
+    call.work = 16.0 * call.size[0] * call.size[1]
+    launch("softmax_loss", &call, p, scores, labels, rows)
+    return sum(rows, scale=1.0 / call.size[0]), p
+
+
+def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not None, cnp.ndarray dy not None):
+    """dscores = dy (p − onehot(labels)) / n: probabilities (n, C), labels (n,) int64, dy one element → (n, C)."""
+    cdef Call call
+    cdef int real = real_type("softmax_loss_grad", probabilities)
+    cdef cnp.ndarray out
+
+    same_type("softmax_loss_grad", probabilities, dy)
+    if cnp.PyArray_NDIM(probabilities) != 2 or cnp.PyArray_SIZE(dy) != 1:
+        raise ValueError(f"softmax_loss_grad got probabilities of shape {shape_of(probabilities)} and dy of shape "
+                         f"{shape_of(dy)}; expected (n, C) and a single element")
+    probabilities, dy = contiguous(probabilities), contiguous(dy)
+    labels = checked_labels("softmax_loss_grad", labels, cnp.PyArray_DIM(probabilities, 0))
+    out = cnp.PyArray_EMPTY(2, cnp.PyArray_DIMS(probabilities), cnp.PyArray_TYPE(probabilities), 0)
+
+    call.loop = loops.softmax_loss_grad[real]
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(probabilities)
+    call.operand[2].data = <char*> cnp.PyArray_DATA(labels)
+    call.operand[3].data = <char*> cnp.PyArray_DATA(dy)
+    call.size[0], call.size[1] = cnp.PyArray_DIM(out, 0), cnp.PyArray_DIM(out, 1)
+    call.parts = call.size[0]
+    call.work = 2.0 * call.size[0] * call.size[1]
+    launch("softmax_loss_grad", &call, out, probabilities, labels, dy)
+    return out
+
+
+cdef cnp.ndarray checked_labels(str name, cnp.ndarray labels, Py_ssize_t rows):
+    if cnp.PyArray_TYPE(labels) != cnp.NPY_INT64:
+        raise TypeError(f"{name} takes int64 labels, got {labels.dtype}")
+    if cnp.PyArray_NDIM(labels) != 1 or (rows >= 0 and cnp.PyArray_DIM(labels, 0) != rows):
+        raise ValueError(f"{name} got labels of shape {shape_of(labels)}"
+                         + (f"; expected ({rows},)" if rows >= 0 else "; expected one axis"))
+    return labels if cnp.PyArray_IS_C_CONTIGUOUS(labels) and cnp.PyArray_ISBEHAVED_RO(labels) \
+        else np.array(labels, dtype=np.int64, order="C")
+
+
+def check_labels(cnp.ndarray labels not None, Py_ssize_t classes):
+    """The first row whose label is not in 0 … classes − 1, or −1. In a recorded step, such a row stops the replay."""
+    cdef Call call
+    cdef cnp.ndarray first = np.empty((), np.int64)
+    labels = checked_labels("check_labels", labels, -1)
+    call.loop = loops.check_labels
+    call.operand[0].data = <char*> cnp.PyArray_DATA(first)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(labels)
+    call.size[0], call.size[1] = cnp.PyArray_DIM(labels, 0), classes
+    call.parts = 1
+    call.work = call.size[0]
+    launch("check_labels", &call, first, labels)
+    return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]
+
+
+# ---- updates ----------------------------------------------------------------------------------------------------------
+
+def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarray hyper not None):
+    """One step of SGD, in place: v ← μ v + g + λ w, w ← w − η v (Nesterov: w ← w − η (g + λ w + μ v)).
+
+    w, g and v are flat vectors of one size and dtype, v is None without momentum; hyper is (η, μ, λ, Nesterov) in float64,
+    read at each run.
+    """
+    cdef Call call
+    cdef int real = real_type("sgd", w)
+    cdef cnp.ndarray a
+    for a in (w, g, w if v is None else v):
+        same_type("sgd", w, a)
+        if cnp.PyArray_NDIM(a) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(a) or cnp.PyArray_SIZE(a) != cnp.PyArray_SIZE(w):
+            raise ValueError(f"sgd got shapes {shape_of(w)} and {shape_of(a)}; expected contiguous vectors of one size")
+    if cnp.PyArray_TYPE(hyper) != cnp.NPY_FLOAT64 or cnp.PyArray_SIZE(hyper) != 4 or not cnp.PyArray_IS_C_CONTIGUOUS(hyper):
+        raise ValueError("sgd takes its hyper-parameters as four contiguous float64")
+
+    call.loop = loops.sgd[real]
+    call.operand[0].data = <char*> cnp.PyArray_DATA(writable("sgd", w))
+    call.operand[1].data = <char*> cnp.PyArray_DATA(g)
+    call.operand[2].data = NULL if v is None else <char*> cnp.PyArray_DATA(writable("sgd", v))
+    call.operand[3].data = <char*> cnp.PyArray_DATA(hyper)
+    call.size[0] = cnp.PyArray_SIZE(w)
+    call.parts = call.size[0]
+    call.work = 6.0 * call.size[0]
+    launch("sgd", &call, w, g, v, hyper)
+
+
+# ---- batches ----------------------------------------------------------------------------------------------------------
+
+def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
+    """Put `order`, int64 (n,), into a new random order in place, drawing from `state`, four uint64, which moves on."""
+    cdef Call call
+    if cnp.PyArray_TYPE(order) != cnp.NPY_INT64 or cnp.PyArray_NDIM(order) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(order):
+        raise ValueError("shuffle takes an order of contiguous int64")
+    if cnp.PyArray_TYPE(state) != cnp.NPY_UINT64 or cnp.PyArray_SIZE(state) != 4 or not cnp.PyArray_IS_C_CONTIGUOUS(state):
+        raise ValueError("shuffle takes a state of four contiguous uint64")
+    call.loop = loops.shuffle
+    call.operand[0].data = <char*> cnp.PyArray_DATA(writable("shuffle", order))
+    call.operand[1].data = <char*> cnp.PyArray_DATA(writable("shuffle", state))
+    call.size[0] = cnp.PyArray_SIZE(order)
+    call.parts = 1
+    call.work = 8.0 * call.size[0]
+    launch("shuffle", &call, order, state)
+
+
+def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None):
+    """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype without Python objects; order (m,) int64 → (m, …)."""
+    cdef Call call
+    cdef cnp.ndarray first
+    cdef tuple shape
+    if cnp.PyArray_NDIM(rows) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(rows) or rows.dtype.hasobject:
+        raise ValueError(f"take needs contiguous rows without Python objects, got {rows.dtype} of shape {shape_of(rows)}")
+    order = checked_labels("take", order, -1)
+    shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
+    if out is None:
+        out = np.empty(shape, rows.dtype)
+    elif shape_of(out) != shape or out.dtype != rows.dtype or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
+        raise ValueError(f"take got an `out` of {out.dtype} {shape_of(out)}; expected {rows.dtype} {shape}, contiguous")
+    first = np.asarray(check_labels(order, cnp.PyArray_DIM(rows, 0)))
+    if first >= 0:
+        raise IndexError(f"take got the row {order[first]} at {first}; there are {len(rows)} rows")
+
+    call.loop = loops.take
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(rows)
+    call.operand[2].data = <char*> cnp.PyArray_DATA(order)
+    call.size[0] = cnp.PyArray_SIZE(order)
+    call.size[1] = cnp.PyArray_NBYTES(out) // max(call.size[0], 1)
+    call.parts = call.size[0]
+    call.work = 0.25 * cnp.PyArray_NBYTES(out)
+    launch("take", &call, out, rows, order)
+    return out

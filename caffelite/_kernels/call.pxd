@@ -1,0 +1,68 @@
+"""What a kernel call is: the one structure that borders fill in and loops read.
+
+Design
+------
+(a) A call is a struct: the loop's function pointer, where its operands lie, sizes, scalars. An eager call keeps it on the
+    stack; a recorded one keeps a copy in a `Kernel`, which can be run again without Python.
+(b) A loop computes the parts `begin <= part < end` of its output and nothing else. Whoever runs the call may cut the parts
+    among threads in any way: outputs are split, sums never are, so every number of threads gives the same bits.
+(c) A loop allocates nothing and raises nothing. It returns 0, or a reason for the step to stop.
+(d) Operand 0 is the output; a loop gets it typed, as its first argument, and that type selects float32 or float64.
+(e) Loops are compiled once for each instruction set, and reached through a `Loops` table; borders are compiled once.
+"""
+
+cdef enum:
+    MAX_OPERANDS = 5
+    MAX_DIMS = 4
+
+
+cdef enum Stop:                           # why a loop wants the step to stop
+    CONTINUE = 0
+    NOT_FINITE = 1
+    BAD_LABEL = 2
+
+
+cdef enum Op:                             # what an elementwise loop computes; see elementwise.pxi
+    COPY
+    NEGATIVE
+    RELU
+    ADD
+    SUBTRACT
+    MULTIPLY
+    DIVIDE
+    POWER
+    RELU_GRAD
+    POWER_GRAD_BASE
+    POWER_GRAD_EXPONENT
+
+
+cdef struct Operand:
+    char* data
+    Py_ssize_t stride[MAX_DIMS]           # in elements; 0 repeats one element along that axis
+
+
+ctypedef int (*Loop)(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil
+
+cdef struct Call:
+    Loop loop
+    Operand operand[MAX_OPERANDS]
+    Py_ssize_t size[MAX_DIMS]             # a loop says what they are
+    Py_ssize_t parts                      # independent pieces of output
+    double work                           # about how many operations, to decide on threads
+    double scalar
+    Op op                                 # for elementwise loops
+    bint accumulate                       # add to the output instead of overwriting it
+
+
+cdef struct Loops:                        # one loop for float32 [0], one for float64 [1]
+    Loop elementwise[2]
+    Loop matmul[2]
+    Loop sum[2]
+    Loop all_finite[2]
+    Loop softmax_loss[2]
+    Loop softmax_loss_grad[2]
+    Loop sgd[2]
+    Loop check_labels                     # these know one type only
+    Loop shuffle
+    Loop take
+    Py_ssize_t longest_accumulated        # matmul accumulates sums of at most this many products

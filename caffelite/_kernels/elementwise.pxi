@@ -1,0 +1,67 @@
+# Elementwise loops: y[i] = f(a[i]) or f(a[i], b[i]), over arrays of up to four dimensions with any strides.
+#
+#   size     the broadcast shape, padded in front with ones; size[3] is innermost
+#   operand  0 y, 1 a, 2 b (absent in functions of one argument)
+#   parts    the rows (all but the innermost dimension), or the elements where there is only one row
+
+cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* y = &call.operand[0]
+    cdef const Operand* a = &call.operand[1]
+    cdef const Operand* b = &call.operand[2]
+    cdef const real* pa = <const real*> a.data
+    cdef const real* pb = <const real*> b.data
+    cdef Py_ssize_t n = call.size[3], i, i0, i1, i2
+
+    if call.size[0] * call.size[1] * call.size[2] == 1:
+        row(call.op, end - begin, out + begin * y.stride[3], y.stride[3],
+            pa + begin * a.stride[3], a.stride[3], pb + begin * b.stride[3], b.stride[3])
+        return CONTINUE
+
+    for i in range(begin, end):
+        i2 = i % call.size[2]
+        i1 = i // call.size[2] % call.size[1]
+        i0 = i // call.size[2] // call.size[1]
+        row(call.op, n,
+            out + i0 * y.stride[0] + i1 * y.stride[1] + i2 * y.stride[2], y.stride[3],
+            pa + i0 * a.stride[0] + i1 * a.stride[1] + i2 * a.stride[2], a.stride[3],
+            pb + i0 * b.stride[0] + i1 * b.stride[1] + i2 * b.stride[2], b.stride[3])
+    return CONTINUE
+
+
+# Comparisons are written so that NaN stays NaN.
+cdef void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
+              const real* a, Py_ssize_t sa, const real* b, Py_ssize_t sb) noexcept nogil:
+    cdef Py_ssize_t j
+    if op == COPY:                        # also repeats a along axes of stride 0
+        for j in range(n):
+            y[j * sy] = a[j * sa]
+    elif op == NEGATIVE:
+        for j in range(n):
+            y[j * sy] = -a[j * sa]
+    elif op == RELU:                      # max(a, 0)
+        for j in range(n):
+            y[j * sy] = 0 if a[j * sa] < 0 else a[j * sa]
+    elif op == RELU_GRAD:                 # a where b > 0: a is dy, b is what relu returned
+        for j in range(n):
+            y[j * sy] = 0 if b[j * sb] <= 0 else a[j * sa]
+    elif op == ADD:
+        for j in range(n):
+            y[j * sy] = a[j * sa] + b[j * sb]
+    elif op == SUBTRACT:
+        for j in range(n):
+            y[j * sy] = a[j * sa] - b[j * sb]
+    elif op == MULTIPLY:
+        for j in range(n):
+            y[j * sy] = a[j * sa] * b[j * sb]
+    elif op == DIVIDE:
+        for j in range(n):
+            y[j * sy] = a[j * sa] / b[j * sb]
+    elif op == POWER:
+        for j in range(n):
+            y[j * sy] = <real> pow(a[j * sa], b[j * sb])
+    elif op == POWER_GRAD_BASE:           # d(a ** b) / da = b a ** (b - 1), and 0 for b = 0 even where a is 0
+        for j in range(n):
+            y[j * sy] = 0 if b[j * sb] == 0 else <real> (b[j * sb] * pow(a[j * sa], <double> b[j * sb] - 1))
+    elif op == POWER_GRAD_EXPONENT:       # d(a ** b) / db = b log a with b = a ** b, and 0 for 0 ** b, b >= 0
+        for j in range(n):
+            y[j * sy] = 0 if a[j * sa] == 0 and b[j * sb] <= 1 else <real> (b[j * sb] * log(a[j * sa]))

@@ -1,0 +1,48 @@
+"""The loops: everything caffelite computes, and nothing else. Compiled once for each instruction set; see `call.pxd`.
+
+`caffelite._kernels` picks one of the compiled modules at import and takes its table.
+"""
+from cpython.pycapsule cimport PyCapsule_New
+from libc.float cimport DBL_MAX
+from libc.math cimport exp, log, pow
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from caffelite._kernels.call cimport *
+
+ctypedef fused real:
+    float
+    double
+
+cdef extern from "tile.h" nogil:
+    enum:
+        TILE_ROWS, COLUMNS_float, COLUMNS_double, BLOCK_K, BLOCK_ROWS, BLOCK_COLUMNS
+    char packed_a[]
+    char packed_b[]
+    void tile_float(Py_ssize_t columns, Py_ssize_t k, const float* a, const float* b, float* c)
+    void tile_double(Py_ssize_t columns, Py_ssize_t k, const double* a, const double* b, double* c)
+
+include "elementwise.pxi"
+include "matmul.pxi"
+include "reduction.pxi"
+include "loss.pxi"
+include "update.pxi"
+include "batches.pxi"
+
+cdef Loops table
+table.elementwise = [<Loop> elementwise[float], <Loop> elementwise[double]]
+table.matmul = [<Loop> matmul[float], <Loop> matmul[double]]
+table.sum = [<Loop> sum[float], <Loop> sum[double]]
+table.all_finite = [<Loop> all_finite[float], <Loop> all_finite[double]]
+table.softmax_loss = [<Loop> softmax_loss[float], <Loop> softmax_loss[double]]
+table.softmax_loss_grad = [<Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double]]
+table.sgd = [<Loop> sgd[float], <Loop> sgd[double]]
+table.check_labels = check_labels
+table.shuffle = shuffle
+table.take = take
+table.longest_accumulated = BLOCK_K
+
+
+def loops():
+    """The table of this instruction set's loops, as a capsule for `border`."""
+    return PyCapsule_New(&table, "caffelite.loops", NULL)

@@ -1,0 +1,66 @@
+# Softmax loss: the softmax and the mean negative log-likelihood of integer labels, fused.
+#   n rows, C classes; labels are int64 and have been checked
+
+# p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
+# with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0.
+#   size     0 n, 1 C
+#   operand  0 p, 1 s, 2 labels, 3 rows (all contiguous)
+#   parts    n
+cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* scores = <const real*> call.operand[1].data
+    cdef const int64_t* labels = <const int64_t*> call.operand[2].data
+    cdef real* rows = <real*> call.operand[3].data
+    cdef Py_ssize_t C = call.size[1], i, j
+    cdef const real* s
+    cdef real* q
+    cdef double largest, total, loss
+
+    for i in range(begin, end):
+        s = scores + i * C
+        q = p + i * C
+        largest = s[0]
+        for j in range(1, C):
+            largest = s[j] if s[j] > largest else largest
+        total = 0
+        for j in range(C):
+            q[j] = <real> exp(s[j] - largest)
+            total += q[j]
+        for j in range(C):
+            q[j] = <real> (q[j] / total)
+        loss = log(total) - (s[labels[i]] - largest)
+        # A finite loss beyond the dtype's range (scores near its end) is held at the end of the range.
+        rows[i] = <real> (call.scalar if loss > call.scalar and loss <= DBL_MAX else loss)
+    return CONTINUE
+
+
+# ds[i, j] = dy (p[i, j] − [j = label]) / n
+#   size     0 n, 1 C
+#   operand  0 ds, 1 p, 2 labels, 3 dy (one element)
+#   parts    n
+cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* p = <const real*> call.operand[1].data
+    cdef const int64_t* labels = <const int64_t*> call.operand[2].data
+    cdef real weight = (<const real*> call.operand[3].data)[0] / call.size[0]
+    cdef Py_ssize_t C = call.size[1], i, j
+
+    for i in range(begin, end):
+        for j in range(C):
+            ds[i * C + j] = weight * p[i * C + j]
+        ds[i * C + labels[i]] = weight * (p[i * C + labels[i]] - 1)
+    return CONTINUE
+
+
+# first = the first row whose label is not in 0 … C − 1, or −1; then stops with BAD_LABEL.
+#   size     0 n, 1 C
+#   operand  0 first (one int64), 1 labels
+#   parts    1
+cdef int check_labels(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* first = <int64_t*> out
+    cdef const int64_t* labels = <const int64_t*> call.operand[1].data
+    cdef Py_ssize_t i
+    first[0] = -1
+    for i in range(call.size[0]):
+        if labels[i] < 0 or labels[i] >= call.size[1]:
+            first[0] = i
+            return BAD_LABEL
+    return CONTINUE

@@ -1,0 +1,69 @@
+# Reductions. Their order is fixed by the shape alone: not by strides, and not by threads, which split outputs only.
+# float32 is summed in float64, so a sum over a million elements is as good as its elements.
+
+cdef enum:
+    LANES = 8                             # partial sums side by side, so that additions need not wait for each other
+    COLUMNS = 64                          # outputs summed together when the summed axis is not the innermost
+
+
+# y[o, i] = scale · Σₖ a[o, k, i] (+ y[o, i] when accumulating), a and y contiguous.
+#   size     0 outer, 1 the summed axis, 2 inner
+#   parts    the outputs, outer · inner
+cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* a = <const real*> call.operand[1].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part, o, i, k, columns
+    cdef const real* x
+    cdef double total[COLUMNS]
+
+    part = begin
+    while part < end:
+        if inner == 1:
+            columns = 1
+            total[0] = sum_contiguous(a + part * n, n)
+        else:
+            o = part // inner
+            i = part % inner
+            columns = min(COLUMNS, inner - i, end - part)
+            x = a + o * n * inner + i
+            for i in range(columns):
+                total[i] = 0
+            for k in range(n):
+                for i in range(columns):
+                    total[i] += x[k * inner + i]
+        for i in range(columns):
+            y[part + i] = <real> (call.scalar * total[i]) + (y[part + i] if call.accumulate else 0)
+        part += columns
+    return CONTINUE
+
+
+cdef double sum_contiguous(const real* x, Py_ssize_t n) noexcept nogil:
+    cdef double lane[LANES]
+    cdef Py_ssize_t i, j
+    for j in range(LANES):
+        lane[j] = 0
+    for i in range(n // LANES):
+        for j in range(LANES):
+            lane[j] += x[i * LANES + j]
+    for i in range(n - n % LANES, n):
+        lane[i % LANES] += x[i]
+    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
+
+
+# Stops with NOT_FINITE if x, contiguous, holds an infinity or a NaN. Only reads.
+#   size     0 elements
+#   parts    1
+cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t n = call.size[0], i, j
+    cdef real lane[LANES * 4]             # x · 0 is 0 for every finite x and NaN for the others
+    cdef real total = 0
+    for j in range(LANES * 4):
+        lane[j] = 0
+    for i in range(n // (LANES * 4)):
+        for j in range(LANES * 4):
+            lane[j] += x[i * LANES * 4 + j] * 0
+    for i in range(n - n % (LANES * 4), n):
+        total += x[i] * 0
+    for j in range(LANES * 4):
+        total += lane[j]
+    return CONTINUE if total == 0 else NOT_FINITE

@@ -1,0 +1,90 @@
+"""Function: an operator, forward and backward. Everything that a Model is made of is one, and so are losses."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from caffelite.tensor import Tensor, mode
+
+Shape = tuple[int | None, ...]
+
+
+class Function(ABC):
+    """An operator: `forward` computes y from arrays, `backward` the gradients of the inputs from the gradient of y.
+
+    The textbook's contract. `forward` keeps on `self` what `backward` needs; `backward` adds to the gradient of each
+    parameter (`parameter.add_grad(g)`) and returns the gradient of each differentiable input, an array or a tuple of them.
+    Neither writes into the arrays it is given. State that must outlive a call is an array changed in place.
+
+    Calling a Function on Tensors (or arrays) applies a shallow copy of it, which owns what it saves and shares the
+    parameters, and notes the copy on the resulting Tensor. So one instance can be applied any number of times.
+
+    `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels alone. It is said for
+    each class anew; what is not declared so may use NumPy as it likes.
+    """
+
+    recordable = False
+
+    #: The shape of the input this Function needs, batch axis first, None = any; None where it takes every shape.
+    input_shape: Shape | None = None
+
+    def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.recordable = recordable
+
+    @abstractmethod
+    def forward(self, *inputs: Any) -> np.ndarray:
+        """Arrays in, an array out."""
+
+    @abstractmethod
+    def backward(self, dy: np.ndarray) -> Any:
+        """The gradient of every differentiable input, given that of the output: an array, or a tuple of arrays."""
+
+    def parameters(self) -> list[Tensor]:
+        """What is learned."""
+        return []
+
+    def initialize(self, rng: Any) -> None:
+        """Draw the parameters anew from a seed or a `numpy.random.Generator`."""
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        """The shape of y for inputs of these shapes, batch axis first, None = unknown.
+
+        Raises ValueError naming both shapes where they don't fit.
+        """
+        return input_shapes[0]
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph."""
+        applied = self.copy()
+        y = applied.forward(*[x.data if isinstance(x, Tensor) else x for x in inputs])
+        result = Tensor._of(y) if type(y) is np.ndarray else Tensor(y)
+        tensors = tuple([x if isinstance(x, Tensor) else None for x in inputs])
+        if result.data.base is not None:
+            _share_versions(result, tensors)
+        if mode.records_graph:
+            parameters = applied.parameters()
+            needed = [x for x in (*tensors, *parameters) if x is not None]
+            if any([x.requires_grad for x in needed]):
+                result.function, result.inputs = applied, tensors
+                result._versions = tuple([(x, x._version[0]) for x in needed])
+                result.requires_grad = True
+        return result
+
+    def copy(self) -> Function:
+        """A shallow copy: its own attributes, the same parameters."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def _share_versions(view: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
+    for x in tensors:
+        if x is not None and np.may_share_memory(view.data, x.data):
+            view._version = x._version

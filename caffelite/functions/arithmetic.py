@@ -1,0 +1,137 @@
+"""Arithmetic with NumPy's broadcasting, and Tensor's operators.
+
+A gradient has the shape of what was broadcast; `reduced` sums it back over the repeated axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.function import Function
+from caffelite.tensor import Tensor, as_real
+
+
+def reduced(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The gradient of an operand of the given shape, summed over the axes along which broadcasting repeated it."""
+    if gradient.shape == shape:
+        return gradient
+    added = gradient.ndim - len(shape)
+    repeated = tuple(i for i in range(added, gradient.ndim) if shape[i - added] != gradient.shape[i])
+    return kernels.sum(gradient, (*range(added), *repeated)).reshape(shape)
+
+
+class Add(Function, recordable=True):
+    """y = a + b."""
+
+    def forward(self, a: Any, b: Any) -> np.ndarray:
+        self.a_shape, self.b_shape = np.shape(a), np.shape(b)
+        return kernels.add(a, b)
+
+    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return reduced(dy, self.a_shape), reduced(dy, self.b_shape)
+
+
+class Subtract(Function, recordable=True):
+    """y = a − b."""
+
+    def forward(self, a: Any, b: Any) -> np.ndarray:
+        self.a_shape, self.b_shape = np.shape(a), np.shape(b)
+        return kernels.subtract(a, b)
+
+    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return reduced(dy, self.a_shape), reduced(kernels.negative(dy), self.b_shape)
+
+
+class Multiply(Function, recordable=True):
+    """y = a · b."""
+
+    def forward(self, a: Any, b: Any) -> np.ndarray:
+        self.a, self.b = a, b
+        return kernels.multiply(a, b)
+
+    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return (
+            reduced(kernels.multiply(dy, self.b), np.shape(self.a)),
+            reduced(kernels.multiply(dy, self.a), np.shape(self.b)),
+        )
+
+
+class Divide(Function, recordable=True):
+    """y = a / b;  da = dy / b,  db = −dy y / b."""
+
+    def forward(self, a: Any, b: Any) -> np.ndarray:
+        self.a_shape, self.b = np.shape(a), b
+        self.y = kernels.divide(a, b)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        da = kernels.divide(dy, self.b)
+        db = kernels.negative(kernels.multiply(da, self.y))
+        return reduced(da, self.a_shape), reduced(db, np.shape(self.b))
+
+
+class Power(Function, recordable=True):
+    """y = a ** b;  da = dy b a ** (b − 1),  db = dy y log a."""
+
+    def forward(self, a: Any, b: Any) -> np.ndarray:
+        self.a, self.b = a, b
+        self.y = kernels.power(a, b)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        da = kernels.multiply(dy, kernels.power_grad_base(self.a, self.b))
+        db = kernels.multiply(dy, kernels.power_grad_exponent(self.a, self.y))
+        return reduced(da, np.shape(self.a)), reduced(db, np.shape(self.b))
+
+
+class Negative(Function, recordable=True):
+    """y = −x."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        return kernels.negative(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.negative(dy)
+
+
+# ---- Tensor's operators ---------------------------------------------------------------------------------------------
+
+
+def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
+    """What an operator's other side is to a Function: a Tensor, an array of the Tensor's dtype, or a number.
+
+    Numbers and integer or bool arrays adapt to the Tensor's dtype. TypeError for floats of another dtype, and for what is
+    no number.
+    """
+    if isinstance(value, bool | int | float | np.generic) and not isinstance(value, np.str_ | np.bytes_):
+        return float(value)  # type: ignore[arg-type]
+    if isinstance(value, np.ndarray | Tensor):
+        if value.dtype.kind == "f" and value.dtype.newbyteorder("=") != tensor.dtype:
+            raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; convert one of them")
+        return value if isinstance(value, Tensor) else as_real(value, tensor.dtype, f"Tensor {symbol}")
+    return as_real(value, tensor.dtype, f"Tensor {symbol}")
+
+
+def _operator(function: type[Function], symbol: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Tensor]:
+    def apply(self: Tensor, other: Any) -> Tensor:
+        other = operand(other, self, symbol)
+        return function()(other, self) if swapped else function()(self, other)
+
+    return apply
+
+
+Tensor.__add__ = _operator(Add, "+")
+Tensor.__radd__ = _operator(Add, "+", swapped=True)
+Tensor.__sub__ = _operator(Subtract, "-")
+Tensor.__rsub__ = _operator(Subtract, "-", swapped=True)
+Tensor.__mul__ = _operator(Multiply, "*")
+Tensor.__rmul__ = _operator(Multiply, "*", swapped=True)
+Tensor.__truediv__ = _operator(Divide, "/")
+Tensor.__rtruediv__ = _operator(Divide, "/", swapped=True)
+Tensor.__pow__ = _operator(Power, "**")
+Tensor.__rpow__ = _operator(Power, "**", swapped=True)
+Tensor.__neg__ = lambda self: Negative()(self)

@@ -1,0 +1,60 @@
+"""Reductions over axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.function import Function
+from caffelite.tensor import Tensor
+
+Axis = int | tuple[int, ...] | None
+
+
+class Sum(Function, recordable=True):
+    """y = Σ x over `axis`: one, a tuple of them, or all (None); with `keepdims` they stay, of length 1."""
+
+    def __init__(self, axis: Axis = None, keepdims: bool = False) -> None:
+        self.axis, self.keepdims = axis, keepdims
+
+    def scale(self, x: np.ndarray) -> float:
+        return 1.0
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.shape, self.factor = x.shape, self.scale(x)
+        return kernels.sum(x, self.axis, self.keepdims, scale=self.factor)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        axes = range(len(self.shape)) if self.axis is None else np.atleast_1d(self.axis) % max(len(self.shape), 1)
+        kept = tuple(1 if i in axes else n for i, n in enumerate(self.shape))
+        return kernels.multiply(dy.reshape(kept), self.factor, np.empty(self.shape, dy.dtype))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.axis}{', keepdims=True' if self.keepdims else ''})"
+
+
+class Mean(Sum, recordable=True):
+    """y = the mean of x over `axis`, as `Sum`; ValueError for a mean of no elements."""
+
+    def scale(self, x: np.ndarray) -> float:
+        axes = range(x.ndim) if self.axis is None else np.atleast_1d(self.axis)
+        count = int(np.prod([x.shape[i] for i in axes], dtype=np.int64))
+        if count == 0:
+            raise ValueError(f"mean of no elements: shape {x.shape}, axis {self.axis}")
+        return 1 / count
+
+
+def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The sum over `axis`: one, a tuple of them, or all (None)."""
+    return Sum(axis, keepdims)(x)
+
+
+def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The mean over `axis`: one, a tuple of them, or all (None)."""
+    return Mean(axis, keepdims)(x)
+
+
+Tensor.sum = sum
+Tensor.mean = mean

@@ -1,0 +1,233 @@
+"""Optimizer and the update rules, in order of complexity.
+
+A Model keeps its parameters side by side in one vector, and their gradients in another, so an optimizer usually has one
+update to make. `Optimizer.runs` finds such neighbours wherever they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.tensor import FLOATS, Tensor, as_real
+
+
+class TrainingDiverged(RuntimeError):
+    """The loss or a gradient is not finite. Parameters are as they were before the step; `fit` adds `history`."""
+
+
+@dataclass
+class Run:
+    """Parameters whose values lie side by side in memory, as do their gradients; both as vectors."""
+
+    data: np.ndarray
+    gradient: np.ndarray
+    start: int  # where the run begins among all elements of its dtype
+
+    def part_of(self, vectors: dict[np.dtype, np.ndarray]) -> np.ndarray:
+        """This run's part of an optimizer's own vectors, one for each dtype (`Optimizer.zeros`)."""
+        return vectors[self.data.dtype][self.start : self.start + self.data.size]
+
+
+class Optimizer(ABC):
+    """An update rule for a list of parameters.
+
+    Parameters
+    ----------
+    parameters : iterable of Tensor
+        ValueError if there are none, or one twice; TypeError for anything but Tensors.
+    lr : float
+        The learning rate, which may be set at any time. ValueError below 0 or for NaN.
+    **hyper : float
+        Further hyper-parameters. All lie in one float64 vector, `self.hyper`, lr first, which kernels read at each step.
+
+    A subclass writes `step`, which changes the parameters that have a gradient. Before it runs, gradients are checked
+    (`TrainingDiverged` if one is not finite); after it, graphs that still need the old values know that they are gone.
+    `class SGD(Optimizer, recordable=True)` declares that `step` computes with kernels alone.
+    """
+
+    recordable = False
+    _layout: list | repeat = repeat(object())  # the arrays for which `_runs` was found
+    _runs: list[Run]
+
+    def __init__(self, parameters: Iterable[Tensor], lr: float = 0.0, **hyper: float) -> None:
+        self.parameters = list(parameters)
+        if not self.parameters:
+            raise ValueError(f"{type(self).__name__} got no parameters; add the layers to the model first")
+        for p in self.parameters:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"{type(self).__name__} takes Tensors, got {type(p).__name__}")
+            if p.function is not None:
+                raise ValueError(f"{type(self).__name__} takes leaves, got {p!r}")
+        if len(set(self.parameters)) < len(self.parameters):
+            raise ValueError(f"{type(self).__name__} got a parameter twice")
+        self.hyper_names = ("lr", *hyper)
+        self.hyper = np.array([nonnegative("lr", lr), *hyper.values()], dtype=np.float64)
+
+    def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.recordable = recordable
+        if "step" in cls.__dict__:
+            cls.step = _guarded(cls.__dict__["step"])  # type: ignore[method-assign]
+
+    @abstractmethod
+    def step(self) -> None:
+        """Change every parameter that has a gradient."""
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for p in self.parameters:
+            p.zero_grad()
+
+    @property
+    def lr(self) -> float:
+        """The learning rate."""
+        return float(self.hyper[0])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.hyper[0] = nonnegative("lr", value)
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        """The rule's own vectors (velocities, say), by name; each as long as all parameters of its dtype."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a training run needs to go on: the hyper-parameters and copies of the rule's vectors, by name."""
+        hyper = dict(zip(self.hyper_names, self.hyper.tolist(), strict=True))
+        return hyper | {name: vector.copy() for name, vector in self.vectors().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`. ValueError, before anything is written, unless it has this optimizer's names and sizes."""
+        mine = self.state_dict()
+        if mine.keys() != state.keys():
+            raise ValueError(f"{type(self).__name__} has the state {sorted(mine)}, got {sorted(state)}")
+        new = {name: as_real(state[name], np.result_type(mine[name]), f"state {name!r}") for name in mine}
+        for name, value in new.items():
+            if np.shape(mine[name]) != value.shape:
+                raise ValueError(f"state {name!r} has shape {np.shape(mine[name])}, got {value.shape}")
+        nonnegative("lr", float(new["lr"]))
+        self.hyper[...] = [float(new[name]) for name in self.hyper_names]
+        for name, vector in self.vectors().items():
+            vector[...] = new[name]
+
+    def zeros(self) -> dict[np.dtype, np.ndarray]:
+        """A zero for every parameter element: a vector for each dtype, of which `Run.state` gives the right part."""
+        return {
+            dtype: np.zeros(sum(p.size for p in self.parameters if p.dtype == dtype), dtype)
+            for dtype in FLOATS
+            if any(p.dtype == dtype for p in self.parameters)
+        }
+
+    def runs(self) -> list[Run]:
+        """The parameters that have a gradient, neighbours in memory together."""
+        layout = [array for p in self.parameters for array in (p.data, p.grad)]
+        if not all(map(operator.is_, layout, self._layout)):
+            self._layout, self._runs = layout, self._find_runs()
+        return self._runs
+
+    def _find_runs(self) -> list[Run]:
+        runs: list[Run] = []
+        position = dict.fromkeys(FLOATS, 0)
+        for p in self.parameters:
+            start = position[p.dtype]
+            position[p.dtype] += p.size
+            if p.grad is None:
+                continue
+            data, gradient = _vector(p._data), _vector(p.grad)
+            last = runs[-1] if runs else None
+            if last and last.data.dtype == p.dtype and last.start + last.data.size == start:
+                both_data, both_gradients = _joined(last.data, data), _joined(last.gradient, gradient)
+                if both_data is not None and both_gradients is not None:
+                    runs[-1] = Run(both_data, both_gradients, last.start)
+                    continue
+            runs.append(Run(data, gradient, start))
+        return runs
+
+    def _check_gradients(self) -> None:
+        if all([kernels.all_finite(run.gradient) for run in self.runs()]):
+            return
+        for i, p in enumerate(self.parameters):
+            if p.grad is not None and not np.isfinite(p.grad).all():
+                raise TrainingDiverged(f"the gradient of parameter {i}, {p.name or 'Tensor'} {p.shape}, is not finite")
+
+
+def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
+    """A step that checks the gradients before its first write, and notes afterwards that the parameters have changed."""
+
+    @functools.wraps(step)
+    def guarded(self: Optimizer) -> None:
+        self._check_gradients()
+        step(self)
+        for p in self.parameters:
+            p._changed()
+
+    return guarded
+
+
+def nonnegative(name: str, value: float) -> float:
+    """The value as a float; TypeError unless it is a number, ValueError below 0, for NaN and for infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} must be 0 or more and finite, got {value!r}")
+    return float(value)
+
+
+def _vector(array: np.ndarray) -> np.ndarray:
+    """A contiguous array as a vector over the same memory."""
+    return array.reshape(-1)
+
+
+def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """The vector that a and b make up together, if they are neighbours in one."""
+    if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
+        return None
+    origin, start_a, start_b = (array.__array_interface__["data"][0] for array in (a.base, a, b))
+    if start_a + a.nbytes != start_b:
+        return None
+    first = (start_a - origin) // a.itemsize
+    return a.base[first : first + a.size + b.size]
+
+
+class SGD(Optimizer, recordable=True):
+    """Stochastic gradient descent with momentum μ and weight decay λ, for weights and biases alike:
+
+        v ← μ v + g + λ w,   w ← w − lr v            (v₀ = 0)
+
+    Nesterov's form: w ← w − lr (g + λ w + μ v), with the new v. Raises ValueError for a hyper-parameter below 0 or not
+    finite, and for Nesterov's form without momentum.
+
+    I. Sutskever, J. Martens, G. Dahl and G. Hinton, "On the importance of initialization and momentum in deep learning",
+    ICML 2013 (there the velocity includes the learning rate).
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        momentum, weight_decay = nonnegative("momentum", momentum), nonnegative("weight_decay", weight_decay)
+        if nesterov and momentum == 0:
+            raise ValueError("SGD: nesterov needs momentum above 0")
+        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay, nesterov=bool(nesterov))
+        self.velocity = self.zeros() if momentum > 0 else None
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        return {f"velocity.{dtype.name}": vector for dtype, vector in (self.velocity or {}).items()}
+
+    def step(self) -> None:
+        for run in self.runs():
+            velocity = None if self.velocity is None else run.part_of(self.velocity)
+            kernels.sgd(run.data, run.gradient, velocity, self.hyper)

@@ -1,0 +1,75 @@
+"""What `fit` shows while it runs: a bar, a line an epoch, or nothing."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+PATIENCE = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
+REFRESH = 0.05  # seconds between two looks at the bar
+
+
+class Progress:
+    """Shows a training run as `verbose` says: 0 nothing, 1 a bar, 2 a line an epoch, "auto" one of these.
+
+    "auto" is a bar on a terminal and lines elsewhere, at most two a second and one for the last epoch; and nothing for a run
+    that is over within half a second.
+    `steps` is the number of steps an epoch, None where it is unknown.
+    """
+
+    def __init__(self, verbose: int | str, epochs: int, steps: int | None) -> None:
+        if verbose not in (0, 1, 2, "auto"):
+            raise ValueError(f'verbose: expected 0, 1, 2 or "auto", got {verbose!r}')
+        self.bar_wanted = verbose == 1 or (verbose == "auto" and sys.stderr.isatty())
+        self.lines_wanted = verbose == 2 or (verbose == "auto" and not self.bar_wanted)
+        self.epochs, self.steps = epochs, steps
+        self.started = self.looked = self.spoke = time.perf_counter()
+        self.patience = PATIENCE if verbose == "auto" else 0.0
+        self.bar: Any = None
+        self.epoch = self.done = 0
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.bar is not None:
+            self.bar.update(self.done - self.bar.n)
+            self.bar.close()
+
+    def step_done(self) -> None:
+        self.done += 1
+        if self.bar_wanted:
+            now = time.perf_counter()
+            if now - self.looked >= REFRESH:
+                self.looked = now
+                self._draw_bar(now)
+
+    def epoch_done(self, results: dict[str, float]) -> None:
+        self.epoch += 1
+        now = time.perf_counter()
+        shown = "  ".join(f"{name} {value:.4g}" for name, value in results.items())
+        if self.lines_wanted and self._line_is_due(now):
+            self.spoke = now
+            rate = self.done / max(now - self.started, 1e-9)
+            print(f"epoch {self.epoch}/{self.epochs}  {shown}  {rate:,.0f} steps/s", flush=True)
+        if self.bar is not None:
+            self.bar.set_postfix_str(shown, refresh=False)
+            if self.epoch == self.epochs:
+                self.bar.update(self.done - self.bar.n)
+
+    def _line_is_due(self, now: float) -> bool:
+        begun = self.spoke > self.started
+        return now - self.spoke >= self.patience or (begun and self.epoch == self.epochs)
+
+    def _draw_bar(self, now: float) -> None:
+        if self.bar is None:
+            if now - self.started < self.patience:
+                return
+            from tqdm import tqdm
+
+            total = None if self.steps is None else self.steps * self.epochs
+            self.bar = tqdm(total=total, unit=" steps", mininterval=REFRESH, dynamic_ncols=True)
+            self.bar.start_t -= now - self.started
+        self.bar.set_description_str(f"epoch {min(self.epoch + 1, self.epochs)}/{self.epochs}", refresh=False)
+        self.bar.update(self.done - self.bar.n)

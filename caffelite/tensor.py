@@ -1,0 +1,401 @@
+"""Tensor: an array, its gradient, and the Function that made it.
+
+Calling a Function on Tensors leaves a note on the result: the copy of the Function that was applied (`Tensor.function`) and
+the Tensors it was applied to (`Tensor.inputs`). These notes are the graph. `Tensor.backward` walks it from the result
+to the leaves, handing each Function the gradient of its output and passing on the gradients of its inputs.
+
+The operators (`a + b`, `a.sum()`, …) are Functions too; `caffelite.functions` gives them to the class.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+class Tensor:
+    """An array that gradients can be computed for.
+
+    Parameters
+    ----------
+    data : array-like of numbers
+        float32 and float64 arrays and NumPy scalars keep their dtype; Python numbers and lists, bool, integer and float16
+        data become float32. The array is shared where it can be, and copied if `requires_grad`.
+    requires_grad : bool
+        Whether `backward` computes a gradient for this Tensor.
+    dtype : float32 or float64, optional
+    name : str, optional
+
+    Raises
+    ------
+    TypeError
+        For data that are not real numbers (complex, object, strings) or are longdouble, and for any other dtype.
+    """
+
+    # Defaults live on the class: a result of an operation sets only what differs.
+    name: str | None = None
+    function: Any = None  # the applied Function that made this Tensor; None for a leaf
+    inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
+    _requires_grad = False
+    _retains_grad = False
+    _owns_data = False
+    _gradient: np.ndarray | None = None  # the memory for the gradient, which is kept by zero_grad …
+    _has_gradient = False  # … and whether something has contributed to it since
+    _versions: tuple[tuple[Tensor, int], ...] = ()  # the versions of what `function` was applied to
+    __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
+    __hash__ = object.__hash__
+
+    # From functions/arithmetic.py, matmul.py, reduction.py, shape.py and activation.py:
+    __add__: Callable[..., Tensor]
+    __radd__: Callable[..., Tensor]
+    __sub__: Callable[..., Tensor]
+    __rsub__: Callable[..., Tensor]
+    __mul__: Callable[..., Tensor]
+    __rmul__: Callable[..., Tensor]
+    __truediv__: Callable[..., Tensor]
+    __rtruediv__: Callable[..., Tensor]
+    __pow__: Callable[..., Tensor]
+    __rpow__: Callable[..., Tensor]
+    __neg__: Callable[..., Tensor]
+    __matmul__: Callable[..., Tensor]
+    __rmatmul__: Callable[..., Tensor]
+    matmul: Callable[..., Tensor]
+    sum: Callable[..., Tensor]
+    mean: Callable[..., Tensor]
+    reshape: Callable[..., Tensor]
+    transpose: Callable[..., Tensor]
+    relu: Callable[..., Tensor]
+
+    def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
+        source = data._data if isinstance(data, Tensor) else data
+        self._data = as_real(source, dtype, "Tensor")
+        self._version = data._version if isinstance(data, Tensor) and self._data is source else [0]
+        self.name = name
+        self.requires_grad = requires_grad
+
+    @classmethod
+    def _of(cls, data: np.ndarray) -> Tensor:
+        """A Tensor over an array as it is."""
+        tensor = cls.__new__(cls)
+        tensor._data = data
+        tensor._version = [0]
+        return tensor
+
+    # ---- the array ----------------------------------------------------------------------------------------------
+
+    @property
+    def data(self) -> np.ndarray:
+        """The array. Assigning to it copies the values into place: same shape, real numbers."""
+        return self._data
+
+    @data.setter
+    def data(self, values: Any) -> None:
+        values = as_real(values._data if isinstance(values, Tensor) else values, self.dtype, "Tensor.data")
+        if values.shape != self.shape:
+            raise ValueError(f"{self._description()}.data got values of shape {values.shape}")
+        self._data[...] = values
+        self._changed()
+
+    def _changed(self) -> None:
+        """Note that the values are others now; all Tensors over the same memory share the count."""
+        self._version[0] += 1
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether `backward` computes a gradient for this Tensor. Set it to False to freeze a parameter."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value and self.function is None and not self._owns_data:
+            self._data = np.array(self._data, order="C")
+            self._version = [0]
+            self._owns_data = True
+        self._requires_grad = bool(value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._data.shape
+
+    @property
+    def ndim(self) -> int:
+        return self._data.ndim
+
+    @property
+    def size(self) -> int:
+        return self._data.size
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._data.dtype
+
+    @property
+    def T(self) -> Tensor:
+        """The Tensor with its axes reversed."""
+        return self.transpose()
+
+    def numpy(self) -> np.ndarray:
+        """The array, shared."""
+        return self._data
+
+    def item(self) -> float:
+        """The value of a single element; ValueError for more or fewer."""
+        return self._data.item()
+
+    def copy(self) -> Tensor:
+        """A new leaf with a copy of the values, `requires_grad` and the name as here; no gradient, no graph."""
+        return Tensor(self._data.copy(), self.requires_grad, name=self.name)
+
+    def detach(self) -> Tensor:
+        """A Tensor over the same memory that is in no graph and needs no gradient."""
+        tensor = Tensor._of(self._data)
+        tensor._version = self._version
+        return tensor
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self._data, dtype=dtype, copy=copy)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __float__(self) -> float:
+        return float(self._data.item())
+
+    def __bool__(self) -> bool:
+        return bool(self._data)
+
+    def __eq__(self, other: Any) -> Any:
+        return self._data == _array(other)
+
+    def __ne__(self, other: Any) -> Any:
+        return self._data != _array(other)
+
+    def __lt__(self, other: Any) -> Any:
+        return self._data < _array(other)
+
+    def __le__(self, other: Any) -> Any:
+        return self._data <= _array(other)
+
+    def __gt__(self, other: Any) -> Any:
+        return self._data > _array(other)
+
+    def __ge__(self, other: Any) -> Any:
+        return self._data >= _array(other)
+
+    def __repr__(self) -> str:
+        values = np.array2string(self._data, precision=4, threshold=8, edgeitems=3, separator=", ", prefix="Tensor(")
+        notes = [f"shape={self.shape}"] if self.size > 8 else []
+        notes += [f"dtype={self.dtype}"] if self.dtype != np.float32 else []
+        notes += ["requires_grad=True"] if self.requires_grad and self.function is None else []
+        notes += [f"name={self.name!r}"] if self.name else []
+        notes += [f"function={type(self.function).__name__}"] if self.function is not None else []
+        return f"Tensor({', '.join([values, *notes])})"
+
+    def _description(self) -> str:
+        return f"{self.name or 'Tensor'} {self.shape}"
+
+    def __getstate__(self) -> dict:
+        if self.function is not None:
+            raise TypeError("a Tensor that a graph made can't be pickled or deep-copied; take .detach() or .copy()")
+        return self.__dict__.copy()
+
+    # ---- the gradient -------------------------------------------------------------------------------------------
+
+    @property
+    def grad(self) -> np.ndarray | None:
+        """The gradient, of the Tensor's shape and dtype; None until something contributes, and after `zero_grad`."""
+        return self._gradient if self._has_gradient else None
+
+    def zero_grad(self) -> None:
+        """Forget the gradient. Its memory stays, and the next contribution overwrites it."""
+        self._has_gradient = False
+
+    def add_grad(self, g: Any) -> None:
+        """Add an array of the Tensor's shape to its gradient; ValueError for another shape."""
+        g = as_real(g, self.dtype, "add_grad")
+        if g.shape != self.shape:
+            raise ValueError(f"{self._description()} got a gradient of shape {g.shape}")
+        gradient = self._gradient_memory()
+        if self._has_gradient:
+            kernels.add(gradient, g, gradient)
+        else:
+            kernels.copy(g, gradient)
+        self._has_gradient = True
+
+    def add_grad_of(self, kernel: Callable[..., Any], *arrays: np.ndarray, **options: Any) -> None:
+        """Let a kernel write or add its result straight into the gradient: `add_grad(kernel(*arrays))` without a copy.
+
+        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do.
+        """
+        kernel(*arrays, out=self._gradient_memory(), accumulate=self._has_gradient, **options)
+        self._has_gradient = True
+
+    def _gradient_memory(self) -> np.ndarray:
+        if self._gradient is None:
+            self._gradient = np.empty(self.shape, self.dtype)
+        return self._gradient
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this Tensor although it is not a leaf."""
+        self._retains_grad = True
+
+    def backward(self, grad: Any = None) -> None:
+        """Add the gradient of this Tensor to `.grad` of every leaf that it was computed from, and free the graph.
+
+        `grad`, of this Tensor's shape, is the gradient of what comes after it; a single element needs none, it is 1.
+
+        Raises ValueError without `grad` for several elements or for a `grad` of another shape, and RuntimeError where
+        there is no graph, where it has been freed by an earlier call, or where a value that it kept has changed since.
+        """
+        if not self.requires_grad:
+            raise RuntimeError("backward on a Tensor that needs no gradient, or whose operations were not recorded")
+        if grad is not None:
+            dy = as_real(grad._data if isinstance(grad, Tensor) else grad, self.dtype, "backward")
+            if dy.shape != self.shape:
+                raise ValueError(f"backward on a Tensor of shape {self.shape} got a gradient of shape {dy.shape}")
+        elif self.size == 1:
+            dy = kernels.full(self.shape, 1, self.dtype)
+        else:
+            raise ValueError(f"backward without a gradient needs a single element, this Tensor has shape {self.shape}")
+
+        gradients = {self: dy}
+        for tensor in _outputs_first(self):
+            dy = gradients.pop(tensor, None)
+            if dy is None:
+                continue
+            if tensor.function is None or tensor._retains_grad:
+                tensor.add_grad(dy)
+            if tensor.function is None:
+                continue
+            tensor._check_versions()
+            function, inputs = tensor.function, tensor.inputs
+            tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
+            for x, dx in zip(inputs, _as_tuple(function.backward(dy)), strict=False):
+                if x is not None and x.requires_grad and dx is not None:
+                    if np.shape(dx) != x.shape:
+                        raise ValueError(
+                            f"{function!r}.backward returned a gradient of shape {np.shape(dx)} "
+                            f"for an input of shape {x.shape}"
+                        )
+                    dx = as_real(dx, x.dtype, f"the gradient from {function!r}")
+                    gradients[x] = kernels.add(gradients[x], dx) if x in gradients else dx
+
+    def _check_versions(self) -> None:
+        for tensor, version in self._versions:
+            if tensor._version[0] != version and (
+                not any(tensor is x for x in self.inputs) or _holds(self.function, tensor._data)
+            ):
+                raise RuntimeError(
+                    f"{tensor._description()}, which {self.function!r} needs for its backward, "
+                    "has been changed since its forward"
+                )
+
+
+class _Freed:
+    """Stands where a Function was before its graph was freed."""
+
+    def __repr__(self) -> str:
+        return "freed"
+
+
+_FREED = _Freed()
+
+
+def _outputs_first(result: Tensor) -> list[Tensor]:
+    """The Tensors of a graph, each before the ones it was made from. Without recursion: graphs may be deep."""
+    order: list[Tensor] = []
+    seen: set[Tensor] = set()
+    stack: list[tuple[Tensor, bool]] = [(result, False)]
+    while stack:
+        tensor, inputs_done = stack.pop()
+        if inputs_done:
+            order.append(tensor)
+        elif tensor not in seen:
+            seen.add(tensor)
+            if tensor.function is _FREED:
+                raise RuntimeError("backward a second time: the graph was freed by the first")
+            stack.append((tensor, True))
+            stack.extend((x, False) for x in tensor.inputs if x is not None and x.requires_grad)
+    order.reverse()
+    return order
+
+
+def _as_tuple(gradients: Any) -> tuple:
+    return gradients if isinstance(gradients, tuple) else (gradients,)
+
+
+def _holds(value: Any, data: np.ndarray) -> bool:
+    """Whether an applied Function, or anything it keeps, has an array over the same memory."""
+    if isinstance(value, np.ndarray):
+        return np.may_share_memory(value, data)
+    if isinstance(value, list | tuple):
+        return any(_holds(one, data) for one in value)
+    return hasattr(value, "__dict__") and not isinstance(value, Tensor) and _holds(list(vars(value).values()), data)
+
+
+def _array(value: Any) -> Any:
+    return value._data if isinstance(value, Tensor) else value
+
+
+def as_real(data: Any, dtype: Any, what: str) -> np.ndarray:
+    """Data as an array of float32 or float64 in native byte order, shared where possible.
+
+    Without a dtype, float32 and float64 arrays and NumPy scalars keep theirs, and other real numbers become float32.
+    TypeError, beginning with `what`, for anything else.
+    """
+    array = data if isinstance(data, np.ndarray) else np.asarray(data)
+    if array.dtype in FLOATS and dtype is None and (array is data or hasattr(data, "dtype")):
+        return array
+    if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
+        raise TypeError(f"{what}: expected real numbers in float64 or less, got {array.dtype}")
+    if dtype is None:
+        keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
+        dtype = array.dtype.newbyteorder("=") if keeps else np.float32
+    if np.dtype(dtype) not in FLOATS:
+        raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
+    return np.asarray(array, dtype=dtype)
+
+
+# ---- modes, a thread's own ------------------------------------------------------------------------------------------
+
+
+class _Mode(threading.local):
+    records_graph = True
+    training = True
+
+
+mode = _Mode()
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Record no graph inside, in this thread."""
+    before, mode.records_graph = mode.records_graph, False
+    try:
+        yield
+    finally:
+        mode.records_graph = before
+
+
+@contextmanager
+def inference() -> Iterator[None]:
+    """Record no graph inside, in this thread, and let Functions behave as in use instead of as in training."""
+    before, mode.training = mode.training, False
+    try:
+        with no_grad():
+            yield
+    finally:
+        mode.training = before
+
+
+def is_training() -> bool:
+    """Whether Functions should behave as in training: everywhere but inside `inference()`."""
+    return mode.training
