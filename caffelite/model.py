@@ -98,7 +98,8 @@ class Model(Function):
     def _lay_out(self) -> None:
         """Move the parameters into one vector, and their gradients into another."""
         parameters = self.parameters()
-        data, gradients = np.empty((2, sum(p.size for p in parameters)), self.dtype)
+        size = sum(p.size for p in parameters)
+        data, gradients = np.empty(size, self.dtype), np.empty(size, self.dtype)
         start = 0
         for p in parameters:
             here = slice(start, start + p.size)
