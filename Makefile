@@ -15,7 +15,7 @@ test: .venv/test
 lint: .venv/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/cython-lint caffelite
+	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
 	$(BIN)/mypy
 
 bench: .venv/bench

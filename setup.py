@@ -29,7 +29,8 @@ if platform.machine() in ("x86_64", "AMD64"):
         "x86-64-v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     }
 
-# Flags for compiling and for linking; the first pair that the compiler takes is used, and without any, one thread computes.
+# Flags for compiling and for linking; the first pair that the compiler takes is used, and without any, one thread
+# computes.
 OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 
 

@@ -7,8 +7,9 @@
     model.add(cl.Linear(2, 100)).add(cl.ReLU()).add(cl.Linear(100, 3))
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1, momentum=0.9), epochs=300)
 
-A Function is an operator with `forward` and `backward`; a Model is Functions in sequence; an Optimizer updates parameters;
-a Tensor is an array that knows the Function that made it. What computes is compiled, in `caffelite._kernels`.
+A Function is an operator with `forward` and `backward`; a Model is Functions in sequence; an Optimizer updates
+parameters; a Tensor is an array that knows the Function that made it. What computes is compiled, in
+`caffelite._kernels`.
 """
 
 from importlib.metadata import PackageNotFoundError, version

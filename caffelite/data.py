@@ -27,11 +27,12 @@ class DataGenerator:
     seed : int or numpy.random.Generator, optional
         The same seed gives the same orders, here and in `Model.fit`. None draws one.
 
-    `len()` is the number of batches an epoch. Batches are fresh arrays, every row comes once, and leaving an epoch early
-    is forgotten: the next pass is a new epoch. A short last batch weighs, in a loss that is a mean, as much as a full one.
+    `len()` is the number of batches an epoch. Batches are fresh arrays, every row comes once, and leaving an epoch
+    early is forgotten: the next pass is a new epoch. A short last batch weighs, in a loss that is a mean, as much as
+    a full one.
 
-    Raises ValueError for no rows, for x and y of different lengths, and for a batch_size below 1; TypeError for a batch_size
-    that is not an integer, and for Python objects.
+    Raises ValueError for no rows, for x and y of different lengths, and for a batch_size below 1; TypeError for a
+    batch_size that is not an integer, and for Python objects.
     """
 
     def __init__(

@@ -34,8 +34,8 @@ def spiral(
 def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """1,797 handwritten digits of 8 × 8 pixels: (x_train, y_train), (x_test, y_test).
 
-    x_train (1437, 8, 8) and x_test (360, 8, 8) are float32 in 0 … 1 (in the source 0 … 16), y int64 in 0 … 9. The split is
-    stratified by class and stored with the data.
+    x_train (1437, 8, 8) and x_test (360, 8, 8) are float32 in 0 … 1 (in the source 0 … 16), y int64 in 0 … 9. The
+    split is stratified by class and stored with the data.
 
     E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998,
     doi:10.24432/C50P49, CC BY 4.0. These are its test images, as scikit-learn distributes them.

@@ -16,14 +16,14 @@ class Function(ABC):
     """An operator: `forward` computes y from arrays, `backward` the gradients of the inputs from the gradient of y.
 
     The textbook's contract. `forward` keeps on `self` what `backward` needs; `backward` adds to the gradient of each
-    parameter (`parameter.add_grad(g)`) and returns the gradient of each differentiable input, an array or a tuple of them.
-    Neither writes into the arrays it is given. State that must outlive a call is an array changed in place.
+    parameter (`parameter.add_grad(g)`) and returns the gradient of each differentiable input, an array or a tuple of
+    them. Neither writes into the arrays it is given. State that must outlive a call is an array changed in place.
 
     Calling a Function on Tensors (or arrays) applies a shallow copy of it, which owns what it saves and shares the
     parameters, and notes the copy on the resulting Tensor. So one instance can be applied any number of times.
 
-    `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels alone. It is said for
-    each class anew; what is not declared so may use NumPy as it likes.
+    `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels alone. It is
+    said for each class anew; what is not declared so may use NumPy as it likes.
     """
 
     recordable = False
@@ -47,7 +47,7 @@ class Function(ABC):
         """What is learned."""
         return []
 
-    def initialize(self, rng: Any) -> None:
+    def initialize(self, rng: Any) -> None:  # noqa: B027 (drawing nothing is the right default)
         """Draw the parameters anew from a seed or a `numpy.random.Generator`."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -68,7 +68,7 @@ class Function(ABC):
         if mode.records_graph:
             parameters = applied.parameters()
             needed = [x for x in (*tensors, *parameters) if x is not None]
-            if any([x.requires_grad for x in needed]):
+            if any(x.requires_grad for x in needed):
                 result.function, result.inputs = applied, tensors
                 result._versions = tuple([(x, x._version[0]) for x in needed])
                 result.requires_grad = True

@@ -20,8 +20,9 @@ def check_gradients(
 ) -> float:
     """Compare the gradients of a Function, or of a callable on Tensors, with (f(x + eps) − f(x − eps)) / 2 eps.
 
-    Everything runs on float64 copies, with a fixed random gradient of the output. Every element of every float input and of
-    every parameter of a Function is checked; integer inputs are held fixed. Existing values and gradients are left alone.
+    Everything runs on float64 copies, with a fixed random gradient of the output. Every element of every float input
+    and of every parameter of a Function is checked; integer inputs are held fixed. Existing values and gradients are
+    left alone.
 
     Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
     |analytic − numeric| > atol + rtol |numeric| anywhere.
@@ -47,7 +48,7 @@ def _check(
     dy = np.asarray(np.random.default_rng(0).uniform(0.5, 1.5, y.shape))
     y.backward(dy)
 
-    checked = [(f"input {i}", x, t.grad) for i, (x, t) in enumerate(zip(arrays, tensors, strict=True)) if t is not x]
+    checked = [(f"input {i}", arrays[i], t.grad) for i, t in enumerate(tensors) if isinstance(t, Tensor)]
     checked += [(f"parameter {p.name or i}", p.data, p.grad) for i, p in enumerate(parameters) if p.requires_grad]
     worst, excess, message = 0.0, -np.inf, ""
     for what, values, gradient in checked:

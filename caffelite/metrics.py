@@ -22,7 +22,7 @@ def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 
 def named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
-    """Metrics by their names in the history. ValueError for an unknown name or one taken twice, TypeError for anything else."""
+    """Metrics by their names in the history; ValueError for an unknown name or one taken twice, TypeError otherwise."""
     if isinstance(metrics, str) or callable(metrics):
         raise TypeError(f"metrics: expected a list such as ['accuracy'], got {metrics!r}")
     result: dict[str, Metric] = {}

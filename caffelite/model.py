@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -57,13 +57,13 @@ class Model(Function):
     functions : iterable of Function
         Added in order.
     seed : int, optional
-        Makes the model's random stream: `add` draws parameters from it, and `fit` its orders. Without a seed, Functions keep
-        the parameters they came with.
+        Makes the model's random stream: `add` draws parameters from it, and `fit` its orders. Without a seed,
+        Functions keep the parameters they came with.
     dtype : float32 or float64
         What the model computes in; `fit`, `predict` and `evaluate` convert their data to it.
 
-    A Model lays its parameters out side by side in one vector, and their gradients in another, so that optimizers update
-    them in one call.
+    A Model lays its parameters out side by side in one vector, and their gradients in another, so that optimizers
+    update them in one call.
     """
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
@@ -81,7 +81,7 @@ class Model(Function):
     def add(self, function: Function) -> Model:
         """Append a Function and return the model.
 
-        Raises TypeError for anything but a Function and ValueError where it does not fit the shapes that come before it.
+        Raises TypeError for anything but a Function and ValueError where its input can't have the shape before it.
         """
         if not isinstance(function, Function):
             raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
@@ -201,7 +201,7 @@ class Model(Function):
 
     # ---- forward and backward -----------------------------------------------------------------------------------
 
-    def forward(self, x: np.ndarray) -> np.ndarray:  # type: ignore[override]
+    def forward(self, x: np.ndarray) -> np.ndarray:
         """Through all Functions, in copies, which keep what `backward` needs."""
         self._applied = [function.copy() for function in self.functions]
         for function in self._applied:
@@ -238,8 +238,8 @@ class Model(Function):
         Parameters
         ----------
         x, y : array-like (n, …)
-            The rows and their targets; or x a DataGenerator or any iterable of (x, y) batches, and no y. Converted to the
-            model's dtype (integer targets stay integers) and never written.
+            The rows and their targets; or x a DataGenerator or any iterable of (x, y) batches, and no y. Converted to
+            the model's dtype (integer targets stay integers) and never written.
         loss : Function
             Called with outputs and targets; returns a single element.
         optimizer : Optimizer
@@ -285,7 +285,7 @@ class Model(Function):
         history = History({name: [] for name in ["loss", *measures]})
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
-        steps = len(batches) if hasattr(batches, "__len__") else None
+        steps = len(batches) if isinstance(batches, Sized) else None
         try:
             with InterruptsBetweenSteps() as interrupts, Progress(verbose, epochs, steps) as progress:
                 for epoch in range(epochs):
@@ -298,7 +298,8 @@ class Model(Function):
                         history[name].append(value)
                     interrupts.end()
                     progress.epoch_done(results)
-                    if any([callback(epoch, history) is True for callback in callbacks]):
+                    stops = [callback(epoch, history) is True for callback in callbacks]
+                    if any(stops):
                         break
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
@@ -336,8 +337,8 @@ class Model(Function):
     def predict(self, x: Any, *, batch_size: int = 1024) -> np.ndarray:
         """The outputs (n, …) for the rows of x (n, …), converted to the model's dtype.
 
-        A row's output does not depend on the rows beside it. May be called from several threads at once. Raises ValueError
-        for no rows or rows of another shape, TypeError for what is not numbers.
+        A row's output does not depend on the rows beside it. May be called from several threads at once.
+        Raises ValueError for no rows or rows of another shape, TypeError for what is not numbers.
         """
         batch_size = positive_integer("batch_size", batch_size)
         x = as_real(x, self.dtype, "predict")
@@ -397,7 +398,8 @@ class Model(Function):
             return self._batches("validation_data", data, None, loss)
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise TypeError(f"validation_data: expected (x, y) or a DataGenerator, got {type(data).__name__}")
-        return self._batches("validation x", *data, loss, batch_size=1024, shuffle=False)
+        x, y = data
+        return self._batches("validation x", x, y, loss, batch_size=1024, shuffle=False)
 
     def _check_rows(self, name: str, x: np.ndarray) -> None:
         if x.ndim == 0 or len(x) == 0:
@@ -424,8 +426,8 @@ class Model(Function):
         for name, p in self._named_parameters().items():
             if p.requires_grad and p not in known:
                 raise ValueError(
-                    f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last add, or "
-                    "freeze the parameter with requires_grad = False"
+                    f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "
+                    "add, or freeze the parameter with requires_grad = False"
                 )
 
 

@@ -47,7 +47,7 @@ class Optimizer(ABC):
     lr : float
         The learning rate, which may be set at any time. ValueError below 0 or for NaN.
     **hyper : float
-        Further hyper-parameters. All lie in one float64 vector, `self.hyper`, lr first, which kernels read at each step.
+        Further hyper-parameters. All lie in one float64 vector, `self.hyper`, lr first, which kernels read each time.
 
     A subclass writes `step`, which changes the parameters that have a gradient. Before it runs, gradients are checked
     (`TrainingDiverged` if one is not finite); after it, graphs that still need the old values know that they are gone.
@@ -76,7 +76,7 @@ class Optimizer(ABC):
         super().__init_subclass__(**options)
         cls.recordable = recordable
         if "step" in cls.__dict__:
-            cls.step = _guarded(cls.__dict__["step"])  # type: ignore[method-assign]
+            cls.step = _guarded(cls.__dict__["step"])  # type: ignore[assignment, method-assign]
 
     @abstractmethod
     def step(self) -> None:
@@ -106,7 +106,7 @@ class Optimizer(ABC):
         return hyper | {name: vector.copy() for name, vector in self.vectors().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a `state_dict`. ValueError, before anything is written, unless it has this optimizer's names and sizes."""
+        """Take over a `state_dict`; ValueError, before anything is written, for other names or sizes than its own."""
         mine = self.state_dict()
         if mine.keys() != state.keys():
             raise ValueError(f"{type(self).__name__} has the state {sorted(mine)}, got {sorted(state)}")
@@ -153,7 +153,7 @@ class Optimizer(ABC):
         return runs
 
     def _check_gradients(self) -> None:
-        if all([kernels.all_finite(run.gradient) for run in self.runs()]):
+        if all(kernels.all_finite(run.gradient) for run in self.runs()):
             return
         for i, p in enumerate(self.parameters):
             if p.grad is not None and not np.isfinite(p.grad).all():
@@ -161,7 +161,7 @@ class Optimizer(ABC):
 
 
 def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
-    """A step that checks the gradients before its first write, and notes afterwards that the parameters have changed."""
+    """A step that checks the gradients before its first write, and notes afterwards that parameters have changed."""
 
     @functools.wraps(step)
     def guarded(self: Optimizer) -> None:
@@ -206,8 +206,8 @@ class SGD(Optimizer, recordable=True):
     Nesterov's form: w ← w − lr (g + λ w + μ v), with the new v. Raises ValueError for a hyper-parameter below 0 or not
     finite, and for Nesterov's form without momentum.
 
-    I. Sutskever, J. Martens, G. Dahl and G. Hinton, "On the importance of initialization and momentum in deep learning",
-    ICML 2013 (there the velocity includes the learning rate).
+    I. Sutskever, J. Martens, G. Dahl and G. Hinton, "On the importance of initialization and momentum in deep
+    learning", ICML 2013 (there the velocity includes the learning rate).
     """
 
     def __init__(

@@ -13,9 +13,8 @@ REFRESH = 0.05  # seconds between two looks at the bar
 class Progress:
     """Shows a training run as `verbose` says: 0 nothing, 1 a bar, 2 a line an epoch, "auto" one of these.
 
-    "auto" is a bar on a terminal and lines elsewhere, at most two a second and one for the last epoch; and nothing for a run
-    that is over within half a second.
-    `steps` is the number of steps an epoch, None where it is unknown.
+    "auto" is a bar on a terminal and lines elsewhere, at most two a second and one for the last epoch; and nothing
+    for a run that is over within half a second. `steps` is the number of steps an epoch, None where it is unknown.
     """
 
     def __init__(self, verbose: int | str, epochs: int, steps: int | None) -> None:

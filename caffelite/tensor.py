@@ -1,8 +1,9 @@
 """Tensor: an array, its gradient, and the Function that made it.
 
-Calling a Function on Tensors leaves a note on the result: the copy of the Function that was applied (`Tensor.function`) and
-the Tensors it was applied to (`Tensor.inputs`). These notes are the graph. `Tensor.backward` walks it from the result
-to the leaves, handing each Function the gradient of its output and passing on the gradients of its inputs.
+Calling a Function on Tensors leaves a note on the result: the copy of the Function that was applied
+(`Tensor.function`) and the Tensors it was applied to (`Tensor.inputs`). These notes are the graph. `Tensor.backward`
+walks it from the result to the leaves, handing each Function the gradient of its output and passing on the gradients
+of its inputs.
 
 The operators (`a + b`, `a.sum()`, …) are Functions too; `caffelite.functions` gives them to the class.
 """
@@ -27,8 +28,8 @@ class Tensor:
     Parameters
     ----------
     data : array-like of numbers
-        float32 and float64 arrays and NumPy scalars keep their dtype; Python numbers and lists, bool, integer and float16
-        data become float32. The array is shared where it can be, and copied if `requires_grad`.
+        float32 and float64 arrays and NumPy scalars keep their dtype; Python numbers and lists, bool, integer and
+        float16 data become float32. The array is shared where it can be, and copied if `requires_grad`.
     requires_grad : bool
         Whether `backward` computes a gradient for this Tensor.
     dtype : float32 or float64, optional
@@ -41,6 +42,8 @@ class Tensor:
     """
 
     # Defaults live on the class: a result of an operation sets only what differs.
+    _data: np.ndarray
+    _version: list[int]  # one element, which all Tensors over the same memory share
     name: str | None = None
     function: Any = None  # the applied Function that made this Tensor; None for a leaf
     inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
@@ -268,9 +271,9 @@ class Tensor:
 
         gradients = {self: dy}
         for tensor in _outputs_first(self):
-            dy = gradients.pop(tensor, None)
-            if dy is None:
+            if tensor not in gradients:
                 continue
+            dy = gradients.pop(tensor)
             if tensor.function is None or tensor._retains_grad:
                 tensor.add_grad(dy)
             if tensor.function is None:

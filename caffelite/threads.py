@@ -1,8 +1,8 @@
 """How many threads kernels use, decided in this one place.
 
-In order: what `set_num_threads` says; the environment, CAFFELITE_NUM_THREADS or OMP_NUM_THREADS; the processors that this
-process may run on, or fewer where its control group (a container) is given less processor time than that.
-In a forked child it is one: OpenMP's threads do not survive a fork.
+In order: what `set_num_threads` says; the environment, CAFFELITE_NUM_THREADS or OMP_NUM_THREADS; the processors that
+this process may run on, or fewer where its control group (a container) is given less processor time than that. In a
+forked child it is one: OpenMP's threads do not survive a fork.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def show_config() -> None:
     """Print the version, the instruction set, and the number of threads and why."""
     from caffelite import __version__
 
-    print(f"caffelite        {__version__}, NumPy-only, Python {platform.python_version()} on {platform.machine()}")
+    print(f"caffelite        {__version__}, Python {platform.python_version()} on {platform.machine()}")
     print(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
     print(f"threads          {get_num_threads()} ({_reason})")
     print(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
@@ -60,7 +60,7 @@ def _decide() -> tuple[int, str]:
 
 
 def _cgroup_quota(root: Path) -> float:
-    """The processors' worth of time that the control groups of this process allow, version 2 or 1; infinite without a limit."""
+    """How many processors' time this process's control groups allow, version 2 or 1; infinite without a limit."""
     quota = math.inf
     try:
         membership = (root / "proc/self/cgroup").read_text().splitlines()
@@ -77,12 +77,10 @@ def _cgroup_quota(root: Path) -> float:
         # The limit of any group above holds too; in a container the path may not be visible, and the top is its own.
         here = top / path.lstrip("/")
         for folder in [top, here, *[p for p in here.parents if top in p.parents]]:
-            try:
-                limit, period = " ".join((folder / file).read_text().strip() for file in files).split()
+            if all((folder / file).exists() for file in files):
+                limit, period = " ".join((folder / file).read_text() for file in files).split()
                 if limit not in ("max", "-1"):
                     quota = min(quota, int(limit) / int(period))
-            except (OSError, ValueError):
-                continue
     return quota
 
 

@@ -2,11 +2,11 @@
 
     call.pxd        what a call is: the struct between the two sides
     border.pyx      what Python calls: checks, binds, runs, records
-    loops.pyx       the loops themselves, a family to a file: elementwise.pxi, matmul.pxi (tile.h), reduction.pxi, loss.pxi,
-                    update.pxi, batches.pxi
+    loops.pyx       the loops themselves, a family to a file: elementwise.pxi, matmul.pxi (tile.h), reduction.pxi,
+                    loss.pxi, update.pxi, batches.pxi
 
-The loops are compiled once for each instruction set. The best one that the processor runs is chosen here, at import; the
-environment variable CAFFELITE_ISA names another.
+The loops are compiled once for each instruction set. The best one that the processor runs is chosen here, at import;
+the environment variable CAFFELITE_ISA names another.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 # Mini-batches: the order of the rows, and the rows in that order.
 
-# xoshiro256++ 1.0, the next 64 random bits (D. Blackman and S. Vigna, "Scrambled linear pseudorandom number generators",
-# ACM TOMS 47(4), 2021).
+# xoshiro256++ 1.0, the next 64 random bits (D. Blackman and S. Vigna, "Scrambled linear pseudorandom number
+# generators", ACM TOMS 47(4), 2021).
 cdef uint64_t next_random(uint64_t* s) noexcept nogil:
     cdef uint64_t bits = rotate(s[0] + s[3], 23) + s[0]
     cdef uint64_t t = s[1] << 17

@@ -1,8 +1,8 @@
-"""The border: what Python calls. Every function checks its arguments, binds them to a `Call`, runs it, and notes it if this
-thread is recording.
+"""The border: what Python calls. Every function checks its arguments, binds them to a `Call`, runs it, and notes it
+if this thread is recording.
 
-Arrays may have any strides; one that loops cannot read as it lies (byte-swapped, unaligned, strides that are no whole number
-of elements) is replaced by its plain copy, and so is one with strides where a loop wants contiguous rows.
+Arrays may have any strides; one that loops cannot read as it lies (byte-swapped, unaligned, strides that are no whole
+number of elements) is replaced by its plain copy, and so is one with strides where a loop wants contiguous rows.
 Every function returns a new array unless it is given `out`.
 """
 cimport numpy as cnp
@@ -10,7 +10,6 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from cpython.ref cimport PyObject, Py_XDECREF, Py_XINCREF
 from cython.parallel cimport prange
 from libc.float cimport DBL_MAX, FLT_MAX
-from libc.string cimport memset
 
 import operator
 
@@ -35,7 +34,8 @@ cdef extern from *:
     {
     #if defined(__x86_64__)
         int v2 = __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
-        int v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+        int v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")
+                 && __builtin_cpu_supports("bmi2");
         int v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
                  && __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq")
                  && __builtin_cpu_supports("avx512vl");
@@ -58,12 +58,12 @@ cdef enum:
 cdef Loops loops
 cdef int num_threads = 1
 
-# Work, in operations, below which a call stays on its caller's thread, and above which it lets other Python threads run.
+# Work, in operations, below which a call stays on its thread, and above which it lets other Python threads run.
 cdef double PARALLEL_WORK = 500_000
 cdef double RELEASE_WORK = 50_000
 
 
-# ---- running and recording --------------------------------------------------------------------------------------------
+# ---- running and recording -----------------------------------------------------------------------------------------
 
 def runs(str isa):
     """Whether this processor runs the instruction set: "x86-64-v2", "x86-64-v3", "x86-64-v4" or "generic"."""
@@ -88,7 +88,7 @@ def get_num_threads():
 
 
 cdef int run(const Call* call) noexcept nogil:
-    """Run a call: all its parts here, or one contiguous share of them on each thread. The only parallel region there is."""
+    """Run a call: all its parts here, or a share of them on each thread. This is the only parallel region there is."""
     cdef Py_ssize_t threads = min(num_threads, call.parts), share
     cdef int stop = 0
     if call.parts == 0:
@@ -157,7 +157,7 @@ cdef int launch(str name, Call* call, y, a=None, b=None, c=None) except -1:
     return stop
 
 
-# ---- arguments --------------------------------------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------------------------------------
 
 cdef inline int real_type(str name, cnp.ndarray a) except -1:
     """0 for float32, 1 for float64: the index into the table of loops."""
@@ -216,7 +216,16 @@ cdef tuple shape_of(cnp.ndarray a):
     return (<object> a).shape
 
 
-# ---- elementwise ------------------------------------------------------------------------------------------------------
+cdef int require_vector(str name, cnp.ndarray a, int type_num, Py_ssize_t size) except -1:
+    """ValueError unless a is a contiguous vector of this type and size."""
+    if (cnp.PyArray_TYPE(a) != type_num or cnp.PyArray_NDIM(a) != 1 or cnp.PyArray_SIZE(a) != size
+            or plain(a) is not a or not cnp.PyArray_IS_C_CONTIGUOUS(a)):
+        raise ValueError(f"{name} got {a.dtype} of shape {shape_of(a)}; expected a contiguous vector of {size} "
+                         f"{cnp.PyArray_DescrFromType(type_num)}")
+    return 0
+
+
+# ---- elementwise ---------------------------------------------------------------------------------------------------
 
 cdef cnp.ndarray operand_of(str name, object a, object like):
     """An argument of an elementwise function as a plain array; a number takes the dtype of the other argument."""
@@ -276,7 +285,7 @@ cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarr
 
 
 cdef bint bind_broadcast(str name, Call* call, cnp.ndarray y, cnp.ndarray a, cnp.ndarray b) except -1:
-    """Bind y and its inputs over as few axes as their strides allow, merging neighbours; False if MAX_DIMS are not enough."""
+    """Bind y and its inputs over as few axes as their strides allow; False if MAX_DIMS are not enough."""
     cdef Py_ssize_t stride[3][NUMPY_MAX_DIMS]
     cdef int ndim = cnp.PyArray_NDIM(y), d, i, axis = MAX_DIMS
     cdef bint merges
@@ -386,7 +395,7 @@ def power_grad_exponent(a, y, out=None):
     return elementwise("power_grad_exponent", POWER_GRAD_EXPONENT, a, y, out)
 
 
-# ---- matrix product ---------------------------------------------------------------------------------------------------
+# ---- matrix product ------------------------------------------------------------------------------------------------
 
 def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None, *,
            cnp.ndarray bias=None, bint accumulate=False):
@@ -435,7 +444,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
     return out
 
 
-# ---- reductions -------------------------------------------------------------------------------------------------------
+# ---- reductions ----------------------------------------------------------------------------------------------------
 
 def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
         double scale=1.0, cnp.ndarray out=None, bint accumulate=False):
@@ -510,7 +519,7 @@ def all_finite(cnp.ndarray a not None):
     return launch("all_finite", &call, a) == CONTINUE
 
 
-# ---- softmax loss -----------------------------------------------------------------------------------------------------
+# ---- softmax loss --------------------------------------------------------------------------------------------------
 
 def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
     """The softmax of each row and the mean negative log-likelihood of its label.
@@ -592,23 +601,20 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes):
     return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]
 
 
-# ---- updates ----------------------------------------------------------------------------------------------------------
+# ---- updates -------------------------------------------------------------------------------------------------------
 
 def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarray hyper not None):
     """One step of SGD, in place: v ← μ v + g + λ w, w ← w − η v (Nesterov: w ← w − η (g + λ w + μ v)).
 
-    w, g and v are flat vectors of one size and dtype, v is None without momentum; hyper is (η, μ, λ, Nesterov) in float64,
-    read at each run.
+    w, g and v are flat vectors of one size and dtype, v is None without momentum; hyper is (η, μ, λ, Nesterov) in
+    float64, read at each run.
     """
     cdef Call call
     cdef int real = real_type("sgd", w)
     cdef cnp.ndarray a
     for a in (w, g, w if v is None else v):
-        same_type("sgd", w, a)
-        if cnp.PyArray_NDIM(a) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(a) or cnp.PyArray_SIZE(a) != cnp.PyArray_SIZE(w):
-            raise ValueError(f"sgd got shapes {shape_of(w)} and {shape_of(a)}; expected contiguous vectors of one size")
-    if cnp.PyArray_TYPE(hyper) != cnp.NPY_FLOAT64 or cnp.PyArray_SIZE(hyper) != 4 or not cnp.PyArray_IS_C_CONTIGUOUS(hyper):
-        raise ValueError("sgd takes its hyper-parameters as four contiguous float64")
+        require_vector("sgd", a, cnp.PyArray_TYPE(w), cnp.PyArray_SIZE(w))
+    require_vector("sgd", hyper, cnp.NPY_FLOAT64, 4)
 
     call.loop = loops.sgd[real]
     call.operand[0].data = <char*> cnp.PyArray_DATA(writable("sgd", w))
@@ -621,15 +627,13 @@ def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarr
     launch("sgd", &call, w, g, v, hyper)
 
 
-# ---- batches ----------------------------------------------------------------------------------------------------------
+# ---- batches -------------------------------------------------------------------------------------------------------
 
 def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     """Put `order`, int64 (n,), into a new random order in place, drawing from `state`, four uint64, which moves on."""
     cdef Call call
-    if cnp.PyArray_TYPE(order) != cnp.NPY_INT64 or cnp.PyArray_NDIM(order) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(order):
-        raise ValueError("shuffle takes an order of contiguous int64")
-    if cnp.PyArray_TYPE(state) != cnp.NPY_UINT64 or cnp.PyArray_SIZE(state) != 4 or not cnp.PyArray_IS_C_CONTIGUOUS(state):
-        raise ValueError("shuffle takes a state of four contiguous uint64")
+    require_vector("shuffle", order, cnp.NPY_INT64, cnp.PyArray_SIZE(order))
+    require_vector("shuffle", state, cnp.NPY_UINT64, 4)
     call.loop = loops.shuffle
     call.operand[0].data = <char*> cnp.PyArray_DATA(writable("shuffle", order))
     call.operand[1].data = <char*> cnp.PyArray_DATA(writable("shuffle", state))
@@ -640,12 +644,15 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
 
 
 def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None):
-    """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype without Python objects; order (m,) int64 → (m, …)."""
+    """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype but object; order (m,) int64 → (m, …).
+
+    IndexError for an entry of `order` that is not in 0 … n − 1.
+    """
     cdef Call call
     cdef cnp.ndarray first
     cdef tuple shape
     if cnp.PyArray_NDIM(rows) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(rows) or rows.dtype.hasobject:
-        raise ValueError(f"take needs contiguous rows without Python objects, got {rows.dtype} of shape {shape_of(rows)}")
+        raise ValueError(f"take needs contiguous rows of numbers, got {rows.dtype} of shape {shape_of(rows)}")
     order = checked_labels("take", order, -1)
     shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
     if out is None:

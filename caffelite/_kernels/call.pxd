@@ -2,10 +2,10 @@
 
 Design
 ------
-(a) A call is a struct: the loop's function pointer, where its operands lie, sizes, scalars. An eager call keeps it on the
-    stack; a recorded one keeps a copy in a `Kernel`, which can be run again without Python.
-(b) A loop computes the parts `begin <= part < end` of its output and nothing else. Whoever runs the call may cut the parts
-    among threads in any way: outputs are split, sums never are, so every number of threads gives the same bits.
+(a) A call is a struct: the loop's function pointer, where its operands lie, sizes, scalars. An eager call keeps it on
+    the stack; a recorded one keeps a copy in a `Kernel`, which can be run again without Python.
+(b) A loop computes the parts `begin <= part < end` of its output and nothing else. Whoever runs the call may cut the
+    parts among threads in any way: outputs are split, sums never are, so any number of threads gives the same bits.
 (c) A loop allocates nothing and raises nothing. It returns 0, or a reason for the step to stop.
 (d) Operand 0 is the output; a loop gets it typed, as its first argument, and that type selects float32 or float64.
 (e) Loops are compiled once for each instruction set, and reached through a `Loops` table; borders are compiled once.

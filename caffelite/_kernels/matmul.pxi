@@ -1,18 +1,18 @@
 # The matrix product: y = a b (+ bias), y (M, N), a (M, K), b (K, N), bias (N,).
 #
-# The textbook's three loops, cut into blocks that stay in cache (K. Goto and R. van de Geijn, "Anatomy of high-performance
-# matrix multiplication", ACM TOMS 34(3), 2008):
+# The textbook's three loops, cut into blocks that stay in cache (K. Goto and R. van de Geijn, "Anatomy of
+# high-performance matrix multiplication", ACM TOMS 34(3), 2008):
 #
 #   for each block of K       \  pack (block of K × block of N) of b: it stays in the second-level cache
 #     for each block of N     /
 #       for each block of M      pack (block of M × block of K) of a
 #         for each tile          ROWS × COLUMNS elements of y, held in registers: tile.h
 #
-# Packing copies a block into the order in which the tile reads it, filling up with zeros where the matrix ends, so the tile
-# knows no edges and the operands may have any strides.
+# Packing copies a block into the order in which the tile reads it, filling up with zeros where the matrix ends, so
+# the tile knows no edges and the operands may have any strides.
 #
-# An element of y is summed in the order of k from 0 to K − 1, the partial sum waiting in y from one block of K to the next.
-# That order depends on nothing else: not on M, strides, threads, or where in a tile the element lies.
+# An element of y is summed in the order of k from 0 to K − 1, the partial sum waiting in y from one block of K to the
+# next. That order depends on nothing else: not on M, strides, threads, or where in a tile the element lies.
 #
 #   size     0 M, 1 N, 2 K
 #   operand  0 y, 1 a, 2 b (strides 0 row, 1 column), 3 bias or absent (stride 0 element)
@@ -73,7 +73,7 @@ cdef void pack(real* panel, Py_ssize_t width, const real* x, Py_ssize_t n, Py_ss
         n -= count
 
 
-# All tiles of one block of y: resume the partial sums of earlier blocks of K, add this block's, and finish y at the last.
+# All tiles of one block of y: resume the partial sums of earlier blocks of K, add this one's, finish y at the last.
 cdef void block(real* y, const Call* call, Py_ssize_t i0, Py_ssize_t rows, Py_ssize_t j0, Py_ssize_t columns,
                 Py_ssize_t depth, const real* a, const real* b, bint first, bint last) noexcept nogil:
     cdef real c[TILE_ROWS * COLUMNS_float]

@@ -1,5 +1,5 @@
-# The optimizers' updates, over flat vectors of neighbouring parameters. Hyper-parameters are read from memory at each call,
-# so a recorded step follows them.
+# The optimizers' updates, over flat vectors of neighbouring parameters. Hyper-parameters are read from memory at each
+# call, so a recorded step follows them.
 
 # SGD:  g' = g + λ w,  v ← μ v + g',  w ← w − η v   (Nesterov: w ← w − η (g' + μ v))
 #   size     0 elements

@@ -104,11 +104,11 @@ class Negative(Function, recordable=True):
 def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     """What an operator's other side is to a Function: a Tensor, an array of the Tensor's dtype, or a number.
 
-    Numbers and integer or bool arrays adapt to the Tensor's dtype. TypeError for floats of another dtype, and for what is
-    no number.
+    Numbers and integer or bool arrays adapt to the Tensor's dtype. TypeError for floats of another dtype, and for
+    what is no number.
     """
     if isinstance(value, bool | int | float | np.generic) and not isinstance(value, np.str_ | np.bytes_):
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     if isinstance(value, np.ndarray | Tensor):
         if value.dtype.kind == "f" and value.dtype.newbyteorder("=") != tensor.dtype:
             raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; convert one of them")

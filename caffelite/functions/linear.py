@@ -83,7 +83,7 @@ class Linear(Function, recordable=True):
 
 
 class MatMul(Function, recordable=True):
-    """The matrix product, y = a b, a (M, K), b (K, N):  da = dy bᵀ,  db = aᵀ dy. A vector counts as a row or a column."""
+    """The matrix product, y = a b, a (M, K), b (K, N):  da = dy bᵀ,  db = aᵀ dy. A vector is one row, or one column."""
 
     def forward(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         if not (1 <= a.ndim <= 2 and 1 <= b.ndim <= 2) or a.shape[-1] != b.shape[0]:
