@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.tensor import Tensor, mode
+from caffelite.tensor import Tensor, as_real, mode
 
 Shape = tuple[int | None, ...]
 
@@ -61,7 +61,7 @@ class Function(ABC):
         """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph."""
         applied = self.copy()
         y = applied.forward(*[x.data if isinstance(x, Tensor) else x for x in inputs])
-        result = Tensor._of(y) if type(y) is np.ndarray else Tensor(y)
+        result = Tensor._of(as_real(y, None, self))
         tensors = tuple([x if isinstance(x, Tensor) else None for x in inputs])
         if result.data.base is not None:
             _share_versions(result, tensors)

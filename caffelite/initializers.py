@@ -1,15 +1,16 @@
 """Initializers: (shape, rng) -> array. `shape` is a weight's, inputs first; `rng` a `numpy.random.Generator`."""
 
-import math
+from collections.abc import Callable
 
 import numpy as np
 
+Initializer = Callable[[tuple[int, ...], np.random.Generator], np.ndarray]
 
-def uniform_fan_in(shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Uniform in (−1/√fan_in, 1/√fan_in), fan_in = shape[0]; float64.
 
-    Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient BackProp", 1998, section 4.6, ask for a spread of
-    1/√fan_in; this is the uniform form that PyTorch's Linear uses.
+def uniform(bound: float) -> Initializer:
+    """Uniform in (−bound, bound), float64.
+
+    With bound 1/√fan_in, what PyTorch's Linear draws; after Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient
+    BackProp", 1998, section 4.6, who ask for a spread of 1/√fan_in.
     """
-    bound = 1 / math.sqrt(shape[0]) if shape[0] else 0.0
-    return rng.uniform(-bound, bound, shape)
+    return lambda shape, rng: rng.uniform(-bound, bound, shape)

@@ -345,7 +345,7 @@ class Model(Function):
         self._check_rows("x", x)
         with inference():
             outputs = [self(x[i : i + batch_size]).data for i in range(0, len(x), batch_size)]
-        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+        return np.concatenate(outputs)
 
     def evaluate(
         self, x: Any, y: Any = None, *, loss: Function, metrics: Iterable[str | Metric] = (), batch_size: int = 1024

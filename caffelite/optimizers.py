@@ -114,8 +114,7 @@ class Optimizer(ABC):
         for name, value in new.items():
             if np.shape(mine[name]) != value.shape:
                 raise ValueError(f"state {name!r} has shape {np.shape(mine[name])}, got {value.shape}")
-        nonnegative("lr", float(new["lr"]))
-        self.hyper[...] = [float(new[name]) for name in self.hyper_names]
+        self.hyper[...] = [nonnegative(name, float(new[name])) for name in self.hyper_names]
         for name, vector in self.vectors().items():
             vector[...] = new[name]
 

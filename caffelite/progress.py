@@ -32,6 +32,8 @@ class Progress:
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        if self.bar_wanted and self.patience == 0:
+            self._draw_bar(time.perf_counter())
         if self.bar is not None:
             self.bar.update(self.done - self.bar.n)
             self.bar.close()

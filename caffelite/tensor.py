@@ -288,7 +288,7 @@ class Tensor:
                             f"{function!r}.backward returned a gradient of shape {np.shape(dx)} "
                             f"for an input of shape {x.shape}"
                         )
-                    dx = as_real(dx, x.dtype, f"the gradient from {function!r}")
+                    dx = as_real(dx, x.dtype, function)
                     gradients[x] = kernels.add(gradients[x], dx) if x in gradients else dx
 
     def _check_versions(self) -> None:
@@ -348,15 +348,15 @@ def _array(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
 
 
-def as_real(data: Any, dtype: Any, what: str) -> np.ndarray:
+def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     """Data as an array of float32 or float64 in native byte order, shared where possible.
 
     Without a dtype, float32 and float64 arrays and NumPy scalars keep theirs, and other real numbers become float32.
     TypeError, beginning with `what`, for anything else.
     """
-    array = data if isinstance(data, np.ndarray) else np.asarray(data)
-    if array.dtype in FLOATS and dtype is None and (array is data or hasattr(data, "dtype")):
-        return array
+    if isinstance(data, np.ndarray) and data.dtype in FLOATS and dtype in (None, data.dtype):
+        return data
+    array = np.asarray(data)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {array.dtype}")
     if dtype is None:

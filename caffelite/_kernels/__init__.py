@@ -43,36 +43,6 @@ from caffelite._kernels.border import (
     take,
 )
 
-__all__ = [
-    "ISA",
-    "OPENMP",
-    "Kernel",
-    "Recording",
-    "add",
-    "all_finite",
-    "check_labels",
-    "copy",
-    "divide",
-    "full",
-    "get_num_threads",
-    "matmul",
-    "multiply",
-    "negative",
-    "power",
-    "power_grad_base",
-    "power_grad_exponent",
-    "relu",
-    "relu_grad",
-    "set_num_threads",
-    "sgd",
-    "shuffle",
-    "softmax_loss",
-    "softmax_loss_grad",
-    "subtract",
-    "sum",
-    "take",
-]
-
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first
 
 

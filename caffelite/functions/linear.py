@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import operand
-from caffelite.initializers import uniform_fan_in
+from caffelite.initializers import Initializer, uniform
 from caffelite.tensor import Tensor
 
 
@@ -29,7 +29,7 @@ class Linear(Function, recordable=True):
         out_features: int,
         bias: bool = True,
         *,
-        initializer: Callable[[tuple[int, ...], np.random.Generator], np.ndarray] | None = None,
+        initializer: Initializer | None = None,
     ) -> None:
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             if not isinstance(value, int | np.integer) or isinstance(value, bool):
@@ -45,10 +45,10 @@ class Linear(Function, recordable=True):
 
     def initialize(self, rng: Any) -> None:
         rng = np.random.default_rng(rng)
-        self.weight.data = (self.initializer or uniform_fan_in)(self.weight.shape, rng)
+        default = uniform(1 / math.sqrt(self.in_features))
+        self.weight.data = (self.initializer or default)(self.weight.shape, rng)
         if self.bias is not None:
-            bound_by = (self.in_features, self.out_features)
-            self.bias.data = np.zeros(self.bias.shape) if self.initializer else uniform_fan_in(bound_by, rng)[0]
+            self.bias.data = np.zeros(self.bias.shape) if self.initializer else default(self.bias.shape, rng)
 
     def parameters(self) -> list[Tensor]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
