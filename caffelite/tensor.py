@@ -281,15 +281,8 @@ class Tensor:
             tensor._check_versions()
             function, inputs = tensor.function, tensor.inputs
             tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
-            for x, dx in zip(inputs, _as_tuple(function.backward(dy)), strict=False):
-                if x is not None and x.requires_grad and dx is not None:
-                    if np.shape(dx) != x.shape:
-                        raise ValueError(
-                            f"{function!r}.backward returned a gradient of shape {np.shape(dx)} "
-                            f"for an input of shape {x.shape}"
-                        )
-                    dx = as_real(dx, x.dtype, function)
-                    gradients[x] = kernels.add(gradients[x], dx) if x in gradients else dx
+            for x, dx in _input_gradients(function, inputs, dy):
+                gradients[x] = kernels.add(gradients[x], dx) if x in gradients else dx
 
     def _check_versions(self) -> None:
         for tensor, version in self._versions:
@@ -331,8 +324,24 @@ def _outputs_first(result: Tensor) -> list[Tensor]:
     return order
 
 
-def _as_tuple(gradients: Any) -> tuple:
-    return gradients if isinstance(gradients, tuple) else (gradients,)
+def _input_gradients(
+    function: Any, inputs: tuple[Tensor | None, ...], dy: np.ndarray
+) -> Iterator[tuple[Tensor, np.ndarray]]:
+    """What a Function's backward returns, for the inputs that need it; None stands for no gradient."""
+    gradients = function.backward(dy)
+    gradients = gradients if isinstance(gradients, tuple) else (gradients,)
+    for i, x in enumerate(inputs):
+        if x is None or not x.requires_grad:
+            continue
+        if i >= len(gradients):
+            raise ValueError(f"{function!r}.backward returned {len(gradients)} gradients for {len(inputs)} inputs")
+        if gradients[i] is not None:
+            if np.shape(gradients[i]) != x.shape:
+                raise ValueError(
+                    f"{function!r}.backward returned a gradient of shape {np.shape(gradients[i])} "
+                    f"for an input of shape {x.shape}"
+                )
+            yield x, as_real(gradients[i], x.dtype, function)
 
 
 def _holds(value: Any, data: np.ndarray) -> bool:

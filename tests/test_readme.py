@@ -1,0 +1,58 @@
+"""What the README shows is run: its programs one after the other, and its new operator in a copy of the project."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+
+
+def test_the_programs_run_and_print_what_their_comments_say(capsys):
+    namespace = {}
+    expected = []
+    for block in blocks("python"):
+        expected += re.findall(r"^print\(.*\)  # ([^:\n]+)", block, re.MULTILINE)
+        exec(compile(block, "README.md", "exec"), namespace)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(expected) >= 3
+    assert [line for line in printed if line in expected] == expected
+
+
+def test_the_commands_are_targets_of_the_makefile():
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    commands = re.findall(r"^\$ make (\w+)", README, re.MULTILINE)
+    assert commands[:2] == ["spiral", "test"]
+    assert set(commands) <= set(targets)
+
+
+def test_files_and_links_in_the_readme_exist():
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+@pytest.mark.slow
+def test_the_new_operator_applies_builds_and_passes_its_test(tmp_path):
+    project = tmp_path / "project"
+    ignored = shutil.ignore_patterns(
+        ".venv", ".git", "build", "*.so", "*.c", "*.egg-info", "__pycache__", ".hypothesis"
+    )
+    shutil.copytree(ROOT, project, ignore=ignored)
+
+    def run(*command, **options):
+        done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, **options)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    run("git", "apply", "--recount", "-", input="".join(blocks("diff")))
+    run(sys.executable, "setup.py", "build_ext", "--inplace")
+    assert "0 failed" not in run(sys.executable, "-m", "pytest", "-q", "tests/test_functions.py", "-k", "Softsign")
