@@ -39,7 +39,10 @@ def extensions():
         "define_macros": [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         "include_dirs": [numpy.get_include()],
     }
-    border = Extension("caffelite._kernels.border", [str(KERNELS / "border.pyx")], extra_compile_args=FLAGS, **options)
+    tape, border = (
+        Extension(f"caffelite._kernels.{name}", [str(KERNELS / f"{name}.pyx")], extra_compile_args=FLAGS, **options)
+        for name in ("tape", "border")
+    )
     loops = Extension("caffelite._kernels.loops", [str(KERNELS / "loops.pyx")])
     directives = {
         "language_level": 3,
@@ -51,8 +54,8 @@ def extensions():
         "embedsignature": True,
         "freethreading_compatible": False,
     }
-    border, loops = cythonize([border, loops], compiler_directives=directives, annotate=DEBUG)
-    return [border] + [
+    tape, border, loops = cythonize([tape, border, loops], compiler_directives=directives, annotate=DEBUG)
+    return [tape, border] + [
         Extension(
             f"caffelite._kernels.loops_{isa.replace('-', '_')}",
             loops.sources,
@@ -69,19 +72,19 @@ class BuildKernels(build_ext):
     """Finds out what the compiler can do, and gives every module an object directory of its own."""
 
     def build_extensions(self):
-        border = self.extensions[0]
+        tape, border, *loops = self.extensions
         for compile_flags, link_flags in OPENMP:
             if self.compiles(
                 "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }", compile_flags, link_flags
             ):
-                border.extra_compile_args = border.extra_compile_args + compile_flags
-                border.extra_link_args = border.extra_link_args + link_flags
+                tape.extra_compile_args = tape.extra_compile_args + compile_flags
+                tape.extra_link_args = tape.extra_link_args + link_flags
                 break
         else:
             print("caffelite: no OpenMP here; kernels will use one thread", file=sys.stderr)
-        self.extensions = [border] + [
+        self.extensions = [tape, border] + [
             extension
-            for extension in self.extensions[1:]
+            for extension in loops
             if self.compiles("int main(void) { return 0; }", extension.extra_compile_args, [])
         ]
         super().build_extensions()

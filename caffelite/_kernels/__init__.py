@@ -1,7 +1,8 @@
 """Kernels: compiled computations on arrays. They know nothing of Tensors, Functions or Models.
 
     call.pxd        what a call is: the struct between the two sides
-    border.pyx      what Python calls: checks, binds, runs, records
+    border.pyx      what Python calls: checks, binds, launches
+    tape.pyx        running, recording and replaying calls
     loops.pyx       the loops themselves, a family to a file: elementwise.pxi, matmul.pxi (tile.h), reduction.pxi,
                     loss.pxi, update.pxi, batches.pxi
 
@@ -15,16 +16,15 @@ import os
 
 from caffelite._kernels import border
 from caffelite._kernels.border import (
-    OPENMP,
-    Kernel,
-    Recording,
     add,
+    add_correct,
+    add_mean,
+    advance,
     all_finite,
     check_labels,
     copy,
     divide,
     full,
-    get_num_threads,
     matmul,
     multiply,
     negative,
@@ -33,7 +33,6 @@ from caffelite._kernels.border import (
     power_grad_exponent,
     relu,
     relu_grad,
-    set_num_threads,
     sgd,
     shuffle,
     softmax_loss,
@@ -41,6 +40,17 @@ from caffelite._kernels.border import (
     subtract,
     sum,
     take,
+    take_batch,
+)
+from caffelite._kernels.tape import (
+    OPENMP,
+    Kernel,
+    Recorded,
+    Tape,
+    get_num_threads,
+    recorder,
+    set_num_threads,
+    set_recorder,
 )
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first

@@ -56,3 +56,62 @@ cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noe
     for i in range(begin, end):
         memcpy(<char*> out + i * n, rows + order[i] * n, n)
     return CONTINUE
+
+
+# ---- through a cursor: the addresses of x, y and order, the position, the address of the sums ---------------------
+
+# out[i] = rows[order[position + i]]
+#   size     0 which rows, x (0) or y (1);  1 bytes a row
+#   operand  0 out, 1 cursor
+#   parts    the rows of out
+cdef int take_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const int64_t* cursor = <const int64_t*> call.operand[1].data
+    cdef const char* rows = <const char*> cursor[call.size[0]]
+    cdef const int64_t* order = <const int64_t*> cursor[2] + cursor[3]
+    cdef Py_ssize_t n = call.size[1], i
+    for i in range(begin, end):
+        memcpy(<char*> out + i * n, rows + order[i] * n, n)
+    return CONTINUE
+
+
+# position += rows, and the first of the sums too
+#   size     0 rows
+cdef int advance(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* cursor = <int64_t*> out
+    cursor[3] += call.size[0]
+    (<double*> cursor[4])[0] += call.size[0]
+    return CONTINUE
+
+
+# sums[slot] += rows · value
+#   size     0 slot, 1 rows
+#   operand  0 cursor, 1 value
+cdef int add_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const int64_t* cursor = <const int64_t*> dtype
+    (<double*> cursor[4])[call.size[0]] += call.size[1] * <double> (<const real*> call.operand[1].data)[0]
+    return CONTINUE
+
+
+# sums[slot] += the rows whose first largest element is at the label
+#   size     0 slot, 1 n, 2 C
+#   operand  0 cursor, 1 outputs, 2 labels
+cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const int64_t* cursor = <const int64_t*> dtype
+    cdef const real* outputs = <const real*> call.operand[1].data
+    cdef const int64_t* labels = <const int64_t*> call.operand[2].data
+    cdef Py_ssize_t C = call.size[2], i, j, correct = 0
+    cdef real label_score
+    cdef bint largest
+    for i in range(call.size[1]):
+        if labels[i] < 0 or labels[i] >= C:
+            continue
+        label_score = outputs[i * C + labels[i]]
+        largest = True
+        for j in range(C):                # NaN counts as the largest of all, the first one
+            if j < labels[i]:
+                largest &= outputs[i * C + j] < label_score
+            else:
+                largest &= outputs[i * C + j] <= label_score
+        correct += largest
+    (<double*> cursor[4])[call.size[0]] += correct
+    return CONTINUE

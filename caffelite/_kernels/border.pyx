@@ -7,8 +7,6 @@ Every function returns a new array unless it is given `out`.
 """
 cimport numpy as cnp
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from cpython.ref cimport PyObject, Py_XDECREF, Py_XINCREF
-from cython.parallel cimport prange
 from libc.float cimport DBL_MAX, FLT_MAX
 
 import operator
@@ -16,20 +14,12 @@ import operator
 import numpy as np
 
 from caffelite._kernels.call cimport *
+from caffelite._kernels.tape cimport empty, launch
 
 cnp.import_array()
 
 cdef extern from *:
     """
-    #ifdef _OPENMP
-    #define COMPILED_WITH_OPENMP 1
-    #else
-    #define COMPILED_WITH_OPENMP 0
-    #endif
-
-    /* The list that this thread's kernel calls are noted in, or NULL. */
-    static _Thread_local PyObject *recorded = NULL;
-
     static int processor_runs(const char *isa)
     {
     #if defined(__x86_64__)
@@ -46,24 +36,13 @@ cdef extern from *:
         return !strcmp(isa, "generic");
     }
     """
-    const bint COMPILED_WITH_OPENMP
-    PyObject* recorded
     bint processor_runs(const char* isa)
-
-OPENMP = bool(COMPILED_WITH_OPENMP)
 
 cdef enum:
     NUMPY_MAX_DIMS = 64
 
 cdef Loops loops
-cdef int num_threads = 1
 
-# Work, in operations, below which a call stays on its thread, and above which it lets other Python threads run.
-cdef double PARALLEL_WORK = 500_000
-cdef double RELEASE_WORK = 50_000
-
-
-# ---- running and recording -----------------------------------------------------------------------------------------
 
 def runs(str isa):
     """Whether this processor runs the instruction set: "x86-64-v2", "x86-64-v3", "x86-64-v4" or "generic"."""
@@ -74,87 +53,6 @@ def use_loops(capsule):
     """Take the loops to run from a capsule that `loops()` of one of the compiled `loops_*` modules made."""
     global loops
     loops = (<Loops*> PyCapsule_GetPointer(capsule, "caffelite.loops"))[0]
-
-
-def set_num_threads(int n):
-    """Let kernels use up to n threads; `caffelite.threads` decides how many."""
-    global num_threads
-    num_threads = n
-
-
-def get_num_threads():
-    """How many threads kernels may use."""
-    return num_threads
-
-
-cdef int run(const Call* call) noexcept nogil:
-    """Run a call: all its parts here, or a share of them on each thread. This is the only parallel region there is."""
-    cdef Py_ssize_t threads = min(num_threads, call.parts), share
-    cdef int stop = 0
-    if call.parts == 0:
-        return CONTINUE
-    if threads <= 1 or call.work < PARALLEL_WORK:
-        return call.loop(call.operand[0].data, call, 0, call.parts)
-    for share in prange(threads, num_threads=threads, schedule="static", chunksize=1):
-        stop |= call.loop(call.operand[0].data, call,
-                          call.parts * share // threads, call.parts * (share + 1) // threads)
-    return stop
-
-
-cdef class Kernel:
-    """A recorded kernel call: a name, the arrays it was bound to, and how to run it again on what they hold then."""
-    cdef Call call
-    cdef readonly str name
-    cdef readonly tuple arrays
-
-    def run(self):
-        """Run the call again; returns 0, or why the step must stop."""
-        cdef int stop
-        with nogil:
-            stop = run(&self.call)
-        return stop
-
-    def __repr__(self):
-        return f"{self.name}{tuple(array.shape for array in self.arrays if array is not None)}"
-
-
-class Recording:
-    """`with Recording() as kernels:` collects this thread's kernel calls, as a list of `Kernel`, while they run.
-
-    One recording a thread: a second one inside the first raises RuntimeError.
-    """
-
-    def __enter__(self):
-        global recorded
-        if recorded != NULL:
-            raise RuntimeError("this thread is recording already")
-        self.kernels = []
-        recorded = <PyObject*> self.kernels
-        Py_XINCREF(recorded)
-        return self.kernels
-
-    def __exit__(self, *exception):
-        global recorded
-        Py_XDECREF(recorded)
-        recorded = NULL
-
-
-cdef int launch(str name, Call* call, y, a=None, b=None, c=None) except -1:
-    """Run a bound call, and note it if this thread is recording. Returns 0, or why a step must stop."""
-    cdef int stop
-    cdef Kernel kernel
-    if call.work < RELEASE_WORK:
-        stop = run(call)
-    else:
-        with nogil:
-            stop = run(call)
-    if recorded != NULL:
-        kernel = Kernel.__new__(Kernel)
-        kernel.call = call[0]
-        kernel.name = name
-        kernel.arrays = (y, a, b, c)
-        (<list> recorded).append(kernel)
-    return stop
 
 
 # ---- arguments -----------------------------------------------------------------------------------------------------
@@ -212,6 +110,15 @@ cdef inline int bind(Call* call, int operand, cnp.ndarray a) except -1:
     return 0
 
 
+cdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
+    """An array for a kernel's output."""
+    cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
+    cdef int d
+    for d in range(len(shape)):
+        lengths[d] = shape[d]
+    return empty(len(shape), lengths, dtype)
+
+
 cdef tuple shape_of(cnp.ndarray a):
     return (<object> a).shape
 
@@ -227,21 +134,22 @@ cdef int require_vector(str name, cnp.ndarray a, int type_num, Py_ssize_t size) 
 
 # ---- elementwise ---------------------------------------------------------------------------------------------------
 
-cdef cnp.ndarray operand_of(str name, object a, object like):
-    """An argument of an elementwise function as a plain array; a number takes the dtype of the other argument."""
+cdef cnp.ndarray operand_of(str name, object a, object b, object out):
+    """The argument a of an elementwise function as a plain array; a number takes the dtype of the other arrays."""
     if isinstance(a, cnp.ndarray):
         return plain(<cnp.ndarray> a)
+    like = b if isinstance(b, cnp.ndarray) else out
     if not isinstance(like, cnp.ndarray):
-        raise TypeError(f"{name} needs at least one array, got {type(a).__name__} and {type(like).__name__}")
+        raise TypeError(f"{name} needs an array, got {type(a).__name__} and {type(b).__name__}")
     return np.asarray(a, dtype=(<cnp.ndarray> like).dtype.newbyteorder("="))
 
 
 cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
     """y = op(a, b), broadcast to `out`, or to each other where there is none. One argument: b is None."""
     cdef Call call
-    cdef cnp.ndarray x = operand_of(name, a, b), z = x if b is None else operand_of(name, b, a), y
+    cdef cnp.ndarray x = operand_of(name, a, b, out), z = x if b is None else operand_of(name, b, a, out), y
     cdef cnp.npy_intp shape[NUMPY_MAX_DIMS]
-    cdef int real = real_type(name, x), ndim, d, i
+    cdef int real = real_type(name, x), ndim, d, i, constants
     cdef Py_ssize_t size = 1
 
     same_type(name, x, z)
@@ -254,9 +162,10 @@ cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
             shape[d] = 1
         widen(name, shape, ndim, x, z)
         widen(name, shape, ndim, z, x)
-        y = cnp.PyArray_EMPTY(ndim, shape, cnp.PyArray_TYPE(x), 0)
+        y = empty(ndim, shape, x.dtype)
 
     call.op = op
+    call.accumulate = False
     call.loop = loops.elementwise[real]
     if not bind_broadcast(name, &call, y, x, z):     # too many axes for one call: one call for each entry of the first
         x, z = np.broadcast_to(x, shape_of(y)), np.broadcast_to(z, shape_of(y))
@@ -267,7 +176,8 @@ cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
         size *= call.size[d]
     call.parts = size if size == call.size[3] else size // call.size[3]
     call.work = size
-    launch(name, &call, y, x, None if b is None else z)
+    constants = (not isinstance(a, cnp.ndarray)) << 1 | (b is not None and not isinstance(b, cnp.ndarray)) << 2
+    launch(name, &call, 1, constants, y, x, None if b is None else z)
     return y
 
 
@@ -342,7 +252,7 @@ def copy(a, out=None):
 
 def full(shape, value, dtype):
     """An array of the given shape and dtype with every element = value."""
-    return elementwise("full", COPY, np.asarray(value, dtype=dtype), None, np.empty(shape, dtype))
+    return elementwise("full", COPY, value, None, output(shape, np.dtype(dtype)))
 
 
 def negative(a, out=None):
@@ -420,7 +330,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
     if out is None:
         if accumulate:
             raise ValueError("matmul accumulates into `out`, which was not given")
-        out = cnp.PyArray_EMPTY(2, shape, cnp.PyArray_TYPE(a), 0)
+        out = empty(2, shape, a.dtype)
     else:
         out = writable("matmul", out)
         same_type("matmul", a, out)
@@ -434,13 +344,15 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
     bind(&call, 1, a)
     bind(&call, 2, b)
     call.operand[3].data = NULL
+    call.operand[4].data = NULL           # a mask, which a fused ReLU's gradient brings
     if bias is not None:
         bind(&call, 3, bias)
     call.size[0], call.size[1], call.size[2] = shape[0], shape[1], cnp.PyArray_DIM(a, 1)
     call.accumulate = accumulate
+    call.relu = False
     call.parts = shape[0]
     call.work = 2.0 * shape[0] * shape[1] * call.size[2]
-    launch("matmul", &call, out, a, b, bias)
+    launch("matmul", &call, 1, 0, out, a, b, bias)
     return out
 
 
@@ -481,7 +393,7 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
     if out is None:
         if accumulate:
             raise ValueError("sum accumulates into `out`, which was not given")
-        out = np.empty(shape, a.dtype)
+        out = output(shape, a.dtype)
     else:
         out = writable("sum", out)
         same_type("sum", a, out)
@@ -496,7 +408,7 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
     call.accumulate = accumulate
     call.parts = outer * inner
     call.work = <double> outer * n * inner
-    launch("sum", &call, out, a)
+    launch("sum", &call, 1, 0, out, a)
     return out
 
 
@@ -516,7 +428,8 @@ def all_finite(cnp.ndarray a not None):
     call.size[0] = cnp.PyArray_SIZE(a)
     call.parts = 1
     call.work = call.size[0]
-    return launch("all_finite", &call, a) == CONTINUE
+    call.accumulate = False
+    return launch("all_finite", &call, 0, 0, a) == CONTINUE
 
 
 # ---- softmax loss --------------------------------------------------------------------------------------------------
@@ -534,10 +447,11 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
     if cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_SIZE(scores) == 0:
         raise ValueError(f"softmax_loss got scores of shape {shape_of(scores)}; expected (n, C), n and C above 0")
     scores, labels = contiguous(scores), checked_labels("softmax_loss", labels, cnp.PyArray_DIM(scores, 0))
-    p = cnp.PyArray_EMPTY(2, cnp.PyArray_DIMS(scores), cnp.PyArray_TYPE(scores), 0)
-    rows = cnp.PyArray_EMPTY(1, cnp.PyArray_DIMS(scores), cnp.PyArray_TYPE(scores), 0)
+    p = empty(2, cnp.PyArray_DIMS(scores), scores.dtype)
+    rows = empty(1, cnp.PyArray_DIMS(scores), scores.dtype)
 
     call.loop = loops.softmax_loss[real]
+    call.accumulate = False
     call.operand[0].data = <char*> cnp.PyArray_DATA(p)
     call.operand[1].data = <char*> cnp.PyArray_DATA(scores)
     call.operand[2].data = <char*> cnp.PyArray_DATA(labels)
@@ -546,7 +460,7 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
     call.scalar = FLT_MAX if real == 0 else DBL_MAX
     call.parts = call.size[0]
     call.work = 16.0 * call.size[0] * call.size[1]
-    launch("softmax_loss", &call, p, scores, labels, rows)
+    launch("softmax_loss", &call, 0b1001, 0, p, scores, labels, rows)
     return sum(rows, scale=1.0 / call.size[0]), p
 
 
@@ -562,9 +476,10 @@ def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not
                          f"{shape_of(dy)}; expected (n, C) and a single element")
     probabilities, dy = contiguous(probabilities), contiguous(dy)
     labels = checked_labels("softmax_loss_grad", labels, cnp.PyArray_DIM(probabilities, 0))
-    out = cnp.PyArray_EMPTY(2, cnp.PyArray_DIMS(probabilities), cnp.PyArray_TYPE(probabilities), 0)
+    out = empty(2, cnp.PyArray_DIMS(probabilities), probabilities.dtype)
 
     call.loop = loops.softmax_loss_grad[real]
+    call.accumulate = False
     call.operand[0].data = <char*> cnp.PyArray_DATA(out)
     call.operand[1].data = <char*> cnp.PyArray_DATA(probabilities)
     call.operand[2].data = <char*> cnp.PyArray_DATA(labels)
@@ -572,7 +487,7 @@ def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not
     call.size[0], call.size[1] = cnp.PyArray_DIM(out, 0), cnp.PyArray_DIM(out, 1)
     call.parts = call.size[0]
     call.work = 2.0 * call.size[0] * call.size[1]
-    launch("softmax_loss_grad", &call, out, probabilities, labels, dy)
+    launch("softmax_loss_grad", &call, 1, 0, out, probabilities, labels, dy)
     return out
 
 
@@ -589,15 +504,16 @@ cdef cnp.ndarray checked_labels(str name, cnp.ndarray labels, Py_ssize_t rows):
 def check_labels(cnp.ndarray labels not None, Py_ssize_t classes):
     """The first row whose label is not in 0 … classes − 1, or −1. In a recorded step, such a row stops the replay."""
     cdef Call call
-    cdef cnp.ndarray first = np.empty((), np.int64)
+    cdef cnp.ndarray first = output((), np.dtype(np.int64))
     labels = checked_labels("check_labels", labels, -1)
     call.loop = loops.check_labels
+    call.accumulate = False
     call.operand[0].data = <char*> cnp.PyArray_DATA(first)
     call.operand[1].data = <char*> cnp.PyArray_DATA(labels)
     call.size[0], call.size[1] = cnp.PyArray_DIM(labels, 0), classes
     call.parts = 1
     call.work = call.size[0]
-    launch("check_labels", &call, first, labels)
+    launch("check_labels", &call, 1, 0, first, labels)
     return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]
 
 
@@ -617,6 +533,7 @@ def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarr
     require_vector("sgd", hyper, cnp.NPY_FLOAT64, 4)
 
     call.loop = loops.sgd[real]
+    call.accumulate = False
     call.operand[0].data = <char*> cnp.PyArray_DATA(writable("sgd", w))
     call.operand[1].data = <char*> cnp.PyArray_DATA(g)
     call.operand[2].data = NULL if v is None else <char*> cnp.PyArray_DATA(writable("sgd", v))
@@ -624,7 +541,7 @@ def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarr
     call.size[0] = cnp.PyArray_SIZE(w)
     call.parts = call.size[0]
     call.work = 6.0 * call.size[0]
-    launch("sgd", &call, w, g, v, hyper)
+    launch("sgd", &call, 0b0101, 0, w, g, v, hyper)
 
 
 # ---- batches -------------------------------------------------------------------------------------------------------
@@ -635,12 +552,13 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     require_vector("shuffle", order, cnp.NPY_INT64, cnp.PyArray_SIZE(order))
     require_vector("shuffle", state, cnp.NPY_UINT64, 4)
     call.loop = loops.shuffle
+    call.accumulate = False
     call.operand[0].data = <char*> cnp.PyArray_DATA(writable("shuffle", order))
     call.operand[1].data = <char*> cnp.PyArray_DATA(writable("shuffle", state))
     call.size[0] = cnp.PyArray_SIZE(order)
     call.parts = 1
     call.work = 8.0 * call.size[0]
-    launch("shuffle", &call, order, state)
+    launch("shuffle", &call, 0b11, 0, order, state)
 
 
 def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None):
@@ -656,7 +574,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
     order = checked_labels("take", order, -1)
     shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
     if out is None:
-        out = np.empty(shape, rows.dtype)
+        out = output(shape, rows.dtype)
     elif shape_of(out) != shape or out.dtype != rows.dtype or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
         raise ValueError(f"take got an `out` of {out.dtype} {shape_of(out)}; expected {rows.dtype} {shape}, contiguous")
     first = np.asarray(check_labels(order, cnp.PyArray_DIM(rows, 0)))
@@ -664,6 +582,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
         raise IndexError(f"take got the row {order[first]} at {first}; there are {len(rows)} rows")
 
     call.loop = loops.take
+    call.accumulate = False
     call.operand[0].data = <char*> cnp.PyArray_DATA(out)
     call.operand[1].data = <char*> cnp.PyArray_DATA(rows)
     call.operand[2].data = <char*> cnp.PyArray_DATA(order)
@@ -671,5 +590,80 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
     call.size[1] = cnp.PyArray_NBYTES(out) // max(call.size[0], 1)
     call.parts = call.size[0]
     call.work = 0.25 * cnp.PyArray_NBYTES(out)
-    launch("take", &call, out, rows, order)
+    launch("take", &call, 1, 0, out, rows, order)
     return out
+
+
+# ---- epochs ------------------------------------------------------------------------------------------------------
+#
+# A recorded step finds its batch through a cursor, five int64 in memory: the addresses of the rows of x, of those of y, of
+# their order (int64), the position in it, and the address of the epoch's sums (float64: the rows so far, then one
+# row-weighted sum for each quantity). So another epoch, or other data, need no other recording.
+
+def take_batch(cursor, int which, out):
+    """out[i] = rows[order[position + i]], with the rows of x (which = 0) or of y (1) that the cursor points to."""
+    cdef Call call
+    require_vector("take_batch", cursor, cnp.NPY_INT64, 5)
+    require_contiguous("take_batch", out)
+    call.loop = loops.take_batch
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(cursor)
+    call.size[0], call.size[1] = which, cnp.PyArray_NBYTES(out) // max(cnp.PyArray_DIM(out, 0), 1)
+    call.parts = cnp.PyArray_DIM(out, 0)
+    call.work = 0.25 * cnp.PyArray_NBYTES(out)
+    launch("take_batch", &call, 1, 0, out, cursor)
+
+
+def advance(cursor, Py_ssize_t rows):
+    """Move the cursor on by so many rows, and count them in the sums."""
+    cdef Call call
+    require_vector("advance", cursor, cnp.NPY_INT64, 5)
+    call.loop = loops.advance
+    call.accumulate = True                # reads what it writes
+    call.operand[0].data = <char*> cnp.PyArray_DATA(cursor)
+    call.size[0] = rows
+    call.parts = 1
+    call.work = 1
+    launch("advance", &call, 1, 0, cursor)
+
+
+def add_mean(cursor, int slot, cnp.ndarray value not None, Py_ssize_t rows):
+    """sums[slot] += rows · value, a single element."""
+    cdef Call call
+    require_vector("add_mean", cursor, cnp.NPY_INT64, 5)
+    if cnp.PyArray_SIZE(value) != 1:
+        raise ValueError(f"add_mean takes a single element, got shape {shape_of(value)}")
+    value = plain(value)
+    call.loop = loops.add_mean[real_type("add_mean", value)]
+    call.accumulate = True
+    call.operand[0].data = <char*> cnp.PyArray_DATA(cursor)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(value)
+    call.size[0], call.size[1] = slot, rows
+    call.parts = 1
+    call.work = 1
+    launch("add_mean", &call, 1, 0, cursor, value)
+
+
+def add_correct(cursor, int slot, cnp.ndarray outputs not None, cnp.ndarray labels not None):
+    """sums[slot] += the number of rows of `outputs` (n, C) whose first largest element is at the label (n,)."""
+    cdef Call call
+    require_vector("add_correct", cursor, cnp.NPY_INT64, 5)
+    if cnp.PyArray_NDIM(outputs) != 2:
+        raise ValueError(f"add_correct got outputs of shape {shape_of(outputs)}; expected (n, C)")
+    outputs, labels = contiguous(outputs), checked_labels("add_correct", labels, cnp.PyArray_DIM(outputs, 0))
+    call.loop = loops.add_correct[real_type("add_correct", outputs)]
+    call.accumulate = True
+    call.operand[0].data = <char*> cnp.PyArray_DATA(cursor)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(outputs)
+    call.operand[2].data = <char*> cnp.PyArray_DATA(labels)
+    call.size[0], call.size[1], call.size[2] = slot, cnp.PyArray_DIM(outputs, 0), cnp.PyArray_DIM(outputs, 1)
+    call.parts = 1
+    call.work = cnp.PyArray_SIZE(outputs)
+    launch("add_correct", &call, 1, 0, cursor, outputs, labels)
+
+
+cdef int require_contiguous(str name, cnp.ndarray out) except -1:
+    if cnp.PyArray_NDIM(out) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(writable(name, out)):
+        raise ValueError(f"{name} needs contiguous rows to write to, got shape {shape_of(out)}")
+    return 0

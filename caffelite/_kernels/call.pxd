@@ -20,6 +20,7 @@ cdef enum Stop:                           # why a loop wants the step to stop
     CONTINUE = 0
     NOT_FINITE = 1
     BAD_LABEL = 2
+    PYTHON_ERROR = 3                      # a call into Python, between kernels, raised
 
 
 cdef enum Op:                             # what an elementwise loop computes; see elementwise.pxi
@@ -52,6 +53,7 @@ cdef struct Call:
     double scalar
     Op op                                 # for elementwise loops
     bint accumulate                       # add to the output instead of overwriting it
+    bint relu                             # for matmul: max(y, 0) is stored
 
 
 cdef struct Loops:                        # one loop for float32 [0], one for float64 [1]
@@ -62,7 +64,11 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop softmax_loss[2]
     Loop softmax_loss_grad[2]
     Loop sgd[2]
+    Loop add_mean[2]
+    Loop add_correct[2]
     Loop check_labels                     # these know one type only
     Loop shuffle
     Loop take
+    Loop take_batch
+    Loop advance
     Py_ssize_t longest_accumulated        # matmul accumulates sums of at most this many products

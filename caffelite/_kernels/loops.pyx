@@ -37,9 +37,13 @@ table.all_finite = [<Loop> all_finite[float], <Loop> all_finite[double]]
 table.softmax_loss = [<Loop> softmax_loss[float], <Loop> softmax_loss[double]]
 table.softmax_loss_grad = [<Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double]]
 table.sgd = [<Loop> sgd[float], <Loop> sgd[double]]
+table.add_mean = [<Loop> add_mean[float], <Loop> add_mean[double]]
+table.add_correct = [<Loop> add_correct[float], <Loop> add_correct[double]]
 table.check_labels = check_labels
 table.shuffle = shuffle
 table.take = take
+table.take_batch = take_batch
+table.advance = advance
 table.longest_accumulated = BLOCK_K
 
 

@@ -15,7 +15,8 @@
 # next. That order depends on nothing else: not on M, strides, threads, or where in a tile the element lies.
 #
 #   size     0 M, 1 N, 2 K
-#   operand  0 y, 1 a, 2 b (strides 0 row, 1 column), 3 bias or absent (stride 0 element)
+#   operand  0 y, 1 a, 2 b (strides 0 row, 1 column), 3 bias or absent (stride 0 element), 4 mask or absent: as y
+#   relu     max(y, 0) is stored; and where the mask is not above 0, 0 is
 #   parts    M
 
 cdef int matmul(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -78,6 +79,8 @@ cdef void block(real* y, const Call* call, Py_ssize_t i0, Py_ssize_t rows, Py_ss
                 Py_ssize_t depth, const real* a, const real* b, bint first, bint last) noexcept nogil:
     cdef real c[TILE_ROWS * COLUMNS_float]
     cdef const real* bias = <const real*> call.operand[3].data
+    cdef const real* mask = <const real*> call.operand[4].data
+    cdef Py_ssize_t mask_row_stride = call.operand[4].stride[0], mask_stride = call.operand[4].stride[1]
     cdef Py_ssize_t row_stride = call.operand[0].stride[0], stride = call.operand[0].stride[1]
     cdef Py_ssize_t bias_stride = call.operand[3].stride[0]
     cdef Py_ssize_t width = tile_columns(a), i, j, p, q, tile_rows, columns_here
@@ -103,6 +106,15 @@ cdef void block(real* y, const Call* call, Py_ssize_t i0, Py_ssize_t rows, Py_ss
                 for p in range(tile_rows):
                     for q in range(columns_here):
                         c[p * width + q] += bias[(j0 + j + q) * bias_stride]
+            if last and call.relu:
+                for p in range(tile_rows):
+                    for q in range(columns_here):
+                        c[p * width + q] = 0 if c[p * width + q] < 0 else c[p * width + q]
+            if last and mask != NULL:
+                for p in range(tile_rows):
+                    for q in range(columns_here):
+                        if mask[(i0 + i + p) * mask_row_stride + (j0 + j + q) * mask_stride] <= 0:
+                            c[p * width + q] = 0
             for p in range(tile_rows):
                 if call.accumulate:
                     for q in range(columns_here):

@@ -1,0 +1,14 @@
+cimport numpy as cnp
+
+from caffelite._kernels.call cimport Call
+
+
+cdef class Kernel:
+    cdef Call call
+    cdef readonly str name
+    cdef readonly tuple arrays
+    cdef readonly int reads, writes, constants
+
+
+cdef int launch(str name, Call* call, int writes, int constants, y, a=*, b=*, c=*, d=*) except -1
+cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype)

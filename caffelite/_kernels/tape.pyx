@@ -1,0 +1,342 @@
+"""Running kernel calls, recording them, and replaying what was recorded.
+
+Design
+------
+(a) `run` is the only place where a loop is started, and holds the only parallel region.
+(b) A thread that records has a recorder, any object with a list `entries`. Every call it launches is run, as always, and
+    added to that list as a `Kernel`: a copy of the call, and the arrays it was bound to.
+(c) A `Tape` is the recorded calls, one after the other in memory, run in one loop without Python. Where a call into
+    Python stands between them, the loop takes the GIL, makes it, and goes on.
+(d) What kernels return while their thread records is `Recorded`, an array that refuses whatever would compute with it or
+    look at its values outside kernels, since a replay would not repeat that.
+"""
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObject
+from cython.parallel cimport prange
+from libc.stdint cimport int64_t
+cimport numpy as cnp
+
+import numpy as np
+
+from caffelite._kernels.call cimport *
+
+cnp.import_array()
+
+cdef extern from *:
+    """
+    #include <time.h>
+
+    #ifdef _OPENMP
+    #define COMPILED_WITH_OPENMP 1
+    #else
+    #define COMPILED_WITH_OPENMP 0
+    #endif
+
+    /* What this thread's kernel calls are noted in, or NULL. */
+    static _Thread_local PyObject *this_threads_recorder = NULL;
+
+    static double seconds_now(void)
+    {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    }
+    """
+    const bint COMPILED_WITH_OPENMP
+    PyObject* this_threads_recorder
+    double seconds_now() noexcept nogil
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(PyTypeObject* subtype, cnp.dtype descr, int ndim, const cnp.npy_intp* shape,
+                                const cnp.npy_intp* strides, void* data, int flags, PyObject* like)
+
+OPENMP = bool(COMPILED_WITH_OPENMP)
+
+cdef object ndarray = np.ndarray
+cdef int num_threads = 1
+
+# Work, in operations, below which a call stays on its thread, and above which it lets other Python threads run.
+cdef double PARALLEL_WORK = 500_000
+cdef double RELEASE_WORK = 50_000
+
+
+# ---- running -----------------------------------------------------------------------------------------------------
+
+def set_num_threads(int n):
+    """Let kernels use up to n threads; `caffelite.threads` decides how many."""
+    global num_threads
+    num_threads = n
+
+
+def get_num_threads():
+    """How many threads kernels may use."""
+    return num_threads
+
+
+cdef int run(const Call* call) noexcept nogil:
+    """Run a call: all its parts here, or a share of them on each thread."""
+    cdef Py_ssize_t threads, share
+    cdef int stop = 0
+    if call.work < PARALLEL_WORK or num_threads == 1 or call.parts <= 1:
+        return call.loop(call.operand[0].data, call, 0, call.parts) if call.parts > 0 else CONTINUE
+    threads = min(num_threads, call.parts)
+    for share in prange(threads, num_threads=threads, schedule="static", chunksize=1):
+        stop |= call.loop(call.operand[0].data, call,
+                          call.parts * share // threads, call.parts * (share + 1) // threads)
+    return stop
+
+
+cdef int launch(str name, Call* call, int writes, int constants, y, a=None, b=None, c=None, d=None) except -1:
+    """Run a bound call, and note it if this thread is recording. Returns 0, or why a step must stop.
+
+    Bit i of `writes` says that operand i is written, of `constants` that the border made it, from a number. Operands that
+    are not written are read; so is one that is accumulated.
+    """
+    cdef int stop, i
+    cdef Kernel kernel
+    if call.work < RELEASE_WORK:
+        stop = run(call)
+    else:
+        with nogil:
+            stop = run(call)
+    if this_threads_recorder != NULL:
+        kernel = Kernel.__new__(Kernel)
+        kernel.call = call[0]
+        kernel.name = name
+        kernel.arrays = (y, a, b, c, d)
+        kernel.writes = writes
+        kernel.constants = constants
+        kernel.reads = 1 if call.accumulate else 0
+        for i in range(MAX_OPERANDS):
+            if kernel.arrays[i] is not None and not writes >> i & 1:
+                kernel.reads |= 1 << i
+        (<object> this_threads_recorder).entries.append(kernel)
+    return stop
+
+
+# ---- recording ---------------------------------------------------------------------------------------------------
+
+def recorder():
+    """This thread's recorder, or None."""
+    return None if this_threads_recorder == NULL else <object> this_threads_recorder
+
+
+def set_recorder(new):
+    """Note this thread's kernel calls in `new.entries` from now on, or nowhere (None). Returns the recorder before."""
+    global this_threads_recorder
+    before = recorder()
+    Py_XDECREF(this_threads_recorder)
+    this_threads_recorder = NULL if new is None else <PyObject*> new
+    Py_XINCREF(this_threads_recorder)
+    return before
+
+
+cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):
+    """An array for a kernel's output: `Recorded` if this thread is recording."""
+    Py_INCREF(dtype)                      # which the new array takes over
+    return PyArray_NewFromDescr(<PyTypeObject*> (ndarray if this_threads_recorder == NULL else Recorded),
+                                dtype, ndim, shape, NULL, NULL, 0, NULL)
+
+
+class Recorded(np.ndarray):
+    """An array of a step that is being recorded. While its thread records, only kernels may look at its values.
+
+    Shapes, dtypes and views are open to everybody. All else raises TypeError; after the recording it is an array as any.
+    """
+
+    OPEN = {"shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags", "base", "T", "view", "reshape",
+            "transpose", "swapaxes", "squeeze", "setflags"}
+    OPEN_FUNCTIONS = {np.shape, np.ndim, np.size, np.may_share_memory, np.shares_memory, np.result_type, np.reshape,
+                      np.transpose, np.broadcast_to, np.squeeze, np.expand_dims, np.swapaxes, np.moveaxis}
+
+    def __getattribute__(self, name):
+        if not name.startswith("__") and name not in Recorded.OPEN and this_threads_recorder != NULL:
+            refuse(f"ndarray.{name}")
+        return super().__getattribute__(name)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        if this_threads_recorder != NULL:
+            refuse(f"numpy.{ufunc.__name__}")
+        plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
+        out = tuple([x.view(np.ndarray) if isinstance(x, Recorded) else x for x in options.pop("out", ())])
+        return getattr(ufunc, method)(*plain, **(options | {"out": out} if out else options))
+
+    def __array_function__(self, function, types, inputs, options):
+        if this_threads_recorder != NULL and function not in Recorded.OPEN_FUNCTIONS:
+            refuse(f"numpy.{function.__name__}")
+        return super().__array_function__(function, types, inputs, options)
+
+    def __getitem__(self, index):
+        item = super().__getitem__(index)
+        if this_threads_recorder != NULL and not (isinstance(item, np.ndarray) and np.may_share_memory(item, self)):
+            refuse("an element's value")
+        return item
+
+    def __setitem__(self, index, value):
+        if this_threads_recorder != NULL:
+            refuse("assigning to elements")
+        super().__setitem__(index, value)
+
+    def __iter__(self):
+        if self.ndim < 2 and this_threads_recorder != NULL:
+            refuse("an element's value")
+        return super().__iter__()
+
+    def __float__(self):
+        return float(value_of(self))
+
+    def __int__(self):
+        return int(value_of(self))
+
+    def __bool__(self):
+        return bool(value_of(self))
+
+    def __index__(self):
+        return value_of(self).__index__()
+
+    def __complex__(self):
+        return complex(value_of(self))
+
+
+def value_of(array):
+    if this_threads_recorder != NULL:
+        refuse("an array's value")
+    return array.view(np.ndarray)
+
+
+def refuse(what):
+    raise TypeError(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
+                    "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable")
+
+
+cdef class Kernel:
+    """A recorded kernel call: its name, the arrays it was bound to (output first, None where there is none), which of them
+    it reads and writes, as bits, and which a border made from a number (`constants`)."""
+
+    def __repr__(self):
+        return f"{self.name}{tuple(array.shape for array in self.arrays if array is not None)}"
+
+    @property
+    def work(self):
+        """About how many operations the call is; for matmul, its FLOPs."""
+        return self.call.work
+
+    @property
+    def stops(self):
+        """Whether the call may stop a step."""
+        return self.name in ("all_finite", "check_labels")
+
+    def copy(self):
+        """The same call, to be changed."""
+        cdef Kernel kernel = Kernel.__new__(Kernel)
+        kernel.call, kernel.name, kernel.arrays = self.call, self.name, self.arrays
+        kernel.reads, kernel.writes, kernel.constants = self.reads, self.writes, self.constants
+        return kernel
+
+    def move(self, int operand, Py_ssize_t distance):
+        """Operand data lie `distance` bytes further on than where they were recorded."""
+        self.call.operand[operand].data += distance
+
+    def matmul_into(self, cnp.ndarray out, cnp.ndarray mask=None):
+        """This matrix product with ReLU in its store or, with a mask, 0 stored where the mask is not above 0; into `out`."""
+        cdef Kernel kernel = self.copy()
+        kernel.call.relu = mask is None
+        kernel.name = "matmul_relu" if mask is None else "matmul_relu_grad"
+        kernel.arrays = (out, *self.arrays[1:4], mask)
+        bind_matrix(&kernel.call, 0, out)
+        if mask is not None:
+            bind_matrix(&kernel.call, 4, mask)
+            kernel.reads |= 1 << 4
+        return kernel
+
+
+cdef void bind_matrix(Call* call, int operand, cnp.ndarray a):
+    call.operand[operand].data = <char*> cnp.PyArray_DATA(a)
+    call.operand[operand].stride[0] = cnp.PyArray_STRIDE(a, 0) // cnp.PyArray_ITEMSIZE(a)
+    call.operand[operand].stride[1] = cnp.PyArray_STRIDE(a, 1) // cnp.PyArray_ITEMSIZE(a)
+
+
+# ---- replaying ---------------------------------------------------------------------------------------------------
+
+cdef class Tape:
+    """Recorded kernels, and callables for calls into Python, run one after the other without the GIL.
+
+    `replay()` runs them once: None, or the entry that wants the step to stop. What a callable raises comes through.
+    """
+    cdef Call* calls
+    cdef Py_ssize_t length, stopped_at
+    cdef list entries
+    cdef object error
+
+    def __cinit__(self, list entries):
+        cdef Py_ssize_t i
+        self.entries = entries
+        self.length = len(entries)
+        self.calls = <Call*> PyMem_Malloc(max(self.length, 1) * sizeof(Call))
+        if self.calls == NULL:
+            raise MemoryError()
+        for i in range(self.length):
+            if isinstance(entries[i], Kernel):
+                self.calls[i] = (<Kernel> entries[i]).call
+            else:
+                self.calls[i].loop = NULL
+
+    def __dealloc__(self):
+        PyMem_Free(self.calls)
+
+    def __len__(self):
+        return self.length
+
+    cdef int run_all(self) noexcept nogil:
+        cdef Py_ssize_t i
+        cdef int stop
+        for i in range(self.length):
+            stop = run(&self.calls[i]) if self.calls[i].loop != NULL else self.call_python(i)
+            if stop != CONTINUE:
+                self.stopped_at = i
+                return stop
+        return CONTINUE
+
+    cdef int call_python(self, Py_ssize_t i) noexcept with gil:
+        try:
+            self.entries[i]()
+            return CONTINUE
+        except BaseException as error:
+            self.error = error
+            return PYTHON_ERROR
+
+    cdef object result(self, int stop):
+        if stop == PYTHON_ERROR:
+            error, self.error = self.error, None
+            raise error
+        return None if stop == CONTINUE else self.entries[self.stopped_at]
+
+    def replay(self):
+        cdef int stop
+        with nogil:
+            stop = self.run_all()
+        return self.result(stop)
+
+    def seconds(self, Py_ssize_t replays):
+        """The time in seconds that each entry took, in the fastest of so many replays."""
+        cdef cnp.ndarray best = np.full(self.length, np.inf)
+        cdef double* fastest = <double*> cnp.PyArray_DATA(best)
+        cdef double before, after
+        cdef Py_ssize_t i, n
+        cdef int stop = CONTINUE
+        with nogil:
+            for n in range(replays):
+                before = seconds_now()
+                for i in range(self.length):
+                    stop = run(&self.calls[i]) if self.calls[i].loop != NULL else self.call_python(i)
+                    if stop != CONTINUE:
+                        self.stopped_at = i
+                        break
+                    after = seconds_now()
+                    fastest[i] = min(fastest[i], after - before)
+                    before = after
+                if stop != CONTINUE:
+                    break
+        if self.result(stop) is not None:
+            raise FloatingPointError(f"{self.entries[self.stopped_at]!r} stopped the step")
+        return best
