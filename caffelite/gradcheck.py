@@ -20,57 +20,91 @@ def check_gradients(
 ) -> float:
     """Compare the gradients of a Function, or of a callable on Tensors, with (f(x + eps) − f(x − eps)) / 2 eps.
 
-    Everything runs on float64 copies, with a fixed random gradient of the output. Every element of every float input
-    and of every parameter of a Function is checked; integer inputs are held fixed. Existing values and gradients are
-    left alone.
+    Everything runs on float64 copies, with a fixed random gradient of the output. Every element of every parameter of a
+    Function is checked, and of every float input; integer inputs are held fixed, and so are inputs that a Function's
+    backward returns no gradient for (a loss's targets). Existing values and gradients are left alone.
 
     Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
     |analytic − numeric| > atol + rtol |numeric| anywhere.
     """
     arrays = [_float64(x) for x in inputs]
-    if isinstance(function, Function):
-        parameters = function.parameters()
-        with _Float64(parameters):
-            return _check(function, arrays, parameters, eps, rtol, atol)
-    return _check(function, arrays, [], eps, rtol, atol)
+    if not isinstance(function, Function):
+
+        def forward(*arrays: np.ndarray) -> np.ndarray:
+            return function(*[Tensor(x) if x.dtype.kind == "f" else x for x in arrays]).data
+
+        return _check(repr(function), forward, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
+    parameters = function.parameters()
+    with _Float64(parameters):
+        gradients = _by_hand(function, arrays)
+        return _check(repr(function), function.copy().forward, arrays, gradients, parameters, eps, rtol, atol)
+
+
+def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
+    """The gradients that `backward` returns, None for inputs without one."""
+    applied = function.copy()
+    gradients = applied.backward(_dy(applied.forward(*arrays)))
+    gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
+    return gradients + [None] * (len(arrays) - len(gradients))
+
+
+def _by_graph(function: Callable[..., Tensor], arrays: list[np.ndarray]) -> list[Any]:
+    """The gradients that `Tensor.backward` leaves on float inputs, 0 where nothing contributed; None for the others."""
+    tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
+    y = function(*tensors)
+    y.backward(_dy(y.data))
+    return [(np.zeros(t.shape) if t.grad is None else t.grad) if isinstance(t, Tensor) else None for t in tensors]
+
+
+def _dy(y: np.ndarray) -> np.ndarray:
+    """The gradient of the output: random, and the same every time."""
+    return np.asarray(np.random.default_rng(0).uniform(0.5, 1.5, np.shape(y)))
 
 
 def _check(
-    function: Any, arrays: list[np.ndarray], parameters: list[Tensor], eps: float, rtol: float, atol: float
+    name: str,
+    forward: Callable[..., np.ndarray],
+    arrays: list[np.ndarray],
+    gradients: list[Any],
+    parameters: list[Tensor],
+    eps: float,
+    rtol: float,
+    atol: float,
 ) -> float:
-    def output() -> Tensor:
-        return function(*[Tensor(x) if x.dtype.kind == "f" else x for x in arrays])
+    """The largest error of `gradients`, of the arrays in order, and of the parameters' `grad`."""
 
-    tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
-    y = function(*tensors)
+    y = np.asarray(forward(*arrays))
     if y.dtype != np.float64:
-        raise TypeError(f"check_gradients: {function!r} made {y.dtype} from float64")
-    dy = np.asarray(np.random.default_rng(0).uniform(0.5, 1.5, y.shape))
-    y.backward(dy)
-
-    checked = [(f"input {i}", arrays[i], t.grad) for i, t in enumerate(tensors) if isinstance(t, Tensor)]
+        raise TypeError(f"check_gradients: {name} made {y.dtype} from float64")
+    dy = _dy(y)
+    checked = [
+        (f"input {i}", values, gradient)
+        for i, (values, gradient) in enumerate(zip(arrays, gradients, strict=True))
+        if values.dtype.kind == "f" and gradient is not None
+    ]
     checked += [(f"parameter {p.name or i}", p.data, p.grad) for i, p in enumerate(parameters) if p.requires_grad]
     worst, excess, message = 0.0, -np.inf, ""
     for what, values, gradient in checked:
+        gradient = np.zeros(values.shape) if gradient is None else np.asarray(gradient)
+        if gradient.shape != values.shape:
+            raise AssertionError(f"{name}: the gradient of {what}, shape {values.shape}, has shape {gradient.shape}")
         for index in np.ndindex(values.shape):
             value = values[index]
             values[index] = value + eps
-            above = output().data
+            above = np.asarray(forward(*arrays))
             values[index] = value - eps
-            below = output().data
+            below = np.asarray(forward(*arrays))
             values[index] = value
             numeric = float((dy * (above - below)).sum() / (2 * eps))
-            analytic = 0.0 if gradient is None else float(gradient[index])
+            analytic = float(gradient[index])
             error = abs(analytic - numeric)
             error = np.inf if np.isnan(error) else error
             worst = max(worst, error)
             if error - (atol + rtol * abs(numeric)) > excess:
                 excess = error - (atol + rtol * abs(numeric))
-                message = (
-                    f"{function!r}: the gradient of {what} at {index} is {analytic:.9g}, numerically {numeric:.9g}"
-                )
+                message = f"the gradient of {what} at {index} is {analytic:.9g}, numerically {numeric:.9g}"
     if excess > 0:
-        raise AssertionError(message)
+        raise AssertionError(f"{name}: {message}")
     return worst
 
 

@@ -43,8 +43,9 @@ class History(dict):
         """Draw one quantity, and its validation counterpart if there is one, on matplotlib axes."""
         for key, label in ((name, "training"), (f"val_{name}", "validation")):
             if key in self:
-                axes.plot(range(1, self.epochs + 1), self[key], label=label)
+                axes.plot(range(1, self.epochs + 1), self[key], label=label, marker="o" if self.epochs == 1 else "")
         axes.set(xlabel="epoch", title=name)
+        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
         if f"val_{name}" in self:
             axes.legend()
 

@@ -119,7 +119,7 @@ class Optimizer(ABC):
             vector[...] = new[name]
 
     def zeros(self) -> dict[np.dtype, np.ndarray]:
-        """A zero for every parameter element: a vector for each dtype, of which `Run.state` gives the right part."""
+        """A zero for every parameter element: a vector for each dtype, of which `Run.part_of` takes the right part."""
         return {
             dtype: np.zeros(sum(p.size for p in self.parameters if p.dtype == dtype), dtype)
             for dtype in FLOATS

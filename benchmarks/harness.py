@@ -1,0 +1,133 @@
+"""What the benchmark scripts share: a process for each contestant, the machine's own speed, and tables.
+
+A contestant is a function `make(*arguments)` that imports what it needs, prepares, and returns a function that does the
+work when it is called. `Process` runs it in a process of its own, so that no framework's threads disturb another's.
+"""
+
+import os
+import platform
+import time
+import timeit
+import traceback
+from importlib import metadata
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+SPAWN = get_context("spawn")
+
+
+def use_one_thread():
+    """Let processes started from now on compute with one thread, and let OpenBLAS choose its kernels by itself."""
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "CAFFELITE_NUM_THREADS"):
+        os.environ.pop(name, None)
+
+
+class Process:
+    """Runs `make(*arguments)` in a new process, and then the function that it returned each time it is called.
+
+    `pinned` keeps the process on one core, the same one for all. `missing` says which module could not be imported,
+    if one could not; there is nothing to call then.
+    """
+
+    def __init__(self, make, *arguments, pinned=True):
+        self.pipe, other_end = SPAWN.Pipe()
+        self.process = SPAWN.Process(target=_serve, args=(other_end, make, arguments, pinned), daemon=True)
+        self.process.start()
+        other_end.close()
+        self.missing = self._answer()
+
+    def __call__(self, *question):
+        self.pipe.send(question)
+        return self._answer()
+
+    def _answer(self):
+        failure, answer = self.pipe.recv()
+        if failure:
+            raise RuntimeError(f"in the process of a contestant:\n{failure}")
+        return answer
+
+
+def _serve(pipe, make, arguments, pinned):
+    if pinned and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    try:
+        try:
+            work = make(*arguments)
+        except ModuleNotFoundError as error:
+            pipe.send((None, error.name))
+            return
+        pipe.send((None, None))
+        while True:
+            pipe.send((None, work(*pipe.recv())))
+    except EOFError:
+        pass  # the parent has finished
+    except Exception:
+        pipe.send((traceback.format_exc(), None))
+
+
+def seconds_per_call(statement, at_least=0.01, **names):
+    """The mean seconds that a statement takes, over calls that last `at_least` seconds together, after a first one."""
+    timer = timeit.Timer(statement, globals=names)
+    timer.timeit(1)
+    number = 1
+    while (seconds := timer.timeit(number)) < at_least:
+        number = max(2 * number, int(1.2 * number * at_least / max(seconds, 1e-9)))
+    return seconds / number
+
+
+def machine_speed(dtype="float32"):
+    """A contestant: one core's GFLOP/s in NumPy's matmul of 1536 × 1536 matrices, and GB/s copied in 64 MiB arrays.
+
+    The first stands in for the peak, of which it reaches nearly all. The second counts bytes read and bytes written.
+    """
+    a, source = np.ones((1536, 1536), dtype), np.ones(2**23)
+    product, target = np.empty_like(a), np.empty_like(source)
+
+    def measure():
+        flops = 2 * len(a) ** 3 / seconds_per_call("matmul(a, a, out)", matmul=np.matmul, a=a, out=product)
+        copied = 2 * source.nbytes / seconds_per_call("copyto(to, x)", copyto=np.copyto, to=target, x=source)
+        return flops / 1e9, copied / 1e9
+
+    return measure
+
+
+def environment(*packages):
+    """Two lines: the processor, and versions of Python, NumPy, caffelite and those of `packages` that are installed."""
+    from caffelite._kernels import ISA
+
+    versions = {"Python": platform.python_version()}
+    versions |= {package: version(package) for package in ("numpy", "caffelite", *packages) if version(package)}
+    return (
+        f"{processor()}, {os.cpu_count()} cores, {platform.system()}, caffelite's loops for {ISA}\n"
+        f"{', '.join(map(' '.join, versions.items()))}, {time.strftime('%Y-%m-%d')}"
+    )
+
+
+def processor():
+    """The processor's name, as far as the system tells."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def version(package):
+    """The installed version of a package, None without one."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def table(header, rows):
+    """Text in columns, the first to the left and the others to the right."""
+    lines = [header, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    text = [
+        "  ".join([line[0].ljust(widths[0]), *[cell.rjust(w) for cell, w in zip(line[1:], widths[1:], strict=True)]])
+        for line in lines
+    ]
+    return "\n".join([text[0], "-" * len(text[0]), *text[1:]])

@@ -1,0 +1,160 @@
+"""Pictures of trained classifiers: what `caffelite spiral` and `caffelite digits` draw. Needs the extra `plot`.
+
+`decision_regions` and `mistakes` draw on matplotlib axes that the caller has; the two pictures are whole figures, made
+without pyplot, so that nothing global changes and no window opens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from caffelite.model import History, Model
+
+# M. Okabe and K. Ito, "Color Universal Design", 2008: colours that stay apart for colour-blind readers.
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
+INK = "#333333"  # text and outlines
+FAINT = "#DDDDDD"  # grid lines
+TINT = 0.4  # how much of a class's colour its region has; the rest is white
+PIXELS = 500  # along the longer side of the regions
+
+
+def decision_regions(axes: Any, model: Model, x: Any, y: Any) -> None:
+    """Draw points in the plane over the regions in which a classifier decides for each class.
+
+    A region is tinted with its class's colour, paler where the softmax of the model's outputs is less sure; a line runs
+    where two classes tie. Points have the colour of their label, and a dark ring where the model decides otherwise.
+
+    x (n, 2) points, y (n,) integer labels, which are the columns of the model's outputs (n, classes). Raises ValueError
+    for other shapes.
+    """
+    from matplotlib.colors import to_rgb
+
+    x, y = np.asarray(x), np.asarray(y)
+    if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1] or len(x) == 0:
+        raise ValueError(f"decision_regions takes points (n, 2) and labels (n,), got shapes {x.shape} and {y.shape}")
+    low, high = x.min(axis=0), x.max(axis=0)
+    margin = 0.06 * float((high - low).max()) or 1.0
+    left, right, bottom, top = low[0] - margin, high[0] + margin, low[1] - margin, high[1] + margin
+    step = max(right - left, top - bottom) / PIXELS
+    across = np.linspace(left, right, math.ceil((right - left) / step))
+    up = np.linspace(bottom, top, math.ceil((top - bottom) / step))
+    grid = np.stack(np.meshgrid(across, up), axis=-1)
+    scores = model.predict(grid.reshape(-1, 2)).reshape(*grid.shape[:2], -1)
+
+    classes = scores.shape[-1]
+    colours = np.array([to_rgb(PALETTE[k % len(PALETTE)]) for k in range(classes)])
+    probabilities = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    probabilities /= probabilities.sum(axis=-1, keepdims=True)
+    tint = TINT * probabilities.max(axis=-1, keepdims=True)
+    regions = 1 - tint * (1 - colours[scores.argmax(axis=-1)])
+    axes.imshow(regions, extent=(left, right, bottom, top), origin="lower", interpolation="nearest")
+    for k in range(classes):
+        lead = scores[..., k] - np.delete(scores, k, axis=-1).max(axis=-1, initial=-np.inf)
+        if lead.min() < 0 < lead.max():
+            axes.contour(across, up, lead, levels=[0], colors="white", linewidths=2)
+
+    wrong = model.predict(x).argmax(axis=1) != y
+    axes.scatter(*x.T, c=colours[y], s=24, linewidths=0.6, edgecolors="white", zorder=3)
+    axes.scatter(*x[wrong].T, c=colours[y[wrong]], s=32, linewidths=1.2, edgecolors=INK, zorder=4)
+    axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
+    axes.spines[:].set_visible(False)
+
+
+def mistakes(axes: Any, images: Any, labels: Any, predictions: Any) -> None:
+    """Draw every image whose prediction is not its label, in a grid, with "label → prediction" under each.
+
+    images (n, height, width), labels (n,), predictions (n,). Raises ValueError for other shapes.
+    """
+    images, labels, predictions = np.asarray(images), np.asarray(labels), np.asarray(predictions)
+    if images.ndim != 3 or not labels.shape == predictions.shape == images.shape[:1]:
+        raise ValueError(
+            "mistakes takes images (n, height, width), labels (n,) and predictions (n,), "
+            f"got shapes {images.shape}, {labels.shape} and {predictions.shape}"
+        )
+    axes.set_axis_off()
+    wrong = np.flatnonzero(predictions != labels)
+    if len(wrong) == 0:
+        axes.text(0.5, 0.5, "none", ha="center", va="center", color=INK, transform=axes.transAxes)
+        return
+    # An image is a unit wide; its cell leaves a gap beside it and room for the caption below.
+    height = images.shape[1] / images.shape[2]
+    cell_width, cell_height = 1.2, height + 0.42
+
+    def side(columns: int) -> float:
+        return max(columns * cell_width, math.ceil(len(wrong) / columns) * cell_height)
+
+    columns = min(range(1, len(wrong) + 1), key=side)  # the grid that fits into the smallest square
+    rows = math.ceil(len(wrong) / columns)
+    paper, ink = -0.05 * images.max(), images.max()  # the paper a shade darker than the figure
+    for cell, i in enumerate(wrong):
+        left, top = cell % columns * cell_width, -(cell // columns) * cell_height
+        extent = (left, left + 1, top - height, top)
+        axes.imshow(images[i], extent=extent, cmap="gray_r", vmin=paper, vmax=ink, interpolation="nearest")
+        caption = f"{labels[i]} → {predictions[i]}"
+        place = (left + 0.5, top - height - 0.06)
+        axes.text(*place, caption, ha="center", va="top", fontsize=min(12, 46 / rows), color=INK)
+    axes.set(xlim=(-0.1, columns * cell_width - 0.1), ylim=(-rows * cell_height, 0.1), aspect="equal")
+
+
+def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
+    """A matplotlib Figure: `decision_regions`, and beside them the loss and the accuracy over the epochs.
+
+    x (n, 2), y (n,) integer labels.
+    """
+    share = np.mean(model.predict(x).argmax(axis=1) == y)
+    figure, axes = _picture(history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
+    decision_regions(axes, model, x, y)
+    return figure
+
+
+def digits_picture(history: History, images: Any, labels: Any, predictions: Any) -> Any:
+    """A matplotlib Figure: `mistakes`, and beside them the loss and the accuracy over the epochs.
+
+    images (n, height, width), labels (n,), predictions (n,).
+    """
+    wrong = np.count_nonzero(np.asarray(predictions) != labels)
+    title = f"{wrong:,} of {len(images):,} held-out images wrong (label → prediction)"
+    figure, axes = _picture(history, title)
+    mistakes(axes, images, labels, predictions)
+    return figure
+
+
+def _picture(history: History, title: str) -> tuple[Any, Any]:
+    """A figure of 1600 × 700 pixels with the curves on its right, and its titled axes on the left, empty."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    figure: Any = Figure(figsize=(10, 4.375), dpi=160, layout="constrained", facecolor="white")
+    left, right = figure.subfigures(1, 2, width_ratios=[0.8, 1], wspace=0.04)
+    main = left.subplots()
+    main.set_title(title, fontsize=11, color=INK)
+    loss, accuracy = right.subplots(2, 1, sharex=True)
+    _draw_curve(loss, history, "loss")
+    loss.set(xlabel="", yscale="log")
+    loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    loss.yaxis.set_major_formatter("{x:g}")
+    loss.yaxis.set_minor_locator(NullLocator())
+    if "val_loss" in history:
+        loss.legend(["training", "held out"], frameon=False, fontsize=9, labelcolor=INK)
+    _draw_curve(accuracy, history, "accuracy")
+    accuracy.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    return figure, main
+
+
+def _draw_curve(axes: Any, history: History, name: str) -> None:
+    axes.set_prop_cycle(color=[PALETTE[0], PALETTE[4]])
+    history.draw(axes, name)
+    if axes.get_legend() is not None:
+        axes.get_legend().remove()
+    for line in axes.lines:
+        line.set_linewidth(1.5)
+    axes.set_title("")
+    axes.set_title(name, fontsize=11, color=INK, loc="left")
+    axes.margins(x=0.01)
+    axes.xaxis.label.set_color(INK)
+    axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
+    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.spines[:].set_visible(False)

@@ -1,0 +1,85 @@
+"""The benchmark scripts run, with and without the peers. Nothing here asserts a time."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - {"harness.py"})
+PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan an epoch": "jax"}
+
+
+def run(script, *options, modules=None):
+    """Run a script. With `modules`, a folder that comes before the installed packages, warnings are errors."""
+    environment = dict(os.environ, PYTHONIOENCODING="utf-8")
+    if modules is not None:
+        path = [str(modules), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment |= {"PYTHONPATH": os.pathsep.join(path), "PYTHONWARNINGS": "error"}
+    command = [sys.executable, str(BENCHMARKS / script), *options]
+    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False, env=environment)
+
+
+def tables(output):
+    """The rows of the tables in a script's output, by their first cells; cells are two spaces apart."""
+    blocks = re.findall(r"^-+\n((?:.+\n)+)", output, flags=re.MULTILINE)
+    rows = [re.split(r"\s{2,}", line.strip()) for block in blocks for line in block.splitlines()]
+    return {row[0]: [float(cell.replace(",", "").rstrip("*")) for cell in row[1:]] for row in rows}
+
+
+@pytest.fixture
+def spiral32(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import spiral32
+
+    return spiral32
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_benchmark_prints_a_table_of_numbers(script):
+    benchmark = run(script, "--quick")
+    assert benchmark.returncode == 0, benchmark.stderr
+    rows = tables(benchmark.stdout)
+    assert rows
+    for name, numbers in rows.items():
+        assert numbers, name
+        assert min(numbers) >= 0, name
+    if script == "spiral32.py":
+        named = {*rows, *re.findall(r"[:;] ([^:;]+) \(no module", benchmark.stdout)}
+        assert named == {"caffelite", "NumPy by hand", *PEERS}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_every_benchmark_explains_itself(script):
+    benchmark = run(script, "--help")
+    assert benchmark.returncode == 0, benchmark.stderr
+    assert f"python benchmarks/{script}" in benchmark.stdout
+
+
+def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path):
+    for module in set(PEERS.values()):
+        (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})\n")
+    benchmark = run("spiral32.py", "--quick", modules=tmp_path)
+    assert benchmark.returncode == 0, benchmark.stderr
+    assert set(tables(benchmark.stdout)) == {"caffelite", "NumPy by hand"}
+    left_out = "; ".join(f"{peer} (no module {module})" for peer, module in PEERS.items())
+    assert benchmark.stdout.endswith(f"Not installed, left out: {left_out}\n")
+
+
+def test_a_peer_that_fails_ends_the_run(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('this installation is broken')\n")
+    benchmark = run("spiral32.py", "--quick", modules=tmp_path)
+    assert benchmark.returncode != 0
+    assert "this installation is broken" in benchmark.stderr
+
+
+def test_loss_curves_that_disagree_end_the_run(spiral32):
+    curve = np.array([1.0, 0.5])
+    spiral32.check_agreement({"caffelite": curve, "PyTorch": curve * (1 + 1e-5), "scikit-learn": curve + 0.1})
+    for wrong in (curve + 0.01, curve * np.nan):
+        with pytest.raises(SystemExit, match="PyTorch's losses differ"):
+            spiral32.check_agreement({"caffelite": curve, "PyTorch": wrong})

@@ -1,0 +1,287 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+import caffelite as cl
+from caffelite import cli, plots
+
+COMMANDS = ["spiral", "digits"]
+
+
+@pytest.fixture
+def picture(tmp_path):
+    return tmp_path / "picture.png"
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch):
+    """As if matplotlib were not installed."""
+    loaded = [name for name in sys.modules if name.split(".")[0] == "matplotlib"]
+    for name in [*loaded, "matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
+
+
+def accuracy(output):
+    """What the command printed as accuracy, in percent."""
+    (found,) = re.findall(r"^accuracy (\d+\.\d)% on the \d+ ", output, re.MULTILINE)
+    return float(found)
+
+
+def run(*arguments, **options):
+    """`python -m caffelite` in a process of its own."""
+    command = [sys.executable, "-m", "caffelite", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def refusal(capsys, *arguments):
+    """What the command says when it exits with 2."""
+    with pytest.raises(SystemExit) as exit:
+        cli.main([str(argument) for argument in arguments])
+    assert exit.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    return err.splitlines()[-1]
+
+
+# ---- training -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_spiral_ends_at_98_percent_with_its_defaults(seed, picture, capsys):
+    assert cli.main(["spiral", "--seed", str(seed), "--output", str(picture)]) == 0
+    assert accuracy(capsys.readouterr().out) >= 98
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_digits_reads_96_percent_of_the_held_out_images_with_its_defaults(seed, picture, capsys):
+    assert cli.main(["digits", "--seed", str(seed), "--output", str(picture)]) == 0
+    assert accuracy(capsys.readouterr().out) >= 96
+
+
+@pytest.mark.parametrize(("command", "parameters"), [("spiral", "603"), ("digits", "7,510")])
+def test_it_says_what_it_trained_how_fast_and_where_the_picture_is(command, parameters, picture, capsys):
+    assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert re.search(rf"total +{parameters}$", out, re.MULTILINE)
+    assert re.search(r"^2 epochs in \d+\.\d\d seconds, [\d,]+ steps per second$", out, re.MULTILINE)
+    assert out.endswith(f"\npicture in {picture}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_picture_is_1600_by_700_and_has_something_on_it(command, picture):
+    assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
+    pixels = matplotlib.image.imread(picture)[..., :3]
+    assert pixels.shape == (700, 1600, 3)
+    for half in (pixels[:, :700], pixels[:, 750:]):  # what was learned; the curves
+        share = (half < 0.9).any(axis=-1).mean()
+        assert 0.005 < share < 0.99
+        assert len(np.unique(half.reshape(-1, 3), axis=0)) > 30
+
+
+@pytest.mark.parametrize("extension", ["svg", "pdf", "JPG"])
+def test_the_extension_is_the_format(extension, tmp_path):
+    picture = tmp_path / f"picture.{extension}"
+    assert cli.main(["spiral", "--epochs", "1", "--output", str(picture)]) == 0
+    start = {"svg": b"<?xml", "pdf": b"%PDF", "JPG": b"\xff\xd8"}[extension]
+    assert picture.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_output_the_picture_is_named_after_the_command(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([command, "--epochs", "1"]) == 0
+    assert os.listdir() == [f"{command}.png"]
+
+
+def test_the_same_seed_gives_the_same_picture_and_another_seed_another(tmp_path):
+    pictures = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        cli.main(["spiral", "--epochs", "2", "--seed", str(seed), "--output", str(tmp_path / f"{name}.png")])
+        pictures.append((tmp_path / f"{name}.png").read_bytes())
+    assert pictures[0] == pictures[1] != pictures[2]
+
+
+def test_epochs_is_the_number_of_epochs_trained(picture, monkeypatch):
+    seen = []
+    whole = plots.spiral_picture
+    monkeypatch.setattr(plots, "spiral_picture", lambda *arguments: seen.append(arguments) or whole(*arguments))
+    cli.main(["spiral", "--epochs", "7", "--output", str(picture)])
+    ((_, history, x, _),) = seen
+    assert history.epochs == 7
+    assert x.shape == (300, 2)
+
+
+def test_digits_draws_the_held_out_images_it_gets_wrong(picture, capsys, monkeypatch):
+    seen = []
+    whole = plots.digits_picture
+    monkeypatch.setattr(plots, "digits_picture", lambda *arguments: seen.append(arguments) or whole(*arguments))
+    cli.main(["digits", "--epochs", "2", "--output", str(picture)])
+    ((history, images, labels, predictions),) = seen
+    _, (x_test, y_test) = cl.datasets.digits()
+    np.testing.assert_array_equal(images, x_test)
+    np.testing.assert_array_equal(labels, y_test)
+    assert round(100 * float((predictions == labels).mean()), 1) == accuracy(capsys.readouterr().out)
+    assert history["val_accuracy"][-1] == pytest.approx((predictions == labels).mean())
+
+
+def test_a_terminal_gets_a_bar_and_a_pipe_none(picture, capsys, monkeypatch):
+    monkeypatch.setattr("caffelite.progress.REFRESH", 0.0)
+    arguments = ["spiral", "--epochs", "3", "--output", str(picture)]
+    cli.main(arguments)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    cli.main(arguments)
+    assert "epoch 3/3: 100%" in capsys.readouterr().err
+
+
+# ---- without a picture ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_matplotlib_it_trains_and_says_that_the_picture_was_skipped(command, picture, capsys):
+    assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert accuracy(out) > 30
+    assert "picture skipped" in out.splitlines()[-1]
+    assert "pip install 'caffelite[plot]'" in out.splitlines()[-1]
+    assert not picture.exists()
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_disk_that_is_full_is_said_and_the_exit_code_is_1(picture, capsys):
+    picture.symlink_to("/dev/full")
+    assert cli.main(["spiral", "--epochs", "1", "--output", str(picture)]) == 1
+    out, err = capsys.readouterr()
+    accuracy(out)
+    assert err == f"caffelite: could not write {picture}: No space left on device\n"
+
+
+# ---- bad arguments --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", "", "nan"])
+def test_epochs_that_are_no_positive_integer_are_refused(command, value, capsys):
+    expected = f"caffelite {command}: error: argument --epochs: expected an integer, 1 or more, got {value!r}"
+    assert refusal(capsys, command, f"--epochs={value}") == expected
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize("value", ["-1", "0.5", "x", ""])
+def test_a_seed_that_is_negative_or_no_integer_is_refused(value, capsys):
+    expected = f"caffelite spiral: error: argument --seed: expected an integer, 0 or more, got {value!r}"
+    assert refusal(capsys, "spiral", f"--seed={value}") == expected
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("missing/picture.png", "there is no folder .*missing$"),
+        ("folder.png", "cannot write '.*folder.png': Is a directory$"),
+        ("n" * 300 + ".png", "cannot write .*too long$"),
+        ("picture.docx", "matplotlib cannot draw '.*picture.docx': .*not supported .*png"),
+        ("picture", "matplotlib cannot draw '.*picture': .*not supported .*png"),
+        (".png", "matplotlib cannot draw '.*.png': .*not supported .*png"),
+    ],
+)
+def test_a_picture_that_could_not_be_written_is_refused_before_training(name, reason, tmp_path, capsys):
+    (tmp_path / "folder.png").mkdir()
+    said = refusal(capsys, "digits", "--output", tmp_path / name)
+    assert re.fullmatch(f"caffelite digits: error: argument --output: {reason}.*", said)
+    assert os.listdir(tmp_path) == ["folder.png"]
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_is_not_writable_is_refused_before_training(tmp_path, capsys):
+    tmp_path.chmod(0o500)
+    assert refusal(capsys, "spiral", "--output", tmp_path / "picture.png").endswith("Permission denied")
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_refused_run_leaves_an_existing_picture_alone(picture, capsys):
+    picture.write_bytes(b"as it was")
+    refusal(capsys, "spiral", "--output", picture, "--seed", "-1")
+    assert picture.read_bytes() == b"as it was"
+
+
+@pytest.mark.parametrize("arguments", [["learn"], ["spiral", "--lr", "1"], ["spiral", "more"], ["info", "--seed", "1"]])
+def test_what_there_is_not_is_refused(arguments, capsys):
+    assert refusal(capsys, *arguments).startswith("caffelite")
+
+
+def test_no_command_prints_the_help_and_is_refused():
+    result = run()
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("usage: caffelite ")
+    assert result.stderr.endswith("\ncaffelite: error: name a command: spiral, digits or info\n")
+
+
+# ---- help, info and Ctrl-C ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["spiral", "digits", "info"]),
+        (["spiral"], ["three intertwined spirals", "--epochs", "default: 400", "default: 0", "default: spiral.png"]),
+        (["digits"], ["handwritten digits", "--epochs", "default: 40", "default: 0", "default: digits.png"]),
+        (["info"], ["instruction set"]),
+    ],
+)
+def test_help_says_what_is_trained_and_the_defaults(arguments, words, capsys):
+    with pytest.raises(SystemExit) as exit:
+        cli.main([*arguments, "--help"])
+    assert exit.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(" ".join(["usage: caffelite", *arguments]))
+    assert [word for word in words if word not in text] == []
+
+
+def test_info_prints_the_configuration(capsys):
+    cl.show_config()
+    expected = capsys.readouterr().out
+    assert cli.main(["info"]) == 0
+    assert capsys.readouterr().out == expected
+    assert run("info").stdout.splitlines()[0] == expected.splitlines()[0]
+
+
+def test_ctrl_c_ends_with_130_and_says_after_how_many_epochs(tmp_path):
+    arguments = [sys.executable, "-m", "caffelite", "spiral", "--epochs", "100000000"]
+    with subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        line = process.stdout.readline()  # it trains
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    done = int(re.match(r"epoch (\d+)/100000000 ", line)[1])
+    assert process.returncode == 130
+    said = re.fullmatch(r"caffelite: interrupted after ([\d,]+) epochs\n", err)
+    assert int(said[1].replace(",", "")) >= done
+    assert "accuracy " not in "".join(line for line in out.splitlines() if not line.startswith("epoch "))
+    assert os.listdir(tmp_path) == []
+
+
+def test_ctrl_c_while_the_picture_is_drawn_ends_with_130_too(picture, capsys, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(plots, "spiral_picture", interrupted)
+    assert cli.main(["spiral", "--epochs", "1", "--output", str(picture)]) == 130
+    assert capsys.readouterr().err == "caffelite: interrupted\n"
