@@ -21,6 +21,7 @@ from caffelite.functions import Linear, ReLU, SoftmaxLoss, matmul, mean, relu, r
 from caffelite.gradcheck import check_gradients
 from caffelite.model import History, Model
 from caffelite.optimizers import SGD, Optimizer, TrainingDiverged
+from caffelite.program import Program, capture
 from caffelite.tensor import Tensor, inference, is_training, no_grad
 from caffelite.threads import get_num_threads, set_num_threads, show_config
 
@@ -32,10 +33,12 @@ __all__ = [
     "Linear",
     "Model",
     "Optimizer",
+    "Program",
     "ReLU",
     "SoftmaxLoss",
     "Tensor",
     "TrainingDiverged",
+    "capture",
     "check_gradients",
     "datasets",
     "get_num_threads",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite.recording import in_python
 from caffelite.tensor import Tensor, as_real, mode
 
 Shape = tuple[int | None, ...]
@@ -23,7 +24,8 @@ class Function(ABC):
     parameters, and notes the copy on the resulting Tensor. So one instance can be applied any number of times.
 
     `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels alone. It is
-    said for each class anew; what is not declared so may use NumPy as it likes.
+    said for each class anew. What is not declared so may use NumPy as it likes; where a step is recorded and replayed, it
+    is called back at its place.
     """
 
     recordable = False
@@ -34,6 +36,9 @@ class Function(ABC):
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.recordable = recordable
+        for name in ("forward", "backward"):
+            if not recordable and name in cls.__dict__:
+                setattr(cls, name, in_python(cls.__dict__[name]))
 
     @abstractmethod
     def forward(self, *inputs: Any) -> np.ndarray:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 
 class InterruptsBetweenSteps:
-    """While it is entered, a Ctrl-C that arrives between `begin` and `end` takes effect at `end`.
+    """While it is entered, a Ctrl-C that arrives inside `held()` takes effect at its end.
 
     Signals reach the main thread only, so on any other thread this does nothing.
     """
 
     def __enter__(self) -> InterruptsBetweenSteps:
-        self.in_step = self.pending = False
+        self.holding = self.pending = False
         self.handler: Any = None
         if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
             self.handler = signal.signal(signal.SIGINT, self._interrupted)
@@ -25,17 +27,20 @@ class InterruptsBetweenSteps:
         if self.handler is not None:
             signal.signal(signal.SIGINT, self.handler)
 
-    def begin(self) -> None:
-        self.in_step = True
-
-    def end(self) -> None:
-        self.in_step = False
-        if self.pending:
-            self.pending = False
-            self.handler(signal.SIGINT, None)
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """A Ctrl-C that arrives inside takes effect at the end."""
+        self.holding = True
+        try:
+            yield
+        finally:
+            self.holding = False
+            if self.pending:
+                self.pending = False
+                self.handler(signal.SIGINT, None)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        if self.in_step:
+        if self.holding:
             self.pending = True
         else:
             self.handler(number, frame)

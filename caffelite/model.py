@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Sized
 from typing import Any
 
 import numpy as np
 
-from caffelite import _kernels as kernels
 from caffelite.data import DataGenerator, as_targets, positive_integer
 from caffelite.function import Function, Shape
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
+from caffelite.training import Programs, Steps
 from caffelite.tensor import FLOATS, Tensor, as_real, inference
 
 
@@ -50,7 +50,7 @@ class History(dict):
             axes.legend()
 
 
-class Model(Function):
+class Model(Function, recordable=True):
     """Functions in sequence; itself a Function, so that Models nest.
 
     Parameters
@@ -74,6 +74,7 @@ class Model(Function):
         self.functions: list[Function] = []
         self._seeded = seed is not None
         self._rng = np.random.default_rng(seed)
+        self._programs = Programs()
         for function in functions:
             self.add(function)
 
@@ -95,6 +96,10 @@ class Model(Function):
         self.functions.append(function)
         self._lay_out()
         return self
+
+    def structure(self) -> tuple:
+        """What the model consists of; a recorded step holds for one structure."""
+        return tuple([f.structure() if isinstance(f, Model) else id(f) for f in self.functions])
 
     def _lay_out(self) -> None:
         """Move the parameters into one vector, and their gradients into another."""
@@ -196,8 +201,12 @@ class Model(Function):
         for name, p in parameters.items():
             p.data = new[name]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_programs"}
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._programs = Programs()
         self._lay_out()
 
     # ---- forward and backward -----------------------------------------------------------------------------------
@@ -286,54 +295,30 @@ class Model(Function):
         history = History({name: [] for name in ["loss", *measures]})
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
+
+        def epoch_done(results: dict[str, float]) -> bool:
+            """Note an epoch's results; True if the training shall end."""
+            epoch = history.epochs
+            if validation is not None:
+                of_validation = Steps(self, loss, measures).evaluate(validation)
+                results |= {f"val_{name}": value for name, value in of_validation.items()}
+            with interrupts.held():
+                for name, value in results.items():
+                    history[name].append(value)
+            progress.epoch_done(results)
+            return any([callback(epoch, history) is True for callback in callbacks])  # noqa: C419 (all are called)
+
         steps = len(batches) if isinstance(batches, Sized) else None
         try:
             with InterruptsBetweenSteps() as interrupts, Progress(verbose, epochs, steps) as progress:
-                for epoch in range(epochs):
-                    results = self._epoch(epoch, batches, loss, optimizer, measures, interrupts, progress)
-                    if validation is not None:
-                        of_validation = self._evaluate(validation, loss, measures)
-                        results |= {f"val_{name}": value for name, value in of_validation.items()}
-                    interrupts.begin()
-                    for name, value in results.items():
-                        history[name].append(value)
-                    interrupts.end()
-                    progress.epoch_done(results)
-                    stops = [callback(epoch, history) is True for callback in callbacks]
-                    if any(stops):
-                        break
+                attended = bool(callbacks) or validation is not None
+                Steps(self, loss, measures, optimizer).train(
+                    batches, epochs, epoch_done, attended, interrupts, progress
+                )
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise
         return history
-
-    def _epoch(
-        self,
-        epoch: int,
-        batches: Iterable,
-        loss: Function,
-        optimizer: Optimizer,
-        metrics: dict[str, Metric],
-        interrupts: InterruptsBetweenSteps,
-        progress: Progress,
-    ) -> dict[str, float]:
-        means = _Means(metrics)
-        for i, (x, y) in enumerate(_converted(batches, self.dtype)):
-            interrupts.begin()
-            try:
-                optimizer.zero_grad()
-                outputs = self(x)
-                value = loss(outputs, y)
-                guard(value)
-                value.backward()
-                optimizer.step()
-            except TrainingDiverged as error:
-                raise TrainingDiverged(f"epoch {epoch + 1}, batch {i + 1}: {error}") from None
-            finally:
-                interrupts.end()
-            means.add(value.item(), outputs.data, y)
-            progress.step_done()
-        return means.result(f"in epoch {epoch + 1}")
 
     def predict(self, x: Any, *, batch_size: int = 1024) -> np.ndarray:
         """The outputs (n, …) for the rows of x (n, …), converted to the model's dtype.
@@ -345,8 +330,12 @@ class Model(Function):
         x = as_real(x, self.dtype, "predict")
         self._check_rows("x", x)
         with inference():
-            outputs = [self(x[i : i + batch_size]).data for i in range(0, len(x), batch_size)]
+            outputs = [self._outputs(x[i : i + batch_size]) for i in range(0, len(x), batch_size)]
         return np.concatenate(outputs)
+
+    def _outputs(self, x: np.ndarray) -> np.ndarray:
+        program = self._programs.find("outputs", self.structure(), x.shape)
+        return program.run(lambda x: self(x), x)
 
     def evaluate(
         self, x: Any, y: Any = None, *, loss: Function, metrics: Iterable[str | Metric] = (), batch_size: int = 1024
@@ -358,15 +347,7 @@ class Model(Function):
         self._check_loss(loss)
         measures = named(metrics)
         batches = self._batches("x", x, y, loss, batch_size=batch_size, shuffle=False)
-        return self._evaluate(batches, loss, measures)
-
-    def _evaluate(self, batches: Iterable, loss: Function, metrics: dict[str, Metric]) -> dict[str, float]:
-        means = _Means(metrics)
-        with inference():
-            for x, y in _converted(batches, self.dtype):
-                outputs = self(x)
-                means.add(loss(outputs, y).item(), outputs.data, y)
-        return means.result("to evaluate")
+        return Steps(self, loss, measures).evaluate(batches)
 
     # ---- checks -------------------------------------------------------------------------------------------------
 
@@ -430,43 +411,6 @@ class Model(Function):
                     f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "
                     "add, or freeze the parameter with requires_grad = False"
                 )
-
-
-def guard(value: Tensor) -> None:
-    """Raise TrainingDiverged unless all elements, a loss usually, are finite."""
-    if not kernels.all_finite(value.data):
-        raise TrainingDiverged(f"the loss is {value.item()}")
-
-
-class _Means:
-    """Row-weighted means of the loss and the metrics over batches."""
-
-    def __init__(self, metrics: dict[str, Metric]) -> None:
-        self.metrics = metrics
-        self.sums = dict.fromkeys(["loss", *metrics], 0.0)
-        self.rows = 0
-
-    def add(self, loss: float, outputs: np.ndarray, targets: np.ndarray) -> None:
-        self.rows += len(outputs)
-        self.sums["loss"] += loss * len(outputs)
-        for name, metric in self.metrics.items():
-            self.sums[name] += float(metric(outputs, targets)) * len(outputs)
-
-    def result(self, where: str) -> dict[str, float]:
-        if self.rows == 0:
-            raise ValueError(f"there were no batches {where}; an iterator gives its batches only once")
-        return {name: value / self.rows for name, value in self.sums.items()}
-
-
-def _converted(batches: Iterable, dtype: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for batch in batches:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise TypeError(f"expected batches (x, y), got {type(batch).__name__}")
-        x = as_real(batch[0], dtype, "a batch's x")
-        y = as_targets(batch[1], dtype)
-        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
-            raise ValueError(f"got a batch with x of shape {x.shape} and y of shape {y.shape}")
-        yield x, y
 
 
 def _split(x: Any, y: Any, share: float, rng: np.random.Generator) -> tuple[tuple, tuple]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.recording import in_python
 from caffelite.tensor import FLOATS, Tensor, as_real
 
 
@@ -76,7 +77,8 @@ class Optimizer(ABC):
         super().__init_subclass__(**options)
         cls.recordable = recordable
         if "step" in cls.__dict__:
-            cls.step = _guarded(cls.__dict__["step"])  # type: ignore[assignment, method-assign]
+            step = cls.__dict__["step"]
+            cls.step = _guarded(step if recordable else in_python(step))  # type: ignore[assignment, method-assign]
 
     @abstractmethod
     def step(self) -> None:

@@ -38,8 +38,8 @@ class Progress:
             self.bar.update(self.done - self.bar.n)
             self.bar.close()
 
-    def step_done(self) -> None:
-        self.done += 1
+    def steps_done(self, count: int) -> None:
+        self.done += count
         if self.bar_wanted:
             now = time.perf_counter()
             if now - self.looked >= REFRESH:

@@ -97,6 +97,9 @@ class Tensor:
     @property
     def data(self) -> np.ndarray:
         """The array. Assigning to it copies the values into place: same shape, real numbers."""
+        recording = kernels.recorder()
+        if recording is not None:
+            recording.note(self)
         return self._data
 
     @data.setter
@@ -104,7 +107,7 @@ class Tensor:
         values = as_real(values._data if isinstance(values, Tensor) else values, self.dtype, "Tensor.data")
         if values.shape != self.shape:
             raise ValueError(f"{self._description()}.data got values of shape {values.shape}")
-        self._data[...] = values
+        kernels.copy(values, self.data)
         self._changed()
 
     def _changed(self) -> None:
@@ -215,11 +218,20 @@ class Tensor:
     @property
     def grad(self) -> np.ndarray | None:
         """The gradient, of the Tensor's shape and dtype; None until something contributes, and after `zero_grad`."""
+        self._gradient_is_read()
         return self._gradient if self._has_gradient else None
 
     def zero_grad(self) -> None:
         """Forget the gradient. Its memory stays, and the next contribution overwrites it."""
+        recording = kernels.recorder()
+        if recording is not None:
+            recording.note(self).gradient_reset = True
         self._has_gradient = False
+
+    def _gradient_is_read(self) -> None:
+        recording = kernels.recorder()
+        if recording is not None:
+            recording.note(self).gradient_read(self)
 
     def add_grad(self, g: Any) -> None:
         """Add an array of the Tensor's shape to its gradient; ValueError for another shape."""
@@ -242,6 +254,7 @@ class Tensor:
         self._has_gradient = True
 
     def _gradient_memory(self) -> np.ndarray:
+        self._gradient_is_read()
         if self._gradient is None:
             self._gradient = np.empty(self.shape, self.dtype)
         return self._gradient
@@ -373,6 +386,8 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
         dtype = array.dtype.newbyteorder("=") if keeps else np.float32
     if np.dtype(dtype) not in FLOATS:
         raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
+    if isinstance(data, kernels.Recorded) and data.dtype in FLOATS:
+        return kernels.convert(data)
     return np.asarray(array, dtype=dtype)
 
 

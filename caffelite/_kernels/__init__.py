@@ -22,6 +22,7 @@ from caffelite._kernels.border import (
     advance,
     all_finite,
     check_labels,
+    convert,
     copy,
     divide,
     full,
@@ -45,6 +46,7 @@ from caffelite._kernels.border import (
 from caffelite._kernels.tape import (
     OPENMP,
     Kernel,
+    Epochs,
     Recorded,
     Tape,
     get_num_threads,

@@ -250,6 +250,23 @@ def copy(a, out=None):
     return elementwise("copy", COPY, a, None, out)
 
 
+def convert(cnp.ndarray a not None):
+    """y = a in the other dtype: float64 for float32, float32 for float64."""
+    cdef Call call
+    cdef int real = real_type("convert", a)
+    cdef cnp.ndarray out
+    a = contiguous(a)
+    out = output(shape_of(a), np.dtype(np.float64 if real == 0 else np.float32))
+    call.loop = loops.convert[real]
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(a)
+    call.parts = cnp.PyArray_SIZE(a)
+    call.work = call.parts
+    launch("convert", &call, 1, 0, out, a)
+    return out
+
+
 def full(shape, value, dtype):
     """An array of the given shape and dtype with every element = value."""
     return elementwise("full", COPY, value, None, output(shape, np.dtype(dtype)))

@@ -58,6 +58,7 @@ cdef struct Call:
 
 cdef struct Loops:                        # one loop for float32 [0], one for float64 [1]
     Loop elementwise[2]
+    Loop convert[2]                       # by the type converted from
     Loop matmul[2]
     Loop sum[2]
     Loop all_finite[2]

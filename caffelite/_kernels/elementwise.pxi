@@ -65,3 +65,21 @@ cdef void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
     elif op == POWER_GRAD_EXPONENT:       # d(a ** b) / db = b log a with b = a ** b, and 0 for 0 ** b, b >= 0
         for j in range(n):
             y[j * sy] = 0 if a[j * sa] == 0 and b[j * sb] <= 1 else <real> (b[j * sb] * log(a[j * sa]))
+
+
+# y = a in the other dtype, contiguous.
+#   parts    the elements
+cdef int convert_to_double(double* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const float* a = <const float*> call.operand[1].data
+    cdef Py_ssize_t i
+    for i in range(begin, end):
+        y[i] = a[i]
+    return CONTINUE
+
+
+cdef int convert_to_float(float* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const double* a = <const double*> call.operand[1].data
+    cdef Py_ssize_t i
+    for i in range(begin, end):
+        y[i] = <float> a[i]
+    return CONTINUE

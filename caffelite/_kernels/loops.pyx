@@ -31,6 +31,7 @@ include "batches.pxi"
 
 cdef Loops table
 table.elementwise = [<Loop> elementwise[float], <Loop> elementwise[double]]
+table.convert = [<Loop> convert_to_double, <Loop> convert_to_float]
 table.matmul = [<Loop> matmul[float], <Loop> matmul[double]]
 table.sum = [<Loop> sum[float], <Loop> sum[double]]
 table.all_finite = [<Loop> all_finite[float], <Loop> all_finite[double]]

@@ -226,34 +226,32 @@ cdef class Kernel:
         """Whether the call may stop a step."""
         return self.name in ("all_finite", "check_labels")
 
-    def copy(self):
-        """The same call, to be changed."""
+    def copy(self, str name=None):
+        """The same call, by another name, to be changed."""
         cdef Kernel kernel = Kernel.__new__(Kernel)
-        kernel.call, kernel.name, kernel.arrays = self.call, self.name, self.arrays
+        kernel.call, kernel.name, kernel.arrays = self.call, name or self.name, self.arrays
         kernel.reads, kernel.writes, kernel.constants = self.reads, self.writes, self.constants
         return kernel
 
-    def move(self, int operand, Py_ssize_t distance):
-        """Operand data lie `distance` bytes further on than where they were recorded."""
-        self.call.operand[operand].data += distance
+    def release(self):
+        """Let go of the arrays. Until every operand is placed again, the call must not run."""
+        self.arrays = ()
 
-    def matmul_into(self, cnp.ndarray out, cnp.ndarray mask=None):
-        """This matrix product with ReLU in its store or, with a mask, 0 stored where the mask is not above 0; into `out`."""
-        cdef Kernel kernel = self.copy()
-        kernel.call.relu = mask is None
-        kernel.name = "matmul_relu" if mask is None else "matmul_relu_grad"
-        kernel.arrays = (out, *self.arrays[1:4], mask)
-        bind_matrix(&kernel.call, 0, out)
-        if mask is not None:
-            bind_matrix(&kernel.call, 4, mask)
-            kernel.reads |= 1 << 4
-        return kernel
+    def place(self, int operand, Py_ssize_t address):
+        """Say where an operand lies."""
+        self.call.operand[operand].data = <char*> address
 
+    def lay(self, int operand, tuple strides):
+        """Say how an operand of a matmul lies: its strides in elements."""
+        self.call.operand[operand].stride[0], self.call.operand[operand].stride[1] = strides
 
-cdef void bind_matrix(Call* call, int operand, cnp.ndarray a):
-    call.operand[operand].data = <char*> cnp.PyArray_DATA(a)
-    call.operand[operand].stride[0] = cnp.PyArray_STRIDE(a, 0) // cnp.PyArray_ITEMSIZE(a)
-    call.operand[operand].stride[1] = cnp.PyArray_STRIDE(a, 1) // cnp.PyArray_ITEMSIZE(a)
+    def set_relu(self):
+        """Let a matmul store max(y, 0)."""
+        self.call.relu = True
+
+    def set_mask(self):
+        """Let a matmul have a mask, operand 4."""
+        self.reads |= 1 << 4
 
 
 # ---- replaying ---------------------------------------------------------------------------------------------------
@@ -340,3 +338,84 @@ cdef class Tape:
         if self.result(stop) is not None:
             raise FloatingPointError(f"{self.entries[self.stopped_at]!r} stopped the step")
         return best
+
+
+cdef class Epochs:
+    """Epochs of batches that are in memory: one tape for the full batches, one for a short last one.
+
+    `run` goes on from `epoch` and `batch`, which count what is done. The tapes find their batch through `cursor`; `x`, `y`
+    and `order` are contiguous, `sums` has a row for each epoch. `shuffle` is the recorded kernel that brings `order` into
+    the next epoch's, or None.
+    """
+    cdef public Tape full, last
+    cdef public Py_ssize_t epoch, batch
+    cdef readonly Py_ssize_t batches, full_batches
+    cdef bint begun
+    cdef int64_t* cursor
+    cdef int64_t[5] here                  # the cursor's contents, of which others with the same tapes may have their own
+    cdef Kernel shuffle
+    cdef Py_ssize_t sums_address, sums_stride
+    cdef tuple arrays
+
+    def __init__(self, cnp.ndarray x not None, cnp.ndarray y not None, cnp.ndarray order not None, Kernel shuffle,
+                 cnp.ndarray sums not None, cnp.ndarray cursor not None, Py_ssize_t batches, Py_ssize_t full_batches):
+        self.arrays = (x, y, order, sums, cursor)
+        self.cursor = <int64_t*> cnp.PyArray_DATA(cursor)
+        self.here = [<int64_t> cnp.PyArray_DATA(x), <int64_t> cnp.PyArray_DATA(y), <int64_t> cnp.PyArray_DATA(order), 0, 0]
+        self.shuffle = shuffle
+        self.sums_address = <Py_ssize_t> cnp.PyArray_DATA(sums)
+        self.sums_stride = cnp.PyArray_STRIDE(sums, 0)
+        self.batches, self.full_batches = batches, full_batches
+        self.epoch = self.batch = 0
+        self.begun = True                 # `order` is that of the first epoch
+
+    cdef void begin_batch(self) noexcept nogil:
+        """Point the cursor at the batch that is due, in a new order if the epoch is new."""
+        cdef int i
+        if self.batch == 0 and not self.begun:
+            if self.shuffle is not None:
+                run(&self.shuffle.call)
+            self.here[3] = 0
+            self.begun = True
+        self.here[4] = self.sums_address + self.epoch * self.sums_stride
+        for i in range(5):
+            self.cursor[i] = self.here[i]
+
+    cdef void end_batch(self) noexcept nogil:
+        self.here[3] = self.cursor[3]
+        self.batch += 1
+        if self.batch == self.batches:
+            self.batch = 0
+            self.epoch += 1
+            self.begun = False
+
+    def by_hand(self, step):
+        """Do the batch that is due by calling `step()`, which finds it through the cursor."""
+        self.begin_batch()
+        step()
+        self.end_batch()
+
+    def run(self, Py_ssize_t epochs, double seconds):
+        """Go on until so many epochs are done, or for so many seconds, or to a batch that has no tape yet.
+
+        Returns None, or the entry of a tape that wanted the step to stop: that batch is due again.
+        """
+        cdef double end = seconds_now() + seconds
+        cdef Tape tape = None
+        cdef int stop = CONTINUE
+        cdef Py_ssize_t until
+        while self.epoch < epochs and stop == CONTINUE and seconds_now() < end:
+            tape = self.full if self.batch < self.full_batches else self.last
+            until = self.full_batches if self.batch < self.full_batches else self.batches
+            if tape is None:
+                break
+            with nogil:
+                while True:
+                    self.begin_batch()
+                    stop = tape.run_all()
+                    if stop != CONTINUE:
+                        break
+                    self.end_batch()
+                    if self.batch % until == 0 or seconds_now() >= end:
+                        break
+        return None if tape is None else tape.result(stop)

@@ -56,7 +56,8 @@ class SoftmaxLoss(Function, recordable=True):
     def backward(self, dy: Any = 1.0) -> np.ndarray:
         if self.probabilities is None:
             raise RuntimeError("SoftmaxLoss.backward without a forward that succeeded")
-        dy = np.asarray(dy, dtype=self.probabilities.dtype)
+        if not isinstance(dy, np.ndarray):
+            dy = kernels.full((), dy, self.probabilities.dtype)
         return kernels.softmax_loss_grad(self.probabilities, self.labels, dy)
 
 

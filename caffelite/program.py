@@ -1,0 +1,495 @@
+"""Program: a step recorded once, replayed without Python.
+
+Recording runs the step as it is and notes every kernel call with the arrays it was bound to (`recording.py`). What comes
+out is a list of calls whose operands are places in memory: a buffer, an offset, strides. A few passes tidy the list:
+
+    drop_unread       calls whose results nobody reads, such as the gradient of the data
+    fuse_relu         ReLU into the matrix product before it, its gradient's mask into the one before that
+    place_temporaries what only the step itself can see, next to each other in one block of memory
+
+and the replay is a loop over the calls (`_kernels.tape`). Every pass leaves every bit of the result as it is.
+
+The reasoning rests on one distinction. A buffer is *temporary* if the step writes it before it reads it and nobody else can
+see it once the recording is over, which weak references tell. All else, parameters, gradients, results, constants, stays
+where it lies, and is read and written there.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.recording import PythonCall, Recording
+from caffelite.tensor import Tensor
+
+ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
+
+
+# ---- the recorded step ----------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that a recorded step works on: an array that owns it, or, for a temporary, just its size."""
+
+    owner: Callable[[], np.ndarray | None]  # a weak reference, until it is known who else holds the array
+    address: int
+    nbytes: int
+    written: int = 0  # bytes that were written before anything was read
+    read_first: str = ""  # the kernel that read it before it was all written
+    ever_written: bool = False
+    temporary: bool = False
+
+
+@dataclass
+class Operand:
+    """Where an operand of a call lies, and what it is."""
+
+    buffer: Buffer
+    offset: int  # bytes
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]  # bytes
+    dtype: np.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.itemsize * int(np.prod(self.shape))
+
+    def same_place(self, other: Operand) -> bool:
+        return (self.buffer, self.offset, self.shape, self.strides) == (
+            other.buffer,
+            other.offset,
+            other.shape,
+            other.strides,
+        )
+
+
+@dataclass
+class Call:
+    """A recorded kernel with its operands, output first; None where it has none."""
+
+    kernel: kernels.Kernel
+    operands: list[Operand | None]
+
+    def reads(self) -> list[Buffer]:
+        return [x.buffer for i, x in enumerate(self.operands) if x is not None and self.kernel.reads >> i & 1]
+
+    def writes(self) -> list[Buffer]:
+        return [x.buffer for i, x in enumerate(self.operands) if x is not None and self.kernel.writes >> i & 1]
+
+
+Step = list[Call | PythonCall]
+
+
+class _Buffers:
+    """The buffers of a recording, found by the arrays that own them."""
+
+    def __init__(self) -> None:
+        self.by_owner: dict[int, Buffer] = {}
+
+    def operand(self, array: np.ndarray) -> Operand:
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if id(owner) not in self.by_owner:
+            self.by_owner[id(owner)] = Buffer(weakref.ref(owner), _address(owner), owner.nbytes)
+        buffer = self.by_owner[id(owner)]
+        return Operand(buffer, _address(array) - buffer.address, array.shape, array.strides, array.dtype)
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _calls(entries: list) -> tuple[Step, list[Buffer], list[np.ndarray]]:
+    """A recording's entries as calls on buffers, and the arrays that borders made from numbers, which stay as they are.
+
+    The entries let go of their arrays, so that weak references tell who else holds them.
+    """
+    buffers, constants, step = _Buffers(), [], []
+    for entry in entries:
+        if not isinstance(entry, kernels.Kernel):
+            step.append(entry)
+            continue
+        operands: list[Operand | None] = []
+        for i, array in enumerate(entry.arrays):
+            if array is None or entry.constants >> i & 1:
+                operands.append(None)
+                if array is not None:
+                    constants.append(array)
+                continue
+            operands.append(buffers.operand(array))
+        step.append(Call(entry, operands))
+        for i, operand in enumerate(operands):
+            if operand is not None and entry.reads >> i & 1 and operand.buffer.written < operand.buffer.nbytes:
+                operand.buffer.read_first = operand.buffer.read_first or entry.name
+        for i, operand in enumerate(operands):
+            if operand is not None and entry.writes >> i & 1:
+                operand.buffer.ever_written = True
+                operand.buffer.written += operand.nbytes
+    for entry in entries:
+        if isinstance(entry, kernels.Kernel):
+            entry.release()
+    return step, list(buffers.by_owner.values()), constants
+
+
+# ---- passes: a step in, a shorter or better placed one out ----------------------------------------------------------
+
+
+def drop_unread(step: Step) -> Step:
+    """Leave out the calls that write nothing but temporaries which no later call reads."""
+    kept: Step = []
+    wanted: set[Buffer] = set()
+    for call in reversed(step):
+        if isinstance(call, Call):
+            if not call.kernel.stops and all(b.temporary and b not in wanted for b in call.writes()):
+                continue
+            wanted.update(call.reads())
+        kept.append(call)
+    return kept[::-1]
+
+
+def fuse_relu(step: Step) -> Step:
+    """Let a matrix product store max(y, 0), or zeros where a mask is not above 0, instead of a call of its own after it.
+
+    Both times the product's result has to be a temporary that only the call after it reads.
+    """
+    step = list(step)
+    for i, product in enumerate(step):
+        if not isinstance(product, Call) or product.kernel.name != "matmul" or product.kernel.reads & 1:
+            continue
+        y = product.operands[0]
+        assert y is not None
+        readers = [k for k, call in enumerate(step) if isinstance(call, Call) and y.buffer in call.reads()]
+        writers = [k for k, call in enumerate(step) if isinstance(call, Call) and y.buffer in call.writes()]
+        if not y.buffer.temporary or len(readers) != 1 or len(writers) != 1:
+            continue
+        k = readers[0]
+        relu = step[k]
+        assert isinstance(relu, Call)
+        out, x, mask = relu.operands[:3]
+        if (relu.kernel.name, mask is None) not in (("relu", True), ("relu_grad", False)):
+            continue
+        if x is None or out is None or not x.same_place(y) or not out.shape == y.shape == (mask or y).shape:
+            continue
+        # The result is written earlier than before, and the mask read: nothing in between may notice.
+        between = [call for call in step[i + 1 : k] if isinstance(call, Call)]
+        touched = [b for call in between for b in (*call.reads(), *call.writes())]
+        changed = [b for call in between for b in call.writes()]
+        calls_python = any(isinstance(call, PythonCall) for call in step[i + 1 : k])
+        if calls_python or out.buffer in touched or (mask is not None and mask.buffer in changed):
+            continue
+        step[i] = _fused(product, out, mask)
+        step[k] = Call(relu.kernel, [])  # nothing left to do
+    return [call for call in step if not isinstance(call, Call) or call.operands]
+
+
+def _fused(product: Call, out: Operand, mask: Operand | None) -> Call:
+    kernel = product.kernel.copy("matmul_relu" if mask is None else "matmul_relu_grad")
+    kernel.lay(0, tuple(s // out.dtype.itemsize for s in out.strides))
+    if mask is None:
+        kernel.set_relu()
+    else:
+        kernel.set_mask()
+        kernel.lay(4, tuple(s // mask.dtype.itemsize for s in mask.strides))
+    return Call(kernel, [out, *product.operands[1:4], mask])
+
+
+def place_temporaries(step: Step) -> np.ndarray:
+    """Give every temporary of the step an address in one block of memory, aligned, and return the block.
+
+    It is filled with NaN, so that a call that read before it wrote would be seen.
+    """
+    temporaries = _temporaries(step)
+    room = [-(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in temporaries]
+    block = np.full(sum(room) + ALIGNMENT, 0xFF, dtype=np.uint8)
+    address = -(-_address(block) // ALIGNMENT) * ALIGNMENT
+    for buffer, size in zip(temporaries, room, strict=True):
+        buffer.address = address
+        address += size
+    return block
+
+
+def scatter_temporaries(step: Step) -> list[np.ndarray]:
+    """Give every temporary memory of its own; what `place_temporaries` is compared with."""
+    blocks = []
+    for buffer in _temporaries(step):
+        blocks.append(np.full(buffer.nbytes + 1, 0xFF, dtype=np.uint8))
+        buffer.address = _address(blocks[-1])
+    return blocks
+
+
+def _temporaries(step: Step) -> list[Buffer]:
+    calls = [call for call in step if isinstance(call, Call)]
+    return list(
+        dict.fromkeys(x.buffer for call in calls for x in call.operands if x is not None and x.buffer.temporary)
+    )
+
+
+#: The passes that a Program takes, in this order; the last one places what the others have left.
+PASSES = [drop_unread, fuse_relu, place_temporaries]
+
+
+# ---- the Program ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Watched:
+    """A Tensor that the step looked at: where its array and its gradient lay, and what the step did to it."""
+
+    tensor: weakref.ref
+    data: np.ndarray
+    gradient: np.ndarray | None
+    requires_grad: bool
+    gradient_before: bool | None  # None where it made no difference
+    gradient_after: bool
+    changed: bool
+
+
+@dataclass
+class _Recorded:
+    """What a recording left, ready to be replayed."""
+
+    inputs: list[np.ndarray]
+    result: Any
+    step: Step
+    tape: kernels.Tape
+    watched: list[_Watched]
+    memory: list[Any] = field(repr=False)  # everything the calls' addresses point into
+
+
+class Program:
+    """A recorded step. Calling it with new arrays of the same shapes and dtypes replays it and returns copies of its results.
+
+    After a call, parameters, gradients and the optimizer's state are what the step itself would have left. Where it can't be
+    replayed, because a Tensor's array was moved or a gradient is there that was not (or the reverse), it is recorded anew.
+    Raises ValueError for other shapes and TypeError for other dtypes.
+
+    `print(program)` lists the kernels; `profile(replays)` says where the time goes.
+    """
+
+    def __init__(self, function: Callable[..., Any] | None = None) -> None:
+        self._function = function
+        self.used: Any = None  # what has to live as long as this Program
+        self._lock = threading.RLock()
+        self._recorded: _Recorded | None = None
+
+    def __call__(self, *arrays: Any) -> Any:
+        assert self._function is not None
+        return self.run(self._function, *arrays)
+
+    def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
+        """Replay on these arrays, or record `function` on them; returns copies of its results."""
+        arrays = tuple(map(_array, arrays))
+        with self._lock:
+            if not self.is_current():
+                self._check_like_before(arrays)
+                self.record(function, *arrays)
+            else:
+                self._check_like_before(arrays)
+                recorded = self._recorded
+                assert recorded is not None
+                for buffer, array in zip(recorded.inputs, arrays, strict=True):
+                    np.copyto(buffer, array)
+                if recorded.tape.replay() is not None:
+                    function(*[buffer.copy() for buffer in recorded.inputs])  # raises what stopped the replay
+                    raise RuntimeError("the step stopped in a replay and not when run by itself")
+                self.finish()
+            assert self._recorded is not None
+            return _copied(self._recorded.result)
+
+    def _check_like_before(self, arrays: tuple[np.ndarray, ...]) -> None:
+        if self._recorded is None:
+            return
+        expected = self._recorded.inputs
+        if len(arrays) != len(expected):
+            raise TypeError(f"the Program was recorded with {len(expected)} arrays, got {len(arrays)}")
+        for i, (array, buffer) in enumerate(zip(arrays, expected, strict=True)):
+            if array.shape != buffer.shape:
+                raise ValueError(f"argument {i} was recorded with shape {buffer.shape}, got {array.shape}")
+            if array.dtype != buffer.dtype:
+                raise TypeError(f"argument {i} was recorded with dtype {buffer.dtype}, got {array.dtype}")
+
+    def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
+        """Run `function`, really, and keep what it did."""
+        inputs = [np.array(array, order="C") for array in arrays]
+        recording = Recording()
+        with recording:
+            result = function(*[x.view(kernels.Recorded) for x in inputs])
+        self._recorded = _finished(recording, inputs, _plain(result))
+
+    def is_current(self) -> bool:
+        """Whether a replay would do what the step would: its Tensors lie where they lay."""
+        if self._recorded is None:
+            return False
+        for watched in self._recorded.watched:
+            tensor = watched.tensor()
+            if tensor is None:
+                continue
+            if tensor._data is not watched.data or tensor._gradient is not watched.gradient:
+                return False
+            if tensor._requires_grad != watched.requires_grad:
+                return False
+            if watched.gradient_before is not None and tensor._has_gradient != watched.gradient_before:
+                return False
+        return True
+
+    def finish(self) -> None:
+        """After replays, note on the Tensors what has happened to them."""
+        assert self._recorded is not None
+        for watched in self._recorded.watched:
+            tensor = watched.tensor()
+            if tensor is not None:
+                tensor._has_gradient = watched.gradient_after
+                if watched.changed:
+                    tensor._changed()
+
+    @property
+    def tape(self) -> kernels.Tape:
+        assert self._recorded is not None
+        return self._recorded.tape
+
+    @property
+    def inputs(self) -> list[np.ndarray]:
+        """The arrays that a replay takes its data from."""
+        assert self._recorded is not None
+        return self._recorded.inputs
+
+    def __len__(self) -> int:
+        return 0 if self._recorded is None else len(self._recorded.step)
+
+    def __str__(self) -> str:
+        if self._recorded is None:
+            return "Program, not recorded yet"
+        return _table(["kernel", "shapes", "FLOP", "bytes"], [_facts(call) for call in self._recorded.step])
+
+    def profile(self, replays: int = 100) -> str:
+        """A table of the time per kernel, its GFLOP/s and GB/s, and its share of the step; the fastest of so many replays.
+
+        The replays are real steps, on the data of the last one: a step that trains goes on training.
+        """
+        with self._lock:
+            if not self.is_current():
+                raise RuntimeError("nothing to profile: call the Program first")
+            assert self._recorded is not None
+            seconds = self._recorded.tape.seconds(replays)
+            self.finish()
+            total = seconds.sum()
+            rows = []
+            for call, time in zip(self._recorded.step, seconds, strict=True):
+                name, shapes, flop, size = _facts(call)
+                numbers = [float(x.replace(",", "")) if x else 0.0 for x in (flop, size)]
+                rates = [f"{x / time / 1e9:.1f}" if x else "" for x in numbers]
+                rows.append([name, shapes, f"{time * 1e6:.2f}", *rates, f"{time / total:.0%}"])
+            rows.append(["", "total", f"{total * 1e6:.2f}", "", "", ""])
+        return _table(["kernel", "shapes", "µs", "GFLOP/s", "GB/s", "share"], rows)
+
+
+def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
+    """Run `function` on the arrays, really, and record what it does as a Program.
+
+    `function` gets arrays and may return Tensors, arrays, or tuples or lists of them. It has to compute with Functions,
+    Tensors, losses, optimizers and kernels. An array made outside and kept by somebody is a constant, read at each replay.
+
+    Raises TypeError, saying what, for what can't be recorded: NumPy arithmetic on a recorded array, reading its value, or an
+    array that NumPy made inside.
+    """
+    program = Program(function)
+    program.record(function, *map(_array, example_arrays))
+    return program
+
+
+def _finished(recording: Recording, inputs: list[np.ndarray], result: Any) -> _Recorded:
+    """From a recording to something that can be replayed: find the temporaries, run the passes, place the operands."""
+    watched = [_watch(note) for note in recording.notes()]
+    entries, recording.entries = recording.entries, []
+    step, buffers, constants = _calls(entries)
+    del entries, recording
+    memory: list[Any] = [constants]
+    for buffer in buffers:
+        owner = buffer.owner()
+        if owner is not None:
+            memory.append(owner)
+            continue
+        if buffer.read_first:
+            raise TypeError(
+                f"{buffer.read_first} reads an array that NumPy made inside the recorded function; a replay would not make "
+                "it anew. Make it outside and keep it, or compute it with caffelite's Functions or kernels"
+            )
+        buffer.temporary = True
+
+    if drop_unread in PASSES:
+        step = drop_unread(step)
+    if fuse_relu in PASSES:
+        step = fuse_relu(step)
+    memory.append(place_temporaries(step) if place_temporaries in PASSES else scatter_temporaries(step))
+    for call in step:
+        if isinstance(call, Call):
+            for i, operand in enumerate(call.operands):
+                if operand is not None:
+                    call.kernel.place(i, operand.buffer.address + operand.offset)
+    tape = kernels.Tape([call.kernel if isinstance(call, Call) else call for call in step])
+    return _Recorded(inputs, result, step, tape, watched, memory)
+
+
+def _watch(note: Any) -> _Watched:
+    t = note.tensor()
+    return _Watched(
+        note.tensor,
+        t._data,
+        t._gradient,
+        t._requires_grad,
+        note.gradient_before,
+        t._has_gradient,
+        t._version[0] != note.version,
+    )
+
+
+def _array(value: Any) -> np.ndarray:
+    return np.asarray(value.data if isinstance(value, Tensor) else value)
+
+
+def _plain(result: Any) -> Any:
+    """A step's result with arrays instead of Tensors."""
+    if isinstance(result, tuple | list):
+        return type(result)(map(_plain, result))
+    return result.data if isinstance(result, Tensor) else result
+
+
+def _copied(result: Any) -> Any:
+    if isinstance(result, tuple | list):
+        return type(result)(map(_copied, result))
+    return np.array(result) if isinstance(result, np.ndarray) else result
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+def _facts(call: Call | PythonCall) -> list[str]:
+    """Name, shapes, FLOPs and bytes of a call."""
+    if isinstance(call, PythonCall):
+        shapes = [x.shape for x in call.arguments if isinstance(x, np.ndarray)]
+        return [f"Python: {call.name}", " ".join(map(_shape, shapes)), "", ""]
+    operands = [x for x in call.operands if x is not None]
+    shapes = " ".join(_shape(x.shape) for x in operands)
+    return [call.kernel.name, shapes, f"{call.kernel.work:,.0f}", f"{sum(x.nbytes for x in operands):,}"]
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape)) or "1"
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    columns = list(zip(head, *rows, strict=True))
+    width = [max(map(len, column)) for column in columns]
+    lines = [
+        "  ".join(x.ljust(w) if i < 2 else x.rjust(w) for i, (x, w) in enumerate(zip(row, width, strict=True))).rstrip()
+        for row in (head, *rows)
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
