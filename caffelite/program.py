@@ -20,7 +20,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -36,19 +36,17 @@ ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory that a recorded step works on: an array that owns it, or, for a temporary, just its size."""
+    """Memory that a recorded step works on: what one array owns."""
 
-    owner: Callable[[], np.ndarray | None]  # a weak reference, until it is known who else holds the array
+    owner: weakref.ref[np.ndarray]
     address: int
     nbytes: int
-    written: int = 0  # bytes that were written before anything was read
-    read_first: str = ""  # the kernel that read it before it was all written
-    ever_written: bool = False
+    written: int = 0  # bytes written so far
+    read_early: str = ""  # the kernel that read it before all of it was written
     temporary: bool = False
 
 
-@dataclass
-class Operand:
+class Operand(NamedTuple):
     """Where an operand of a call lies, and what it is."""
 
     buffer: Buffer
@@ -56,87 +54,62 @@ class Operand:
     shape: tuple[int, ...]
     strides: tuple[int, ...]  # bytes
     dtype: np.dtype
-
-    @property
-    def nbytes(self) -> int:
-        return self.dtype.itemsize * int(np.prod(self.shape))
-
-    def same_place(self, other: Operand) -> bool:
-        return (self.buffer, self.offset, self.shape, self.strides) == (
-            other.buffer,
-            other.offset,
-            other.shape,
-            other.strides,
-        )
+    nbytes: int
 
 
-@dataclass
 class Call:
-    """A recorded kernel with its operands, output first; None where it has none."""
+    """A recorded kernel with its operands, output first, None where it has none; and the buffers it reads and writes."""
 
-    kernel: kernels.Kernel
-    operands: list[Operand | None]
-
-    def reads(self) -> list[Buffer]:
-        return [x.buffer for i, x in enumerate(self.operands) if x is not None and self.kernel.reads >> i & 1]
-
-    def writes(self) -> list[Buffer]:
-        return [x.buffer for i, x in enumerate(self.operands) if x is not None and self.kernel.writes >> i & 1]
+    def __init__(self, kernel: kernels.Kernel, operands: list[Operand | None]) -> None:
+        self.kernel, self.operands = kernel, operands
+        self.reads = [x.buffer for i, x in enumerate(operands) if x is not None and kernel.reads >> i & 1]
+        self.writes = [x.buffer for i, x in enumerate(operands) if x is not None and kernel.writes >> i & 1]
 
 
 Step = list[Call | PythonCall]
 
 
-class _Buffers:
-    """The buffers of a recording, found by the arrays that own them."""
-
-    def __init__(self) -> None:
-        self.by_owner: dict[int, Buffer] = {}
-
-    def operand(self, array: np.ndarray) -> Operand:
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        if id(owner) not in self.by_owner:
-            self.by_owner[id(owner)] = Buffer(weakref.ref(owner), _address(owner), owner.nbytes)
-        buffer = self.by_owner[id(owner)]
-        return Operand(buffer, _address(array) - buffer.address, array.shape, array.strides, array.dtype)
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
-
-
-def _calls(entries: list) -> tuple[Step, list[Buffer], list[np.ndarray]]:
-    """A recording's entries as calls on buffers, and the arrays that borders made from numbers, which stay as they are.
+def _step(entries: list) -> tuple[Step, list[Buffer], list[np.ndarray]]:
+    """A recording's entries as calls on buffers, all these buffers, and the arrays that borders made from numbers.
 
     The entries let go of their arrays, so that weak references tell who else holds them.
     """
-    buffers, constants, step = _Buffers(), [], []
+    buffers: dict[int, Buffer] = {}
+    numbers: list[np.ndarray] = []
+    step: Step = []
     for entry in entries:
         if not isinstance(entry, kernels.Kernel):
             step.append(entry)
             continue
         operands: list[Operand | None] = []
         for i, array in enumerate(entry.arrays):
-            if array is None or entry.constants >> i & 1:
+            if array is None:
                 operands.append(None)
-                if array is not None:
-                    constants.append(array)
-                continue
-            operands.append(buffers.operand(array))
-        step.append(Call(entry, operands))
-        for i, operand in enumerate(operands):
-            if operand is not None and entry.reads >> i & 1 and operand.buffer.written < operand.buffer.nbytes:
-                operand.buffer.read_first = operand.buffer.read_first or entry.name
+            elif entry.constants >> i & 1:
+                operands.append(None)
+                numbers.append(array)
+            else:
+                owner = array
+                while isinstance(owner.base, np.ndarray):
+                    owner = owner.base
+                buffer = buffers.get(id(owner))
+                if buffer is None:
+                    buffer = Buffer(weakref.ref(owner), kernels.address(owner), owner.nbytes)
+                    buffers[id(owner)] = buffer
+                offset = kernels.address(array) - buffer.address
+                operands.append(Operand(buffer, offset, array.shape, array.strides, array.dtype, array.nbytes))
+        call = Call(entry, operands)
+        step.append(call)
+        for buffer in call.reads:
+            if buffer.written < buffer.nbytes and not buffer.read_early:
+                buffer.read_early = entry.name
         for i, operand in enumerate(operands):
             if operand is not None and entry.writes >> i & 1:
-                operand.buffer.ever_written = True
                 operand.buffer.written += operand.nbytes
-    for entry in entries:
-        if isinstance(entry, kernels.Kernel):
-            entry.release()
-    return step, list(buffers.by_owner.values()), constants
+    for call in step:
+        if isinstance(call, Call):
+            call.kernel.release()
+    return step, list(buffers.values()), numbers
 
 
 # ---- passes: a step in, a shorter or better placed one out ----------------------------------------------------------
@@ -148,46 +121,44 @@ def drop_unread(step: Step) -> Step:
     wanted: set[Buffer] = set()
     for call in reversed(step):
         if isinstance(call, Call):
-            if not call.kernel.stops and all(b.temporary and b not in wanted for b in call.writes()):
+            if not call.kernel.stops and all(b.temporary and b not in wanted for b in call.writes):
                 continue
-            wanted.update(call.reads())
+            wanted.update(call.reads)
         kept.append(call)
     return kept[::-1]
 
 
 def fuse_relu(step: Step) -> Step:
-    """Let a matrix product store max(y, 0), or zeros where a mask is not above 0, instead of a call of its own after it.
+    """Let a matrix product store max(y, 0), or 0 where a mask is not above 0, instead of a call of its own after it.
 
-    Both times the product's result has to be a temporary that only the call after it reads.
+    Both times the product's own result has to be a temporary that nobody but that call reads.
     """
-    step = list(step)
-    for i, product in enumerate(step):
-        if not isinstance(product, Call) or product.kernel.name != "matmul" or product.kernel.reads & 1:
+    fused: list[Call | PythonCall | None] = list(step)
+    users: dict[Buffer, list[int]] = {}
+    for i, call in enumerate(step):
+        for buffer in (*call.reads, *call.writes) if isinstance(call, Call) else ():
+            users.setdefault(buffer, []).append(i)
+
+    for k, relu in enumerate(step):
+        if not isinstance(relu, Call) or relu.kernel.name not in ("relu", "relu_grad"):
             continue
-        y = product.operands[0]
-        assert y is not None
-        readers = [k for k, call in enumerate(step) if isinstance(call, Call) and y.buffer in call.reads()]
-        writers = [k for k, call in enumerate(step) if isinstance(call, Call) and y.buffer in call.writes()]
-        if not y.buffer.temporary or len(readers) != 1 or len(writers) != 1:
-            continue
-        k = readers[0]
-        relu = step[k]
-        assert isinstance(relu, Call)
         out, x, mask = relu.operands[:3]
-        if (relu.kernel.name, mask is None) not in (("relu", True), ("relu_grad", False)):
+        if out is None or x is None or (mask is None) != (relu.kernel.name == "relu") or not x.buffer.temporary:
             continue
-        if x is None or out is None or not x.same_place(y) or not out.shape == y.shape == (mask or y).shape:
+        i = users[x.buffer][0]
+        product = fused[i]
+        if not isinstance(product, Call) or product.kernel.name != "matmul" or users[x.buffer] != [i, k]:
             continue
-        # The result is written earlier than before, and the mask read: nothing in between may notice.
-        between = [call for call in step[i + 1 : k] if isinstance(call, Call)]
-        touched = [b for call in between for b in (*call.reads(), *call.writes())]
-        changed = [b for call in between for b in call.writes()]
-        calls_python = any(isinstance(call, PythonCall) for call in step[i + 1 : k])
-        if calls_python or out.buffer in touched or (mask is not None and mask.buffer in changed):
+        if product.operands[0] != x or out.shape != x.shape or (mask or x).shape != x.shape:
             continue
-        step[i] = _fused(product, out, mask)
-        step[k] = Call(relu.kernel, [])  # nothing left to do
-    return [call for call in step if not isinstance(call, Call) or call.operands]
+        # What was done at k is done at i now: nobody in between may write the mask, or use the result's memory.
+        in_between = range(i + 1, k)
+        if any(isinstance(step[n], PythonCall) for n in in_between) or any(n in in_between for n in users[out.buffer]):
+            continue
+        if mask is not None and any(n in in_between and mask.buffer in step[n].writes for n in users[mask.buffer]):
+            continue
+        fused[i], fused[k] = _fused(product, out, mask), None
+    return [call for call in fused if call is not None]
 
 
 def _fused(product: Call, out: Operand, mask: Operand | None) -> Call:
@@ -209,7 +180,7 @@ def place_temporaries(step: Step) -> np.ndarray:
     temporaries = _temporaries(step)
     room = [-(-b.nbytes // ALIGNMENT) * ALIGNMENT for b in temporaries]
     block = np.full(sum(room) + ALIGNMENT, 0xFF, dtype=np.uint8)
-    address = -(-_address(block) // ALIGNMENT) * ALIGNMENT
+    address = -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
     for buffer, size in zip(temporaries, room, strict=True):
         buffer.address = address
         address += size
@@ -221,7 +192,7 @@ def scatter_temporaries(step: Step) -> list[np.ndarray]:
     blocks = []
     for buffer in _temporaries(step):
         blocks.append(np.full(buffer.nbytes + 1, 0xFF, dtype=np.uint8))
-        buffer.address = _address(blocks[-1])
+        buffer.address = kernels.address(blocks[-1])
     return blocks
 
 
@@ -321,8 +292,8 @@ class Program:
         inputs = [np.array(array, order="C") for array in arrays]
         recording = Recording()
         with recording:
-            result = function(*[x.view(kernels.Recorded) for x in inputs])
-        self._recorded = _finished(recording, inputs, _plain(result))
+            result = _plain(function(*[x.view(kernels.Recorded) for x in inputs]))
+        self._recorded = _finished(recording, inputs, result)
 
     def is_current(self) -> bool:
         """Whether a replay would do what the step would: its Tensors lie where they lay."""
@@ -409,17 +380,17 @@ def _finished(recording: Recording, inputs: list[np.ndarray], result: Any) -> _R
     """From a recording to something that can be replayed: find the temporaries, run the passes, place the operands."""
     watched = [_watch(note) for note in recording.notes()]
     entries, recording.entries = recording.entries, []
-    step, buffers, constants = _calls(entries)
+    step, buffers, numbers = _step(entries)
     del entries, recording
-    memory: list[Any] = [constants]
+    memory: list[Any] = [numbers]
     for buffer in buffers:
         owner = buffer.owner()
         if owner is not None:
             memory.append(owner)
             continue
-        if buffer.read_first:
+        if buffer.read_early:
             raise TypeError(
-                f"{buffer.read_first} reads an array that NumPy made inside the recorded function; a replay would not make "
+                f"{buffer.read_early} reads an array that NumPy made inside the recorded function; a replay would not make "
                 "it anew. Make it outside and keep it, or compute it with caffelite's Functions or kernels"
             )
         buffer.temporary = True

@@ -122,7 +122,7 @@ class Tensor:
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
         if value and self.function is None and not self._owns_data:
-            self._data = np.array(self._data, order="C")
+            self._data = kernels.copy(self._data)
             self._version = [0]
             self._owns_data = True
         self._requires_grad = bool(value)

@@ -119,7 +119,7 @@ class Steps:
             sums = np.zeros(2 + len(self.metrics))
             for i, (x, y) in enumerate(converted(batches, self.model.dtype)):
                 with interrupts.held(), self.programs.in_use:
-                    self.cursor[4] = sums.__array_interface__["data"][0]
+                    self.cursor[4] = kernels.address(sums)
                     self._checked(lambda x=x, y=y: self._replay(x, y), epoch, i)
                 progress.steps_done(1)
             if epoch_done(self._means(sums, f"in epoch {epoch + 1}")):
@@ -164,7 +164,7 @@ class Steps:
         sums = np.zeros(2 + len(self.metrics))
         for x, y in converted(batches, self.model.dtype):
             with self.programs.in_use:
-                self.cursor[4] = sums.__array_interface__["data"][0]
+                self.cursor[4] = kernels.address(sums)
                 self._replay(x, y)
         return self._means(sums, "to evaluate")
 

@@ -49,6 +49,7 @@ from caffelite._kernels.tape import (
     Epochs,
     Recorded,
     Tape,
+    address,
     get_num_threads,
     recorder,
     set_num_threads,

@@ -114,6 +114,11 @@ cdef int launch(str name, Call* call, int writes, int constants, y, a=None, b=No
     return stop
 
 
+def address(cnp.ndarray array not None):
+    """Where the array's first element lies in memory."""
+    return <Py_ssize_t> cnp.PyArray_DATA(array)
+
+
 # ---- recording ---------------------------------------------------------------------------------------------------
 
 def recorder():

@@ -1,0 +1,502 @@
+"""Programs: a replay is the step itself, to the bit, whatever the passes did to it; and what can't be recorded is refused."""
+
+import gc
+import itertools
+import threading
+import weakref
+
+import numpy as np
+import pytest
+from test_functions import FAMILIES, every_function
+
+import caffelite as cl
+from caffelite import _kernels as kernels
+from caffelite import program as programs
+
+ALL_PASSES = [programs.drop_unread, programs.fuse_relu, programs.place_temporaries]
+COMBINATIONS = [list(some) for n in range(4) for some in itertools.combinations(ALL_PASSES, n)]
+
+
+@pytest.fixture(params=COMBINATIONS, ids=lambda passes: "+".join(p.__name__ for p in passes) or "no pass")
+def passes(request, monkeypatch):
+    """Every combination of passes."""
+    monkeypatch.setattr(programs, "PASSES", request.param)
+
+
+def small_net(dtype=np.float32, seed=0):
+    return cl.Model([cl.Linear(3, 8), cl.ReLU(), cl.Linear(8, 8), cl.ReLU(), cl.Linear(8, 4)], seed=seed, dtype=dtype)
+
+
+def batch(seed, dtype=np.float32, rows=6):
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((rows, 3)).astype(dtype), rng.integers(0, 4, rows)
+
+
+def training_step(model, optimizer, loss=None):
+    loss = loss or cl.SoftmaxLoss()
+
+    def step(x, y):
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        return value
+
+    return step
+
+
+def state(model, optimizer):
+    arrays = [*model.state_dict().values(), *[p.grad for p in model.parameters()]]
+    return [a.tobytes() for a in arrays] + [np.asarray(v).tobytes() for v in optimizer.state_dict().values()]
+
+
+class Doubled(cl.Optimizer):
+    """A user's, in NumPy, with a state of its own."""
+
+    def __init__(self, parameters, lr):
+        super().__init__(parameters, lr)
+        self.steps = 0
+
+    def step(self):
+        self.steps += 1
+        for p in self.parameters:
+            if p.grad is not None:
+                p.data = p.data - 2 * self.lr * p.grad / self.steps
+
+
+class Swish(cl.Function):
+    """A user's, in NumPy."""
+
+    def forward(self, x):
+        self.x, self.s = x, 1 / (1 + np.exp(-x))
+        return x * self.s
+
+    def backward(self, dy):
+        return dy * (self.s + self.x * self.s * (1 - self.s))
+
+
+class Scale(cl.Function):
+    """A user's, in NumPy, with a parameter."""
+
+    def __init__(self):
+        self.factor = cl.Tensor(np.float32(1.5), requires_grad=True)
+
+    def parameters(self):
+        return [self.factor]
+
+    def forward(self, x):
+        self.x = x
+        return x * self.factor.data
+
+    def backward(self, dy):
+        self.factor.add_grad((dy * self.x).sum())
+        return dy * self.factor.data
+
+
+# ---- replay is the step, to the bit -----------------------------------------------------------------------------------
+
+
+@every_function
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda dtype: dtype.__name__)
+def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes):
+    family = FAMILIES[function]
+    for arguments in family.listed:
+        case = family.build(*arguments)
+        applied = case.function(dtype)
+
+        def forward_and_backward(*arrays, applied=applied):
+            inputs = [cl.Tensor(a) if a.dtype.kind == "f" else a for a in arrays]
+            for x in inputs:
+                if isinstance(x, cl.Tensor):
+                    x.requires_grad = True
+            for p in applied.parameters():
+                p.zero_grad()
+            y = applied(*inputs)
+            y.backward(kernels.full(y.shape, 0.5, y.dtype))
+            return [y, *[x.grad for x in inputs if isinstance(x, cl.Tensor)], *[p.grad for p in applied.parameters()]]
+
+        program = cl.capture(forward_and_backward, *case.inputs(dtype, seed=0))
+        for seed in (1, 2):
+            fresh = case.inputs(dtype, seed)
+            replayed = program(*fresh)
+            eager = forward_and_backward(*fresh)
+            for r, e in zip(replayed, eager, strict=True):
+                if e is not None:
+                    assert r.tobytes() == np.asarray(e.data if isinstance(e, cl.Tensor) else e).tobytes()
+
+
+OPTIMIZERS = {
+    "SGD": lambda p: cl.SGD(p, lr=0.1),
+    "momentum": lambda p: cl.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-2),
+    "Nesterov": lambda p: cl.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "a user's": lambda p: Doubled(p, 0.1),
+}
+
+
+@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda dtype: dtype.__name__)
+def test_every_optimizer_replays_to_the_bit_and_leaves_the_state_of_eager_code(make, dtype, passes):
+    replayed, eager = small_net(dtype), small_net(dtype)
+    optimizers = make(replayed.parameters()), make(eager.parameters())
+    program = cl.capture(training_step(replayed, optimizers[0]), *batch(0, dtype))
+    step = training_step(eager, optimizers[1])
+    step(*batch(0, dtype))
+    for seed in range(1, 5):
+        assert program(*batch(seed, dtype)).tobytes() == step(*batch(seed, dtype)).data.tobytes()
+        assert state(replayed, optimizers[0]) == state(eager, optimizers[1])
+
+
+def test_every_optimizer_of_the_package_has_a_case():
+    assert {type(make([cl.Tensor(1.0)])) for make in OPTIMIZERS.values()} >= set(
+        value for value in vars(cl).values() if isinstance(value, type) and issubclass(value, cl.Optimizer)
+    ) - {cl.Optimizer}
+
+
+@pytest.mark.parametrize("function", [Swish, Scale])
+def test_a_users_function_is_called_back_at_its_place(function, passes):
+    def make():
+        model = cl.Model([cl.Linear(3, 8), cl.ReLU(), function(), cl.Linear(8, 4)], seed=0)
+        return model, cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    (replayed, first), (eager, second) = make(), make()
+    program = cl.capture(training_step(replayed, first), *batch(0))
+    step = training_step(eager, second)
+    step(*batch(0))
+    for seed in range(1, 4):
+        assert program(*batch(seed)).tobytes() == step(*batch(seed)).data.tobytes()
+        assert state(replayed, first) == state(eager, second)
+    assert f"Python: {function.__name__}.forward" in str(program)
+    assert f"Python: {function.__name__}.backward" in str(program)
+
+
+def test_a_textbook_loop_by_hand_can_be_captured(passes):
+    replayed, eager = small_net(), small_net()
+    loss = cl.SoftmaxLoss()
+
+    def by_hand(model, optimizer):
+        def step(x, y):
+            optimizer.zero_grad()
+            h = x
+            for function in model.functions:
+                h = function.forward(h)
+            value = loss.forward(h, y)
+            d = loss.backward()
+            for function in reversed(model.functions):
+                d = function.backward(d)
+            optimizer.step()
+            return value
+
+        return step
+
+    optimizers = [cl.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (replayed, eager)]
+    program, step = cl.capture(by_hand(replayed, optimizers[0]), *batch(0)), by_hand(eager, optimizers[1])
+    step(*batch(0))
+    for seed in range(1, 4):
+        assert program(*batch(seed)) == step(*batch(seed))
+        assert state(replayed, optimizers[0]) == state(eager, optimizers[1])
+
+
+def test_gradients_that_add_up_over_calls_are_recorded_with_and_without_a_gradient_before(passes):
+    w = cl.Tensor([1.0, 2.0], requires_grad=True)
+    program = cl.capture(lambda x: (w * x).sum().backward(), np.array([1, 10], np.float32))
+    for n in (2, 3, 4):
+        program(np.array([1, 10], np.float32))
+        assert w.grad.tolist() == [n, 10 * n]
+    w.zero_grad()
+    program(np.array([5, 5], np.float32))
+    assert w.grad.tolist() == [5, 5]
+
+
+# ---- what the passes do -----------------------------------------------------------------------------------------------
+
+
+def test_the_passes_drop_the_gradient_of_the_data_and_fuse_relu():
+    model = small_net()
+    program = cl.capture(training_step(model, cl.SGD(model.parameters(), lr=0.1)), *batch(0))
+    names = [line.split()[0] for line in str(program).splitlines()[2:]]
+    assert names.count("matmul_relu") == names.count("matmul_relu_grad") == 2
+    assert "relu" not in names
+    assert "relu_grad" not in names
+    # Three products forward, three for weights, two for activations, none for the data.
+    assert sum(name.startswith("matmul") for name in names) == 8
+
+
+def test_relu_is_not_fused_where_somebody_else_sees_the_product(passes):
+    linear, kept = cl.Linear(3, 4), []
+
+    def step(x):
+        h = linear.forward(x)
+        kept[:] = [h]
+        return kernels.relu(h)
+
+    program = cl.capture(step, batch(0)[0])
+    x = batch(1)[0]
+    y = program(x)
+    h = kept[0].copy()
+    assert h.tobytes() == linear.forward(x).tobytes()
+    assert y.tobytes() == kernels.relu(h).tobytes()
+
+
+def test_temporaries_lie_aligned_in_one_block():
+    model = small_net()
+    program = cl.capture(lambda x: model(x), batch(0)[0])
+    temporaries = programs._temporaries(program._recorded.step)
+    assert len(temporaries) == 2  # the hidden layers; the result is seen from outside
+    assert all(buffer.address % programs.ALIGNMENT == 0 for buffer in temporaries)
+
+
+def test_a_pass_that_forgets_a_write_is_seen_as_nan(monkeypatch):
+    """The block of temporaries holds NaN before the first replay."""
+    model = small_net()
+    monkeypatch.setattr(programs, "fuse_relu", lambda step: step[1:])
+    monkeypatch.setattr(programs, "PASSES", [programs.fuse_relu, programs.place_temporaries])
+    program = cl.capture(lambda x: model(x), batch(0)[0])
+    assert np.isnan(program(batch(1)[0])).all()
+
+
+# ---- what changes between steps ---------------------------------------------------------------------------------------
+
+
+def test_a_learning_rate_set_later_takes_effect():
+    model = small_net()
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    program = cl.capture(training_step(model, optimizer), *batch(0))
+    before = model.state_dict()
+    optimizer.lr = 0.0
+    program(*batch(1))
+    assert all((before[name] == values).all() for name, values in model.state_dict().items())
+
+
+@pytest.mark.parametrize("change", ["assign", "load", "initialize", "add", "freeze"])
+def test_a_program_never_answers_with_old_parameters(change):
+    model, other = small_net(), small_net(seed=1)
+    program = cl.capture(lambda x: model(x), batch(0)[0])
+    x = batch(1)[0]
+    program(x)
+    if change == "assign":
+        model.parameters()[0].data = np.ones((3, 8))
+    elif change == "load":
+        model.load_state_dict(other.state_dict())
+    elif change == "initialize":
+        model.initialize(7)
+    elif change == "add":
+        model.add(cl.Linear(4, 2))
+    else:
+        model.parameters()[0].requires_grad = False
+    assert program(x).tobytes() == model.forward(x).tobytes()
+    assert model.predict(x).tobytes() == model.forward(x).tobytes()
+
+
+def test_a_frozen_parameter_stays_in_later_fits():
+    model = small_net()
+    optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = batch(0, rows=40)
+    options = {"loss": cl.SoftmaxLoss(), "optimizer": optimizer, "verbose": 0}
+    model.fit(x, y, **options)
+    frozen = model.parameters()[0]
+    frozen.requires_grad = False
+    before = frozen.data.copy()
+    model.fit(x, y, epochs=3, **options)
+    assert (frozen.data == before).all()
+
+
+def test_a_constant_kept_outside_is_read_at_each_replay():
+    shift = np.zeros(3, np.float32)
+    program = cl.capture(lambda x: kernels.add(x, shift), np.zeros(3, np.float32))
+    shift[:] = 7
+    assert program(np.ones(3, np.float32)).tolist() == [8, 8, 8]
+
+
+def test_versions_move_on_with_replays():
+    model = small_net()
+    program = cl.capture(training_step(model, cl.SGD(model.parameters(), lr=0.1)), *batch(0))
+    x, y = batch(1)
+    value = cl.SoftmaxLoss()(model(x), y)
+    program(x, y)
+    with pytest.raises(RuntimeError, match="changed since its forward"):
+        value.backward()
+
+
+# ---- what can't be recorded -------------------------------------------------------------------------------------------
+
+
+def computes_in_numpy(self, x):
+    return np.maximum(x, 0)
+
+
+def reads_a_value(self, x):
+    return kernels.multiply(x, x[0, 0].item())
+
+
+def asks_for_the_sum(self, x):
+    return kernels.multiply(x, x.sum())
+
+
+def escapes(self, x):
+    return kernels.multiply(x, np.asarray(x) + 1)
+
+
+def copies(self, x):
+    return kernels.relu(x.copy())
+
+
+def makes_zeros(self, x):
+    return kernels.add(x, np.zeros(x.shape, x.dtype))
+
+
+def converts(self, x):
+    return kernels.relu(x.astype(np.float32))
+
+
+def assigns(self, x):
+    y = kernels.copy(x)
+    y[0] = 1
+    return y
+
+
+@pytest.mark.parametrize(
+    "forward", [computes_in_numpy, reads_a_value, asks_for_the_sum, escapes, copies, makes_zeros, converts, assigns]
+)
+def test_a_function_that_computes_outside_kernels_is_refused(forward):
+    members = {"forward": forward, "backward": lambda self, dy: dy}
+    false = type("False_", (cl.Function,), members, recordable=True)
+    with pytest.raises(TypeError, match=r"recorded"):
+        cl.capture(lambda x: false()(x), batch(0)[0])
+    assert kernels.recorder() is None
+    honest = type("Honest", (cl.Function,), members)
+    program = cl.capture(lambda x: honest()(x), batch(0)[0])
+    x = batch(1)[0]
+    assert program(x).tobytes() == np.asarray(forward(None, x)).tobytes()
+
+
+def test_an_optimizer_that_rebinds_its_state_is_refused():
+    class Rebinding(cl.Optimizer, recordable=True):
+        def __init__(self, parameters):
+            super().__init__(parameters, lr=0.1)
+            self.velocity = [np.zeros(p.shape, p.dtype) for p in self.parameters]
+
+        def step(self):
+            for i, p in enumerate(self.parameters):
+                self.velocity[i] = kernels.add(kernels.multiply(self.velocity[i], 0.9), p.grad)
+                kernels.subtract(p.data, self.velocity[i], p.data)
+
+    model = small_net()
+    with pytest.raises(TypeError, match="NumPy made inside"):
+        cl.capture(training_step(model, Rebinding(model.parameters())), *batch(0))
+
+
+def test_a_recorded_array_is_an_ordinary_one_after_the_recording():
+    loss = cl.SoftmaxLoss()
+    x, y = batch(0, rows=5)
+    cl.capture(lambda x, y: loss.forward(kernels.matmul(x, x.T), y), x, y)
+    assert loss.probabilities.sum() == pytest.approx(5, rel=1e-5)
+    assert float(loss.probabilities[0, 0]) >= 0
+
+
+def test_other_shapes_dtypes_and_counts_are_refused():
+    program = cl.capture(lambda x: kernels.relu(x), np.zeros((2, 3), np.float32))
+    with pytest.raises(ValueError, match=r"\(2, 3\).*\(3, 2\)"):
+        program(np.zeros((3, 2), np.float32))
+    with pytest.raises(TypeError, match=r"float32.*float64"):
+        program(np.zeros((2, 3)))
+    with pytest.raises(TypeError, match="1 arrays, got 2"):
+        program(np.zeros((2, 3), np.float32), np.zeros(1))
+
+
+# ---- checks stay ------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_that_stops_raises_what_eager_code_raises_and_writes_nothing():
+    model = small_net()
+    optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    program = cl.capture(training_step(model, optimizer), *batch(0))
+    before = [p.data.tobytes() for p in model.parameters()]
+    x, y = batch(1)
+    y[4] = 9
+    with pytest.raises(ValueError, match="label 9 in row 4"):
+        program(x, y)
+    x, y = batch(1)
+    x[2] = np.nan
+    with pytest.raises(cl.TrainingDiverged):
+        program(x, y)
+    assert before == [p.data.tobytes() for p in model.parameters()]
+    assert np.isfinite(program(*batch(1)))
+
+
+def test_an_exception_in_a_users_function_comes_through_a_replay():
+    class Fails(cl.Function):
+        def forward(self, x):
+            if x[0, 0] > 100:
+                raise KeyError("over 100")
+            return x
+
+        def backward(self, dy):
+            return dy
+
+    program = cl.capture(lambda x: Fails()(x), batch(0)[0])
+    with pytest.raises(KeyError, match="over 100"):
+        program(batch(0)[0] + 1000)
+    assert program(batch(1)[0]).tobytes() == batch(1)[0].tobytes()
+
+
+# ---- threads and memory -----------------------------------------------------------------------------------------------
+
+
+def test_another_threads_kernels_never_enter_a_recording():
+    stop = threading.Event()
+    ones = np.ones(4, np.float32)
+
+    def busy():
+        while not stop.is_set():
+            kernels.negative(ones)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        model = small_net()
+        for _ in range(20):
+            assert "negative" not in str(cl.capture(lambda x: model(x), batch(0)[0]))
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_a_program_is_replayed_by_many_threads_at_once():
+    model = small_net()
+    program = cl.capture(lambda x: model(x), batch(0)[0])
+    wrong = []
+
+    def work(seed):
+        x = batch(seed)[0]
+        expected = model.forward(x).tobytes()
+        wrong.extend(1 for _ in range(200) if program(x).tobytes() != expected)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_trained_model_is_freed_with_its_programs_without_the_garbage_collector():
+    gc.disable()
+    try:
+        model = small_net()
+        x, y = batch(0, rows=40)
+        model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), epochs=2, verbose=0)
+        model.predict(x)
+        gone = weakref.ref(model.parameters()[0])
+        del model
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_profile_lists_every_kernel_with_its_share():
+    model = small_net()
+    program = cl.capture(lambda x: model(x), batch(0)[0])
+    table = program.profile(replays=3)
+    assert len(table.splitlines()) == len(program) + 3
+    assert "share" in table
+    assert len(program) == 3
