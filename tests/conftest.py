@@ -1,0 +1,39 @@
+"""What several test files share."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+
+
+def classifier(*sizes, seed=0, dtype=np.float32):
+    """A Model of Linear layers of these sizes, with ReLU between them."""
+    model = cl.Model(seed=seed, dtype=dtype)
+    for i, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
+        if i > 0:
+            model.add(cl.ReLU())
+        model.add(cl.Linear(inputs, outputs))
+    return model
+
+
+def train(model, x, y=None, *, lr=0.1, momentum=0.9, **options):
+    """`model.fit` with the usual loss and optimizer, unless others are given."""
+    options = {"loss": cl.SoftmaxLoss(), "verbose": 0, **options}
+    if "optimizer" not in options:
+        options["optimizer"] = cl.SGD(model.parameters(), lr=lr, momentum=momentum)
+    return model.fit(x, y, **options)
+
+
+def bits(model):
+    """The bytes of all parameters."""
+    return b"".join(p.data.tobytes() for p in model.parameters())
+
+
+@pytest.fixture
+def threads_restored():
+    """Puts the number of threads back after the test."""
+    before = cl.get_num_threads()
+    yield
+    cl.set_num_threads(before)

@@ -1,0 +1,152 @@
+"""DataGenerator: every pass is one epoch of fresh batches."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+
+
+def rows(generator):
+    """The first column of an epoch's rows, in order."""
+    return [int(row[0]) for batch in generator for row in (batch[0] if isinstance(batch, tuple) else batch)]
+
+
+def numbered(n):
+    """x (n, 2) and y (n,) that both tell the row."""
+    return np.column_stack([np.arange(n), np.arange(n)]).astype(np.float32), np.arange(n)
+
+
+def test_an_epoch_has_every_row_once_with_its_target():
+    x, y = numbered(10)
+    batches = list(cl.DataGenerator(x, y, batch_size=3, seed=0))
+    assert [len(batch_x) for batch_x, _ in batches] == [3, 3, 3, 1]
+    for batch_x, batch_y in batches:
+        assert (batch_x[:, 0] == batch_y).all()
+    assert sorted(itertools.chain(*[batch_y for _, batch_y in batches])) == list(range(10))
+
+
+@pytest.mark.parametrize(("n", "size", "drop_last", "batches"), [(10, 3, False, 4), (10, 3, True, 3), (9, 3, True, 3)])
+def test_the_length_is_the_number_of_batches(n, size, drop_last, batches):
+    generator = cl.DataGenerator(*numbered(n), batch_size=size, drop_last=drop_last)
+    assert len(generator) == len(list(generator)) == batches
+
+
+def test_drop_last_leaves_out_only_the_short_batch():
+    generator = cl.DataGenerator(*numbered(10), batch_size=4, shuffle=False, drop_last=True)
+    assert rows(generator) == list(range(8))
+
+
+def test_without_shuffle_rows_come_in_their_order_each_epoch():
+    generator = cl.DataGenerator(*numbered(7), batch_size=3, shuffle=False)
+    assert rows(generator) == rows(generator) == list(range(7))
+
+
+def test_each_epoch_is_shuffled_anew():
+    generator = cl.DataGenerator(*numbered(50), batch_size=8, seed=0)
+    epochs = [rows(generator) for _ in range(5)]
+    assert all(sorted(epoch) == list(range(50)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in [*epochs, range(50)]}) == 6
+
+
+def test_every_order_is_as_likely_as_any_other():
+    generator = cl.DataGenerator(*numbered(4), batch_size=4, seed=0)
+    counts = Counter(tuple(rows(generator)) for _ in range(2400))
+    assert len(counts) == 24
+    assert 60 < min(counts.values()) <= max(counts.values()) < 140  # 100 expected, four standard deviations
+
+
+def test_the_same_seed_gives_the_same_orders():
+    def orders(seed):
+        generator = cl.DataGenerator(*numbered(30), seed=seed)
+        return [rows(generator) for _ in range(3)]
+
+    assert orders(5) == orders(5) == orders(np.random.default_rng(5))
+    assert orders(5) != orders(6)
+    assert orders(None) != orders(None)
+
+
+def test_leaving_early_and_starting_again_starts_an_epoch():
+    generator = cl.DataGenerator(*numbered(20), batch_size=6, seed=0)
+    for _ in generator:
+        break
+    assert sorted(rows(generator)) == list(range(20))
+
+
+def test_two_passes_at_once_do_not_disturb_each_other():
+    generator = cl.DataGenerator(*numbered(12), batch_size=4, seed=0)
+    pairs = list(zip(generator, generator, strict=True))
+    for i in range(2):
+        assert sorted(int(row) for pair in pairs for row in pair[i][1]) == list(range(12))
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_are_fresh_arrays(shuffle):
+    x, y = numbered(8)
+    generator = cl.DataGenerator(x, y, batch_size=8, shuffle=shuffle, seed=0)
+    for batch_x, batch_y in generator:
+        batch_x[...], batch_y[...] = -1, -1
+    assert (x == numbered(8)[0]).all()
+    assert (y == numbered(8)[1]).all()
+    assert sorted(rows(generator)) == list(range(8))
+
+
+def test_without_y_batches_are_arrays_of_x():
+    batches = list(cl.DataGenerator(numbered(5)[0], batch_size=2, shuffle=False))
+    assert [batch.shape for batch in batches] == [(2, 2), (2, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "f2", "i8", "u1", "?", "c16", "U3", "M8[s]", ">f4", "i4,f8"])
+def test_rows_of_any_dtype_without_objects_come_as_they_are(dtype):
+    x = np.zeros(6, dtype) if "," in dtype else np.arange(6).astype(dtype)
+    got = np.concatenate(list(cl.DataGenerator(x, batch_size=4, shuffle=False)))
+    assert got.dtype.newbyteorder("=") == x.dtype.newbyteorder("=")
+    assert (got == x).all()
+
+
+def test_lists_and_arrays_of_many_axes_are_rows_too():
+    assert rows(cl.DataGenerator([[3, 0], [4, 0], [5, 0]], shuffle=False)) == [3, 4, 5]
+    images = np.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    (batch,) = cl.DataGenerator(images, shuffle=False)
+    assert (batch == images).all()
+
+
+def test_strided_rows_come_as_their_plain_copy():
+    x = np.arange(60.0).reshape(10, 6)
+    for odd in (x[::-2, ::3], np.asfortranarray(x), np.broadcast_to(x[:1], (4, 6))):
+        assert (np.concatenate(list(cl.DataGenerator(odd, batch_size=3, shuffle=False))) == odd).all()
+
+
+@pytest.mark.parametrize("x", [np.zeros((0, 2)), [], 3.0, np.zeros(())])
+def test_no_rows_raise_value_error(x):
+    with pytest.raises(ValueError, match="no rows"):
+        cl.DataGenerator(x)
+
+
+def test_x_and_y_of_different_lengths_raise_value_error_naming_both_shapes():
+    with pytest.raises(ValueError, match=r"\(5, 2\).*\(4,\)"):
+        cl.DataGenerator(numbered(5)[0], np.arange(4))
+
+
+def test_python_objects_raise_type_error():
+    with pytest.raises(TypeError, match="objects"):
+        cl.DataGenerator(np.array([None, 1, "a"]))
+
+
+@pytest.mark.parametrize(
+    ("size", "error"), [(0, ValueError), (-3, ValueError), (2.0, TypeError), ("2", TypeError), (True, TypeError)]
+)
+def test_a_batch_size_that_is_no_positive_integer_raises(size, error):
+    with pytest.raises(error, match="batch_size"):
+        cl.DataGenerator(*numbered(5), batch_size=size)
+
+
+def test_drop_last_that_would_leave_nothing_raises_value_error():
+    with pytest.raises(ValueError, match="drop_last"):
+        cl.DataGenerator(*numbered(5), batch_size=6, drop_last=True)
+
+
+def test_a_batch_may_be_larger_than_the_data():
+    assert rows(cl.DataGenerator(*numbered(5), batch_size=2**40, shuffle=False)) == list(range(5))

@@ -1,0 +1,953 @@
+"""The kernels: values, orders of summation, layouts, recordings, instruction sets."""
+
+import itertools
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_array, plain_copy, widened
+
+import caffelite as cl
+from caffelite import _kernels as kernels
+
+DTYPES = [np.float32, np.float64]
+both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
+quick = settings(deadline=None, max_examples=60, derandomize=True)
+
+
+def uniform(*shape, dtype=np.float32, seed=0):
+    return np.asarray(np.random.default_rng(seed).uniform(-1, 1, shape)).astype(dtype)
+
+
+def run_python(program, **environment):
+    """Run a program of its own; its output if it succeeds."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program)],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+# ---- matrix product ----
+
+
+def random_view(rng, rows, columns, dtype):
+    """A matrix with strides of its own: transposed, with steps, reversed, or with one row or column repeated."""
+    steps = rng.integers(1, 4, 2)
+    larger = rng.uniform(-1, 1, (rows * steps[0], columns * steps[1])).astype(dtype)
+    if rng.random() < 0.5:
+        larger = np.asfortranarray(larger)
+    view = larger[:: steps[0], :: steps[1]][:: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
+    if rng.random() < 0.2:
+        view = np.broadcast_to(view[:1] if rng.random() < 0.5 else view[:, :1], (rows, columns))
+    return view
+
+
+@both_dtypes
+@quick
+@given(st.tuples(*[st.integers(0, 70)] * 3), st.booleans(), st.integers(0, 2**32))
+def test_a_product_of_strided_matrices_is_the_judges(dtype, sizes, with_bias, seed):
+    (m, n, k), rng = sizes, np.random.default_rng(seed)
+    a, b = random_view(rng, m, k, dtype), random_view(rng, k, n, dtype)
+    bias = rng.uniform(-1, 1, n).astype(dtype) if with_bias else None
+    truth, _ = reference.linear(widened(a), widened(b), None if bias is None else widened(bias))
+    y = kernels.matmul(a, b, bias=bias)
+    assert_close(y, truth, dtype, scale=np.abs(widened(a)) @ np.abs(widened(b)))
+    assert_same_bits(y, kernels.matmul(plain_copy(a), plain_copy(b), bias=bias))
+
+
+@both_dtypes
+@pytest.mark.parametrize("m", [1, 5, 6, 8, 97, 193])
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (8, 255), (16, 256), (17, 257), (48, 300), (481, 600), (961, 3)])
+def test_a_product_across_the_edges_of_blocks_is_the_judges(m, n, k, dtype):
+    a, b = uniform(m, k, dtype=dtype), uniform(k, n, dtype=dtype, seed=1)
+    truth = reference.matmul_of_matrices(a, b)
+    assert_close(kernels.matmul(a, b), truth, dtype, scale=np.abs(widened(a)) @ np.abs(widened(b)))
+
+
+# The blocks of K end at 256: on both sides of it the order of a sum must not depend on anything else.
+depths = pytest.mark.parametrize("k", [0, 1, 7, 256, 257, 600])
+
+
+@both_dtypes
+@depths
+def test_a_row_alone_equals_the_row_among_others(k, dtype):
+    a, b, bias = uniform(100, k, dtype=dtype), uniform(k, 50, dtype=dtype, seed=1), uniform(50, dtype=dtype)
+    y = kernels.matmul(a, b, bias=bias)
+    for rows in [slice(0, 1), slice(99, 100), slice(41, 42), slice(3, 10), slice(50, 100)]:
+        assert_same_bits(kernels.matmul(a[rows], b, bias=bias), y[rows])
+
+
+@both_dtypes
+@depths
+def test_strides_of_operands_and_output_do_not_change_a_bit(k, dtype):
+    a, b = uniform(30, k, dtype=dtype), uniform(k, 50, dtype=dtype, seed=1)
+    y = kernels.matmul(a, b)
+    for layout_a, layout_b in itertools.product(LAYOUTS, LAYOUTS):
+        if reference.zero_strided not in (layout_a, layout_b):
+            assert_same_bits(kernels.matmul(layout_a(a), layout_b(b)), y)
+    for layout in (reference.fortran_ordered, reference.strided, reference.negatively_strided):
+        out = layout(np.full_like(y, np.nan))
+        assert kernels.matmul(a, b, out) is out
+        assert_same_bits(out, y)
+
+
+@both_dtypes
+@depths
+def test_accumulating_adds_what_overwriting_writes(k, dtype):
+    a, b, bias = uniform(30, k, dtype=dtype), uniform(k, 50, dtype=dtype, seed=1), uniform(50, dtype=dtype)
+    y, before = kernels.matmul(a, b, bias=bias), uniform(30, 50, dtype=dtype, seed=2)
+    out = before.copy()
+    assert kernels.matmul(a, b, out, bias=bias, accumulate=True) is out
+    assert_same_bits(out, before + y)
+    out = np.zeros_like(y)
+    kernels.matmul(a, b, out, bias=bias, accumulate=True)
+    np.testing.assert_array_equal(out, y)
+
+
+@both_dtypes
+@depths
+def test_a_bias_is_added_to_the_finished_sum(k, dtype):
+    a, b, bias = uniform(30, k, dtype=dtype), uniform(k, 50, dtype=dtype, seed=1), uniform(50, dtype=dtype)
+    assert_same_bits(kernels.matmul(a, b, bias=bias), kernels.matmul(a, b) + bias)
+    assert_same_bits(kernels.matmul(a, b, bias=reference.strided(bias)), kernels.matmul(a, b, bias=bias))
+
+
+def test_a_product_overwrites_what_its_output_held():
+    out = np.full((30, 50), np.nan, np.float32)
+    kernels.matmul(uniform(30, 600), uniform(600, 50), out)
+    assert np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("k", [30, 600])
+@pytest.mark.parametrize("operand", [0, 1])
+def test_a_product_into_one_of_its_operands_is_right_or_refused(operand, k):
+    operands = [uniform(k, k, dtype=np.float64), uniform(k, k, dtype=np.float64, seed=1)]
+    expected = kernels.matmul(*operands)
+    try:
+        kernels.matmul(*operands, operands[operand])
+    except ValueError:
+        return
+    assert_same_bits(operands[operand], expected)
+
+
+def test_a_sum_of_no_products_is_0_or_the_bias():
+    empty, bias = np.empty((3, 0)), np.array([1.0, 2.0])
+    assert_same_bits(kernels.matmul(empty, np.empty((0, 2))), np.zeros((3, 2)))
+    assert_same_bits(kernels.matmul(empty, np.empty((0, 2)), bias=bias), np.tile(bias, (3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "named"),
+    [
+        ({"a": (2, 3), "b": (2, 3)}, ["(2, 3)"]),
+        ({"a": (3,), "b": (3, 2)}, ["(3,)", "(3, 2)"]),
+        ({"a": (2, 3), "b": (3,)}, ["(2, 3)", "(3,)"]),
+        ({"a": (1, 2, 3), "b": (3, 4)}, ["(1, 2, 3)", "(3, 4)"]),
+        ({"a": (2, 3), "b": (3, 4), "bias": (3,)}, ["(3,)", "(4,)"]),
+        ({"a": (2, 3), "b": (3, 4), "bias": (1, 4)}, ["(1, 4)", "(4,)"]),
+        ({"a": (2, 3), "b": (3, 4), "out": (4, 2)}, ["(4, 2)", "(2, 4)"]),
+        ({"a": (2, 3), "b": (3, 4), "out": (2, 4, 1)}, ["(2, 4, 1)", "(2, 4)"]),
+    ],
+)
+def test_matrices_that_dont_fit_raise_with_both_shapes(shapes, named):
+    with pytest.raises(ValueError, match="matmul") as raised:
+        kernels.matmul(**{name: np.ones(shape) for name, shape in shapes.items()})
+    assert all(shape in str(raised.value) for shape in named)
+
+
+# ---- sums ----
+
+
+def every_axis(ndim):
+    return [None, *[axes for count in range(ndim + 1) for axes in itertools.combinations(range(ndim), count)]]
+
+
+@both_dtypes
+@pytest.mark.parametrize("keepdims", [False, True])
+@pytest.mark.parametrize("shape", [(), (7,), (70, 3), (3, 70), (2, 3, 4, 5), (1, 3, 1, 2), (2, 0, 3)])
+def test_sums_over_all_combinations_of_axes_are_the_judges(shape, keepdims, dtype):
+    a = uniform(*shape, dtype=dtype)
+    for axis in every_axis(len(shape)):
+        truth, _ = reference.sum(widened(a), axis, keepdims)
+        y = kernels.sum(a, axis, keepdims)
+        assert_close(y, truth, dtype)
+        assert_close(kernels.sum(a, axis, keepdims, scale=-0.25), -0.25 * truth, dtype)
+        for layout in LAYOUTS:
+            odd = layout(a)
+            assert_same_bits(kernels.sum(odd, axis, keepdims), kernels.sum(plain_copy(odd), axis, keepdims))
+
+
+def test_axes_may_be_negative_and_in_any_order():
+    a = uniform(2, 3, 4, 5)
+    assert_same_bits(kernels.sum(a, -1), kernels.sum(a, 3))
+    assert_same_bits(kernels.sum(a, (2, -4)), kernels.sum(a, (0, 2)))
+
+
+@both_dtypes
+@pytest.mark.parametrize("axis", [0, 1, 2, (0, 2), None])
+def test_an_accumulated_sum_adds_what_an_overwriting_one_writes(axis, dtype):
+    a = uniform(20, 30, 100, dtype=dtype)
+    y = kernels.sum(a, axis)
+    before = uniform(*y.shape, dtype=dtype, seed=1)
+    out = before.copy()
+    assert kernels.sum(a, axis, out=out, accumulate=True) is out
+    assert_same_bits(out, np.asarray(before + y))
+    kernels.sum(a, axis, out=out)
+    assert_same_bits(out, y)
+
+
+def test_a_sum_of_a_million_float32_is_as_good_as_its_elements():
+    a = np.full(1_000_000, 0.1, np.float32)
+    assert kernels.sum(a) == np.float32(widened(a).sum())
+    assert (kernels.sum(a.reshape(-1, 2), 0) == np.float32(widened(a).sum() / 2)).all()
+
+
+def test_a_rows_sum_does_not_depend_on_the_rows_beside_it():
+    a = uniform(50, 1000)
+    assert_same_bits(kernels.sum(a[7:8], 1), kernels.sum(a, 1)[7:8])
+
+
+@pytest.mark.parametrize("axis", [2, -3, (0, 0), (1, -1)])
+def test_axes_that_do_not_exist_or_come_twice_raise(axis):
+    with pytest.raises(ValueError, match=r"sum|axis"):
+        kernels.sum(uniform(2, 3), axis)
+
+
+@pytest.mark.parametrize("axis", [1.0, "0", [0]])
+def test_axes_are_integers(axis):
+    with pytest.raises(TypeError):
+        kernels.sum(uniform(2, 3), axis)
+
+
+# ---- elementwise ----
+
+BINARY = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide}
+UNARY = {"copy": np.positive, "negative": np.negative, "relu": lambda a: np.maximum(a, 0)}
+
+
+@both_dtypes
+@pytest.mark.parametrize("name", [*BINARY, *UNARY])
+def test_elementwise_kernels_take_more_axes_than_a_call_has(name, dtype):
+    """Transposed and repeated axes cannot be merged, and a call has four."""
+    shape = (2, 3, 2, 3, 2, 3, 2)
+    a = uniform(*shape, dtype=dtype).transpose(6, 4, 2, 0, 5, 3, 1)
+    b = uniform(2, 1, 2, 1, 3, 1, 3, dtype=dtype, seed=1)[..., ::-1]
+    arguments = (a, b) if name in BINARY else (a,)
+    expected = (BINARY | UNARY)[name](*arguments)
+    kernel = getattr(kernels, name)
+    assert_same_bits(kernel(*arguments), expected)
+    out = np.full(shape, np.nan, dtype).transpose(0, 2, 4, 6, 1, 3, 5)
+    assert kernel(*arguments, out) is out
+    assert_same_bits(out, expected)
+
+
+@both_dtypes
+@pytest.mark.parametrize("name", BINARY)
+@quick
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_elementwise_kernels_broadcast_as_numpy_does(name, dtype, data, seed):
+    ndim, rng = data.draw(st.integers(0, 6)), np.random.default_rng(seed)
+    shape = rng.integers(1, 4, ndim)
+    operands = []
+    for _ in range(2):
+        own = np.where(rng.random(ndim) < 0.3, 1, shape)[rng.integers(0, ndim + 1) :]
+        array = rng.uniform(0.5, 2, own[::-1]).astype(dtype).transpose()
+        operands.append(array[(..., *[slice(None, None, rng.choice([-1, 1])) for _ in own])])
+    assert_same_bits(getattr(kernels, name)(*operands), np.asarray(BINARY[name](*operands)))
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_a_number_takes_the_arrays_dtype(name):
+    a = uniform(3) + 2
+    for number in (3, 3.5, np.float64(3.5), np.int8(3), True):
+        like = np.float32(number)
+        assert_same_bits(getattr(kernels, name)(a, number), BINARY[name](a, like))
+        assert_same_bits(getattr(kernels, name)(number, a), BINARY[name](like, a))
+
+
+def test_kernels_may_write_into_their_own_operand():
+    a, b = uniform(5, 7), uniform(5, 7, seed=1)
+    expected = a + b
+    kernels.add(a, b, a)
+    assert_same_bits(a, expected)
+
+
+@pytest.mark.parametrize("shapes", [((2, 3), (3, 2)), ((2,), (3,)), ((2, 3), (2,))])
+def test_shapes_that_dont_broadcast_raise_with_both(shapes):
+    with pytest.raises(ValueError, match="add") as raised:
+        kernels.add(*map(np.ones, shapes))
+    assert all(str(shape) in str(raised.value) for shape in shapes)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (1, 2, 3), (1, 3), ()])
+def test_an_output_that_the_operands_dont_fill_raises(shape):
+    a = np.ones((2, 3)) if shape != (1, 2, 3) else np.ones((2, 1, 2, 3))
+    with pytest.raises(ValueError, match="add") as raised:
+        kernels.add(a, a, np.ones(shape))
+    assert str(shape) in str(raised.value)
+
+
+@pytest.mark.parametrize("layout", [reference.read_only, reference.unaligned, reference.byte_swapped])
+@pytest.mark.parametrize("name", ["add", "matmul", "sum"])
+def test_an_output_that_cannot_be_written_as_it_lies_raises(name, layout):
+    out = layout(np.ones((2, 2), np.float32))
+    before = plain_copy(out)
+    arguments = {"add": (out, out), "matmul": (out, out), "sum": (np.ones((2, 2, 3), np.float32), 2)}[name]
+    with pytest.raises(ValueError, match="out"):
+        getattr(kernels, name)(*arguments, out=out)
+    assert_same_bits(out, before)
+
+
+def test_full_repeats_a_value():
+    assert_same_bits(kernels.full((2, 3), 0.1, np.float32), np.full((2, 3), 0.1, np.float32))
+    assert_same_bits(kernels.full((), 2, np.float64), np.array(2.0))
+
+
+# ---- softmax loss, finiteness, updates ----
+
+
+@both_dtypes
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (64, 10), (3, 1000)])
+def test_softmax_loss_and_its_gradient_are_the_judges(shape, dtype):
+    scores, labels = 5 * uniform(*shape, dtype=dtype), np.random.default_rng(0).integers(0, shape[1], shape[0])
+    value, p = kernels.softmax_loss(scores, labels)
+    truth, backward = reference.softmax_loss(scores, labels)
+    assert_close(value, truth, dtype)
+    assert_close(p, reference.softmax(scores), dtype)
+    gradient = kernels.softmax_loss_grad(p, labels, np.array(0.3, dtype))
+    assert_close(gradient, backward(np.float64(np.array(0.3, dtype)))[0], dtype)
+
+
+@pytest.mark.parametrize("bad", [-1, 3, 10, 2**62, -(2**63)])
+def test_check_labels_finds_the_first_bad_row(bad):
+    labels = np.array([0, 1, 2, bad, 0, bad])
+    assert kernels.check_labels(labels, 3) == 3
+    assert kernels.check_labels(labels[:3], 3) == -1
+    assert kernels.check_labels(labels[3:][::-1], 3) == 0
+    assert kernels.check_labels(labels[:0], 3) == -1
+
+
+@both_dtypes
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_all_finite_finds_one_bad_element_anywhere(bad, dtype):
+    for n in (1, 31, 32, 33, 100):
+        a = np.full(n, np.finfo(dtype).max)
+        assert kernels.all_finite(a)
+        for i in range(n):
+            a[i], kept = bad, a[i]
+            assert not kernels.all_finite(a)
+            assert not kernels.all_finite(a[::-1])
+            a[i] = kept
+    assert kernels.all_finite(np.empty(0, dtype))
+
+
+@both_dtypes
+@pytest.mark.parametrize(
+    "hyper", [(0.1, 0, 0, 0), (0.1, 0, 0.01, 0), (0.1, 0.9, 0, 0), (0.1, 0.9, 0.01, 0), (0.1, 0.9, 0.01, 1)]
+)
+def test_steps_of_sgd_are_the_judges(hyper, dtype):
+    for n in (0, 1, 67):
+        w, v = uniform(n, dtype=dtype), np.zeros(n, dtype) if hyper[1] else None
+        true_w, true_v = widened(w), np.zeros(n)
+        for step in range(5):
+            g = uniform(n, dtype=dtype, seed=step)
+            kernels.sgd(w, g, v, np.array(hyper, np.float64))
+            true_w, true_v = reference.sgd(true_w, g, true_v, *hyper)
+        assert_close(w, true_w, dtype)
+        if v is not None:
+            assert_close(v, true_v, dtype)
+
+
+def test_sgd_takes_contiguous_vectors_of_one_size():
+    w, hyper = np.ones(6), np.array([0.1, 0.9, 0, 0])
+    for g in (np.ones(5), np.ones((6, 1)), np.ones(12)[::2]):
+        with pytest.raises(ValueError, match="sgd"):
+            kernels.sgd(w, g, np.zeros(6), hyper)
+        with pytest.raises(ValueError, match="sgd"):
+            kernels.sgd(w, np.ones(6), g, hyper)
+    with pytest.raises(ValueError, match="sgd"):
+        kernels.sgd(reference.read_only(w), np.ones(6), None, hyper)
+    with pytest.raises(ValueError, match="sgd"):
+        kernels.sgd(w, np.ones(6), None, hyper[:3])
+    assert (w == 1).all()
+
+
+# ---- batches ----
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 100, 10_000])
+def test_shuffling_permutes(n):
+    order, state = np.arange(n), np.arange(1, 5, dtype=np.uint64)
+    kernels.shuffle(order, state)
+    assert sorted(order) == list(range(n))
+    assert n < 100 or (order != np.arange(n)).mean() > 0.9
+
+
+def test_the_same_state_gives_the_same_order_and_moves_on():
+    orders = []
+    for _ in range(2):
+        order, state = np.arange(50), np.arange(1, 5, dtype=np.uint64)
+        kernels.shuffle(order, state)
+        first = order.copy()
+        kernels.shuffle(order, state)
+        assert (order != first).any()
+        orders.append(order)
+    assert_same_bits(*orders)
+
+
+def test_all_orders_are_equally_likely():
+    counts, state = {}, np.random.default_rng(0).integers(0, 2**64, 4, np.uint64)
+    for _ in range(24_000):
+        order = np.arange(4)
+        kernels.shuffle(order, state)
+        key = order.tobytes()
+        counts[key] = counts.get(key, 0) + 1
+    assert len(counts) == 24
+    chi_square = sum((count - 1000) ** 2 / 1000 for count in counts.values())
+    assert 7.5 < chi_square < 49.7  # the middle 99.8 % for 23 degrees of freedom
+
+
+def test_a_row_comes_to_every_place_equally_often():
+    counts, state = np.zeros((37, 37)), np.random.default_rng(1).integers(0, 2**64, 4, np.uint64)
+    for _ in range(3700):
+        order = np.arange(37)
+        kernels.shuffle(order, state)
+        counts[order, np.arange(37)] += 1
+    chi_square = ((counts - 100) ** 2 / 100).sum()
+    assert 1140 < chi_square < 1458  # the middle 99.8 % for 36² degrees of freedom
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool", "complex128", ">f4", "S5", "i1,f8"])
+@pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 5), (7, 0)])
+def test_take_copies_rows_of_any_dtype(dtype, shape):
+    rows, order = odd_array(dtype, shape), np.array([6, 0, 0, 3])
+    rows.view(np.uint8)[...] = np.random.default_rng(0).integers(0, 2, rows.view(np.uint8).shape)
+    taken = kernels.take(rows, order)
+    assert taken.dtype == rows.dtype
+    assert taken.tobytes() == rows[order].tobytes()
+    if rows.dtype.isnative:
+        out = np.empty_like(taken)
+        assert kernels.take(rows, reference.unaligned(order), out) is out
+        assert out.tobytes() == taken.tobytes()
+    assert kernels.take(rows, order[:0]).shape == (0, *shape[1:])
+
+
+@pytest.mark.parametrize("bad", [-1, 7, 2**62, -(2**63)])
+def test_take_refuses_rows_that_are_not_there(bad):
+    out = np.full((3, 2), 5.0)
+    with pytest.raises(IndexError, match=f"{bad} at 1.* 7 rows"):
+        kernels.take(np.ones((7, 2)), np.array([0, bad, 3]), out)
+    assert (out == 5).all()
+
+
+# ---- dtypes and layouts ----
+
+FLOAT_KERNELS = {
+    "add": lambda a: kernels.add(a, a),
+    "subtract": lambda a: kernels.subtract(a, a),
+    "multiply": lambda a: kernels.multiply(a, a),
+    "divide": lambda a: kernels.divide(a, a),
+    "power": lambda a: kernels.power(a, a),
+    "power_grad_base": lambda a: kernels.power_grad_base(a, a),
+    "power_grad_exponent": lambda a: kernels.power_grad_exponent(a, a),
+    "copy": lambda a: kernels.copy(a),
+    "negative": lambda a: kernels.negative(a),
+    "relu": lambda a: kernels.relu(a),
+    "relu_grad": lambda a: kernels.relu_grad(a, a),
+    "matmul": lambda a: kernels.matmul(a, a),
+    "sum": lambda a: kernels.sum(a, 0),
+    "all_finite": lambda a: kernels.all_finite(a),
+    "softmax_loss": lambda a: kernels.softmax_loss(a, np.array([0, 1, 1]))[1],
+    "softmax_loss_grad": lambda a: kernels.softmax_loss_grad(a, np.array([0, 1, 1]), a[0, :1]),
+}
+
+
+@pytest.mark.parametrize("name", FLOAT_KERNELS)
+@pytest.mark.parametrize("dtype", ODD_DTYPES)
+def test_kernels_compute_in_float32_or_float64_only(name, dtype):
+    a = odd_array(dtype, (3, 3))
+    native = np.dtype(dtype).newbyteorder("=")
+    if native in DTYPES:
+        assert_same_bits(FLOAT_KERNELS[name](a), FLOAT_KERNELS[name](a.astype(native)))
+    else:
+        with pytest.raises(TypeError, match=name):
+            FLOAT_KERNELS[name](a)
+
+
+@pytest.mark.parametrize("name", FLOAT_KERNELS)
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@both_dtypes
+def test_kernels_give_the_plain_copys_bits(name, layout, dtype):
+    odd = layout(uniform(3, 3, dtype=dtype) + 2)
+    before = plain_copy(odd)
+    assert_same_bits(FLOAT_KERNELS[name](odd), FLOAT_KERNELS[name](before))
+    assert_same_bits(odd, before)
+
+
+def test_float32_and_float64_do_not_mix():
+    a, b = np.ones((3, 3), np.float32), np.ones((3, 3))
+    mixtures = {
+        "add": lambda: kernels.add(a, b),
+        "add to": lambda: kernels.add(a, a, b),
+        "relu to": lambda: kernels.relu(a, b),
+        "matmul": lambda: kernels.matmul(a, b),
+        "matmul bias": lambda: kernels.matmul(a, a, bias=b[0]),
+        "matmul to": lambda: kernels.matmul(a, a, b),
+        "sum to": lambda: kernels.sum(a, 0, out=b[0]),
+        "softmax_loss_grad": lambda: kernels.softmax_loss_grad(a, np.array([0, 1, 1]), np.array(1.0)),
+        "sgd": lambda: kernels.sgd(a[0], b[0], None, np.zeros(4)),
+        "sgd velocity": lambda: kernels.sgd(a[0], a[0], b[0], np.zeros(4)),
+    }
+    for name, mixture in mixtures.items():
+        with pytest.raises(TypeError, match=name.split()[0]) as raised:
+            mixture()
+        assert "float32" in str(raised.value)
+        assert "float64" in str(raised.value)
+
+
+def test_other_arguments_of_a_wrong_dtype_are_type_errors():
+    order, state, rows = np.arange(3), np.ones(4, np.uint64), np.ones((3, 2))
+    wrong = {
+        "softmax_loss": lambda: kernels.softmax_loss(rows, order.astype(np.int32)),
+        "check_labels": lambda: kernels.check_labels(order.astype(np.float64), 3),
+        "shuffle": lambda: kernels.shuffle(order.astype(np.int32), state),
+        "shuffle state": lambda: kernels.shuffle(order, state.astype(np.int64)),
+        "take": lambda: kernels.take(rows, order.astype(np.float64)),
+        "take objects": lambda: kernels.take(rows.astype(object), order),
+        "take to": lambda: kernels.take(rows, order, np.ones((3, 2), np.float32)),
+        "sgd": lambda: kernels.sgd(rows[0], rows[0], None, np.zeros(4, np.float32)),
+    }
+    for name, call in wrong.items():
+        with pytest.raises(TypeError, match=name.split()[0]):
+            call()
+
+
+@pytest.mark.parametrize("name", FLOAT_KERNELS)
+def test_kernels_take_arrays_only(name):
+    with pytest.raises(TypeError):
+        FLOAT_KERNELS[name]([[1.0, 2.0, 3.0]] * 3)
+
+
+def test_sizes_that_cannot_be_are_errors():
+    one = np.ones(1, np.float32)
+    for call in [
+        lambda: kernels.matmul(np.broadcast_to(one, (2**40, 1)), np.broadcast_to(one, (1, 2**40))),
+        lambda: kernels.add(np.broadcast_to(one, (2**40, 1)), np.broadcast_to(one, (1, 2**40))),
+        lambda: kernels.relu(np.broadcast_to(one, (2**60,))),
+        lambda: kernels.sum(np.broadcast_to(one, (2**60,))),
+    ]:
+        with pytest.raises((ValueError, MemoryError)):
+            call()
+
+
+# ---- threads ----
+
+
+@pytest.mark.usefixtures("threads_restored")
+@both_dtypes
+def test_every_number_of_threads_gives_the_same_bits(dtype):
+    a, b, long = uniform(300, 600, dtype=dtype), uniform(600, 130, dtype=dtype), uniform(1000, 1001, dtype=dtype)
+    labels, hyper = np.arange(1000) % 1001, np.array([0.1, 0.9, 0.01, 0.0])
+
+    def everything():
+        w, v, out = long.ravel().copy(), np.zeros(long.size, dtype), np.ones((300, 130), dtype)
+        kernels.sgd(w, w.copy(), v, hyper)
+        kernels.matmul(a, b, out, accumulate=True)
+        loss, p = kernels.softmax_loss(long, labels)
+        products = [kernels.matmul(a, b), kernels.matmul(b.T, a.T), out]
+        sums = [kernels.sum(long, axis) for axis in (0, 1, None)]
+        others = [kernels.add(long, long[0]), kernels.add(long.T, long.T), kernels.relu(long), kernels.power(long, 3)]
+        return [w, v, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
+
+    cl.set_num_threads(1)
+    expected = everything()
+    for n in (2, 3, 8):
+        cl.set_num_threads(n)
+        for array, same in zip(everything(), expected, strict=True):
+            assert_same_bits(array, same)
+
+
+# ---- recordings ----
+
+LABELS = np.array([2, 0, 1, 1])
+
+# Arguments that recordings are made with; the same kernel then runs again on other values in the same memory.
+RECORDED = {
+    "add": (uniform(4, 5), uniform(5)),
+    "subtract": (uniform(4, 5), uniform(4, 1)),
+    "multiply": (uniform(4, 5), uniform(4, 5)[::-1]),
+    "divide": (uniform(4, 5), uniform(4, 5)),
+    "power": (uniform(4, 5) + 2, uniform(4, 5)),
+    "power_grad_base": (uniform(4, 5) + 2, uniform(4, 5)),
+    "power_grad_exponent": (uniform(4, 5) + 2, uniform(4, 5) + 2),
+    "copy": (uniform(2, 3, 2, 3, 2, 3).transpose(5, 3, 1, 4, 2, 0),),
+    "negative": (uniform(4, 5).T,),
+    "relu": (uniform(600, 1000),),
+    "relu_grad": (uniform(4, 5), uniform(4, 5)),
+    "matmul": (uniform(40, 30).T, uniform(40, 50)),
+    "sum": (uniform(4, 5, 6), (0, 2)),
+    "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
+    "softmax_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32)),
+    "sgd": (uniform(10), uniform(10), uniform(10), np.array([0.1, 0.9, 0.01, 0])),
+    "shuffle": (np.arange(20), np.arange(1, 5, dtype=np.uint64)),
+    "take": (uniform(4, 3), LABELS),
+    "all_finite": (uniform(40),),
+    "check_labels": (LABELS, 3),
+}
+NOT_RECORDED = {"full", "get_num_threads", "set_num_threads", "Kernel", "Recording"}
+
+
+def new_values(argument, seed):
+    """Other values of the same shape, in the same memory layout."""
+    if not isinstance(argument, np.ndarray):
+        return argument
+    rng, fresh = np.random.default_rng(seed), np.empty_like(argument)
+    if argument.dtype.kind == "f":
+        fresh[...] = rng.uniform(0.1, 1, argument.shape)
+    else:
+        fresh[...] = rng.permutation(argument)
+    return fresh
+
+
+def copied(arguments):
+    return [np.copy(a, order="K") if isinstance(a, np.ndarray) else a for a in arguments]
+
+
+def arrays_of(result):
+    return [np.asarray(array) for array in (result if isinstance(result, tuple) else (result,)) if array is not None]
+
+
+def test_every_kernel_is_tried_in_a_recording():
+    compiled = {name for name, value in vars(kernels).items() if getattr(value, "__module__", "").endswith(".border")}
+    assert compiled - NOT_RECORDED == set(RECORDED)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
+    kernel, arguments = getattr(kernels, name), copied(RECORDED[name])
+    with kernels.Recording() as recording:
+        result = kernel(*arguments)
+    assert recording
+    for seed in (1, 2):
+        fresh = [new_values(a, seed) for a in arguments]
+        for argument, values in zip(arguments, fresh, strict=True):
+            if isinstance(argument, np.ndarray):
+                argument[...] = values
+        for array in arrays_of(result):
+            if array.ndim > 0:
+                array.fill(-77)
+        assert [recorded.run() for recorded in recording] == [0] * len(recording)
+        expected = kernel(*fresh)
+        for array, same in zip(arrays_of(result), arrays_of(expected), strict=True):
+            assert_same_bits(array, same)
+        for argument, same in zip(arguments, fresh, strict=True):
+            assert_same_bits(argument, same)
+
+
+@pytest.mark.parametrize("k", [30, 300])
+def test_a_recorded_accumulation_adds_again(k):
+    a, b, out, sums = uniform(20, k), uniform(k, 10), np.zeros((20, 10), np.float32), np.zeros(k, np.float32)
+    with kernels.Recording() as recording:
+        kernels.matmul(a, b, out, accumulate=True)
+        kernels.sum(a, 0, out=sums, accumulate=True)
+    for recorded in recording:
+        recorded.run()
+    assert_same_bits(out, 2 * kernels.matmul(a, b))
+    assert_same_bits(sums, 2 * kernels.sum(a, 0))
+
+
+def test_a_recorded_check_says_when_to_stop():
+    a, labels, rows = uniform(40), LABELS.copy(), uniform(4, 3)
+    with kernels.Recording() as recording:
+        kernels.all_finite(a)
+        kernels.check_labels(labels, 3)
+        kernels.take(rows, labels)
+    assert [bool(recorded.run()) for recorded in recording] == [False] * len(recording)
+    a[17], labels[2] = np.nan, 4
+    stops = {(recorded.name, bool(recorded.run())) for recorded in recording if recorded.name != "take"}
+    assert stops == {("all_finite", True), ("check_labels", True)}
+
+
+def test_recorded_kernels_have_their_names():
+    a = uniform(3, 3)
+    with kernels.Recording() as recording:
+        kernels.relu(kernels.matmul(a, a))
+    assert [kernel.name for kernel in recording] == ["matmul", "relu"]
+    assert repr(recording[0]).startswith("matmul")
+    assert all(isinstance(kernel, kernels.Kernel) for kernel in recording)
+
+
+def test_a_recording_keeps_its_arrays_alive():
+    with kernels.Recording() as recording:
+        result = kernels.add(uniform(1000), uniform(1000, seed=1))
+    expected = result.copy()
+    junk = [np.full(1000, np.nan, np.float32) for _ in range(100)]
+    recording[0].run()
+    assert_same_bits(result, expected)
+    assert len(junk) == 100
+
+
+def test_kernels_outside_a_recording_are_not_recorded():
+    a = uniform(3)
+    kernels.relu(a)
+    with kernels.Recording() as recording:
+        kernels.relu(a)
+    kernels.negative(a)
+    assert [kernel.name for kernel in recording] == ["relu"]
+
+
+def test_a_second_recording_in_the_same_thread_raises_and_leaves_the_first_alone():
+    a = uniform(3)
+    with kernels.Recording() as recording:
+        with pytest.raises(RuntimeError, match="recording"), kernels.Recording():
+            pass
+        kernels.relu(a)
+    assert [kernel.name for kernel in recording] == ["relu"]
+
+
+def test_an_exception_ends_a_recording():
+    with pytest.raises(ZeroDivisionError), kernels.Recording():
+        raise ZeroDivisionError
+    with kernels.Recording() as recording:
+        kernels.relu(uniform(3))
+    assert len(recording) == 1
+
+
+def test_a_recording_is_its_threads_own():
+    a, in_thread = uniform(3), []
+    started, recorded = threading.Barrier(2, timeout=10), threading.Barrier(2, timeout=10)
+
+    def other():
+        with kernels.Recording() as recording:
+            started.wait()
+            kernels.negative(a)
+            recorded.wait()
+        in_thread.extend(kernel.name for kernel in recording)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with kernels.Recording() as recording:
+        started.wait()
+        kernels.relu(a)
+        recorded.wait()
+    thread.join()
+    assert [kernel.name for kernel in recording] == ["relu"]
+    assert in_thread == ["negative"]
+
+
+# ---- instruction sets ----
+
+every_instruction_set = pytest.mark.parametrize("isa", kernels.available_instruction_sets())
+
+ALL_KERNELS = """
+    import numpy as np
+    from caffelite import _kernels as k
+
+    def everything(dtype):
+        rng = np.random.default_rng(0)
+        a, b, c = rng.uniform(0.5, 2, (33, 70)), rng.uniform(-1, 1, (70, 51)), rng.uniform(-2, 2, (33, 70))
+        a, b, c = a.astype(dtype), b.astype(dtype), c.astype(dtype)
+        labels = rng.integers(0, 70, 33)
+        w, v, hyper = a.ravel().copy(), c.ravel().copy(), np.array([0.1, 0.9, 0.01, 1.0])
+        k.sgd(w, b.ravel()[: w.size], v, hyper)
+        loss, p = k.softmax_loss(c, labels)
+        return {
+            "matmul": k.matmul(c, b, bias=b[0]),
+            "sum0": k.sum(c, 0), "sum1": k.sum(c, 1), "sum": k.sum(c),
+            "add": k.add(a, c[0]), "subtract": k.subtract(a, c), "multiply": k.multiply(a, c),
+            "divide": k.divide(c, a), "power": k.power(a, c), "negative": k.negative(c),
+            "relu": k.relu(c), "relu_grad": k.relu_grad(a, c),
+            "base": k.power_grad_base(a, c), "exponent": k.power_grad_exponent(a, c),
+            "loss": loss, "p": p, "ds": k.softmax_loss_grad(p, labels, loss), "w": w, "v": v,
+        }
+"""
+
+
+@every_instruction_set
+def test_every_instruction_set_agrees_with_float64_within_tolerance(isa, tmp_path):
+    path = str(tmp_path / "results.npz")
+    run_python(
+        ALL_KERNELS
+        + f"""
+    assert k.ISA == {isa!r}, k.ISA
+    results = {{}}
+    for dtype in ("float32", "float64"):
+        results |= {{f"{{dtype}}.{{name}}": array for name, array in everything(dtype).items()}}
+    np.savez({path!r}, **results)
+        """,
+        CAFFELITE_ISA=isa,
+    )
+    namespace = {}
+    exec(textwrap.dedent(ALL_KERNELS), namespace)
+    truth = namespace["everything"]("float64")
+    with np.load(path) as results:
+        assert len(results) == 2 * len(truth)
+        for name in results:
+            dtype, kernel = name.split(".")
+            np.testing.assert_allclose(
+                results[name], truth[kernel], *((5e-6, 2e-5) if dtype == "float32" else (1e-12, 1e-12)), err_msg=name
+            )
+
+
+def test_an_unknown_instruction_set_is_refused_at_import():
+    result = subprocess.run(
+        [sys.executable, "-c", "import caffelite"],
+        env={**os.environ, "CAFFELITE_ISA": "z80"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode != 0
+    assert "CAFFELITE_ISA is 'z80'" in result.stderr
+    assert kernels.available_instruction_sets()[0] in result.stderr
+
+
+@every_instruction_set
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect through the C library")
+def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
+    """Arrays that end where the next page may not be touched; a stray access ends the process."""
+    run_python(
+        """
+        import ctypes, mmap
+        import numpy as np
+        from caffelite import _kernels as k
+
+        PAGE = mmap.PAGESIZE
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        kept = []
+
+        def guarded(values):
+            values = np.ascontiguousarray(values)
+            pages = -(-max(values.nbytes, 1) // PAGE)
+            memory = mmap.mmap(-1, (pages + 2) * PAGE)
+            kept.append(memory)
+            start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            for page in (start, start + (pages + 1) * PAGE):
+                assert libc.mprotect(page, PAGE, 0) == 0
+            array = np.frombuffer(memory, values.dtype, values.size, (pages + 1) * PAGE - values.nbytes)
+            array = array.reshape(values.shape)
+            array[...] = values
+            return array
+
+        rng = np.random.default_rng(0)
+        hyper, state = guarded(np.array([0.1, 0.9, 0.01, 1.0])), guarded(np.arange(1, 5, dtype=np.uint64))
+        for n in range(68):
+            for dtype in (np.float32, np.float64):
+                x, y, one = (guarded(rng.uniform(1, 2, shape).astype(dtype)) for shape in (n, n, ()))
+                for kernel in (k.add, k.subtract, k.multiply, k.divide, k.power, k.relu_grad):
+                    kernel(x, y, guarded(np.empty(n, dtype)))
+                for kernel in (k.copy, k.negative, k.relu):
+                    kernel(x, guarded(np.empty(n, dtype)))
+                k.add(x, one)
+                k.sum(x)
+                k.all_finite(x)
+                k.sgd(x, y, guarded(np.zeros(n, dtype)), hyper)
+                for m in (1, 7):
+                    a, b = guarded(rng.uniform(1, 2, (m, n)).astype(dtype)), guarded(np.ones((n, m), dtype))
+                    k.matmul(a, b, guarded(np.empty((m, m), dtype)), bias=guarded(np.ones(m, dtype)))
+                    k.matmul(b, a, guarded(np.empty((n, n), dtype)))
+                    k.matmul(a.T, a)
+                    k.sum(a, 0)
+                    k.sum(a, 1)
+                    k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
+                    if n:
+                        labels = guarded(rng.integers(0, n, m))
+                        _, p = k.softmax_loss(a, labels)
+                        k.softmax_loss_grad(guarded(p), labels, one)
+                        k.check_labels(labels, n)
+            k.shuffle(guarded(np.arange(n)), state)
+        """,
+        CAFFELITE_ISA=isa,
+    )
+
+
+# ---- the processor's state ----
+
+
+def test_rounding_and_denormals_are_left_as_they_were_on_every_thread():
+    """The control bits of MXCSR where the C library gives them; denormal arithmetic and the rounding mode anywhere."""
+    run_python(
+        """
+        import ctypes, ctypes.util, platform, sys, threading
+        import numpy as np
+
+        libm = ctypes.CDLL(ctypes.util.find_library("m"))
+        MXCSR = platform.machine() == "x86_64" and sys.platform.startswith("linux")
+
+        def state():
+            environment = (ctypes.c_uint32 * 64)()
+            libm.fegetenv(environment)
+            denormal = np.float32(1e-38) * np.float32(1e-3)
+            third = np.float32(1) / np.float32(3)
+            control = environment[7] & ~0x3F if MXCSR else None
+            return libm.fegetround(), control, denormal.tobytes(), third.tobytes()
+
+        states, imported, fitted = [], threading.Event(), threading.Event()
+
+        def other_thread():
+            states.append(state())
+            imported.wait()
+            states.append(state())
+            fitted.wait()
+            states.append(state())
+
+        before = state()
+        assert before[0] == 0 and np.frombuffer(before[2], np.float32)[0] > 0
+        thread = threading.Thread(target=other_thread)
+        thread.start()
+        import caffelite as cl
+        from caffelite import _kernels as kernels
+        imported.set()
+        states.append(state())
+        x, y = cl.datasets.spiral(seed=0)
+        model = cl.Model([cl.Linear(2, 100), cl.ReLU(), cl.Linear(100, 3)], seed=0)
+        model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), verbose=0, epochs=2)
+        fitted.set()
+        thread.join()
+        states.append(state())
+        assert len(states) == 5 and set(states) == {before}, (before, states)
+
+        # The threads of the kernels: each share of a large array.
+        cl.set_num_threads(4)
+        small = np.full(2_000_000, 1e-38, np.float32)
+        product = kernels.multiply(small, 1e-3)
+        assert (product == np.float32(1e-38) * np.float32(1e-3)).all() and product.all()
+        up, down = kernels.add(np.ones(2_000_000, np.float32), 2**-24), kernels.add(small * 0 - 1, -(2**-24))
+        assert (up == 1).all() and (down == -1).all()
+        """
+    )
+
+
+@pytest.mark.parametrize("label", [-1, 3, 2**62, -(2**63)])
+def test_a_label_out_of_range_is_an_index_error_where_nobody_checked_it(label):
+    scores, labels = np.zeros((4, 3), np.float32), np.array([0, 1, label, 2])
+    with pytest.raises(IndexError, match="softmax_loss"):
+        kernels.softmax_loss(scores, labels)
+    with pytest.raises(IndexError, match="softmax_loss_grad"):
+        kernels.softmax_loss_grad(scores, labels, np.ones((), np.float32))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_scaled_sum_that_accumulates_adds_the_rounded_sum(axis):
+    for seed in range(50):
+        a, out = (
+            uniform(5, 7, dtype=np.float64, seed=seed),
+            uniform(12, dtype=np.float64, seed=seed)[: 12 - 5 - 2 * axis],
+        )
+        expected = out + kernels.sum(a, axis, scale=1 / 3)
+        kernels.sum(a, axis, scale=1 / 3, out=out, accumulate=True)
+        assert_same_bits(out, expected)

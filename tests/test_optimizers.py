@@ -1,0 +1,395 @@
+"""Optimizers: the base class, and each rule against its formula in float64."""
+
+import copy
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from conftest import bits, classifier, train
+
+import caffelite as cl
+
+
+def parameter(values, gradient=None, **options):
+    p = cl.Tensor(np.asarray(values, options.pop("dtype", np.float64)), requires_grad=True, **options)
+    if gradient is not None:
+        p.add_grad(gradient)
+    return p
+
+
+class Plain(cl.Optimizer):
+    """w ← w − lr g, a user's, in NumPy."""
+
+    def step(self):
+        for p in self.parameters:
+            if p.grad is not None:
+                p.data = p.data - self.lr * p.grad
+
+
+# ---- the base class -------------------------------------------------------------------------------------------------
+
+
+def test_the_base_class_is_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        cl.Optimizer([parameter([1.0])])
+
+
+@pytest.mark.parametrize("parameters", [[], (), iter([])])
+def test_no_parameters_raise_value_error(parameters):
+    with pytest.raises(ValueError, match="no parameters"):
+        cl.SGD(parameters, lr=0.1)
+
+
+def test_what_is_no_tensor_raises_type_error():
+    with pytest.raises(TypeError, match="ndarray"):
+        cl.SGD([np.ones(3)], lr=0.1)
+
+
+def test_a_parameter_given_twice_raises_value_error():
+    p = parameter([1.0])
+    with pytest.raises(ValueError, match="twice"):
+        cl.SGD([p, p], lr=0.1)
+
+
+def test_the_result_of_an_operation_is_no_parameter():
+    with pytest.raises(ValueError, match="leaves"):
+        cl.SGD([parameter([1.0]) * 2], lr=0.1)
+
+
+def test_parameters_are_a_list_in_the_given_order():
+    parameters = [parameter([1.0]), parameter([2.0])]
+    assert cl.SGD(iter(parameters), lr=0.1).parameters is not parameters
+    assert all(a is b for a, b in zip(cl.SGD(iter(parameters), lr=0.1).parameters, parameters, strict=True))
+
+
+@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (-0.1, ValueError),
+        (float("nan"), ValueError),
+        (float("inf"), ValueError),
+        ("0.1", TypeError),
+        (None, TypeError),
+        (True, TypeError),
+    ],
+)
+def test_a_hyper_parameter_below_zero_or_no_number_raises(name, value, error):
+    with pytest.raises(error, match=name):
+        cl.SGD([parameter([1.0])], **{"lr": 0.1, name: value})
+
+
+def test_a_bad_learning_rate_raises_when_it_is_set_and_changes_nothing():
+    optimizer = cl.SGD([parameter([1.0])], lr=0.1)
+    for value, error in ((-1, ValueError), (float("nan"), ValueError), ("1", TypeError)):
+        with pytest.raises(error, match="lr"):
+            optimizer.lr = value
+    assert optimizer.lr == 0.1
+
+
+def test_nesterov_without_momentum_raises_value_error():
+    with pytest.raises(ValueError, match="nesterov"):
+        cl.SGD([parameter([1.0])], lr=0.1, nesterov=True)
+
+
+def test_a_learning_rate_set_between_steps_is_used_by_the_next():
+    p = parameter([0.0], [1.0])
+    optimizer = cl.SGD([p], lr=1)
+    optimizer.step()
+    optimizer.lr = 10
+    optimizer.step()
+    assert p.data == [-11]
+
+
+def test_zero_grad_forgets_every_gradient():
+    parameters = [parameter([1.0], [2.0]), parameter([1.0])]
+    cl.SGD(parameters, lr=0.1).zero_grad()
+    assert [p.grad for p in parameters] == [None, None]
+
+
+def test_a_parameter_without_a_gradient_is_skipped_with_its_velocity():
+    p, q = parameter([1.0], [1.0]), parameter([1.0], [1.0])
+    optimizer = cl.SGD([p, q], lr=0.1, momentum=0.9, weight_decay=0.1)
+    optimizer.step()
+    before, velocity = q.data.copy(), optimizer.state_dict()["velocity.float64"][1]
+    q.zero_grad()
+    optimizer.step()
+    assert q.data == before
+    assert optimizer.state_dict()["velocity.float64"][1] == velocity
+    assert p.data != before
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
+@pytest.mark.parametrize("rule", [cl.SGD, Plain])
+def test_a_gradient_that_is_not_finite_raises_before_anything_is_written(rule, value):
+    parameters = [parameter([1.0, 2.0], [1.0, 1.0]), parameter([3.0, 4.0], [0.0, value], name="bias")]
+    optimizer = rule(parameters, lr=0.1)
+    with pytest.raises(cl.TrainingDiverged, match=r"parameter 1, bias \(2,\)"):
+        optimizer.step()
+    assert np.concatenate([p.data for p in parameters]).tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rule", [cl.SGD, Plain])
+def test_a_step_between_forward_and_backward_is_noticed(rule):
+    w = parameter([1.0, 2.0], [1.0, 1.0])
+    y = (w * w).sum()
+    rule([w], lr=0.1).step()
+    with pytest.raises(RuntimeError, match="changed"):
+        y.backward()
+
+
+def test_a_step_of_a_subclass_of_a_rule_is_checked_too():
+    class Logged(cl.SGD):
+        steps = 0
+
+        def step(self):
+            super().step()
+            self.steps += 1
+
+    p = parameter([1.0], [2.0])
+    optimizer = Logged([p], lr=0.5)
+    optimizer.step()
+    assert (p.data, optimizer.steps) == ([0.0], 1)
+    p.add_grad([np.nan])
+    with pytest.raises(cl.TrainingDiverged):
+        optimizer.step()
+    assert optimizer.steps == 1
+
+
+# ---- SGD ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, False), (0.9, False), (0.9, True)])
+@pytest.mark.parametrize("decay", [0.0, 0.01])
+def test_sgd_is_its_formula(dtype, momentum, nesterov, decay):
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=(5, 7)).astype(dtype)
+    p = parameter(start, dtype=dtype)
+    optimizer = cl.SGD([p], lr=0.1, momentum=momentum, weight_decay=decay, nesterov=nesterov)
+    w, v = start.astype(np.float64), 0.0
+    for _ in range(10):
+        gradient = rng.normal(size=w.shape).astype(dtype)
+        optimizer.zero_grad()
+        p.add_grad(gradient)
+        optimizer.step()
+        g = gradient + decay * w
+        v = momentum * v + g
+        w = w - 0.1 * (g + momentum * v if nesterov else v)
+    np.testing.assert_allclose(p.data, w, rtol=1e-5 if dtype == np.float32 else 1e-13)
+    assert p.dtype == dtype
+
+
+def test_weights_and_biases_decay_alike():
+    layer = cl.Linear(2, 2, initializer=lambda shape, rng: np.ones(shape))
+    layer.bias.data = [1.0, 1.0]
+    for p in layer.parameters():
+        p.add_grad(np.zeros(p.shape))
+    cl.SGD(layer.parameters(), lr=0.5, weight_decay=0.5).step()
+    assert layer.weight.data.tolist() == [[0.75, 0.75], [0.75, 0.75]]
+    assert layer.bias.data.tolist() == [0.75, 0.75]
+
+
+def test_parameters_of_both_dtypes_share_an_optimizer():
+    parameters = [parameter([1.0], [1.0], dtype=dtype) for dtype in (np.float32, np.float64, np.float32)]
+    optimizer = cl.SGD(parameters, lr=0.5, momentum=0.5)
+    optimizer.step()
+    optimizer.step()
+    assert [p.data.tolist() for p in parameters] == [[-0.25]] * 3
+
+
+def test_parameters_of_no_and_of_one_element_are_updated():
+    parameters = [parameter(np.zeros((0, 3)), np.zeros((0, 3))), parameter(1.0, 1.0), parameter([[1.0]], [[1.0]])]
+    cl.SGD(parameters, lr=0.5, momentum=0.5).step()
+    assert [p.data.tolist() for p in parameters] == [[], 0.5, [[0.5]]]
+
+
+# ---- runs of neighbours ---------------------------------------------------------------------------------------------
+
+
+def with_gradients(model):
+    for p in model.parameters():
+        p.add_grad(np.ones(p.shape, p.dtype))
+    return model
+
+
+def test_a_model_is_one_run():
+    model = with_gradients(classifier(3, 4, 5, 2))
+    (run,) = cl.SGD(model.parameters(), lr=0.1).runs()
+    assert run.data.size == run.gradient.size == sum(p.size for p in model.parameters())
+    assert np.shares_memory(run.data, model.parameters()[0].data)
+
+
+def test_a_model_is_still_one_run_after_a_fit_and_in_its_copies():
+    x, y = cl.datasets.spiral(points_per_class=10, seed=0)
+    model = classifier(2, 8, 3)
+    train(model, x, y)
+    for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert len(cl.SGD(with_gradients(one).parameters(), lr=0.1).runs()) == 1
+
+
+def test_a_parameter_without_a_gradient_parts_a_run_in_two():
+    model = with_gradients(classifier(3, 4, 5, 2))
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    assert len(optimizer.runs()) == 1
+    model.parameters()[2].zero_grad()
+    assert [run.data.size for run in optimizer.runs()] == [3 * 4 + 4, 5 + 5 * 2 + 2]
+
+
+def test_subsets_and_separate_tensors_are_runs_of_their_own():
+    parameters = with_gradients(classifier(3, 4, 5, 2)).parameters()
+    assert len(cl.SGD([parameters[0], parameters[2], parameters[3]], lr=0.1).runs()) == 2
+    assert len(cl.SGD(parameters[::-1], lr=0.1).runs()) == 6
+    assert len(cl.SGD([parameter([1.0], [1.0]), parameter([1.0], [1.0])], lr=0.1).runs()) == 2
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 2, 4], [0, 3, 1, 2], [3, 0, 1]], ids=str)
+def test_runs_and_single_parameters_are_updated_with_the_same_bits(order):
+    def trained(one_by_one):
+        model = classifier(3, 4, 5, 2)
+        parameters = [model.parameters()[i] for i in order]
+        groups = [[p] for p in parameters] if one_by_one else [parameters]
+        optimizers = [cl.SGD(group, lr=0.1, momentum=0.9, weight_decay=0.01) for group in groups]
+        rng = np.random.default_rng(0)
+        for step in range(4):
+            for i, p in enumerate(model.parameters()):
+                p.zero_grad()
+                if step == 0 or i != 3:  # at first all have a gradient, then all but one
+                    p.add_grad(rng.normal(size=p.shape))
+            for optimizer in optimizers:
+                optimizer.step()
+        return bits(model)
+
+    assert trained(True) == trained(False)
+
+
+def test_two_optimizers_over_the_halves_are_one_over_the_whole():
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+
+    def trained(cuts):
+        model, loss = classifier(2, 8, 8, 3), cl.SoftmaxLoss()
+        optimizers = [
+            cl.SGD(model.parameters()[a:b], lr=0.1, momentum=0.9, weight_decay=1e-3)
+            for a, b in itertools.pairwise([0, *cuts, 6])
+        ]
+        for _ in range(5):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss(model(x), y).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return bits(model)
+
+    assert trained([]) == trained([3]) == trained([1, 2, 5])
+
+
+def test_an_optimizer_follows_its_parameters_when_the_model_grows():
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+
+    def trained(grows_at):
+        model, loss = classifier(2, 3), cl.SoftmaxLoss()
+        optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for step in range(6):
+            if step == grows_at:
+                model.add(cl.Linear(3, 4))
+            optimizer.zero_grad()
+            h = model.functions[0](x)
+            loss(h, y).backward()
+            optimizer.step()
+        return b"".join(p.data.tobytes() for p in model.functions[0].parameters())
+
+    assert trained(None) == trained(3)
+
+
+def test_an_optimizer_follows_a_layer_that_moves_to_another_model():
+    first = classifier(2, 3, 3)
+    optimizer = cl.SGD(first.parameters(), lr=1.0)
+    with_gradients(first)
+    assert len(optimizer.runs()) == 1
+    cl.Model([first.functions[2]])
+    before = [p.data.copy() for p in first.parameters()]
+    optimizer.step()
+    assert all((p.data == w - 1).all() for p, w in zip(first.parameters(), before, strict=True))
+
+
+# ---- state ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_loaded_state_goes_on_with_the_same_bits(nesterov):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+
+    def sgd(model, lr):
+        return cl.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-3, nesterov=nesterov)
+
+    first = classifier(2, 8, 3)
+    optimizer = sgd(first, 0.1)
+    train(first, x, y, optimizer=optimizer, seed=1)
+    second = classifier(2, 8, 3, seed=5)
+    second.load_state_dict(first.state_dict())
+    resumed = sgd(second, 0.7)
+    resumed.load_state_dict(optimizer.state_dict())
+    assert resumed.lr == 0.1
+    train(first, x, y, optimizer=optimizer, epochs=2, seed=2)
+    train(second, x, y, optimizer=resumed, epochs=2, seed=2)
+    assert bits(first) == bits(second)
+
+
+def test_a_state_is_a_copy():
+    p = parameter([1.0], [1.0])
+    optimizer = cl.SGD([p], lr=0.1, momentum=0.9)
+    optimizer.step()
+    state = optimizer.state_dict()
+    optimizer.step()
+    assert state["velocity.float64"] == [1.0]
+    state["velocity.float64"][...] = 100
+    assert optimizer.state_dict()["velocity.float64"] == [1.9]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state.pop("velocity.float64"),
+        lambda state: state.update(more=1.0),
+        lambda state: state.update({"velocity.float64": np.zeros(3)}),
+        lambda state: state.update(lr=-1.0),
+        lambda state: state.update(lr=float("nan")),
+        lambda state: state.update(momentum=float("nan")),
+        lambda state: state.update(weight_decay=-1.0),
+        lambda state: state.update(lr=[0.1, 0.2]),
+    ],
+)
+def test_a_state_of_another_optimizer_raises_before_anything_is_written(change):
+    optimizer = cl.SGD([parameter([1.0, 2.0], [1.0, 1.0])], lr=0.1, momentum=0.9)
+    optimizer.step()
+    before = copy.deepcopy(optimizer.state_dict())
+    state = cl.SGD([parameter([1.0, 2.0])], lr=0.5, momentum=0.5).state_dict()
+    change(state)
+    with pytest.raises(ValueError, match=r"state|lr|momentum|weight_decay"):
+        optimizer.load_state_dict(state)
+    after = optimizer.state_dict()
+    assert {name: np.array(v).tolist() for name, v in after.items()} == {
+        name: np.array(v).tolist() for name, v in before.items()
+    }
+
+
+def test_a_state_that_is_no_numbers_raises_type_error():
+    optimizer = cl.SGD([parameter([1.0, 2.0])], lr=0.1)
+    with pytest.raises(TypeError, match="lr"):
+        optimizer.load_state_dict(optimizer.state_dict() | {"lr": "fast"})
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))], ids=["deepcopy", "pickle"]
+)
+def test_a_copied_optimizer_updates_the_parameters_that_it_has(duplicate):
+    model = with_gradients(classifier(2, 3))
+    optimizer = cl.SGD(model.parameters(), lr=1.0)
+    optimizer.step()
+    other = duplicate(optimizer)
+    before = [p.data.copy() for p in other.parameters]
+    kept = bits(model)
+    other.step()
+    assert all((p.data == w - 1).all() for p, w in zip(other.parameters, before, strict=True))
+    assert bits(model) == kept
