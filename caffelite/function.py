@@ -68,14 +68,14 @@ class Function(ABC):
         y = applied.forward(*[x.data if isinstance(x, Tensor) else x for x in inputs])
         result = Tensor._of(as_real(y, None, self))
         tensors = tuple([x if isinstance(x, Tensor) else None for x in inputs])
-        if result.data.base is not None:
-            _share_versions(result, tensors)
+        _share_version(result, tensors)
         if mode.records_graph:
             parameters = applied.parameters()
             needed = [x for x in (*tensors, *parameters) if x is not None]
             if any(x.requires_grad for x in needed):
                 result.function, result.inputs = applied, tensors
                 result._versions = tuple([(x, x._version[0]) for x in needed])
+                result._version_made = result._version[0]
                 result.requires_grad = True
         return result
 
@@ -89,7 +89,9 @@ class Function(ABC):
         return f"{type(self).__name__}()"
 
 
-def _share_versions(view: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
+def _share_version(result: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
+    """Let a view have the version count of what it looks at."""
+    y = result._data
     for x in tensors:
-        if x is not None and np.may_share_memory(view.data, x.data):
-            view._version = x._version
+        if x is not None and (x._data is y or (y.base is not None and np.may_share_memory(x._data, y))):
+            result._version = x._version

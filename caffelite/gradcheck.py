@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from caffelite.function import Function
-from caffelite.tensor import Tensor, as_real
+from caffelite.tensor import Tensor, as_real, outputs_first
 
 
 def check_gradients(
@@ -35,7 +36,9 @@ def check_gradients(
 
         return _check(repr(function), forward, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
     parameters = function.parameters()
-    with _Float64(parameters):
+    with _restored(parameters):
+        for p in parameters:
+            p._data, p._version = p._data.astype(np.float64), [0]
         gradients = _by_hand(function, arrays)
         return _check(repr(function), function.copy().forward, arrays, gradients, parameters, eps, rtol, atol)
 
@@ -52,8 +55,11 @@ def _by_graph(function: Callable[..., Tensor], arrays: list[np.ndarray]) -> list
     """The gradients that `Tensor.backward` leaves on float inputs, 0 where nothing contributed; None for the others."""
     tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
     y = function(*tensors)
-    y.backward(_dy(y.data))
-    return [(np.zeros(t.shape) if t.grad is None else t.grad) if isinstance(t, Tensor) else None for t in tensors]
+    graph = outputs_first(y)
+    used = [p for t in graph if t.function is not None for p in t.function.parameters()]
+    with _restored([t for t in (*graph, *used) if not any(t is x for x in tensors)]):
+        y.backward(_dy(y.data))
+        return [(np.zeros(t.shape) if t.grad is None else t.grad) if isinstance(t, Tensor) else None for t in tensors]
 
 
 def _dy(y: np.ndarray) -> np.ndarray:
@@ -91,17 +97,18 @@ def _check(
         for index in np.ndindex(values.shape):
             value = values[index]
             values[index] = value + eps
-            above = np.asarray(forward(*arrays))
+            above = np.array(forward(*arrays))
             values[index] = value - eps
-            below = np.asarray(forward(*arrays))
+            below = np.array(forward(*arrays))
             values[index] = value
             numeric = float((dy * (above - below)).sum() / (2 * eps))
             analytic = float(gradient[index])
             error = abs(analytic - numeric)
             error = np.inf if np.isnan(error) else error
             worst = max(worst, error)
-            if error - (atol + rtol * abs(numeric)) > excess:
-                excess = error - (atol + rtol * abs(numeric))
+            over = error - (atol + rtol * abs(numeric)) if np.isfinite(numeric) else np.inf
+            if over > excess:
+                excess = over
                 message = f"the gradient of {what} at {index} is {analytic:.9g}, numerically {numeric:.9g}"
     if excess > 0:
         raise AssertionError(f"{name}: {message}")
@@ -113,20 +120,14 @@ def _float64(x: Any) -> np.ndarray:
     return np.array(as_real(array, np.float64, "check_gradients")) if array.dtype.kind == "f" else array
 
 
-class _Float64:
-    """While it lasts, parameters hold float64 copies of their values, and no gradient."""
-
-    FIELDS = ("_data", "_gradient", "_has_gradient", "_version")
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self.parameters = parameters
-
-    def __enter__(self) -> None:
-        self.before = [[getattr(p, field) for field in self.FIELDS] for p in self.parameters]
-        for p in self.parameters:
-            p._data, p._gradient, p._has_gradient, p._version = p._data.astype(np.float64), None, False, [0]
-
-    def __exit__(self, *exception: Any) -> None:
-        for p, values in zip(self.parameters, self.before, strict=True):
-            for field, value in zip(self.FIELDS, values, strict=True):
-                setattr(p, field, value)
+@contextmanager
+def _restored(tensors: list[Tensor]) -> Iterator[None]:
+    """Inside, the tensors have no gradient; afterwards they have their arrays, gradients and versions of before."""
+    before = [(t._data, t._gradient, t._has_gradient, t._version) for t in tensors]
+    for t in tensors:
+        t._gradient, t._has_gradient = None, False
+    try:
+        yield
+    finally:
+        for t, state in zip(tensors, before, strict=True):
+            t._data, t._gradient, t._has_gradient, t._version = state

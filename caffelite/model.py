@@ -88,6 +88,8 @@ class Model(Function, recordable=True):
         if not isinstance(function, Function):
             raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
         self._shape_after([*self.functions, function], self._known_input([*self.functions, function]))
+        if isinstance(function, Model):
+            function._take_dtype(self.dtype)
         for p in function.parameters():
             p._data = p._data.astype(self.dtype, copy=False)
             p._gradient = None if p._gradient is None else p._gradient.astype(self.dtype, copy=False)
@@ -100,6 +102,13 @@ class Model(Function, recordable=True):
     def structure(self) -> tuple:
         """What the model consists of; a recorded step holds for one structure."""
         return tuple([f.structure() if isinstance(f, Model) else id(f) for f in self.functions])
+
+    def _take_dtype(self, dtype: np.dtype) -> None:
+        """Compute in another dtype from now on, that of the Model around this one."""
+        self.dtype = dtype
+        for function in self.functions:
+            if isinstance(function, Model):
+                function._take_dtype(dtype)
 
     def _lay_out(self) -> None:
         """Move the parameters into one vector, and their gradients into another."""
@@ -288,6 +297,8 @@ class Model(Function, recordable=True):
         if validation_split != 0:
             if validation_data is not None:
                 raise ValueError("fit takes validation_data or validation_split, not both")
+            if y is not None and not isinstance(x, DataGenerator):
+                x, y = self._checked("x", x, y, loss)
             (x, y), validation_data = _split(x, y, validation_split, rng)
         batches = self._batches("x", x, y, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
         validation = None if validation_data is None else self._validation_batches(validation_data, loss)
@@ -364,16 +375,20 @@ class Model(Function, recordable=True):
                 raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches")
             return x
         else:
-            x, y = as_real(x, self.dtype, name), np.asarray(y)
-            self._check_rows(name, x)
-            if y.ndim == 0 or len(y) != len(x):
-                raise ValueError(f"{name} has {len(x)} rows, y has shape {y.shape}")
-            self._check_targets(loss, x, y)
-            return DataGenerator(x, as_targets(y, self.dtype), **options)
+            return DataGenerator(*self._checked(name, x, y, loss), **options)
         if type(batches) is DataGenerator:
             self._check_rows(name, batches.x)
             self._check_targets(loss, batches.x, batches.y)
         return batches
+
+    def _checked(self, name: str, x: Any, y: Any, loss: Function) -> tuple[np.ndarray, np.ndarray]:
+        """x and y as arrays that the model and the loss can take."""
+        x, targets = as_real(x, self.dtype, name), np.asarray(y)
+        self._check_rows(name, x)
+        if targets.ndim == 0 or len(targets) != len(x):
+            raise ValueError(f"{name} has {len(x)} rows, y has shape {targets.shape}")
+        self._check_targets(loss, x, y)
+        return x, as_targets(targets, self.dtype)
 
     def _validation_batches(self, data: Any, loss: Function) -> Iterable:
         if isinstance(data, DataGenerator):

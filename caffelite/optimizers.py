@@ -120,6 +120,9 @@ class Optimizer(ABC):
         for name, vector in self.vectors().items():
             vector[...] = new[name]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_layout", "_runs")}
+
     def zeros(self) -> dict[np.dtype, np.ndarray]:
         """A zero for every parameter element: a vector for each dtype, of which `Run.part_of` takes the right part."""
         return {

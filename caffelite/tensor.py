@@ -52,7 +52,8 @@ class Tensor:
     _owns_data = False
     _gradient: np.ndarray | None = None  # the memory for the gradient, which is kept by zero_grad …
     _has_gradient = False  # … and whether something has contributed to it since
-    _versions: tuple[tuple[Tensor, int], ...] = ()  # the versions of what `function` was applied to
+    _versions: tuple[tuple[Tensor, int], ...] = ()  # the versions of what `function` was applied to …
+    _version_made = 0  # … and that of its result
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
 
@@ -126,6 +127,7 @@ class Tensor:
             self._version = [0]
             self._owns_data = True
         self._requires_grad = bool(value)
+        self._has_gradient = self._has_gradient and self._requires_grad
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -234,10 +236,15 @@ class Tensor:
             recording.note(self).gradient_read(self)
 
     def add_grad(self, g: Any) -> None:
-        """Add an array of the Tensor's shape to its gradient; ValueError for another shape."""
+        """Add an array of the Tensor's shape to its gradient; ValueError for another shape.
+
+        A Tensor that requires no gradient, a frozen parameter, takes none.
+        """
         g = as_real(g, self.dtype, "add_grad")
         if g.shape != self.shape:
             raise ValueError(f"{self._description()} got a gradient of shape {g.shape}")
+        if not self.requires_grad:
+            return
         gradient = self._gradient_memory()
         if self._has_gradient:
             kernels.add(gradient, g, gradient)
@@ -250,6 +257,8 @@ class Tensor:
 
         The kernel takes `out` and `accumulate`, as `matmul` and `sum` do.
         """
+        if not self.requires_grad:
+            return
         kernel(*arrays, out=self._gradient_memory(), accumulate=self._has_gradient, **options)
         self._has_gradient = True
 
@@ -282,8 +291,11 @@ class Tensor:
         else:
             raise ValueError(f"backward without a gradient needs a single element, this Tensor has shape {self.shape}")
 
+        graph = outputs_first(self)
+        for tensor in graph:
+            tensor._check_versions()
         gradients = {self: dy}
-        for tensor in _outputs_first(self):
+        for tensor in graph:
             if tensor not in gradients:
                 continue
             dy = gradients.pop(tensor)
@@ -291,19 +303,21 @@ class Tensor:
                 tensor.add_grad(dy)
             if tensor.function is None:
                 continue
-            tensor._check_versions()
             function, inputs = tensor.function, tensor.inputs
             tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
             for x, dx in _input_gradients(function, inputs, dy):
                 gradients[x] = kernels.add(gradients[x], dx) if x in gradients else dx
 
     def _check_versions(self) -> None:
-        for tensor, version in self._versions:
-            if tensor._version[0] != version and (
-                not any(tensor is x for x in self.inputs) or _holds(self.function, tensor._data)
-            ):
+        """Raise if a value that the Function behind this Tensor kept for its backward has changed since."""
+        changed = [t for t, version in self._versions if t._version[0] != version]
+        if self.function is not None and self._version[0] != self._version_made:
+            changed.append(self)
+        for t in changed:
+            kept = t is not self and not any(t is x for x in self.inputs)  # a parameter
+            if kept or _holds(self.function, t._data):
                 raise RuntimeError(
-                    f"{tensor._description()}, which {self.function!r} needs for its backward, "
+                    f"{t._description()}, which {self.function!r} needs for its backward, "
                     "has been changed since its forward"
                 )
 
@@ -318,7 +332,7 @@ class _Freed:
 _FREED = _Freed()
 
 
-def _outputs_first(result: Tensor) -> list[Tensor]:
+def outputs_first(result: Tensor) -> list[Tensor]:
     """The Tensors of a graph, each before the ones it was made from. Without recursion: graphs may be deep."""
     order: list[Tensor] = []
     seen: set[Tensor] = set()
@@ -357,13 +371,23 @@ def _input_gradients(
             yield x, as_real(gradients[i], x.dtype, function)
 
 
-def _holds(value: Any, data: np.ndarray) -> bool:
+def _holds(function: Any, data: np.ndarray) -> bool:
     """Whether an applied Function, or anything it keeps, has an array over the same memory."""
-    if isinstance(value, np.ndarray):
-        return np.may_share_memory(value, data)
-    if isinstance(value, list | tuple):
-        return any(_holds(one, data) for one in value)
-    return hasattr(value, "__dict__") and not isinstance(value, Tensor) and _holds(list(vars(value).values()), data)
+    stack, seen = [function], set()
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, np.ndarray) and np.may_share_memory(value, data):
+            return True
+        if isinstance(value, list | tuple | set):
+            stack.extend(value)
+        elif isinstance(value, dict):
+            stack.extend(value.values())
+        elif hasattr(type(value), "recordable"):  # a Function
+            stack.append(vars(value))
+    return False
 
 
 def _array(value: Any) -> Any:
@@ -376,7 +400,7 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     Without a dtype, float32 and float64 arrays and NumPy scalars keep theirs, and other real numbers become float32.
     TypeError, beginning with `what`, for anything else.
     """
-    if isinstance(data, np.ndarray) and data.dtype in FLOATS and dtype in (None, data.dtype):
+    if isinstance(data, np.ndarray) and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
         return data
     array = np.asarray(data)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):

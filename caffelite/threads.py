@@ -77,11 +77,17 @@ def _cgroup_quota(root: Path) -> float:
         # The limit of any group above holds too; in a container the path may not be visible, and the top is its own.
         here = top / path.lstrip("/")
         for folder in [top, here, *[p for p in here.parents if top in p.parents]]:
-            if all((folder / file).exists() for file in files):
-                limit, period = " ".join((folder / file).read_text() for file in files).split()
-                if limit not in ("max", "-1"):
-                    quota = min(quota, int(limit) / int(period))
+            quota = min(quota, _limit([folder / file for file in files]))
     return quota
+
+
+def _limit(files: list[Path]) -> float:
+    """The quota over the period that files say; infinite where there is no limit, or none that can be read."""
+    try:
+        limit, period = " ".join(file.read_text() for file in files).split()
+        return math.inf if limit in ("max", "-1") else int(limit) / int(period)
+    except (OSError, ValueError):
+        return math.inf
 
 
 _use(*_decide())

@@ -930,3 +930,24 @@ def test_rounding_and_denormals_are_left_as_they_were_on_every_thread():
         assert (up == 1).all() and (down == -1).all()
         """
     )
+
+
+@pytest.mark.parametrize("label", [-1, 3, 2**62, -(2**63)])
+def test_a_label_out_of_range_is_an_index_error_where_nobody_checked_it(label):
+    scores, labels = np.zeros((4, 3), np.float32), np.array([0, 1, label, 2])
+    with pytest.raises(IndexError, match="softmax_loss"):
+        kernels.softmax_loss(scores, labels)
+    with pytest.raises(IndexError, match="softmax_loss_grad"):
+        kernels.softmax_loss_grad(scores, labels, np.ones((), np.float32))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_scaled_sum_that_accumulates_adds_the_rounded_sum(axis):
+    for seed in range(50):
+        a, out = (
+            uniform(5, 7, dtype=np.float64, seed=seed),
+            uniform(12, dtype=np.float64, seed=seed)[: 12 - 5 - 2 * axis],
+        )
+        expected = out + kernels.sum(a, axis, scale=1 / 3)
+        kernels.sum(a, axis, scale=1 / 3, out=out, accumulate=True)
+        assert_same_bits(out, expected)

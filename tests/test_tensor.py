@@ -249,7 +249,9 @@ def test_a_copy_is_a_new_leaf():
     assert not (y.copy() * 1 + 0).inputs[0].inputs[0].inputs
     (y.copy() * 2).sum().backward()
     assert t.grad.tolist() == [2, 4]
-    assert not cl.Tensor([1.0]).copy().requires_grad
+    plain = cl.Tensor([1.0])
+    assert not plain.copy().requires_grad
+    assert not np.shares_memory(plain.copy().data, plain.data)
 
 
 def test_a_detached_tensor_shares_memory_and_no_graph():
@@ -488,12 +490,29 @@ def test_shared_inputs_add_up():
     assert x.grad.tolist() == [7]
 
 
-def test_one_input_of_several_operations_does_not_disturb_another():
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda a, b: (a * 2) + (a + b),
+        lambda a, b: (a + b) + (a * 2),
+        lambda a, b: (b + a) + (a * 2),
+        lambda a, b: (2 * a) + (b + a),
+        lambda a, b: (a + b).reshape(1) + (a + a),
+    ],
+)
+def test_one_input_of_several_operations_does_not_disturb_another(expression):
     """PureTorch's aliased gradient buffers made b's gradient 3 here."""
     a, b = leaf([1.0]), leaf([5.0])
-    ((a * 2) + (a + b)).backward()
+    expression(a, b).backward()
     assert a.grad.tolist() == [3]
     assert b.grad.tolist() == [1]
+
+
+def test_the_gradient_that_backward_is_given_is_left_alone():
+    x, dy = leaf([1.0, 2.0]), np.array([1.0, 3.0], np.float32)
+    (x + x + x).backward(dy)
+    assert dy.tolist() == [1, 3]
+    assert x.grad.tolist() == [3, 9]
 
 
 def test_an_operation_on_the_same_tensor_twice():

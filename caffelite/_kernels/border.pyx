@@ -124,11 +124,12 @@ cdef tuple shape_of(cnp.ndarray a):
 
 
 cdef int require_vector(str name, cnp.ndarray a, int type_num, Py_ssize_t size) except -1:
-    """ValueError unless a is a contiguous vector of this type and size."""
-    if (cnp.PyArray_TYPE(a) != type_num or cnp.PyArray_NDIM(a) != 1 or cnp.PyArray_SIZE(a) != size
-            or plain(a) is not a or not cnp.PyArray_IS_C_CONTIGUOUS(a)):
-        raise ValueError(f"{name} got {a.dtype} of shape {shape_of(a)}; expected a contiguous vector of {size} "
-                         f"{cnp.PyArray_DescrFromType(type_num)}")
+    """TypeError unless a is of this type, ValueError unless it is a contiguous vector of this size."""
+    if cnp.PyArray_TYPE(a) != type_num:
+        raise TypeError(f"{name} expected {cnp.PyArray_DescrFromType(type_num)}, got {a.dtype}")
+    if (cnp.PyArray_NDIM(a) != 1 or cnp.PyArray_SIZE(a) != size or not cnp.PyArray_IS_C_CONTIGUOUS(a)
+            or not cnp.PyArray_ISBEHAVED_RO(a)):
+        raise ValueError(f"{name} expected a contiguous vector of {size} elements, got shape {shape_of(a)}")
     return 0
 
 
@@ -353,6 +354,8 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
         same_type("matmul", a, out)
         if cnp.PyArray_NDIM(out) != 2 or cnp.PyArray_DIM(out, 0) != shape[0] or cnp.PyArray_DIM(out, 1) != shape[1]:
             raise ValueError(f"matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]})")
+        if np.may_share_memory(out, a) or np.may_share_memory(out, b):
+            raise ValueError("matmul can't write its result into one of its operands")
         if accumulate and cnp.PyArray_DIM(a, 1) > loops.longest_accumulated:
             return add(out, matmul(a, b, bias=bias), out)
 
@@ -455,7 +458,7 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
     """The softmax of each row and the mean negative log-likelihood of its label.
 
     scores (n, C), labels (n,) int64 → the loss, 0-d, and the probabilities (n, C).
-    ValueError for no rows or other shapes, TypeError for labels that are not int64; ranges are `check_labels`'s.
+    ValueError for no rows or other shapes, TypeError for labels that are not int64, IndexError for one out of range.
     """
     cdef Call call
     cdef int real = real_type("softmax_loss", scores)
@@ -477,7 +480,8 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
     call.scalar = FLT_MAX if real == 0 else DBL_MAX
     call.parts = call.size[0]
     call.work = 16.0 * call.size[0] * call.size[1]
-    launch("softmax_loss", &call, 0b1001, 0, p, scores, labels, rows)
+    if launch("softmax_loss", &call, 0b1001, 0, p, scores, labels, rows) != CONTINUE:
+        raise IndexError(f"softmax_loss got a label that is not in 0 … {call.size[1] - 1}")
     return sum(rows, scale=1.0 / call.size[0]), p
 
 
@@ -504,7 +508,8 @@ def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not
     call.size[0], call.size[1] = cnp.PyArray_DIM(out, 0), cnp.PyArray_DIM(out, 1)
     call.parts = call.size[0]
     call.work = 2.0 * call.size[0] * call.size[1]
-    launch("softmax_loss_grad", &call, 1, 0, out, probabilities, labels, dy)
+    if launch("softmax_loss_grad", &call, 1, 0, out, probabilities, labels, dy) != CONTINUE:
+        raise IndexError(f"softmax_loss_grad got a label that is not in 0 … {call.size[1] - 1}")
     return out
 
 
@@ -586,14 +591,18 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
     cdef Call call
     cdef cnp.ndarray first
     cdef tuple shape
-    if cnp.PyArray_NDIM(rows) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(rows) or rows.dtype.hasobject:
-        raise ValueError(f"take needs contiguous rows of numbers, got {rows.dtype} of shape {shape_of(rows)}")
+    if rows.dtype.hasobject:
+        raise TypeError(f"take copies bytes, which {rows.dtype} does not allow")
+    if cnp.PyArray_NDIM(rows) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(rows):
+        raise ValueError(f"take needs contiguous rows, got shape {shape_of(rows)}")
     order = checked_labels("take", order, -1)
     shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
     if out is None:
         out = output(shape, rows.dtype)
-    elif shape_of(out) != shape or out.dtype != rows.dtype or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
-        raise ValueError(f"take got an `out` of {out.dtype} {shape_of(out)}; expected {rows.dtype} {shape}, contiguous")
+    elif out.dtype != rows.dtype:
+        raise TypeError(f"take got an `out` of {out.dtype} for rows of {rows.dtype}")
+    elif shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
+        raise ValueError(f"take got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
     first = np.asarray(check_labels(order, cnp.PyArray_DIM(rows, 0)))
     if first >= 0:
         raise IndexError(f"take got the row {order[first]} at {first}; there are {len(rows)} rows")

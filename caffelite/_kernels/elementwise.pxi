@@ -62,9 +62,9 @@ cdef void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
     elif op == POWER_GRAD_BASE:           # d(a ** b) / da = b a ** (b - 1), and 0 for b = 0 even where a is 0
         for j in range(n):
             y[j * sy] = 0 if b[j * sb] == 0 else <real> (b[j * sb] * pow(a[j * sa], <double> b[j * sb] - 1))
-    elif op == POWER_GRAD_EXPONENT:       # d(a ** b) / db = b log a with b = a ** b, and 0 for 0 ** b, b >= 0
+    elif op == POWER_GRAD_EXPONENT:       # d(a ** c) / dc = b log a, b = a ** c; 0 for a = 0, c >= 0 (b = 0 or 1)
         for j in range(n):
-            y[j * sy] = 0 if a[j * sa] == 0 and b[j * sb] <= 1 else <real> (b[j * sb] * log(a[j * sa]))
+            y[j * sy] = 0 if a[j * sa] == 0 and abs(b[j * sb]) <= 1 else <real> (b[j * sb] * log(a[j * sa]))
 
 
 # y = a in the other dtype, contiguous.

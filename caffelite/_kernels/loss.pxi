@@ -1,5 +1,5 @@
 # Softmax loss: the softmax and the mean negative log-likelihood of integer labels, fused.
-#   n rows, C classes; labels are int64 and have been checked
+#   n rows, C classes; labels are int64. `check_labels` has seen them; one out of range stops the loop all the same.
 
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
 # with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0.
@@ -16,6 +16,8 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef double largest, total, loss
 
     for i in range(begin, end):
+        if labels[i] < 0 or labels[i] >= C:
+            return BAD_LABEL
         s = scores + i * C
         q = p + i * C
         largest = s[0]
@@ -44,6 +46,8 @@ cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssiz
     cdef Py_ssize_t C = call.size[1], i, j
 
     for i in range(begin, end):
+        if labels[i] < 0 or labels[i] >= C:
+            return BAD_LABEL
         for j in range(C):
             ds[i * C + j] = weight * p[i * C + j]
         ds[i * C + labels[i]] = weight * (p[i * C + labels[i]] - 1)

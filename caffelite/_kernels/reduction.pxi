@@ -32,7 +32,13 @@ cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
                 for i in range(columns):
                     total[i] += x[k * inner + i]
         for i in range(columns):
-            y[part + i] = <real> (call.scalar * total[i]) + (y[part + i] if call.accumulate else 0)
+            total[i] = <real> (call.scalar * total[i])
+        if call.accumulate:
+            for i in range(columns):
+                y[part + i] += <real> total[i]
+        else:
+            for i in range(columns):
+                y[part + i] = <real> total[i]
         part += columns
     return CONTINUE
 

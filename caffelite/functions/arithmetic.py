@@ -107,7 +107,7 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     Numbers and integer or bool arrays adapt to the Tensor's dtype. TypeError for floats of another dtype, and for
     what is no number.
     """
-    if isinstance(value, bool | int | float | np.generic) and not isinstance(value, np.str_ | np.bytes_):
+    if isinstance(value, bool | int | float) or (isinstance(value, np.generic) and value.dtype.kind in "buif"):
         return float(value)
     if isinstance(value, np.ndarray | Tensor):
         if value.dtype.kind == "f" and value.dtype.newbyteorder("=") != tensor.dtype:

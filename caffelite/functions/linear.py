@@ -63,7 +63,7 @@ class Linear(Function, recordable=True):
     def forward(self, x: np.ndarray) -> np.ndarray:
         if x.ndim != 2 or x.shape[1] != self.in_features:
             self.output_shape(x.shape)
-        if x.dtype != self.weight.dtype:
+        if x.dtype.newbyteorder("=") != self.weight.dtype:
             raise TypeError(f"{self._label()} is {self.weight.dtype}, got {x.dtype}")
         self.x = x
         return kernels.matmul(x, self.weight.data, bias=None if self.bias is None else self.bias.data)
@@ -86,15 +86,15 @@ class MatMul(Function, recordable=True):
     """The matrix product, y = a b, a (M, K), b (K, N):  da = dy bᵀ,  db = aᵀ dy. A vector is one row, or one column."""
 
     def forward(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        if not (1 <= a.ndim <= 2 and 1 <= b.ndim <= 2) or a.shape[-1] != b.shape[0]:
-            raise ValueError(f"matmul got shapes {a.shape} and {b.shape}; expected (M, K) and (K, N)")
+        if not (1 <= np.ndim(a) <= 2 and 1 <= np.ndim(b) <= 2) or a.shape[-1] != b.shape[0]:
+            raise ValueError(f"matmul got shapes {np.shape(a)} and {np.shape(b)}; expected (M, K) and (K, N)")
         self.a = a.reshape(1, -1) if a.ndim == 1 else a
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
         self.a_shape, self.b_shape = a.shape, b.shape
         return kernels.matmul(self.a, self.b).reshape(a.shape[:-1] + b.shape[1:])
 
     def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        dy = dy.reshape(len(self.a), -1)
+        dy = dy.reshape(self.a.shape[0], self.b.shape[1])
         da = kernels.matmul(dy, self.b.T)
         db = kernels.matmul(self.a.T, dy)
         return da.reshape(self.a_shape), db.reshape(self.b_shape)

@@ -28,26 +28,29 @@ class SoftmaxLoss(Function, recordable=True):
         if len(scores_shape) != 2:
             raise ValueError(f"SoftmaxLoss got scores of shape {scores_shape}; expected (n, classes)")
         rows, classes = scores_shape
-        targets = np.asarray(targets)
-        if targets.dtype.kind not in "iu":
+        labels = np.asarray(targets)
+        if labels.dtype.kind not in "iu":
+            row, label = _first_that_is_no_label(targets, classes)
+            allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
             raise TypeError(
-                f"SoftmaxLoss takes integer labels in 0 … {(classes or 1) - 1}, got {targets.dtype}"
-                + (f"; row 0 is {targets.flat[0]!r}" if targets.size else "")
+                f"SoftmaxLoss takes {allowed}, got {labels.dtype}" + ("" if row < 0 else f": {label!r} in row {row}")
             )
-        if targets.ndim != 1 or targets.shape[0] != (targets.shape[0] if rows is None else rows):
+        if labels.ndim != 1 or labels.shape[0] != (labels.shape[0] if rows is None else rows):
             raise ValueError(
-                f"SoftmaxLoss got labels of shape {targets.shape} for scores of shape {scores_shape}: "
+                f"SoftmaxLoss got labels of shape {labels.shape} for scores of shape {scores_shape}: "
                 "expected one label a row"
             )
-        if targets.size == 0:
+        if labels.size == 0:
             raise ValueError("SoftmaxLoss got no labels")
         if classes is not None:
-            row = kernels.check_labels(_labels(targets), classes)
+            row = kernels.check_labels(_labels(labels), classes)
             if row >= 0:
-                raise ValueError(f"label {targets[row]} in row {row} is not one of the classes 0 … {classes - 1}")
+                raise ValueError(f"label {labels[row]} in row {row} is not one of the classes 0 … {classes - 1}")
 
     def forward(self, scores: np.ndarray, targets: Any) -> np.ndarray:
         self.probabilities = None
+        if isinstance(targets, np.ndarray) and not isinstance(targets, kernels.Recorded):
+            targets = targets.copy()  # what is checked is what is used, here and in backward
         self.check_targets(targets, scores.shape)
         self.labels = _labels(np.asarray(targets))
         loss, self.probabilities = kernels.softmax_loss(scores, self.labels)
@@ -59,6 +62,16 @@ class SoftmaxLoss(Function, recordable=True):
         if not isinstance(dy, np.ndarray):
             dy = kernels.full((), dy, self.probabilities.dtype)
         return kernels.softmax_loss_grad(self.probabilities, self.labels, dy)
+
+
+def _first_that_is_no_label(targets: Any, classes: int | None) -> tuple[int, Any]:
+    """The first row, and what stands there, that is no integer in 0 … classes − 1; (−1, None) if there are no rows."""
+    values = np.asarray(targets, dtype=object).ravel()
+    for row, value in enumerate(values):
+        is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        if not is_integer or value < 0 or (classes is not None and value >= classes):
+            return row, value
+    return (0, values[0]) if values.size else (-1, None)
 
 
 def _labels(targets: np.ndarray) -> np.ndarray:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function
@@ -19,17 +21,22 @@ class Sum(Function, recordable=True):
     def __init__(self, axis: Axis = None, keepdims: bool = False) -> None:
         self.axis, self.keepdims = axis, keepdims
 
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        return tuple(range(ndim)) if self.axis is None else normalize_axis_tuple(self.axis, ndim)
+
     def scale(self, x: np.ndarray) -> float:
         return 1.0
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.shape, self.factor = x.shape, self.scale(x)
-        return kernels.sum(x, self.axis, self.keepdims, scale=self.factor)
+        y = kernels.sum(x, self.axis, self.keepdims, scale=self.factor)
+        self.dtype = y.dtype
+        return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        axes = range(len(self.shape)) if self.axis is None else np.atleast_1d(self.axis) % max(len(self.shape), 1)
+        axes = self.axes(len(self.shape))
         kept = tuple(1 if i in axes else n for i, n in enumerate(self.shape))
-        return kernels.multiply(dy.reshape(kept), self.factor, np.empty(self.shape, dy.dtype))
+        return kernels.multiply(dy.reshape(kept), self.factor, np.empty(self.shape, self.dtype))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.axis}{', keepdims=True' if self.keepdims else ''})"
@@ -39,8 +46,7 @@ class Mean(Sum, recordable=True):
     """y = the mean of x over `axis`, as `Sum`; ValueError for a mean of no elements."""
 
     def scale(self, x: np.ndarray) -> float:
-        axes = range(x.ndim) if self.axis is None else np.atleast_1d(self.axis)
-        count = int(np.prod([x.shape[i] for i in axes], dtype=np.int64))
+        count = math.prod(x.shape[i] for i in self.axes(x.ndim))
         if count == 0:
             raise ValueError(f"mean of no elements: shape {x.shape}, axis {self.axis}")
         return 1 / count
