@@ -76,7 +76,9 @@ class DataGenerator:
 def as_targets(y: Any, dtype: np.dtype) -> np.ndarray:
     """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
     array = np.asarray(y)
-    return array if array.dtype.kind in "iub" else as_real(array, dtype, "targets")
+    if array.dtype.kind in "iub":
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return as_real(array, dtype, "targets")
 
 
 def positive_integer(name: str, value: Any) -> int:

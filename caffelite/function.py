@@ -24,8 +24,8 @@ class Function(ABC):
     parameters, and notes the copy on the resulting Tensor. So one instance can be applied any number of times.
 
     `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels alone. It is
-    said for each class anew. What is not declared so may use NumPy as it likes; where a step is recorded and replayed, it
-    is called back at its place.
+    said for each class anew. What is not declared so may use NumPy as it likes; where a step is recorded and
+    replayed, it is called back at its place.
     """
 
     recordable = False

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 
 class InterruptsBetweenSteps:
     """While it is entered, a Ctrl-C that arrives inside `held()` takes effect at its end.
@@ -17,7 +19,8 @@ class InterruptsBetweenSteps:
     """
 
     def __enter__(self) -> InterruptsBetweenSteps:
-        self.holding = self.pending = False
+        self.holding = False
+        self.pending = np.zeros(1, dtype=np.int32)  # in memory, where a replay can look at it too
         self.handler: Any = None
         if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
             self.handler = signal.signal(signal.SIGINT, self._interrupted)
@@ -29,18 +32,18 @@ class InterruptsBetweenSteps:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A Ctrl-C that arrives inside takes effect at the end."""
-        self.holding = True
+        """A Ctrl-C that arrives inside takes effect at the end; where these are nested, at the end of the outermost."""
+        outer, self.holding = self.holding, True
         try:
             yield
         finally:
-            self.holding = False
-            if self.pending:
-                self.pending = False
+            self.holding = outer
+            if self.pending[0] and not outer:
+                self.pending[0] = 0
                 self.handler(signal.SIGINT, None)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self.holding:
-            self.pending = True
+            self.pending[0] = 1
         else:
             self.handler(number, frame)

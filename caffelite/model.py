@@ -13,8 +13,8 @@ from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
-from caffelite.training import Programs, Steps
 from caffelite.tensor import FLOATS, Tensor, as_real, inference
+from caffelite.training import Programs, Steps
 
 
 class History(dict):
@@ -99,9 +99,10 @@ class Model(Function, recordable=True):
         self._lay_out()
         return self
 
-    def structure(self) -> tuple:
-        """What the model consists of; a recorded step holds for one structure."""
-        return tuple([f.structure() if isinstance(f, Model) else id(f) for f in self.functions])
+    def all_functions(self) -> tuple[Function, ...]:
+        """The Functions, those of Models among them included."""
+        inner = (f.all_functions() if isinstance(f, Model) else () for f in self.functions)
+        return (*self.functions, *(f for functions in inner for f in functions))
 
     def _take_dtype(self, dtype: np.dtype) -> None:
         """Compute in another dtype from now on, that of the Model around this one."""
@@ -307,25 +308,23 @@ class Model(Function, recordable=True):
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
 
-        def epoch_done(results: dict[str, float]) -> bool:
-            """Note an epoch's results; True if the training shall end."""
-            epoch = history.epochs
-            if validation is not None:
-                of_validation = Steps(self, loss, measures).evaluate(validation)
-                results |= {f"val_{name}": value for name, value in of_validation.items()}
-            with interrupts.held():
-                for name, value in results.items():
-                    history[name].append(value)
-            progress.epoch_done(results)
-            return any([callback(epoch, history) is True for callback in callbacks])  # noqa: C419 (all are called)
-
-        steps = len(batches) if isinstance(batches, Sized) else None
+        steps = Steps(self, loss, measures, optimizer)
+        count = len(batches) if isinstance(batches, Sized) else None
+        attended = bool(callbacks) or validation is not None
         try:
-            with InterruptsBetweenSteps() as interrupts, Progress(verbose, epochs, steps) as progress:
-                attended = bool(callbacks) or validation is not None
-                Steps(self, loss, measures, optimizer).train(
-                    batches, epochs, epoch_done, attended, interrupts, progress
-                )
+            with InterruptsBetweenSteps() as interrupts, Progress(verbose, epochs, count) as progress:
+                for results in steps.train(batches, epochs, interrupts, progress, attended):
+                    if validation is not None:
+                        of_validation = Steps(self, loss, measures).evaluate(validation)
+                        results |= {f"val_{name}": value for name, value in of_validation.items()}
+                    epoch = history.epochs
+                    with interrupts.held():
+                        for name, value in results.items():
+                            history[name].append(value)
+                    progress.epoch_done(results)
+                    stops = [callback(epoch, history) is True for callback in callbacks]
+                    if any(stops):
+                        break
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise
@@ -345,8 +344,7 @@ class Model(Function, recordable=True):
         return np.concatenate(outputs)
 
     def _outputs(self, x: np.ndarray) -> np.ndarray:
-        program = self._programs.find("outputs", self.structure(), x.shape)
-        return program.run(lambda x: self(x), x)
+        return self._programs.find(self.all_functions(), "outputs", x.shape).run(self.__call__, x)
 
     def evaluate(
         self, x: Any, y: Any = None, *, loss: Function, metrics: Iterable[str | Metric] = (), batch_size: int = 1024

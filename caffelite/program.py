@@ -1,7 +1,7 @@
 """Program: a step recorded once, replayed without Python.
 
-Recording runs the step as it is and notes every kernel call with the arrays it was bound to (`recording.py`). What comes
-out is a list of calls whose operands are places in memory: a buffer, an offset, strides. A few passes tidy the list:
+Recording runs the step as it is and notes every kernel call with the arrays it was bound to (`recording.py`). What
+comes out is a list of calls whose operands are places in memory: a buffer, an offset, strides. A few passes tidy it:
 
     drop_unread       calls whose results nobody reads, such as the gradient of the data
     fuse_relu         ReLU into the matrix product before it, its gradient's mask into the one before that
@@ -9,9 +9,9 @@ out is a list of calls whose operands are places in memory: a buffer, an offset,
 
 and the replay is a loop over the calls (`_kernels.tape`). Every pass leaves every bit of the result as it is.
 
-The reasoning rests on one distinction. A buffer is *temporary* if the step writes it before it reads it and nobody else can
-see it once the recording is over, which weak references tell. All else, parameters, gradients, results, constants, stays
-where it lies, and is read and written there.
+The reasoning rests on one distinction. A buffer is *temporary* if the step writes it before it reads it and nobody
+else can see it once the recording is over, which weak references tell. All else, parameters, gradients, results,
+constants, stays where it lies, and is read and written there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.recording import PythonCall, Recording
+from caffelite.recording import Note, PythonCall, Recording
 from caffelite.tensor import Tensor
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
@@ -58,12 +58,19 @@ class Operand(NamedTuple):
 
 
 class Call:
-    """A recorded kernel with its operands, output first, None where it has none; and the buffers it reads and writes."""
+    """A recorded kernel with its operands, output first, None where there is none; and what it reads and writes."""
 
     def __init__(self, kernel: kernels.Kernel, operands: list[Operand | None]) -> None:
         self.kernel, self.operands = kernel, operands
         self.reads = [x.buffer for i, x in enumerate(operands) if x is not None and kernel.reads >> i & 1]
         self.writes = [x.buffer for i, x in enumerate(operands) if x is not None and kernel.writes >> i & 1]
+
+    def placed(self) -> kernels.Kernel:
+        """The kernel, told where its operands lie."""
+        for i, operand in enumerate(self.operands):
+            if operand is not None:
+                self.kernel.place(i, operand.buffer.address + operand.offset)
+        return self.kernel
 
 
 Step = list[Call | PythonCall]
@@ -106,9 +113,9 @@ def _step(entries: list) -> tuple[Step, list[Buffer], list[np.ndarray]]:
         for i, operand in enumerate(operands):
             if operand is not None and entry.writes >> i & 1:
                 operand.buffer.written += operand.nbytes
-    for call in step:
-        if isinstance(call, Call):
-            call.kernel.release()
+    for entry in entries:
+        if isinstance(entry, kernels.Kernel):
+            entry.release()
     return step, list(buffers.values()), numbers
 
 
@@ -151,11 +158,11 @@ def fuse_relu(step: Step) -> Step:
             continue
         if product.operands[0] != x or out.shape != x.shape or (mask or x).shape != x.shape:
             continue
-        # What was done at k is done at i now: nobody in between may write the mask, or use the result's memory.
-        in_between = range(i + 1, k)
-        if any(isinstance(step[n], PythonCall) for n in in_between) or any(n in in_between for n in users[out.buffer]):
+        # What was done at k is done at i now. Nobody in between may use the result's memory or write the mask.
+        calls = [call for call in step[i + 1 : k] if isinstance(call, Call)]
+        if len(calls) < k - i - 1 or any(out.buffer in (*call.reads, *call.writes) for call in calls):
             continue
-        if mask is not None and any(n in in_between and mask.buffer in step[n].writes for n in users[mask.buffer]):
+        if mask is not None and any(mask.buffer in call.writes for call in calls):
             continue
         fused[i], fused[k] = _fused(product, out, mask), None
     return [call for call in fused if call is not None]
@@ -211,10 +218,10 @@ PASSES = [drop_unread, fuse_relu, place_temporaries]
 
 
 @dataclass
-class _Watched:
+class Watched:
     """A Tensor that the step looked at: where its array and its gradient lay, and what the step did to it."""
 
-    tensor: weakref.ref
+    tensor: weakref.ref[Tensor]
     data: np.ndarray
     gradient: np.ndarray | None
     requires_grad: bool
@@ -222,208 +229,158 @@ class _Watched:
     gradient_after: bool
     changed: bool
 
+    @classmethod
+    def after(cls, note: Note) -> Watched:
+        t = note.tensor()
+        assert t is not None
+        changed = t._version[0] != note.version
+        return cls(note.tensor, t._data, t._gradient, t._requires_grad, note.gradient_before, t._has_gradient, changed)
 
-@dataclass
-class _Recorded:
-    """What a recording left, ready to be replayed."""
+    def is_as_before(self) -> bool:
+        """Whether the step would find the Tensor as it did when it was recorded."""
+        t = self.tensor()
+        return t is None or (
+            t._data is self.data
+            and t._gradient is self.gradient
+            and t._requires_grad == self.requires_grad
+            and self.gradient_before in (None, t._has_gradient)
+        )
 
-    inputs: list[np.ndarray]
-    result: Any
-    step: Step
-    tape: kernels.Tape
-    watched: list[_Watched]
-    memory: list[Any] = field(repr=False)  # everything the calls' addresses point into
+    def replayed(self) -> None:
+        """Note on the Tensor what a replay has done to it."""
+        t = self.tensor()
+        if t is not None:
+            t._has_gradient = self.gradient_after
+            if self.changed:
+                t._changed()
 
 
 class Program:
-    """A recorded step. Calling it with new arrays of the same shapes and dtypes replays it and returns copies of its results.
+    """A recorded step. Called with new arrays of the same shapes and dtypes, it is replayed; returns copies of results.
 
-    After a call, parameters, gradients and the optimizer's state are what the step itself would have left. Where it can't be
-    replayed, because a Tensor's array was moved or a gradient is there that was not (or the reverse), it is recorded anew.
-    Raises ValueError for other shapes and TypeError for other dtypes.
+    After a call, parameters, gradients and the optimizer's state are what the step itself would have left. Where it
+    can't be replayed, because a Tensor's array was moved, or a gradient is there that was not before (or the reverse),
+    it is recorded anew. Raises ValueError for other shapes and TypeError for other dtypes.
 
     `print(program)` lists the kernels; `profile(replays)` says where the time goes.
     """
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         self._function = function
-        self.used: Any = None  # what has to live as long as this Program
         self._lock = threading.RLock()
-        self._recorded: _Recorded | None = None
+        self._watched: list[Watched] | None = None  # None: nothing is recorded yet
+        self._inputs: list[np.ndarray] = []
+        self._step: Step = []
+        self._result: Any = None
+        self._memory: list[Any] = []  # everything that the calls' addresses point into
+        self.tape = kernels.Tape([])
+        self.used: Any = None  # what has to live as long as the Program does
 
     def __call__(self, *arrays: Any) -> Any:
-        assert self._function is not None
+        if self._function is None:
+            raise TypeError("this Program belongs to a Model; call `run` with the function that it stands for")
         return self.run(self._function, *arrays)
 
     def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
         """Replay on these arrays, or record `function` on them; returns copies of its results."""
-        arrays = tuple(map(_array, arrays))
+        given = [np.asarray(x.data if isinstance(x, Tensor) else x) for x in arrays]
         with self._lock:
-            if not self.is_current():
-                self._check_like_before(arrays)
-                self.record(function, *arrays)
-            else:
-                self._check_like_before(arrays)
-                recorded = self._recorded
-                assert recorded is not None
-                for buffer, array in zip(recorded.inputs, arrays, strict=True):
+            if self._watched is not None:
+                self._check_like_before(given)
+            if self.is_current():
+                for buffer, array in zip(self._inputs, given, strict=True):
                     np.copyto(buffer, array)
-                if recorded.tape.replay() is not None:
-                    function(*[buffer.copy() for buffer in recorded.inputs])  # raises what stopped the replay
+                if self.tape.replay() is not None:
+                    function(*[buffer.copy() for buffer in self._inputs])  # raises what stopped the replay
                     raise RuntimeError("the step stopped in a replay and not when run by itself")
-                self.finish()
-            assert self._recorded is not None
-            return _copied(self._recorded.result)
+                self.replayed()
+            else:
+                self.record(function, *given)
+            return _copied(self._result)
 
-    def _check_like_before(self, arrays: tuple[np.ndarray, ...]) -> None:
-        if self._recorded is None:
-            return
-        expected = self._recorded.inputs
-        if len(arrays) != len(expected):
-            raise TypeError(f"the Program was recorded with {len(expected)} arrays, got {len(arrays)}")
-        for i, (array, buffer) in enumerate(zip(arrays, expected, strict=True)):
+    def _check_like_before(self, arrays: list[np.ndarray]) -> None:
+        if len(arrays) != len(self._inputs):
+            raise TypeError(f"the Program was recorded with {len(self._inputs)} arrays, got {len(arrays)}")
+        for i, (array, buffer) in enumerate(zip(arrays, self._inputs, strict=True)):
             if array.shape != buffer.shape:
                 raise ValueError(f"argument {i} was recorded with shape {buffer.shape}, got {array.shape}")
             if array.dtype != buffer.dtype:
                 raise TypeError(f"argument {i} was recorded with dtype {buffer.dtype}, got {array.dtype}")
 
+    def is_current(self) -> bool:
+        """Whether a replay would do what the step would."""
+        return self._watched is not None and all([watched.is_as_before() for watched in self._watched])  # noqa: C419
+
+    def replayed(self) -> None:
+        """After replays of the tape, note on the Tensors what has happened to them."""
+        for watched in self._watched or ():
+            watched.replayed()
+
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
-        """Run `function`, really, and keep what it did."""
+        """Run `function` on the arrays, really, and keep what it did."""
         inputs = [np.array(array, order="C") for array in arrays]
         recording = Recording()
         with recording:
             result = _plain(function(*[x.view(kernels.Recorded) for x in inputs]))
-        self._recorded = _finished(recording, inputs, result)
-
-    def is_current(self) -> bool:
-        """Whether a replay would do what the step would: its Tensors lie where they lay."""
-        if self._recorded is None:
-            return False
-        for watched in self._recorded.watched:
-            tensor = watched.tensor()
-            if tensor is None:
-                continue
-            if tensor._data is not watched.data or tensor._gradient is not watched.gradient:
-                return False
-            if tensor._requires_grad != watched.requires_grad:
-                return False
-            if watched.gradient_before is not None and tensor._has_gradient != watched.gradient_before:
-                return False
-        return True
-
-    def finish(self) -> None:
-        """After replays, note on the Tensors what has happened to them."""
-        assert self._recorded is not None
-        for watched in self._recorded.watched:
-            tensor = watched.tensor()
-            if tensor is not None:
-                tensor._has_gradient = watched.gradient_after
-                if watched.changed:
-                    tensor._changed()
-
-    @property
-    def tape(self) -> kernels.Tape:
-        assert self._recorded is not None
-        return self._recorded.tape
-
-    @property
-    def inputs(self) -> list[np.ndarray]:
-        """The arrays that a replay takes its data from."""
-        assert self._recorded is not None
-        return self._recorded.inputs
+        watched = [Watched.after(note) for note in recording.notes()]
+        entries, recording.entries = recording.entries, []
+        step, buffers, numbers = _step(entries)
+        del entries
+        memory: list[Any] = [numbers]
+        for buffer in buffers:
+            owner = buffer.owner()
+            buffer.temporary = owner is None
+            memory.append(owner)
+            if buffer.temporary and buffer.read_early:
+                raise TypeError(
+                    f"{buffer.read_early} reads an array that NumPy made inside the recorded function; a replay would "
+                    "not make it anew. Make it outside and keep it, or use caffelite's Functions or kernels"
+                )
+        for tidied_by in (drop_unread, fuse_relu):
+            if tidied_by in PASSES:
+                step = tidied_by(step)
+        memory.append((place_temporaries if place_temporaries in PASSES else scatter_temporaries)(step))
+        self.tape = kernels.Tape([call.placed() if isinstance(call, Call) else call for call in step])
+        self._inputs, self._step, self._result, self._watched, self._memory = inputs, step, result, watched, memory
 
     def __len__(self) -> int:
-        return 0 if self._recorded is None else len(self._recorded.step)
+        return len(self._step)
 
     def __str__(self) -> str:
-        if self._recorded is None:
-            return "Program, not recorded yet"
-        return _table(["kernel", "shapes", "FLOP", "bytes"], [_facts(call) for call in self._recorded.step])
+        return _table(["kernel", "shapes", "FLOP", "bytes"], [_facts(call) for call in self._step])
 
     def profile(self, replays: int = 100) -> str:
-        """A table of the time per kernel, its GFLOP/s and GB/s, and its share of the step; the fastest of so many replays.
+        """A table of each kernel's time, the least of so many replays, its GFLOP/s and GB/s, and its share of the step.
 
         The replays are real steps, on the data of the last one: a step that trains goes on training.
         """
         with self._lock:
             if not self.is_current():
-                raise RuntimeError("nothing to profile: call the Program first")
-            assert self._recorded is not None
-            seconds = self._recorded.tape.seconds(replays)
-            self.finish()
-            total = seconds.sum()
-            rows = []
-            for call, time in zip(self._recorded.step, seconds, strict=True):
-                name, shapes, flop, size = _facts(call)
-                numbers = [float(x.replace(",", "")) if x else 0.0 for x in (flop, size)]
-                rates = [f"{x / time / 1e9:.1f}" if x else "" for x in numbers]
-                rows.append([name, shapes, f"{time * 1e6:.2f}", *rates, f"{time / total:.0%}"])
-            rows.append(["", "total", f"{total * 1e6:.2f}", "", "", ""])
+                raise RuntimeError("there is nothing up to date to profile: call the Program first")
+            seconds = self.tape.seconds(replays)
+            self.replayed()
+        rows = []
+        for call, time in zip(self._step, seconds, strict=True):
+            name, shapes, *amounts = _facts(call)
+            rates = [f"{float(x.replace(',', '')) / time / 1e9:.1f}" if x else "" for x in amounts]
+            rows.append([name, shapes, f"{time * 1e6:.2f}", *rates, f"{time / seconds.sum():.0%}"])
+        rows.append(["total", "", f"{seconds.sum() * 1e6:.2f}", "", "", ""])
         return _table(["kernel", "shapes", "µs", "GFLOP/s", "GB/s", "share"], rows)
 
 
 def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     """Run `function` on the arrays, really, and record what it does as a Program.
 
-    `function` gets arrays and may return Tensors, arrays, or tuples or lists of them. It has to compute with Functions,
-    Tensors, losses, optimizers and kernels. An array made outside and kept by somebody is a constant, read at each replay.
+    `function` gets arrays and may return Tensors, arrays, or tuples or lists of them. It has to compute with
+    Functions, Tensors, losses, optimizers and kernels. An array made outside and kept by somebody is a constant, read
+    at each replay.
 
-    Raises TypeError, saying what, for what can't be recorded: NumPy arithmetic on a recorded array, reading its value, or an
-    array that NumPy made inside.
+    Raises TypeError, saying what, for what can't be recorded: NumPy arithmetic on a recorded array, reading its
+    value, or an array that NumPy made inside.
     """
     program = Program(function)
-    program.record(function, *map(_array, example_arrays))
+    program(*example_arrays)
     return program
-
-
-def _finished(recording: Recording, inputs: list[np.ndarray], result: Any) -> _Recorded:
-    """From a recording to something that can be replayed: find the temporaries, run the passes, place the operands."""
-    watched = [_watch(note) for note in recording.notes()]
-    entries, recording.entries = recording.entries, []
-    step, buffers, numbers = _step(entries)
-    del entries, recording
-    memory: list[Any] = [numbers]
-    for buffer in buffers:
-        owner = buffer.owner()
-        if owner is not None:
-            memory.append(owner)
-            continue
-        if buffer.read_early:
-            raise TypeError(
-                f"{buffer.read_early} reads an array that NumPy made inside the recorded function; a replay would not make "
-                "it anew. Make it outside and keep it, or compute it with caffelite's Functions or kernels"
-            )
-        buffer.temporary = True
-
-    if drop_unread in PASSES:
-        step = drop_unread(step)
-    if fuse_relu in PASSES:
-        step = fuse_relu(step)
-    memory.append(place_temporaries(step) if place_temporaries in PASSES else scatter_temporaries(step))
-    for call in step:
-        if isinstance(call, Call):
-            for i, operand in enumerate(call.operands):
-                if operand is not None:
-                    call.kernel.place(i, operand.buffer.address + operand.offset)
-    tape = kernels.Tape([call.kernel if isinstance(call, Call) else call for call in step])
-    return _Recorded(inputs, result, step, tape, watched, memory)
-
-
-def _watch(note: Any) -> _Watched:
-    t = note.tensor()
-    return _Watched(
-        note.tensor,
-        t._data,
-        t._gradient,
-        t._requires_grad,
-        note.gradient_before,
-        t._has_gradient,
-        t._version[0] != note.version,
-    )
-
-
-def _array(value: Any) -> np.ndarray:
-    return np.asarray(value.data if isinstance(value, Tensor) else value)
 
 
 def _plain(result: Any) -> Any:
@@ -448,8 +405,12 @@ def _facts(call: Call | PythonCall) -> list[str]:
         shapes = [x.shape for x in call.arguments if isinstance(x, np.ndarray)]
         return [f"Python: {call.name}", " ".join(map(_shape, shapes)), "", ""]
     operands = [x for x in call.operands if x is not None]
-    shapes = " ".join(_shape(x.shape) for x in operands)
-    return [call.kernel.name, shapes, f"{call.kernel.work:,.0f}", f"{sum(x.nbytes for x in operands):,}"]
+    return [
+        call.kernel.name,
+        " ".join(_shape(x.shape) for x in operands),
+        f"{call.kernel.work:,.0f}",
+        f"{sum(x.nbytes for x in operands):,}",
+    ]
 
 
 def _shape(shape: tuple[int, ...]) -> str:

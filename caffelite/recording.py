@@ -1,7 +1,8 @@
 """Recording: what a step does, noted while it runs, so that a Program can do it again.
 
-While a thread is in a `Recording`, its kernels note their calls there (`_kernels.tape`), Tensors say that their arrays or
-gradients are looked at, and Functions and Optimizers that are not declared recordable become a `PythonCall`.
+While a thread is in a `Recording`, its kernels note their calls there (`_kernels.tape`), Tensors say that their
+arrays or gradients are looked at, and Functions and Optimizers that are not declared recordable become a
+`PythonCall`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The steps that `fit` and `evaluate` take: recorded for each shape of batch, replayed after that.
 
-A step is an ordinary function of a batch, written with Functions, a loss and an optimizer. It adds what it measures to the
-sums of its epoch, in memory. Where the data are in memory too, it also fetches its batch by itself, so that many epochs
-are replayed in one go.
+A step is an ordinary function of a batch, written with Functions, a loss and an optimizer. It adds what it measures
+to the sums of its epoch, in memory. Where the data are in memory too, it also fetches its batch by itself, so that
+many epochs are replayed in one go.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from caffelite.metrics import Metric, accuracy
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.program import Program
 from caffelite.progress import Progress
-from caffelite.recording import Recording, call_python
+from caffelite.recording import PythonCall, Recording, call_python
 from caffelite.tensor import Tensor, as_real, inference
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
@@ -37,10 +38,12 @@ class Programs:
         self.cursor = np.zeros(5, dtype=np.int64)  # through which steps find their batch and their sums
         self.in_use = threading.RLock()  # the cursor, and the Programs that use it
 
-    def find(self, *key: Any) -> Program:
-        """The Program recorded for this key, or a new one that has recorded nothing yet."""
+    def find(self, used: tuple, *key: Any) -> Program:
+        """The Program of a step that uses these objects, for this key; a new one if there is none yet."""
+        key = (*map(id, used), *key)
         with self._lock:
             program = self._programs.setdefault(key, Program())
+            program.used = used  # as long as the Program lives, their ids are theirs
             self._programs.move_to_end(key)
             while len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
@@ -62,7 +65,7 @@ class Steps:
         if self.optimizer is None:
             with inference():
                 outputs = self.model(x)
-                value = self.loss(outputs, y)
+                self.measure(outputs, self.loss(outputs, y), y)
         else:
             self.optimizer.zero_grad()
             outputs = self.model(x)
@@ -70,15 +73,16 @@ class Steps:
             guard(value)
             value.backward()
             self.optimizer.step()
-        self.measure(outputs, value, y)
+            self.measure(outputs, value, y)
 
     def measure(self, outputs: Tensor, value: Tensor, y: np.ndarray) -> None:
         """Add the loss and the metrics of a batch to the sums of the epoch."""
         rows = len(outputs)
         kernels.add_mean(self.cursor, 1, value.data, rows)
         for slot, (name, metric) in enumerate(self.metrics.items(), start=2):
-            if metric is accuracy and outputs.ndim == 2 and y.dtype == np.int64 and y.shape == (rows,):
-                kernels.add_correct(self.cursor, slot, outputs.data, y)
+            if metric is accuracy and outputs.ndim == 2 and y.dtype.kind in "iu" and y.shape == (rows,):
+                labels = y if y.dtype == np.int64 else kernels.as_int64(y)
+                kernels.add_correct(self.cursor, slot, outputs.data, labels)
             else:
                 mean = call_python(name, lambda *batch, of=metric: np.float64(of(*batch)), outputs.data, y)
                 kernels.add_mean(self.cursor, slot, np.asarray(mean), rows)
@@ -92,67 +96,42 @@ class Steps:
 
     def program(self, step: Callable[..., Any], x: np.ndarray, y: np.ndarray, rows: int) -> Program:
         """The Program for steps on batches of so many rows of x and y."""
-        used = (self.loss, self.optimizer, *self.metrics.values())
-        shapes = (rows, x.shape[1:], x.dtype, y.shape[1:], y.dtype)
-        program = self.programs.find(step.__name__, self.model.structure(), tuple(map(id, used)), *shapes)
-        program.used = used  # as long as the Program lives, their ids are theirs
-        return program
+        used = (*self.model.all_functions(), self.loss, self.optimizer, *self.metrics.values())
+        return self.programs.find(used, step.__name__, rows, x.shape[1:], x.dtype, y.shape[1:], y.dtype)
 
     # ---- many steps ---------------------------------------------------------------------------------------------
 
     def train(
-        self,
-        batches: Iterable,
-        epochs: int,
-        epoch_done: Callable[[dict[str, float]], bool],
-        attended: bool,
-        interrupts: InterruptsBetweenSteps,
-        progress: Progress,
-    ) -> None:
-        """Train for so many epochs, or until `epoch_done`, which gets the results of each, returns True.
+        self, batches: Iterable, epochs: int, interrupts: InterruptsBetweenSteps, progress: Progress, attended: bool
+    ) -> Iterator[dict[str, float]]:
+        """Train for so many epochs and yield the results of each.
 
-        It is called in time, after its epoch, if it is `attended`; else it may be told of several epochs at once.
+        If somebody attends to them, they come before the next epoch begins; else several may come at once, later.
         """
         if type(batches) is DataGenerator:
-            return self._train_in_memory(batches, epochs, epoch_done, attended, interrupts, progress)
+            run = InMemory(self, batches, epochs, interrupts)
+            done = 0
+            while done < epochs:
+                stopped, steps = None, run.steps
+                try:
+                    with interrupts.held():
+                        run.go(done + 1 if attended else epochs)
+                except (KeyboardInterrupt, TrainingDiverged) as error:
+                    stopped = error
+                progress.steps_done(run.steps - steps)
+                if stopped is None or not attended:
+                    yield from (self._means(sums, "") for sums in run.sums[done : run.epoch])
+                    done = run.epoch
+                if stopped is not None:
+                    raise stopped
+            return
         for epoch in range(epochs):
             sums = np.zeros(2 + len(self.metrics))
             for i, (x, y) in enumerate(converted(batches, self.model.dtype)):
-                with interrupts.held(), self.programs.in_use:
-                    self.cursor[4] = kernels.address(sums)
-                    self._checked(lambda x=x, y=y: self._replay(x, y), epoch, i)
+                with interrupts.held(), located(Position(epoch, i)):
+                    self._replay(x, y, sums)
                 progress.steps_done(1)
-            if epoch_done(self._means(sums, f"in epoch {epoch + 1}")):
-                return
-
-    def _train_in_memory(
-        self,
-        data: DataGenerator,
-        epochs: int,
-        epoch_done: Callable[[dict[str, float]], bool],
-        attended: bool,
-        interrupts: InterruptsBetweenSteps,
-        progress: Progress,
-    ) -> None:
-        run = InMemory(self, data, epochs)
-        done = 0
-
-        def tell() -> bool:
-            nonlocal done
-            done += 1
-            return epoch_done(self._means(run.sums[done - 1], ""))
-
-        while done < epochs:
-            with interrupts.held():
-                steps = run.steps
-                try:
-                    run.go(done + 1 if attended else epochs)
-                finally:
-                    progress.steps_done(run.steps - steps)
-                    while not attended and done < run.epoch:
-                        tell()
-            if attended and done < run.epoch and tell():
-                return
+            yield self._means(sums, f"in epoch {epoch + 1}")
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
         """The means over all batches."""
@@ -163,19 +142,13 @@ class Steps:
             return self._means(run.sums[0], "")
         sums = np.zeros(2 + len(self.metrics))
         for x, y in converted(batches, self.model.dtype):
-            with self.programs.in_use:
-                self.cursor[4] = kernels.address(sums)
-                self._replay(x, y)
+            self._replay(x, y, sums)
         return self._means(sums, "to evaluate")
 
-    def _replay(self, x: np.ndarray, y: np.ndarray) -> None:
-        self.program(self.step, x, y, len(x)).run(self.step, x, y)
-
-    def _checked(self, step: Callable[[], None], epoch: int, batch: int) -> None:
-        try:
-            step()
-        except TrainingDiverged as error:
-            raise TrainingDiverged(f"epoch {epoch + 1}, batch {batch + 1}: {error}") from None
+    def _replay(self, x: np.ndarray, y: np.ndarray, sums: np.ndarray) -> None:
+        with self.programs.in_use:
+            self.cursor[4] = kernels.address(sums)
+            self.program(self.step, x, y, len(x)).run(self.step, x, y)
 
     def _means(self, sums: np.ndarray, where: str) -> dict[str, float]:
         if sums[0] == 0:
@@ -184,22 +157,32 @@ class Steps:
 
 
 class InMemory:
-    """Epochs over a DataGenerator's arrays: steps are recorded where there is no Program yet, else replayed at length."""
+    """Epochs over a DataGenerator's arrays: steps are recorded where there is no Program yet, else replayed in bulk."""
 
-    def __init__(self, steps: Steps, data: DataGenerator, epochs: int) -> None:
+    def __init__(
+        self, steps: Steps, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
+    ) -> None:
         self.of = steps
         self.x, self.y = as_real(data.x, steps.model.dtype, "x"), as_targets(data.y, steps.model.dtype)
-        if self.y.dtype.kind in "iu":
-            self.y = self.y.astype(np.int64, copy=False)
         self.sums = np.zeros((epochs, 2 + len(steps.metrics)))
-        full_batches = len(self.x) // data.batch_size
-        self.rows = [data.batch_size, len(self.x) % data.batch_size]  # of a full batch, and of a short last one
-        with Recording() as recording:
+        short = 0 if data.drop_last else len(self.x) % data.batch_size
+        self.rows = [data.batch_size, short]  # of a full batch, and of the last one
+        with Recording() as recording:  # the order of the first epoch, and how to make the next ones
             if data.shuffle:
                 kernels.shuffle(data._order, data._state)
         shuffle = recording.entries[0] if data.shuffle else None
-        order = data._order
-        self.epochs = kernels.Epochs(self.x, self.y, order, shuffle, self.sums, steps.cursor, len(data), full_batches)
+        assert not isinstance(shuffle, PythonCall)
+        self.epochs = kernels.Epochs(
+            self.x,
+            self.y,
+            data._order,
+            shuffle,
+            self.sums,
+            steps.cursor,
+            len(data),
+            len(self.x) // data.batch_size,
+            None if interrupts is None else interrupts.pending,
+        )
 
     @property
     def epoch(self) -> int:
@@ -213,52 +196,68 @@ class InMemory:
 
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs."""
-        epoch, batch, step = self.epochs.epoch, self.epochs.batch, self.of.fetch_and_step
-        with self.of.programs.in_use:
+        step = self.of.fetch_and_step
+        with self.of.programs.in_use, located(self.epochs):
             programs = [self.of.program(step, self.x, self.y, rows) if rows else None for rows in self.rows]
-            due = programs[batch >= self.epochs.full_batches]
+            due = programs[self.epochs.batch >= self.epochs.full_batches]
             assert due is not None
+            if not due.is_current():
+                self.epochs.by_hand(lambda: due.record(step, *self._batch()))
+                return
+            current = [program if program is not None and program.is_current() else None for program in programs]
+            self.epochs.full, self.epochs.last = [None if program is None else program.tape for program in current]
             try:
-                if not due.is_current():
-                    self.epochs.by_hand(lambda: due.record(step, *self._batch(batch)))
-                    return
-                current = [None if p is None or not p.is_current() else p for p in programs]
-                self.epochs.full, self.epochs.last = [None if p is None else p.tape for p in current]
                 stopped = self.epochs.run(epochs, ATTENTION)
+            finally:
                 for program in current:
                     if program is not None:
-                        program.finish()
-                if stopped is not None:
-                    epoch, batch = self.epochs.epoch, self.epochs.batch
-                    self._raise_what_stopped(batch)
-            except TrainingDiverged as error:
-                raise TrainingDiverged(f"epoch {epoch + 1}, batch {batch + 1}: {error}") from None
+                        program.replayed()
+            if stopped is not None:
+                self._step_by_hand()
 
-    def _batch(self, batch: int) -> tuple[np.ndarray, np.ndarray]:
-        """Room for the batch."""
-        rows = self.rows[batch >= self.epochs.full_batches]
+    def _batch(self) -> tuple[np.ndarray, np.ndarray]:
+        """Room for the batch that is due."""
+        rows = self.rows[self.epochs.batch >= self.epochs.full_batches]
         return np.empty((rows, *self.x.shape[1:]), self.x.dtype), np.empty((rows, *self.y.shape[1:]), self.y.dtype)
 
-    def _raise_what_stopped(self, batch: int) -> None:
-        """Run the step that stopped a replay by itself, to raise what it raises; bad labels by the caller's rows."""
+    def _step_by_hand(self) -> None:
+        """Do the step that stopped a replay by hand, to raise what it raises; bad labels by the caller's rows first.
+
+        It goes through if somebody else has mended the data meanwhile.
+        """
         if hasattr(self.of.loss, "check_targets"):
             self.of.loss.check_targets(self.y, self.of.model.output_shape(self.x.shape))
-        self.epochs.by_hand(lambda: self.of.fetch_and_step(*self._batch(batch)))
-        raise RuntimeError("a step stopped in a replay and not when run by itself")
+        self.epochs.by_hand(lambda: self.of.fetch_and_step(*self._batch()))
+
+
+@contextmanager
+def located(at: Any) -> Iterator[None]:
+    """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1."""
+    try:
+        yield
+    except TrainingDiverged as error:
+        raise TrainingDiverged(f"epoch {at.epoch + 1}, batch {at.batch + 1}: {error}") from None
+
+
+class Position(NamedTuple):
+    """Where a training is, counted from 0."""
+
+    epoch: int
+    batch: int
 
 
 def guard(value: Tensor) -> None:
     """Raise TrainingDiverged unless all elements, a loss usually, are finite."""
     if not kernels.all_finite(value.data):
-        raise TrainingDiverged(f"the loss is {value.item()}")
+        raise TrainingDiverged(f"the loss is {value.data.view(np.ndarray).item()}")
 
 
 def converted(batches: Iterable, dtype: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches (x, y) as arrays, x and float targets in the model's dtype, integer ones int64."""
+    """Batches (x, y) as arrays, x and float targets in the model's dtype."""
     for batch in batches:
         if not isinstance(batch, tuple | list) or len(batch) != 2:
             raise TypeError(f"expected batches (x, y), got {type(batch).__name__}")
         x, y = as_real(batch[0], dtype, "a batch's x"), as_targets(batch[1], dtype)
         if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
             raise ValueError(f"got a batch with x of shape {x.shape} and y of shape {y.shape}")
-        yield x, y.astype(np.int64, copy=False) if y.dtype.kind in "iu" else y
+        yield x, y

@@ -15,9 +15,11 @@ PACKAGE = Path(caffelite.__file__).parent
 LAYERS = [
     {"_kernels"},
     {"tensor", "initializers"},
+    {"recording"},
     {"function"},
     {"functions"},
     {"optimizers", "data", "program", "metrics", "interrupts", "progress"},
+    {"training"},
     {"model"},
     {"gradcheck", "threads", "datasets", "plots", "cli", "__main__", ""},
 ]

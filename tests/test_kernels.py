@@ -16,6 +16,7 @@ from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_a
 
 import caffelite as cl
 from caffelite import _kernels as kernels
+from caffelite.recording import Recording
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -606,8 +607,11 @@ RECORDED = {
     "take": (uniform(4, 3), LABELS),
     "all_finite": (uniform(40),),
     "check_labels": (LABELS, 3),
+    "as_int64": (LABELS.astype(np.int16),),
+    "convert": (uniform(4, 5).T,),
 }
-NOT_RECORDED = {"full", "get_num_threads", "set_num_threads", "Kernel", "Recording"}
+NOT_RECORDED = {"full"}
+THROUGH_A_CURSOR = {"take_batch", "advance", "add_mean", "add_correct"}
 
 
 def new_values(argument, seed):
@@ -632,15 +636,15 @@ def arrays_of(result):
 
 def test_every_kernel_is_tried_in_a_recording():
     compiled = {name for name, value in vars(kernels).items() if getattr(value, "__module__", "").endswith(".border")}
-    assert compiled - NOT_RECORDED == set(RECORDED)
+    assert compiled - NOT_RECORDED - THROUGH_A_CURSOR == set(RECORDED)
 
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
     kernel, arguments = getattr(kernels, name), copied(RECORDED[name])
-    with kernels.Recording() as recording:
+    with Recording() as recording:
         result = kernel(*arguments)
-    assert recording
+    assert recording.entries
     for seed in (1, 2):
         fresh = [new_values(a, seed) for a in arguments]
         for argument, values in zip(arguments, fresh, strict=True):
@@ -649,7 +653,7 @@ def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
         for array in arrays_of(result):
             if array.ndim > 0:
                 array.fill(-77)
-        assert [recorded.run() for recorded in recording] == [0] * len(recording)
+        assert kernels.Tape(recording.entries).replay() is None
         expected = kernel(*fresh)
         for array, same in zip(arrays_of(result), arrays_of(expected), strict=True):
             assert_same_bits(array, same)
@@ -657,45 +661,82 @@ def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
             assert_same_bits(argument, same)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_recorded_batch_is_found_and_measured_through_the_cursor(dtype):
+    x, y = uniform(10, 3, dtype=dtype), np.arange(10) % 3
+    order, sums = np.random.default_rng(0).permutation(10), np.zeros(3)
+    cursor = np.array([*map(kernels.address, (x, y, order)), 0, kernels.address(sums)])
+    batch, labels = np.empty((4, 3), dtype), np.empty(4, np.int64)
+    with Recording() as recording:
+        kernels.take_batch(cursor, 0, batch)
+        kernels.take_batch(cursor, 1, labels)
+        kernels.add_mean(cursor, 1, batch[0, :1], 4)
+        kernels.add_correct(cursor, 2, batch, labels)
+        kernels.advance(cursor, 4)
+    assert_same_bits(batch, x[order[:4]])
+    kernels.Tape(recording.entries).replay()
+    assert_same_bits(batch, x[order[4:8]])
+    assert_same_bits(labels, y[order[4:8]])
+    correct = (x.argmax(axis=1) == y)[order[:8]].sum()
+    assert sums.tolist() == [8, 4 * float(x[order[0], 0]) + 4 * float(x[order[4], 0]), correct]
+    assert cursor[3] == 8
+
+
+def test_equal_and_nan_outputs_count_as_numpys_argmax_does():
+    outputs = np.array([[1, 1, 0], [0, 1, 1], [np.nan, 1, 2], [1, np.nan, 2], [-np.inf] * 3, [0, -0.0, 0]], np.float32)
+    for label in range(3):
+        sums, labels = np.zeros(2), np.full(len(outputs), label)
+        kernels.add_correct(np.array([0, 0, 0, 0, kernels.address(sums)]), 1, outputs, labels)
+        assert sums[1] == (outputs.argmax(axis=1) == label).sum()
+
+
+@pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
+def test_labels_of_any_width_become_int64(kind):
+    info = np.iinfo(kind)
+    labels = np.array([0, 1, info.max, info.min], kind)
+    for layout in (labels, labels[::-1], np.repeat(labels, 2)[::2]):
+        assert_same_bits(kernels.as_int64(layout), layout.astype(np.int64))
+
+
 @pytest.mark.parametrize("k", [30, 300])
 def test_a_recorded_accumulation_adds_again(k):
     a, b, out, sums = uniform(20, k), uniform(k, 10), np.zeros((20, 10), np.float32), np.zeros(k, np.float32)
-    with kernels.Recording() as recording:
+    with Recording() as recording:
         kernels.matmul(a, b, out, accumulate=True)
         kernels.sum(a, 0, out=sums, accumulate=True)
-    for recorded in recording:
-        recorded.run()
+    kernels.Tape(recording.entries).replay()
     assert_same_bits(out, 2 * kernels.matmul(a, b))
     assert_same_bits(sums, 2 * kernels.sum(a, 0))
 
 
 def test_a_recorded_check_says_when_to_stop():
     a, labels, rows = uniform(40), LABELS.copy(), uniform(4, 3)
-    with kernels.Recording() as recording:
+    with Recording() as recording:
         kernels.all_finite(a)
         kernels.check_labels(labels, 3)
         kernels.take(rows, labels)
-    assert [bool(recorded.run()) for recorded in recording] == [False] * len(recording)
-    a[17], labels[2] = np.nan, 4
-    stops = {(recorded.name, bool(recorded.run())) for recorded in recording if recorded.name != "take"}
-    assert stops == {("all_finite", True), ("check_labels", True)}
+    assert kernels.Tape(recording.entries).replay() is None
+    labels[2] = 4
+    assert kernels.Tape(recording.entries).replay() is recording.entries[1]
+    a[17] = np.nan
+    assert kernels.Tape(recording.entries).replay() is recording.entries[0]
 
 
 def test_recorded_kernels_have_their_names():
     a = uniform(3, 3)
-    with kernels.Recording() as recording:
+    with Recording() as recording:
         kernels.relu(kernels.matmul(a, a))
-    assert [kernel.name for kernel in recording] == ["matmul", "relu"]
-    assert repr(recording[0]).startswith("matmul")
-    assert all(isinstance(kernel, kernels.Kernel) for kernel in recording)
+    assert [kernel.name for kernel in recording.entries] == ["matmul", "relu"]
+    assert repr(recording.entries[0]).startswith("matmul")
+    assert all(isinstance(kernel, kernels.Kernel) for kernel in recording.entries)
 
 
 def test_a_recording_keeps_its_arrays_alive():
-    with kernels.Recording() as recording:
+    with Recording() as recording:
         result = kernels.add(uniform(1000), uniform(1000, seed=1))
     expected = result.copy()
     junk = [np.full(1000, np.nan, np.float32) for _ in range(100)]
-    recording[0].run()
+    kernels.Tape(recording.entries).replay()
     assert_same_bits(result, expected)
     assert len(junk) == 100
 
@@ -703,27 +744,27 @@ def test_a_recording_keeps_its_arrays_alive():
 def test_kernels_outside_a_recording_are_not_recorded():
     a = uniform(3)
     kernels.relu(a)
-    with kernels.Recording() as recording:
+    with Recording() as recording:
         kernels.relu(a)
     kernels.negative(a)
-    assert [kernel.name for kernel in recording] == ["relu"]
+    assert [kernel.name for kernel in recording.entries] == ["relu"]
 
 
 def test_a_second_recording_in_the_same_thread_raises_and_leaves_the_first_alone():
     a = uniform(3)
-    with kernels.Recording() as recording:
-        with pytest.raises(RuntimeError, match="recording"), kernels.Recording():
+    with Recording() as recording:
+        with pytest.raises(RuntimeError, match="recording"), Recording():
             pass
         kernels.relu(a)
-    assert [kernel.name for kernel in recording] == ["relu"]
+    assert [kernel.name for kernel in recording.entries] == ["relu"]
 
 
 def test_an_exception_ends_a_recording():
-    with pytest.raises(ZeroDivisionError), kernels.Recording():
+    with pytest.raises(ZeroDivisionError), Recording():
         raise ZeroDivisionError
-    with kernels.Recording() as recording:
+    with Recording() as recording:
         kernels.relu(uniform(3))
-    assert len(recording) == 1
+    assert len(recording.entries) == 1
 
 
 def test_a_recording_is_its_threads_own():
@@ -731,20 +772,20 @@ def test_a_recording_is_its_threads_own():
     started, recorded = threading.Barrier(2, timeout=10), threading.Barrier(2, timeout=10)
 
     def other():
-        with kernels.Recording() as recording:
+        with Recording() as recording:
             started.wait()
             kernels.negative(a)
             recorded.wait()
-        in_thread.extend(kernel.name for kernel in recording)
+        in_thread.extend(kernel.name for kernel in recording.entries)
 
     thread = threading.Thread(target=other)
     thread.start()
-    with kernels.Recording() as recording:
+    with Recording() as recording:
         started.wait()
         kernels.relu(a)
         recorded.wait()
     thread.join()
-    assert [kernel.name for kernel in recording] == ["relu"]
+    assert [kernel.name for kernel in recording.entries] == ["relu"]
     assert in_thread == ["negative"]
 
 

@@ -21,6 +21,7 @@ from caffelite._kernels.border import (
     add_mean,
     advance,
     all_finite,
+    as_int64,
     check_labels,
     convert,
     copy,
@@ -45,8 +46,8 @@ from caffelite._kernels.border import (
 )
 from caffelite._kernels.tape import (
     OPENMP,
-    Kernel,
     Epochs,
+    Kernel,
     Recorded,
     Tape,
     address,

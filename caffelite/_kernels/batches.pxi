@@ -92,26 +92,23 @@ cdef int add_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t en
     return CONTINUE
 
 
-# sums[slot] += the rows whose first largest element is at the label
+# sums[slot] += the rows whose largest element, the first of equals, is at the label; NaN is larger than any number
 #   size     0 slot, 1 n, 2 C
 #   operand  0 cursor, 1 outputs, 2 labels
 cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const int64_t* cursor = <const int64_t*> dtype
     cdef const real* outputs = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
-    cdef Py_ssize_t C = call.size[2], i, j, correct = 0
-    cdef real label_score
-    cdef bint largest
+    cdef Py_ssize_t C = call.size[2], i, j, largest, correct = 0
+    cdef const real* row
     for i in range(call.size[1]):
-        if labels[i] < 0 or labels[i] >= C:
-            continue
-        label_score = outputs[i * C + labels[i]]
-        largest = True
-        for j in range(C):                # NaN counts as the largest of all, the first one
-            if j < labels[i]:
-                largest &= outputs[i * C + j] < label_score
-            else:
-                largest &= outputs[i * C + j] <= label_score
-        correct += largest
+        row = outputs + i * C
+        largest = 0
+        for j in range(1, C):
+            if row[largest] != row[largest]:
+                break
+            if not row[j] <= row[largest]:
+                largest = j
+        correct += largest == labels[i]
     (<double*> cursor[4])[call.size[0]] += correct
     return CONTINUE

@@ -523,6 +523,27 @@ cdef cnp.ndarray checked_labels(str name, cnp.ndarray labels, Py_ssize_t rows):
         else np.array(labels, dtype=np.int64, order="C")
 
 
+def as_int64(cnp.ndarray labels not None):
+    """Integer labels (n,) of any width as int64; what does not fit (uint64 of 2⁶³ or more) becomes negative."""
+    cdef Call call
+    cdef cnp.ndarray out
+    if labels.dtype.kind not in "iu" or not labels.dtype.isnative:
+        raise TypeError(f"as_int64 takes integers in native byte order, got {labels.dtype}")
+    if cnp.PyArray_NDIM(labels) != 1:
+        raise ValueError(f"as_int64 got shape {shape_of(labels)}; expected one axis")
+    if not cnp.PyArray_IS_C_CONTIGUOUS(labels) or not cnp.PyArray_ISBEHAVED_RO(labels):
+        labels = np.array(labels, order="C")
+    out = output(shape_of(labels), np.dtype(np.int64))
+    call.loop = loops.as_int64
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(labels)
+    call.size[0], call.size[1] = cnp.PyArray_ITEMSIZE(labels), labels.dtype.kind == "i"
+    call.parts = call.work = cnp.PyArray_SIZE(labels)
+    launch("as_int64", &call, 1, 0, out, labels)
+    return out
+
+
 def check_labels(cnp.ndarray labels not None, Py_ssize_t classes):
     """The first row whose label is not in 0 … classes − 1, or −1. In a recorded step, such a row stops the replay."""
     cdef Call call
@@ -622,9 +643,9 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
 
 # ---- epochs ------------------------------------------------------------------------------------------------------
 #
-# A recorded step finds its batch through a cursor, five int64 in memory: the addresses of the rows of x, of those of y, of
-# their order (int64), the position in it, and the address of the epoch's sums (float64: the rows so far, then one
-# row-weighted sum for each quantity). So another epoch, or other data, need no other recording.
+# A recorded step finds its batch through a cursor, five int64 in memory: the addresses of the rows of x, of those of
+# y, of their order (int64), the position in it, and the address of the epoch's sums (float64: the rows so far, then
+# one row-weighted sum for each quantity). So another epoch, or other data, need no other recording.
 
 def take_batch(cursor, int which, out):
     """out[i] = rows[order[position + i]], with the rows of x (which = 0) or of y (1) that the cursor points to."""

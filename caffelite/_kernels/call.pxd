@@ -67,7 +67,8 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop sgd[2]
     Loop add_mean[2]
     Loop add_correct[2]
-    Loop check_labels                     # these know one type only
+    Loop as_int64                         # these know one type only, or all integers
+    Loop check_labels
     Loop shuffle
     Loop take
     Loop take_batch

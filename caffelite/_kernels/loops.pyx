@@ -5,7 +5,7 @@
 from cpython.pycapsule cimport PyCapsule_New
 from libc.float cimport DBL_MAX
 from libc.math cimport exp, log, pow
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from caffelite._kernels.call cimport *
@@ -40,6 +40,7 @@ table.softmax_loss_grad = [<Loop> softmax_loss_grad[float], <Loop> softmax_loss_
 table.sgd = [<Loop> sgd[float], <Loop> sgd[double]]
 table.add_mean = [<Loop> add_mean[float], <Loop> add_mean[double]]
 table.add_correct = [<Loop> add_correct[float], <Loop> add_correct[double]]
+table.as_int64 = as_int64
 table.check_labels = check_labels
 table.shuffle = shuffle
 table.take = take

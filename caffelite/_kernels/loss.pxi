@@ -68,3 +68,43 @@ cdef int check_labels(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
             first[0] = i
             return BAD_LABEL
     return CONTINUE
+
+
+ctypedef fused integer:
+    int8_t
+    int16_t
+    int32_t
+    int64_t
+    uint8_t
+    uint16_t
+    uint32_t
+
+
+# out[i] = labels[i], whatever the labels' width. A uint64 of 2⁶³ or more becomes negative, which is no label either.
+#   size     0 bytes a label, 1 whether they are signed
+#   operand  0 out (int64), 1 labels (contiguous)
+#   parts    the labels
+cdef int as_int64(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* y = <int64_t*> out
+    cdef const void* labels = call.operand[1].data
+    if call.size[0] == 8:
+        widen_integers(y, <const int64_t*> labels, begin, end)
+    elif call.size[0] == 4 and call.size[1]:
+        widen_integers(y, <const int32_t*> labels, begin, end)
+    elif call.size[0] == 2 and call.size[1]:
+        widen_integers(y, <const int16_t*> labels, begin, end)
+    elif call.size[0] == 1 and call.size[1]:
+        widen_integers(y, <const int8_t*> labels, begin, end)
+    elif call.size[0] == 4:
+        widen_integers(y, <const uint32_t*> labels, begin, end)
+    elif call.size[0] == 2:
+        widen_integers(y, <const uint16_t*> labels, begin, end)
+    else:
+        widen_integers(y, <const uint8_t*> labels, begin, end)
+    return CONTINUE
+
+
+cdef void widen_integers(int64_t* y, const integer* labels, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(begin, end):
+        y[i] = labels[i]

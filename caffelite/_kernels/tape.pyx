@@ -3,17 +3,17 @@
 Design
 ------
 (a) `run` is the only place where a loop is started, and holds the only parallel region.
-(b) A thread that records has a recorder, any object with a list `entries`. Every call it launches is run, as always, and
-    added to that list as a `Kernel`: a copy of the call, and the arrays it was bound to.
+(b) A thread that records has a recorder, any object with a list `entries`. Every call it launches is run, as always,
+    and added to that list as a `Kernel`: a copy of the call, and the arrays it was bound to.
 (c) A `Tape` is the recorded calls, one after the other in memory, run in one loop without Python. Where a call into
     Python stands between them, the loop takes the GIL, makes it, and goes on.
-(d) What kernels return while their thread records is `Recorded`, an array that refuses whatever would compute with it or
-    look at its values outside kernels, since a replay would not repeat that.
+(d) What kernels return while their thread records is `Recorded`, an array that refuses whatever would compute with it
+    or look at its values outside kernels, since a replay would not repeat that.
 """
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObject
 from cython.parallel cimport prange
-from libc.stdint cimport int64_t
+from libc.stdint cimport int32_t, int64_t
 cimport numpy as cnp
 
 import numpy as np
@@ -89,8 +89,8 @@ cdef int run(const Call* call) noexcept nogil:
 cdef int launch(str name, Call* call, int writes, int constants, y, a=None, b=None, c=None, d=None) except -1:
     """Run a bound call, and note it if this thread is recording. Returns 0, or why a step must stop.
 
-    Bit i of `writes` says that operand i is written, of `constants` that the border made it, from a number. Operands that
-    are not written are read; so is one that is accumulated.
+    Bit i of `writes` says that operand i is written, of `constants` that the border made it, from a number. Operands
+    that are not written are read; so is one that is accumulated.
     """
     cdef int stop, i
     cdef Kernel kernel
@@ -146,11 +146,11 @@ cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):
 class Recorded(np.ndarray):
     """An array of a step that is being recorded. While its thread records, only kernels may look at its values.
 
-    Shapes, dtypes and views are open to everybody. All else raises TypeError; after the recording it is an array as any.
+    """An array of a step that is being recorded. While its thread records, only kernels look at its values.
     """
 
-    OPEN = {"shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags", "base", "T", "view", "reshape",
-            "transpose", "swapaxes", "squeeze", "setflags"}
+    OPEN = {"shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags", "base", "T", "view",
+            "reshape", "transpose", "swapaxes", "squeeze", "setflags"}
     OPEN_FUNCTIONS = {np.shape, np.ndim, np.size, np.may_share_memory, np.shares_memory, np.result_type, np.reshape,
                       np.transpose, np.broadcast_to, np.squeeze, np.expand_dims, np.swapaxes, np.moveaxis}
 
@@ -215,8 +215,8 @@ def refuse(what):
 
 
 cdef class Kernel:
-    """A recorded kernel call: its name, the arrays it was bound to (output first, None where there is none), which of them
-    it reads and writes, as bits, and which a border made from a number (`constants`)."""
+    """A recorded kernel call: its name, the arrays it was bound to (output first, None where there is none), which of
+    them it reads and writes, as bits, and which a border made from a number (`constants`)."""
 
     def __repr__(self):
         return f"{self.name}{tuple(array.shape for array in self.arrays if array is not None)}"
@@ -325,10 +325,10 @@ cdef class Tape:
         cdef cnp.ndarray best = np.full(self.length, np.inf)
         cdef double* fastest = <double*> cnp.PyArray_DATA(best)
         cdef double before, after
-        cdef Py_ssize_t i, n
+        cdef Py_ssize_t i, _n
         cdef int stop = CONTINUE
         with nogil:
-            for n in range(replays):
+            for _n in range(replays):
                 before = seconds_now()
                 for i in range(self.length):
                     stop = run(&self.calls[i]) if self.calls[i].loop != NULL else self.call_python(i)
@@ -348,25 +348,29 @@ cdef class Tape:
 cdef class Epochs:
     """Epochs of batches that are in memory: one tape for the full batches, one for a short last one.
 
-    `run` goes on from `epoch` and `batch`, which count what is done. The tapes find their batch through `cursor`; `x`, `y`
-    and `order` are contiguous, `sums` has a row for each epoch. `shuffle` is the recorded kernel that brings `order` into
-    the next epoch's, or None.
+    `run` goes on from `epoch` and `batch`, which count what is done. The tapes find their batch through `cursor`; `x`,
+    `y` and `order` are contiguous, `sums` has a row for each epoch. `shuffle` is the recorded kernel that brings
+    `order` into the next epoch's, or None. A number that is not 0 in `pending` ends `run` after the batch under way.
     """
     cdef public Tape full, last
     cdef public Py_ssize_t epoch, batch
     cdef readonly Py_ssize_t batches, full_batches
     cdef bint begun
     cdef int64_t* cursor
-    cdef int64_t[5] here                  # the cursor's contents, of which others with the same tapes may have their own
+    cdef const int32_t* pending
+    cdef int64_t[5] here                  # what the cursor has to hold; others with the same tapes have their own
     cdef Kernel shuffle
     cdef Py_ssize_t sums_address, sums_stride
     cdef tuple arrays
 
     def __init__(self, cnp.ndarray x not None, cnp.ndarray y not None, cnp.ndarray order not None, Kernel shuffle,
-                 cnp.ndarray sums not None, cnp.ndarray cursor not None, Py_ssize_t batches, Py_ssize_t full_batches):
-        self.arrays = (x, y, order, sums, cursor)
+                 cnp.ndarray sums not None, cnp.ndarray cursor not None, Py_ssize_t batches, Py_ssize_t full_batches,
+                 cnp.ndarray pending=None):
+        self.arrays = (x, y, order, sums, cursor, pending)
+        self.pending = NULL if pending is None else <const int32_t*> cnp.PyArray_DATA(pending)
         self.cursor = <int64_t*> cnp.PyArray_DATA(cursor)
-        self.here = [<int64_t> cnp.PyArray_DATA(x), <int64_t> cnp.PyArray_DATA(y), <int64_t> cnp.PyArray_DATA(order), 0, 0]
+        self.here = [<int64_t> cnp.PyArray_DATA(x), <int64_t> cnp.PyArray_DATA(y), <int64_t> cnp.PyArray_DATA(order),
+                     0, 0]
         self.shuffle = shuffle
         self.sums_address = <Py_ssize_t> cnp.PyArray_DATA(sums)
         self.sums_stride = cnp.PyArray_STRIDE(sums, 0)
@@ -385,6 +389,9 @@ cdef class Epochs:
         self.here[4] = self.sums_address + self.epoch * self.sums_stride
         for i in range(5):
             self.cursor[i] = self.here[i]
+
+    cdef bint interrupted(self) noexcept nogil:
+        return self.pending != NULL and self.pending[0] != 0
 
     cdef void end_batch(self) noexcept nogil:
         self.here[3] = self.cursor[3]
@@ -409,7 +416,7 @@ cdef class Epochs:
         cdef Tape tape = None
         cdef int stop = CONTINUE
         cdef Py_ssize_t until
-        while self.epoch < epochs and stop == CONTINUE and seconds_now() < end:
+        while self.epoch < epochs and stop == CONTINUE and seconds_now() < end and not self.interrupted():
             tape = self.full if self.batch < self.full_batches else self.last
             until = self.full_batches if self.batch < self.full_batches else self.batches
             if tape is None:
@@ -421,6 +428,6 @@ cdef class Epochs:
                     if stop != CONTINUE:
                         break
                     self.end_batch()
-                    if self.batch % until == 0 or seconds_now() >= end:
+                    if self.batch % until == 0 or seconds_now() >= end or self.interrupted():
                         break
         return None if tape is None else tape.result(stop)

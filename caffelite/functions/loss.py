@@ -8,6 +8,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
+from caffelite.tensor import as_real
 
 
 class SoftmaxLoss(Function, recordable=True):
@@ -28,7 +29,7 @@ class SoftmaxLoss(Function, recordable=True):
         if len(scores_shape) != 2:
             raise ValueError(f"SoftmaxLoss got scores of shape {scores_shape}; expected (n, classes)")
         rows, classes = scores_shape
-        labels = np.asarray(targets)
+        labels = np.asanyarray(targets)
         if labels.dtype.kind not in "iu":
             row, label = _first_that_is_no_label(targets, classes)
             allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
@@ -52,7 +53,7 @@ class SoftmaxLoss(Function, recordable=True):
         if isinstance(targets, np.ndarray) and not isinstance(targets, kernels.Recorded):
             targets = targets.copy()  # what is checked is what is used, here and in backward
         self.check_targets(targets, scores.shape)
-        self.labels = _labels(np.asarray(targets))
+        self.labels = _labels(np.asanyarray(targets))
         loss, self.probabilities = kernels.softmax_loss(scores, self.labels)
         return loss
 
@@ -61,6 +62,7 @@ class SoftmaxLoss(Function, recordable=True):
             raise RuntimeError("SoftmaxLoss.backward without a forward that succeeded")
         if not isinstance(dy, np.ndarray):
             dy = kernels.full((), dy, self.probabilities.dtype)
+        dy = as_real(dy, self.probabilities.dtype, self)
         return kernels.softmax_loss_grad(self.probabilities, self.labels, dy)
 
 
@@ -75,5 +77,7 @@ def _first_that_is_no_label(targets: Any, classes: int | None) -> tuple[int, Any
 
 
 def _labels(targets: np.ndarray) -> np.ndarray:
-    """Integer labels as int64. What does not fit (uint64 of 2⁶³ or more) becomes negative, which is no label either."""
+    """Integer labels as int64."""
+    if isinstance(targets, kernels.Recorded):
+        return targets if targets.dtype == np.int64 else kernels.as_int64(targets)
     return np.ascontiguousarray(targets, dtype=np.int64)
