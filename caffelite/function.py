@@ -66,6 +66,8 @@ class Function(ABC):
         """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph."""
         applied = self.copy()
         y = applied.forward(*[x.data if isinstance(x, Tensor) else x for x in inputs])
+        if y is None:
+            raise TypeError(f"{self!r}.forward returned None; it has to return an array")
         result = Tensor._of(as_real(y, None, self))
         tensors = tuple([x if isinstance(x, Tensor) else None for x in inputs])
         _share_version(result, tensors)

@@ -22,8 +22,8 @@ def check_gradients(
     """Compare the gradients of a Function, or of a callable on Tensors, with (f(x + eps) − f(x − eps)) / 2 eps.
 
     Everything runs on float64 copies, with a fixed random gradient of the output. Every element of every parameter of a
-    Function is checked, and of every float input; integer inputs are held fixed, and so are inputs that a Function's
-    backward returns no gradient for (a loss's targets). Existing values and gradients are left alone.
+    Function is checked, and of every float input. Integer inputs are held fixed, and so are inputs after the first
+    that a Function's backward returns no gradient for (a loss's targets). Existing values and gradients are left alone.
 
     Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
     |analytic − numeric| > atol + rtol |numeric| anywhere.
@@ -48,6 +48,8 @@ def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
     applied = function.copy()
     gradients = applied.backward(_dy(applied.forward(*arrays)))
     gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
+    if arrays and arrays[0].dtype.kind == "f" and gradients[0] is None:
+        raise AssertionError(f"{function!r}.backward returned no gradient for its first input")
     return gradients + [None] * (len(arrays) - len(gradients))
 
 
@@ -110,8 +112,10 @@ def _check(
             if over > excess:
                 excess = over
                 message = f"the gradient of {what} at {index} is {analytic:.9g}, numerically {numeric:.9g}"
+    if not checked:
+        raise TypeError(f"check_gradients: {name} has no float input and no parameter to check")
     if excess > 0:
-        raise AssertionError(f"{name}: {message}")
+        raise AssertionError(f"{name}: {message} (of the sum of dy · output, dy a fixed random array)")
     return worst
 
 

@@ -75,6 +75,8 @@ class Model(Function, recordable=True):
         self._seeded = seed is not None
         self._rng = np.random.default_rng(seed)
         self._programs = Programs()
+        if isinstance(functions, Function):
+            raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
         for function in functions:
             self.add(function)
 
@@ -222,16 +224,20 @@ class Model(Function, recordable=True):
     # ---- forward and backward -----------------------------------------------------------------------------------
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """Through all Functions, in copies, which keep what `backward` needs."""
+        """Through copies of all Functions, which keep what `backward` needs; the Functions themselves keep nothing."""
         self._applied = [function.copy() for function in self.functions]
         for function in self._applied:
             x = function.forward(x)
+            if x is None:
+                raise TypeError(f"{function!r}.forward returned None; it has to return an array")
         return x
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         """Back through the copies that the last `forward` made."""
         for function in reversed(self._applied):
             dy = function.backward(dy)
+            if dy is None:
+                raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
         return dy
 
     # ---- training and use ---------------------------------------------------------------------------------------
@@ -322,8 +328,8 @@ class Model(Function, recordable=True):
                         for name, value in results.items():
                             history[name].append(value)
                     progress.epoch_done(results)
-                    stops = [callback(epoch, history) is True for callback in callbacks]
-                    if any(stops):
+                    stops = [callback(epoch, history) for callback in callbacks]
+                    if any(isinstance(stop, bool | np.bool_) and stop for stop in stops):
                         break
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
@@ -394,7 +400,7 @@ class Model(Function, recordable=True):
         if not isinstance(data, tuple | list) or len(data) != 2:
             raise TypeError(f"validation_data: expected (x, y) or a DataGenerator, got {type(data).__name__}")
         x, y = data
-        return self._batches("validation x", x, y, loss, batch_size=1024, shuffle=False)
+        return self._batches("validation_data's x", x, y, loss, batch_size=1024, shuffle=False)
 
     def _check_rows(self, name: str, x: np.ndarray) -> None:
         if x.ndim == 0 or len(x) == 0:

@@ -60,6 +60,10 @@ class Optimizer(ABC):
     _runs: list[Run]
 
     def __init__(self, parameters: Iterable[Tensor], lr: float = 0.0, **hyper: float) -> None:
+        if not isinstance(parameters, Iterable):
+            raise TypeError(
+                f"{type(self).__name__} takes a list of Tensors, model.parameters() say, got {parameters!r}"
+            )
         self.parameters = list(parameters)
         if not self.parameters:
             raise ValueError(f"{type(self).__name__} got no parameters; add the layers to the model first")

@@ -57,7 +57,7 @@ class Tensor:
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
 
-    # From functions/arithmetic.py, matmul.py, reduction.py, shape.py and activation.py:
+    # From functions/arithmetic.py, linear.py, reduction.py, shape.py and activation.py:
     __add__: Callable[..., Tensor]
     __radd__: Callable[..., Tensor]
     __sub__: Callable[..., Tensor]
@@ -356,6 +356,8 @@ def _input_gradients(
 ) -> Iterator[tuple[Tensor, np.ndarray]]:
     """What a Function's backward returns, for the inputs that need it; None stands for no gradient."""
     gradients = function.backward(dy)
+    if gradients is None and any(x is not None and x.requires_grad for x in inputs):
+        raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
     gradients = gradients if isinstance(gradients, tuple) else (gradients,)
     for i, x in enumerate(inputs):
         if x is None or not x.requires_grad:

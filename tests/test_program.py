@@ -422,6 +422,17 @@ def test_a_replay_that_stops_raises_what_eager_code_raises_and_writes_nothing():
     assert np.isfinite(program(*batch(1)))
 
 
+def test_a_step_that_fails_while_it_is_recorded_raises_what_eager_code_raises():
+    model = small_net()
+    step = training_step(model, cl.SGD(model.parameters(), lr=0.1))
+    x, y = batch(0)
+    with pytest.raises(ValueError, match="label 9 in row 4"):
+        cl.capture(step, x, np.where(np.arange(6) == 4, 9, y))
+    with pytest.raises(cl.TrainingDiverged):
+        cl.capture(step, x * np.float32(np.nan), y)
+    assert kernels.recorder() is None
+
+
 def test_an_exception_in_a_users_function_comes_through_a_replay():
     class Fails(cl.Function):
         def forward(self, x):

@@ -146,7 +146,8 @@ cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):
 class Recorded(np.ndarray):
     """An array of a step that is being recorded. While its thread records, only kernels may look at its values.
 
-    """An array of a step that is being recorded. While its thread records, only kernels look at its values.
+    Shapes, dtypes and views are open to everybody. All else raises TypeError; after the recording it is an array as
+    any other.
     """
 
     OPEN = {"shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags", "base", "T", "view",

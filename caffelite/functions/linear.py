@@ -57,14 +57,14 @@ class Linear(Function, recordable=True):
         (shape,) = input_shapes
         if len(shape) != 2 or shape[1] not in (None, self.in_features):
             got = f"rows of {shape[1]} features, " if len(shape) == 2 else ""
-            raise ValueError(f"{self._label()} got {got}shape {shape}; expected (n, {self.in_features})")
+            raise ValueError(f"{self._label()} got {got}shape {_text(shape)}; expected (n, {self.in_features})")
         return (shape[0], self.out_features)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         if x.ndim != 2 or x.shape[1] != self.in_features:
             self.output_shape(x.shape)
         if x.dtype.newbyteorder("=") != self.weight.dtype:
-            raise TypeError(f"{self._label()} is {self.weight.dtype}, got {x.dtype}")
+            raise TypeError(f"{self._label()} is {self.weight.dtype}, got {x.dtype}: convert x, or take Model(dtype=…)")
         self.x = x
         return kernels.matmul(x, self.weight.data, bias=None if self.bias is None else self.bias.data)
 
@@ -80,6 +80,11 @@ class Linear(Function, recordable=True):
 
     def __repr__(self) -> str:
         return f"Linear({self.in_features}, {self.out_features}{'' if self.bias is not None else ', bias=False'})"
+
+
+def _text(shape: Shape) -> str:
+    """A shape as NumPy writes it, n for an unknown length."""
+    return str(shape).replace("None", "n")
 
 
 class MatMul(Function, recordable=True):

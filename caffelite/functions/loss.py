@@ -39,14 +39,16 @@ class SoftmaxLoss(Function, recordable=True):
         if labels.ndim != 1 or labels.shape[0] != (labels.shape[0] if rows is None else rows):
             raise ValueError(
                 f"SoftmaxLoss got labels of shape {labels.shape} for scores of shape {scores_shape}: "
-                "expected one label a row"
+                "expected one label a row" + (", not one-hot rows: y.argmax(axis=1)" if labels.ndim == 2 else "")
             )
         if labels.size == 0:
             raise ValueError("SoftmaxLoss got no labels")
         if classes is not None:
             row = kernels.check_labels(_labels(labels), classes)
             if row >= 0:
-                raise ValueError(f"label {labels[row]} in row {row} is not one of the classes 0 … {classes - 1}")
+                raise ValueError(
+                    f"label {np.asarray(labels)[row]} in row {row} is not one of the classes 0 … {classes - 1}"
+                )
 
     def forward(self, scores: np.ndarray, targets: Any) -> np.ndarray:
         self.probabilities = None
