@@ -81,6 +81,8 @@ def _check(
 ) -> float:
     """The largest error of `gradients`, of the arrays in order, and of the parameters' `grad`."""
 
+    if not parameters and not any(x.dtype.kind == "f" for x in arrays):
+        raise TypeError(f"check_gradients: {name} has no float input and no parameter to check")
     y = np.asarray(forward(*arrays))
     if y.dtype != np.float64:
         raise TypeError(f"check_gradients: {name} made {y.dtype} from float64")
@@ -112,8 +114,6 @@ def _check(
             if over > excess:
                 excess = over
                 message = f"the gradient of {what} at {index} is {analytic:.9g}, numerically {numeric:.9g}"
-    if not checked:
-        raise TypeError(f"check_gradients: {name} has no float input and no parameter to check")
     if excess > 0:
         raise AssertionError(f"{name}: {message} (of the sum of dy · output, dy a fixed random array)")
     return worst

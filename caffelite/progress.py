@@ -8,6 +8,7 @@ from typing import Any
 
 PATIENCE = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
 REFRESH = 0.05  # seconds between two looks at the bar
+FORMAT = "{percentage:3.0f}%|{bar:6}| {desc}"  # tqdm's; a short bar leaves room for the numbers
 
 
 class Progress:
@@ -26,16 +27,16 @@ class Progress:
         self.started = self.looked = self.spoke = time.perf_counter()
         self.patience = PATIENCE if verbose == "auto" else 0.0
         self.bar: Any = None
-        self.epoch = self.done = 0
+        self.epoch = self.done = 0  # what is completed
+        self.results = ""
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if self.bar_wanted and self.patience == 0:
+        if self.bar_wanted:
             self._draw_bar(time.perf_counter())
         if self.bar is not None:
-            self.bar.update(self.done - self.bar.n)
             self.bar.close()
 
     def steps_done(self, count: int) -> None:
@@ -48,16 +49,15 @@ class Progress:
 
     def epoch_done(self, results: dict[str, float]) -> None:
         self.epoch += 1
+        self.results = "  ".join(f"{name} {value:.4g}" for name, value in results.items())
         now = time.perf_counter()
-        shown = "  ".join(f"{name} {value:.4g}" for name, value in results.items())
         if self.lines_wanted and self._line_is_due(now):
             self.spoke = now
-            rate = self.done / max(now - self.started, 1e-9)
-            print(f"epoch {self.epoch}/{self.epochs}  {shown}  {rate:,.0f} steps/s", flush=True)
-        if self.bar is not None:
-            self.bar.set_postfix_str(shown, refresh=False)
-            if self.epoch == self.epochs:
-                self.bar.update(self.done - self.bar.n)
+            print(self._line(now), flush=True)
+
+    def _line(self, now: float) -> str:
+        rate = self.done / max(now - self.started, 1e-9)
+        return f"epoch {self.epoch}/{self.epochs}  {self.results}  {rate:,.0f} steps/s"
 
     def _line_is_due(self, now: float) -> bool:
         begun = self.spoke > self.started
@@ -70,7 +70,6 @@ class Progress:
             from tqdm import tqdm
 
             total = None if self.steps is None else self.steps * self.epochs
-            self.bar = tqdm(total=total, unit=" steps", mininterval=REFRESH, dynamic_ncols=True)
-            self.bar.start_t -= now - self.started
-        self.bar.set_description_str(f"epoch {min(self.epoch + 1, self.epochs)}/{self.epochs}", refresh=False)
-        self.bar.update(self.done - self.bar.n)
+            self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT)
+        self.bar.n = self.done
+        self.bar.set_description_str(self._line(now))

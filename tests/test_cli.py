@@ -143,7 +143,9 @@ def test_a_terminal_gets_a_bar_and_a_pipe_none(picture, capsys, monkeypatch):
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     cli.main(arguments)
-    assert "epoch 3/3: 100%" in capsys.readouterr().err
+    bar = capsys.readouterr().err
+    assert "100%" in bar
+    assert "epoch 3/3  loss" in bar
 
 
 # ---- without a picture ----------------------------------------------------------------------------------------------

@@ -115,7 +115,9 @@ def test_a_missing_gradient_is_wrong():
         def backward(self, dy):
             return None
 
-    with pytest.raises(AssertionError, match="input 0"):
+    with pytest.raises(AssertionError, match="no gradient for its first input"):
+        cl.check_gradients(Forgetful(), X)
+    with pytest.raises(TypeError, match="Forgetful.*returned None"):
         cl.check_gradients(lambda x: Forgetful()(x), X)
 
 
@@ -131,15 +133,20 @@ def test_an_input_that_backward_has_no_gradient_for_is_held_fixed():
     assert cl.check_gradients(SquaredError(), X, X[::-1]) < 1e-7
 
 
-def test_a_missing_gradient_of_0_is_right():
+def test_a_gradient_of_0_has_to_be_returned_too():
     class Constant(cl.Function):
         def forward(self, x):
             return np.ones_like(x)
 
         def backward(self, dy):
-            return None
+            return np.zeros_like(dy)
 
     assert cl.check_gradients(Constant(), X) == 0
+
+
+def test_nothing_to_check_is_an_error():
+    with pytest.raises(TypeError, match="no float input"):
+        cl.check_gradients(Square(), [1, 2])
 
 
 def test_the_gradient_of_the_output_is_not_constant():
