@@ -117,7 +117,7 @@ def test_a_missing_gradient_is_wrong():
 
     with pytest.raises(AssertionError, match="no gradient for its first input"):
         cl.check_gradients(Forgetful(), X)
-    with pytest.raises(TypeError, match="Forgetful.*returned None"):
+    with pytest.raises(TypeError, match=r"Forgetful.*returned None"):
         cl.check_gradients(lambda x: Forgetful()(x), X)
 
 
