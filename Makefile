@@ -19,7 +19,10 @@ lint: .venv/lint
 	$(BIN)/mypy
 
 bench: .venv/bench
-	$(BIN)/python benchmarks/spiral32.py
+	$(BIN)/python benchmarks/spiral.py
+	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/scaling.py
 
 clean:
 	rm -rf .venv build *.egg-info caffelite/_kernels/*.so caffelite/_kernels/*.c

@@ -11,7 +11,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - {"harness.py"})
-PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan an epoch": "jax"}
+PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan of ten": "jax"}
+NUMBER = re.compile(r"-?[\d,]+(\.\d+)?[*%]?").fullmatch
 
 
 def run(script, *options, modules=None):
@@ -25,32 +26,40 @@ def run(script, *options, modules=None):
 
 
 def tables(output):
-    """The rows of the tables in a script's output, by their first cells; cells are two spaces apart."""
+    """Each table in a script's output: the numbers in its rows, by their first cells; cells are two spaces apart."""
     blocks = re.findall(r"^-+\n((?:.+\n)+)", output, flags=re.MULTILINE)
-    rows = [re.split(r"\s{2,}", line.strip()) for block in blocks for line in block.splitlines()]
-    return {row[0]: [float(cell.replace(",", "").rstrip("*")) for cell in row[1:]] for row in rows}
+    found = []
+    for block in blocks:
+        rows = [re.split(r"\s{2,}", line.strip()) for line in block.splitlines()]
+        found.append(
+            {name: [float(x.strip("*%").replace(",", "")) for x in cells if NUMBER(x)] for name, *cells in rows}
+        )
+    return found
 
 
 @pytest.fixture
-def spiral32(monkeypatch):
+def spiral(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    import spiral32
+    import spiral
 
-    return spiral32
+    return spiral
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_benchmark_prints_a_table_of_numbers(script):
     benchmark = run(script, "--quick")
     assert benchmark.returncode == 0, benchmark.stderr
-    rows = tables(benchmark.stdout)
-    assert rows
-    for name, numbers in rows.items():
+    found = tables(benchmark.stdout)
+    assert found
+    for name, numbers in [row for table in found for row in table.items()]:
         assert numbers, name
         assert min(numbers) >= 0, name
-    if script == "spiral32.py":
-        named = {*rows, *re.findall(r"[:;] ([^:;]+) \(no module", benchmark.stdout)}
-        assert named == {"caffelite", "NumPy by hand", *PEERS}
+    if script == "spiral.py":
+        missing = re.findall(r"[:;] ([^:;]+) \(no module", benchmark.stdout)
+        for compared in found[:2]:
+            assert {*compared, *missing} == {"caffelite", "NumPy by hand", *PEERS}
+        for profile in found[2:]:
+            assert {"matmul_relu", "softmax_loss", "sgd", "total"} <= set(profile)
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
@@ -63,23 +72,24 @@ def test_every_benchmark_explains_itself(script):
 def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path):
     for module in set(PEERS.values()):
         (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})\n")
-    benchmark = run("spiral32.py", "--quick", modules=tmp_path)
+    benchmark = run("spiral.py", "--quick", modules=tmp_path)
     assert benchmark.returncode == 0, benchmark.stderr
-    assert set(tables(benchmark.stdout)) == {"caffelite", "NumPy by hand"}
+    for compared in tables(benchmark.stdout)[:2]:
+        assert set(compared) == {"caffelite", "NumPy by hand"}
     left_out = "; ".join(f"{peer} (no module {module})" for peer, module in PEERS.items())
     assert benchmark.stdout.endswith(f"Not installed, left out: {left_out}\n")
 
 
 def test_a_peer_that_fails_ends_the_run(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('this installation is broken')\n")
-    benchmark = run("spiral32.py", "--quick", modules=tmp_path)
+    benchmark = run("spiral.py", "--quick", modules=tmp_path)
     assert benchmark.returncode != 0
     assert "this installation is broken" in benchmark.stderr
 
 
-def test_loss_curves_that_disagree_end_the_run(spiral32):
+def test_loss_curves_that_disagree_end_the_run(spiral):
     curve = np.array([1.0, 0.5])
-    spiral32.check_agreement({"caffelite": curve, "PyTorch": curve * (1 + 1e-5), "scikit-learn": curve + 0.1})
+    spiral.check_agreement({"caffelite": curve, "PyTorch": curve * (1 + 1e-5), "scikit-learn": curve + 0.1})
     for wrong in (curve + 0.01, curve * np.nan):
         with pytest.raises(SystemExit, match="PyTorch's losses differ"):
-            spiral32.check_agreement({"caffelite": curve, "PyTorch": wrong})
+            spiral.check_agreement({"caffelite": curve, "PyTorch": wrong})

@@ -2,6 +2,7 @@
 
 # xoshiro256++ 1.0, the next 64 random bits (D. Blackman and S. Vigna, "Scrambled linear pseudorandom number
 # generators", ACM TOMS 47(4), 2021).
+@cython.overflowcheck(False)              # its arithmetic is modulo 2⁶⁴
 cdef uint64_t next_random(uint64_t* s) noexcept nogil:
     cdef uint64_t bits = rotate(s[0] + s[3], 23) + s[0]
     cdef uint64_t t = s[1] << 17
@@ -14,6 +15,7 @@ cdef uint64_t next_random(uint64_t* s) noexcept nogil:
     return bits
 
 
+@cython.overflowcheck(False)
 cdef inline uint64_t rotate(uint64_t x, int k) noexcept nogil:
     return (x << k) | (x >> (64 - k))
 

@@ -2,6 +2,7 @@
 
 `caffelite._kernels` picks one of the compiled modules at import and takes its table.
 """
+cimport cython
 from cpython.pycapsule cimport PyCapsule_New
 from libc.float cimport DBL_MAX
 from libc.math cimport exp, log, pow
