@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import _kernels as kernels
 from caffelite.recording import in_python
 from caffelite.tensor import Tensor, as_real, mode
 
@@ -29,6 +30,7 @@ class Function(ABC):
     """
 
     recordable = False
+    unwatched: frozenset[str] = frozenset()  # attributes that have no influence on what a recorded step computes
 
     #: The shape of the input this Function needs, batch axis first, None = any; None where it takes every shape.
     input_shape: Shape | None = None
@@ -85,6 +87,9 @@ class Function(ABC):
         """A shallow copy: its own attributes, the same parameters."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
+        recording = kernels.recorder()
+        if recording is not None:
+            recording.note_copy(other, self)
         return other
 
     def __repr__(self) -> str:

@@ -67,6 +67,8 @@ class Model(Function, recordable=True):
     update them in one call.
     """
 
+    unwatched = frozenset({"_programs", "_applied", "_rng"})
+
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype not in FLOATS:
@@ -105,6 +107,10 @@ class Model(Function, recordable=True):
         """The Functions, those of Models among them included."""
         inner = (f.all_functions() if isinstance(f, Model) else () for f in self.functions)
         return (*self.functions, *(f for functions in inner for f in functions))
+
+    def structure(self) -> tuple:
+        """How the Functions follow and contain each other."""
+        return tuple([f.structure() if isinstance(f, Model) else id(f) for f in self.functions])
 
     def _take_dtype(self, dtype: np.dtype) -> None:
         """Compute in another dtype from now on, that of the Model around this one."""
@@ -350,7 +356,7 @@ class Model(Function, recordable=True):
         return np.concatenate(outputs)
 
     def _outputs(self, x: np.ndarray) -> np.ndarray:
-        return self._programs.find(self.all_functions(), "outputs", x.shape).run(self.__call__, x)
+        return self._programs.find(self.all_functions(), "outputs", self.structure(), x.shape).run(self.__call__, x)
 
     def evaluate(
         self, x: Any, y: Any = None, *, loss: Function, metrics: Iterable[str | Metric] = (), batch_size: int = 1024

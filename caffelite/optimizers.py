@@ -56,6 +56,7 @@ class Optimizer(ABC):
     """
 
     recordable = False
+    unwatched = frozenset({"_layout", "_runs"})  # as Function's
     _layout: list | repeat = repeat(object())  # the arrays for which `_runs` was found
     _runs: list[Run]
 
@@ -137,7 +138,7 @@ class Optimizer(ABC):
 
     def runs(self) -> list[Run]:
         """The parameters that have a gradient, neighbours in memory together."""
-        layout = [array for p in self.parameters for array in (p.data, p.grad)]
+        layout = [array for p in self.parameters for array in (p._data, p._present_gradient())]
         if not all(map(operator.is_, layout, self._layout)):
             self._layout, self._runs = layout, self._find_runs()
         return self._runs
@@ -148,9 +149,10 @@ class Optimizer(ABC):
         for p in self.parameters:
             start = position[p.dtype]
             position[p.dtype] += p.size
-            if p.grad is None:
+            present = p._present_gradient()
+            if present is None:
                 continue
-            data, gradient = _vector(p._data), _vector(p.grad)
+            data, gradient = _vector(p._data), _vector(present)
             last = runs[-1] if runs else None
             if last and last.data.dtype == p.dtype and last.start + last.data.size == start:
                 both_data, both_gradients = _joined(last.data, data), _joined(last.gradient, gradient)
@@ -161,10 +163,12 @@ class Optimizer(ABC):
         return runs
 
     def _check_gradients(self) -> None:
-        if all(kernels.all_finite(run.gradient) for run in self.runs()):
-            return
+        for run in self.runs():
+            kernels.require(kernels.all_finite(run.gradient), self._say_which_gradient)
+
+    def _say_which_gradient(self) -> None:
         for i, p in enumerate(self.parameters):
-            if p.grad is not None and not np.isfinite(p.grad).all():
+            if p._has_gradient and not np.isfinite(p._gradient).all():  # type: ignore[arg-type]
                 raise TrainingDiverged(f"the gradient of parameter {i}, {p.name or 'Tensor'} {p.shape}, is not finite")
 
 
@@ -173,6 +177,9 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
 
     @functools.wraps(step)
     def guarded(self: Optimizer) -> None:
+        recording = kernels.recorder()
+        if recording is not None and self.recordable:
+            recording.note_optimizer(self)
         self._check_gradients()
         step(self)
         for p in self.parameters:

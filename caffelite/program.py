@@ -19,14 +19,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.recording import Note, PythonCall, Recording
-from caffelite.tensor import Tensor
+from caffelite.interrupts import InterruptsBetweenSteps
+from caffelite.recording import Attributes, Note, PythonCall, Recording
+from caffelite.tensor import Tensor, mode
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
 
@@ -41,7 +42,7 @@ class Buffer:
     owner: weakref.ref[np.ndarray]
     address: int
     nbytes: int
-    written: int = 0  # bytes written so far
+    written: list[tuple[int, int]] = field(default_factory=list)  # the ranges of bytes written so far
     read_early: str = ""  # the kernel that read it before all of it was written
     temporary: bool = False
 
@@ -55,6 +56,29 @@ class Operand(NamedTuple):
     strides: tuple[int, ...]  # bytes
     dtype: np.dtype
     nbytes: int
+
+    def is_written(self) -> bool:
+        """Whether the step has written all that lies between the first and the last byte."""
+        first, last = self._range()
+        return any(start <= first and last <= stop for start, stop in self.buffer.written) or first == last
+
+    def note_written(self) -> None:
+        """The step writes this operand. One with gaps between its elements counts as not written, to be safe."""
+        first, last = self._range()
+        if last - first != self.nbytes:
+            return
+        ranges = self.buffer.written
+        for start, stop in [r for r in ranges if r[0] <= last and first <= r[1]]:  # those it touches become one with it
+            ranges.remove((start, stop))
+            first, last = min(first, start), max(last, stop)
+        ranges.append((first, last))
+
+    def _range(self) -> tuple[int, int]:
+        if self.nbytes == 0:
+            return 0, 0
+        reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
+        first = self.offset + sum(r for r in reach if r < 0)
+        return first, self.offset + sum(r for r in reach if r > 0) + self.dtype.itemsize
 
 
 class Call:
@@ -96,9 +120,7 @@ def _step(entries: list) -> tuple[Step, list[Buffer], list[np.ndarray]]:
                 operands.append(None)
                 numbers.append(array)
             else:
-                owner = array
-                while isinstance(owner.base, np.ndarray):
-                    owner = owner.base
+                owner = _owner(array)
                 buffer = buffers.get(id(owner))
                 if buffer is None:
                     buffer = Buffer(weakref.ref(owner), kernels.address(owner), owner.nbytes)
@@ -107,12 +129,12 @@ def _step(entries: list) -> tuple[Step, list[Buffer], list[np.ndarray]]:
                 operands.append(Operand(buffer, offset, array.shape, array.strides, array.dtype, array.nbytes))
         call = Call(entry, operands)
         step.append(call)
-        for buffer in call.reads:
-            if buffer.written < buffer.nbytes and not buffer.read_early:
-                buffer.read_early = entry.name
+        for i, operand in enumerate(operands):
+            if operand is not None and entry.reads >> i & 1 and not operand.is_written():
+                operand.buffer.read_early = operand.buffer.read_early or entry.name
         for i, operand in enumerate(operands):
             if operand is not None and entry.writes >> i & 1:
-                operand.buffer.written += operand.nbytes
+                operand.note_written()
     for entry in entries:
         if isinstance(entry, kernels.Kernel):
             entry.release()
@@ -156,7 +178,12 @@ def fuse_relu(step: Step) -> Step:
         product = fused[i]
         if not isinstance(product, Call) or product.kernel.name != "matmul" or users[x.buffer] != [i, k]:
             continue
-        if product.operands[0] != x or out.shape != x.shape or (mask or x).shape != x.shape:
+        if (
+            out.buffer in product.reads
+            or product.operands[0] != x
+            or out.shape != x.shape
+            or (mask or x).shape != x.shape
+        ):
             continue
         # What was done at k is done at i now. Nobody in between may use the result's memory or write the mask.
         calls = [call for call in step[i + 1 : k] if isinstance(call, Call)]
@@ -226,7 +253,7 @@ class Watched:
     gradient: np.ndarray | None
     requires_grad: bool
     gradient_before: bool | None  # None where it made no difference
-    gradient_after: bool
+    gradient_after: bool | None  # None where the step left it as it was
     changed: bool
 
     @classmethod
@@ -234,7 +261,8 @@ class Watched:
         t = note.tensor()
         assert t is not None
         changed = t._version[0] != note.version
-        return cls(note.tensor, t._data, t._gradient, t._requires_grad, note.gradient_before, t._has_gradient, changed)
+        after = t._has_gradient if note.gradient_set else None
+        return cls(note.tensor, t._data, t._gradient, t._requires_grad, note.gradient_before, after, changed)
 
     def is_as_before(self) -> bool:
         """Whether the step would find the Tensor as it did when it was recorded."""
@@ -250,7 +278,8 @@ class Watched:
         """Note on the Tensor what a replay has done to it."""
         t = self.tensor()
         if t is not None:
-            t._has_gradient = self.gradient_after
+            if self.gradient_after is not None:
+                t._has_gradient = self.gradient_after
             if self.changed:
                 t._changed()
 
@@ -269,6 +298,8 @@ class Program:
         self._function = function
         self._lock = threading.RLock()
         self._watched: list[Watched] | None = None  # None: nothing is recorded yet
+        self._attributes: list[Attributes] = []
+        self._mode = (True, True)
         self._inputs: list[np.ndarray] = []
         self._step: Step = []
         self._result: Any = None
@@ -283,16 +314,18 @@ class Program:
 
     def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
         """Replay on these arrays, or record `function` on them; returns copies of its results."""
-        given = [np.asarray(x.data if isinstance(x, Tensor) else x) for x in arrays]
+        given = [np.asanyarray(x.data if isinstance(x, Tensor) else x) for x in arrays]
+        if kernels.recorder() is not None:  # inside a step that is being recorded: a part of it
+            return _plain(function(*given))
         with self._lock:
             if self._watched is not None:
                 self._check_like_before(given)
             if self.is_current():
                 for buffer, array in zip(self._inputs, given, strict=True):
                     np.copyto(buffer, array)
-                if self.tape.replay() is not None:
-                    function(*[buffer.copy() for buffer in self._inputs])  # raises what stopped the replay
-                    raise RuntimeError("the step stopped in a replay and not when run by itself")
+                stopped = self.tape.replay()
+                if stopped is not None:
+                    stopped.raise_why()
                 self.replayed()
             else:
                 self.record(function, *given)
@@ -309,7 +342,12 @@ class Program:
 
     def is_current(self) -> bool:
         """Whether a replay would do what the step would."""
-        return self._watched is not None and all([watched.is_as_before() for watched in self._watched])  # noqa: C419
+        return (
+            self._watched is not None
+            and self._mode == (mode.records_graph, mode.training)
+            and all([watched.is_as_before() for watched in self._watched])  # noqa: C419 (faster than a generator)
+            and all([attributes.are_as_before() for attributes in self._attributes])  # noqa: C419
+        )
 
     def replayed(self) -> None:
         """After replays of the tape, note on the Tensors what has happened to them."""
@@ -320,12 +358,17 @@ class Program:
         """Run `function` on the arrays, really, and keep what it did."""
         inputs = [np.array(array, order="C") for array in arrays]
         recording = Recording()
-        with recording:
+        with InterruptsBetweenSteps() as interrupts, interrupts.held(), recording:
             result = _plain(function(*[x.view(kernels.Recorded) for x in inputs]))
         watched = [Watched.after(note) for note in recording.notes()]
-        entries, recording.entries = recording.entries, []
+        attributes = recording.attributes()
+        entries = recording.entries
+        del recording
         step, buffers, numbers = _step(entries)
         del entries
+        of_python = [array for call in step if isinstance(call, PythonCall) for array in call.outputs]
+        of_tensors = [array for w in watched for array in (w.data, w.gradient)]
+        _check_result(result, [*inputs, *of_python, *of_tensors], buffers)
         memory: list[Any] = [numbers]
         for buffer in buffers:
             owner = buffer.owner()
@@ -342,6 +385,7 @@ class Program:
         memory.append((place_temporaries if place_temporaries in PASSES else scatter_temporaries)(step))
         self.tape = kernels.Tape([call.placed() if isinstance(call, Call) else call for call in step])
         self._inputs, self._step, self._result, self._watched, self._memory = inputs, step, result, watched, memory
+        self._attributes, self._mode = attributes, (mode.records_graph, mode.training)
 
     def __len__(self) -> int:
         return len(self._step)
@@ -385,15 +429,44 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
 
 def _plain(result: Any) -> Any:
     """A step's result with arrays instead of Tensors."""
-    if isinstance(result, tuple | list):
-        return type(result)(map(_plain, result))
-    return result.data if isinstance(result, Tensor) else result
+    return _mapped(lambda x: x.data if isinstance(x, Tensor) else x, result)
 
 
 def _copied(result: Any) -> Any:
+    return _mapped(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, result)
+
+
+def _mapped(f: Callable[[Any], Any], result: Any) -> Any:
+    """The result with f of everything in it, through tuples, lists and dicts."""
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*[_mapped(f, x) for x in result])
     if isinstance(result, tuple | list):
-        return type(result)(map(_copied, result))
-    return np.array(result) if isinstance(result, np.ndarray) else result
+        return type(result)(_mapped(f, x) for x in result)
+    if isinstance(result, dict):
+        return {key: _mapped(f, x) for key, x in result.items()}
+    return f(result)
+
+
+def _check_result(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> None:
+    """TypeError for an array that neither kernels made nor Tensors and arguments own; a replay would not make it."""
+    owners = {id(_owner(array)) for array in known if array is not None}
+    owners |= {id(buffer.owner()) for buffer in buffers}
+
+    def check(x: Any) -> None:
+        if isinstance(x, np.ndarray) and id(_owner(x)) not in owners:
+            raise TypeError(
+                f"the recorded function returns an array of shape {x.shape} that NumPy made; a replay would not make "
+                "it anew. Compute it with caffelite's Functions or kernels"
+            )
+
+    _mapped(check, result)
+
+
+def _owner(array: np.ndarray) -> np.ndarray:
+    """The array that owns the memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ arrays or gradients are looked at, and Functions and Optimizers that are not dec
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ class Recording:
     def __init__(self) -> None:
         self.entries: list[kernels.Kernel | PythonCall] = []
         self._notes: dict[int, Note] = {}
+        self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, and what they were copied from
+        self._optimizers: dict[int, Any] = {}
 
     def __enter__(self) -> Recording:
         if kernels.recorder() is not None:
@@ -42,24 +45,66 @@ class Recording:
             note = self._notes[id(tensor)] = Note(tensor)
         return note
 
+    def note_copy(self, copy: Any, original: Any) -> None:
+        """A Function is applied: its attributes have an influence on what happens."""
+        self._copies[id(copy)] = (copy, original)
+
+    def note_optimizer(self, optimizer: Any) -> None:
+        """An optimizer makes its step: its attributes have an influence on what happens."""
+        self._optimizers[id(optimizer)] = optimizer
+
+    def original(self, copy: Any) -> Any:
+        """What a Function that is applied was copied from; None if it is no copy."""
+        return self._copies.get(id(copy), (None, None))[1]
+
     def notes(self) -> list[Note]:
         """Of the Tensors that are still there."""
         return [note for note in self._notes.values() if note.tensor() is not None]
 
+    def attributes(self) -> list[Attributes]:
+        """The attributes that had an influence, and what they were."""
+        # What forward has set on a copy it did not need from the original.
+        of_functions = [
+            Attributes(original, {k: v for k, v in vars(original).items() if vars(copy).get(k) is v})
+            for copy, original in self._copies.values()
+            if original.recordable
+        ]
+        return of_functions + [Attributes(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
+
 
 class Note:
-    """What a Tensor was when a recording first looked at it."""
+    """What a Tensor was when a recording first looked at it, and what has happened to its gradient since."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = weakref.ref(tensor)
         self.version = tensor._version[0]
         self.gradient_before: bool | None = None  # whether it had one, where that mattered
-        self.gradient_reset = False
+        self.gradient_set = False  # whether the step has reset it or contributed to it
+        self.data = tensor._data.view(kernels.Recorded)
 
-    def gradient_read(self, tensor: Tensor) -> None:
+    def gradient_is_read(self, tensor: Tensor) -> None:
         """Whether there is a gradient has an influence on what happens next."""
-        if not self.gradient_reset and self.gradient_before is None:
+        if not self.gradient_set and self.gradient_before is None:
             self.gradient_before = tensor._has_gradient
+
+
+class Attributes:
+    """Attributes of a Function or an Optimizer, and what they were; of those that are lists, what was in them."""
+
+    def __init__(self, of: Any, values: dict[str, Any]) -> None:
+        self.of = weakref.ref(of)
+        watched = {name: value for name, value in values.items() if name not in of.unwatched}
+        self.values = list(watched.items())
+        self.lists = [(value, list(value)) for value in watched.values() if isinstance(value, list)]
+
+    def are_as_before(self) -> bool:
+        of = self.of()
+        if of is None:
+            return True
+        now = vars(of)
+        return all([now.get(name, self) is value for name, value in self.values]) and all(  # noqa: C419
+            len(now) == len(before) and all(map(operator.is_, now, before)) for now, before in self.lists
+        )
 
 
 @contextmanager
@@ -126,7 +171,9 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
         return function(*arguments)
     parameters = list(parameters)
     for p in parameters:
-        recording.note(p).gradient_read(p)
+        note = recording.note(p)
+        note.gradient_is_read(p)
+        note.gradient_set = True
     call = PythonCall(name, function, arguments, parameters)
     with paused():
         result = call.first()
@@ -139,10 +186,24 @@ def in_python(method: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(method)
     def called_back(self: Any, *arguments: Any) -> Any:
-        if kernels.recorder() is None:
+        recording = kernels.recorder()
+        if recording is None:
             return method(self, *arguments)
         parameters = self.parameters() if callable(self.parameters) else self.parameters
         name = f"{type(self).__name__}.{method.__name__}"
-        return call_python(name, functools.partial(method, self), *arguments, parameters=parameters)
+        original = recording.original(self) if method.__name__ == "forward" else None
+        function = functools.partial(_forward_anew if original else _call, method, self, original)
+        return call_python(name, function, *arguments, parameters=parameters)
 
     return called_back
+
+
+def _call(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
+    return method(self, *arguments)
+
+
+def _forward_anew(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
+    """`forward` on a copy of the original as it is now, as if it had just been applied."""
+    vars(self).clear()
+    vars(self).update(vars(original))
+    return method(self, *arguments)

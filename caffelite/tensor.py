@@ -99,9 +99,7 @@ class Tensor:
     def data(self) -> np.ndarray:
         """The array. Assigning to it copies the values into place: same shape, real numbers."""
         recording = kernels.recorder()
-        if recording is not None:
-            recording.note(self)
-        return self._data
+        return self._data if recording is None else recording.note(self).data
 
     @data.setter
     def data(self, values: Any) -> None:
@@ -152,11 +150,11 @@ class Tensor:
 
     def numpy(self) -> np.ndarray:
         """The array, shared."""
-        return self._data
+        return self.data
 
     def item(self) -> float:
         """The value of a single element; ValueError for more or fewer."""
-        return self._data.item()
+        return self.data.item()
 
     def copy(self) -> Tensor:
         """A new leaf with a copy of the values, `requires_grad` and the name as here; no gradient, no graph."""
@@ -169,34 +167,34 @@ class Tensor:
         return tensor
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self._data, dtype=dtype, copy=copy)
+        return np.array(self.data, dtype=dtype, copy=copy)
 
     def __len__(self) -> int:
         return len(self._data)
 
     def __float__(self) -> float:
-        return float(self._data.item())
+        return float(self.data.item())
 
     def __bool__(self) -> bool:
-        return bool(self._data)
+        return bool(self.data)
 
     def __eq__(self, other: Any) -> Any:
-        return self._data == _array(other)
+        return self.data == _array(other)
 
     def __ne__(self, other: Any) -> Any:
-        return self._data != _array(other)
+        return self.data != _array(other)
 
     def __lt__(self, other: Any) -> Any:
-        return self._data < _array(other)
+        return self.data < _array(other)
 
     def __le__(self, other: Any) -> Any:
-        return self._data <= _array(other)
+        return self.data <= _array(other)
 
     def __gt__(self, other: Any) -> Any:
-        return self._data > _array(other)
+        return self.data > _array(other)
 
     def __ge__(self, other: Any) -> Any:
-        return self._data >= _array(other)
+        return self.data >= _array(other)
 
     def __repr__(self) -> str:
         values = np.array2string(self._data, precision=4, threshold=8, edgeitems=3, separator=", ", prefix="Tensor(")
@@ -220,20 +218,22 @@ class Tensor:
     @property
     def grad(self) -> np.ndarray | None:
         """The gradient, of the Tensor's shape and dtype; None until something contributes, and after `zero_grad`."""
-        self._gradient_is_read()
-        return self._gradient if self._has_gradient else None
+        gradient = self._present_gradient()
+        return gradient if gradient is None or kernels.recorder() is None else gradient.view(kernels.Recorded)
 
     def zero_grad(self) -> None:
         """Forget the gradient. Its memory stays, and the next contribution overwrites it."""
         recording = kernels.recorder()
         if recording is not None:
-            recording.note(self).gradient_reset = True
+            recording.note(self).gradient_set = True
         self._has_gradient = False
 
-    def _gradient_is_read(self) -> None:
+    def _present_gradient(self) -> np.ndarray | None:
+        """The memory of the gradient if there is one now."""
         recording = kernels.recorder()
         if recording is not None:
-            recording.note(self).gradient_read(self)
+            recording.note(self).gradient_is_read(self)
+        return self._gradient if self._has_gradient else None
 
     def add_grad(self, g: Any) -> None:
         """Add an array of the Tensor's shape to its gradient; ValueError for another shape.
@@ -263,7 +263,12 @@ class Tensor:
         self._has_gradient = True
 
     def _gradient_memory(self) -> np.ndarray:
-        self._gradient_is_read()
+        """The memory for a contribution to the gradient."""
+        recording = kernels.recorder()
+        if recording is not None:
+            note = recording.note(self)
+            note.gradient_is_read(self)
+            note.gradient_set = True
         if self._gradient is None:
             self._gradient = np.empty(self.shape, self.dtype)
         return self._gradient

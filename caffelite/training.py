@@ -36,7 +36,17 @@ class Programs:
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._lock = threading.Lock()
         self.cursor = np.zeros(5, dtype=np.int64)  # through which steps find their batch and their sums
-        self.in_use = threading.RLock()  # the cursor, and the Programs that use it
+        self._cursor_lock = threading.RLock()
+
+    @contextmanager
+    def using_cursor(self) -> Iterator[None]:
+        """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
+        with self._cursor_lock:
+            before = self.cursor.copy()
+            try:
+                yield
+            finally:
+                self.cursor[:] = before
 
     def find(self, used: tuple, *key: Any) -> Program:
         """The Program of a step that uses these objects, for this key; a new one if there is none yet."""
@@ -97,7 +107,9 @@ class Steps:
     def program(self, step: Callable[..., Any], x: np.ndarray, y: np.ndarray, rows: int) -> Program:
         """The Program for steps on batches of so many rows of x and y."""
         used = (*self.model.all_functions(), self.loss, self.optimizer, *self.metrics.values())
-        return self.programs.find(used, step.__name__, rows, x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+        return self.programs.find(
+            used, step.__name__, self.model.structure(), rows, x.shape[1:], x.dtype, y.shape[1:], y.dtype
+        )
 
     # ---- many steps ---------------------------------------------------------------------------------------------
 
@@ -146,7 +158,7 @@ class Steps:
         return self._means(sums, "to evaluate")
 
     def _replay(self, x: np.ndarray, y: np.ndarray, sums: np.ndarray) -> None:
-        with self.programs.in_use:
+        with self.programs.using_cursor():
             self.cursor[4] = kernels.address(sums)
             self.program(self.step, x, y, len(x)).run(self.step, x, y)
 
@@ -197,7 +209,7 @@ class InMemory:
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs."""
         step = self.of.fetch_and_step
-        with self.of.programs.in_use, located(self.epochs):
+        with self.of.programs.using_cursor(), located(self.epochs):
             programs = [self.of.program(step, self.x, self.y, rows) if rows else None for rows in self.rows]
             due = programs[self.epochs.batch >= self.epochs.full_batches]
             assert due is not None
@@ -213,21 +225,18 @@ class InMemory:
                     if program is not None:
                         program.replayed()
             if stopped is not None:
-                self._step_by_hand()
+                self._raise_why(stopped)
 
     def _batch(self) -> tuple[np.ndarray, np.ndarray]:
         """Room for the batch that is due."""
         rows = self.rows[self.epochs.batch >= self.epochs.full_batches]
         return np.empty((rows, *self.x.shape[1:]), self.x.dtype), np.empty((rows, *self.y.shape[1:]), self.y.dtype)
 
-    def _step_by_hand(self) -> None:
-        """Do the step that stopped a replay by hand, to raise what it raises; bad labels by the caller's rows first.
-
-        It goes through if somebody else has mended the data meanwhile.
-        """
-        if hasattr(self.of.loss, "check_targets"):
+    def _raise_why(self, stopped: kernels.Kernel) -> None:
+        """Raise what a step raises where this kernel stops it; for bad labels, by the caller's rows."""
+        if stopped.name == "check_labels" and hasattr(self.of.loss, "check_targets"):
             self.of.loss.check_targets(self.y, self.of.model.output_shape(self.x.shape))
-        self.epochs.by_hand(lambda: self.of.fetch_and_step(*self._batch()))
+        stopped.raise_why()
 
 
 @contextmanager
@@ -248,8 +257,12 @@ class Position(NamedTuple):
 
 def guard(value: Tensor) -> None:
     """Raise TrainingDiverged unless all elements, a loss usually, are finite."""
-    if not kernels.all_finite(value.data):
-        raise TrainingDiverged(f"the loss is {value.data.view(np.ndarray).item()}")
+    array = value.data.view(np.ndarray)
+
+    def diverged() -> None:
+        raise TrainingDiverged(f"the loss is {array.item()}")
+
+    kernels.require(kernels.all_finite(value.data), diverged)
 
 
 def converted(batches: Iterable, dtype: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -2,8 +2,10 @@
 
 import gc
 import itertools
+import signal
 import threading
 import weakref
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -316,6 +318,218 @@ def test_versions_move_on_with_replays():
         value.backward()
 
 
+class Scaled(cl.Function, recordable=True):
+    """s · x, with a number that may be set at any time."""
+
+    def __init__(self, s):
+        self.s = s
+
+    def forward(self, x):
+        return kernels.multiply(x, self.s)
+
+    def backward(self, dy):
+        return kernels.multiply(dy, self.s)
+
+
+class ScaledInNumPy(cl.Function):
+    def __init__(self, s):
+        self.s = s
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * np.float32(self.s * self.calls)
+
+    def backward(self, dy):
+        return dy * np.float32(self.s)
+
+
+@pytest.mark.parametrize("function", [Scaled, ScaledInNumPy])
+def test_an_attribute_of_a_function_set_later_takes_effect(function):
+    model = cl.Model([cl.Linear(3, 3), function(2.0)], seed=0)
+    x = batch(0)[0]
+    for s in (2.0, 3.0, 0.5):
+        model.functions[1].s = s
+        for _ in range(3):  # what a call leaves on its copy does not reach the next call
+            assert model.predict(x).tobytes() == model.forward(x).tobytes()
+
+
+def test_a_layer_or_an_optimizer_that_is_changed_is_recorded_anew():
+    x, y = batch(0)
+    replayed, eager = small_net(), small_net()
+    first, second = [cl.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (replayed, eager)]
+    program, step = cl.capture(training_step(replayed, first), x, y), training_step(eager, second)
+    step(x, y)
+    for optimizer in (first, second):
+        optimizer.velocity = optimizer.zeros()
+    assert program(x, y) == step(x, y).data
+    for optimizer in (first, second):
+        del optimizer.parameters[:2]
+    assert program(x, y) == step(x, y).data
+    for model in (replayed, eager):
+        model.functions[2].bias = None
+    assert program(x, y) == step(x, y).data
+    for model in (replayed, eager):
+        model.functions[1] = Scaled(0.5)
+    assert program(x, y) == step(x, y).data
+    assert [p.data.tobytes() for p in replayed.parameters()] == [p.data.tobytes() for p in eager.parameters()]
+
+
+def test_models_of_the_same_functions_in_another_order_are_told_apart():
+    a, b, c = (cl.Linear(3, 3) for _ in range(3))
+    model, x = cl.Model([cl.Model([a, b]), c]), batch(0)[0]
+    model.predict(x)
+    model.functions[:] = [cl.Model([b, a]), c]
+    assert model.predict(x).tobytes() == model.forward(x).tobytes()
+
+
+def test_predict_and_evaluate_leave_gradients_alone():
+    model, (x, y) = small_net(), batch(0)
+    optimizer, loss = cl.SGD(model.parameters(), lr=0.1), cl.SoftmaxLoss()
+    model.predict(x)
+    loss(model(x), y).backward()
+    model.predict(x)
+    assert all(p.grad is not None for p in model.parameters())
+    optimizer.zero_grad()
+    model.predict(x)
+    model.evaluate(x, y, loss=loss)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_program_does_not_hold_for_another_mode():
+    class Doubles(cl.Function, recordable=True):
+        def forward(self, x):
+            return kernels.multiply(x, 2 if cl.is_training() else 1)
+
+        def backward(self, dy):
+            return dy
+
+    program, x = cl.capture(lambda x: Doubles()(x), np.ones(2, np.float32)), np.ones(2, np.float32)
+    with cl.inference():
+        assert program(x).tolist() == [1, 1]
+    assert program(x).tolist() == [2, 2]
+
+
+def test_labels_kept_outside_are_a_constant():
+    model, (x, y) = small_net(), batch(0)
+    for labels in (y, y.astype(np.int32)):
+        program = cl.capture(lambda x, labels=labels: cl.SoftmaxLoss()(model(x), labels), x)
+        labels[:] = (labels + 1) % 4
+        assert program(x) == cl.SoftmaxLoss()(model(x), labels).data
+        labels[3] = 7
+        with pytest.raises(ValueError, match="label 7 in row 3"):
+            program(x)
+
+
+def test_a_program_inside_a_captured_step_is_a_part_of_it():
+    inner = cl.capture(lambda x: kernels.relu(x), np.ones(3, np.float32))
+    outer = cl.capture(lambda x: kernels.add(inner(x), 1), np.ones(3, np.float32))
+    assert outer(np.array([-5, 2, 3], np.float32)).tolist() == [1, 3, 4]
+
+
+def test_results_in_tuples_and_dicts_are_copies():
+    class Pair(NamedTuple):
+        double: np.ndarray
+        parts: dict
+
+    def step(x):
+        return Pair(kernels.add(x, x), {"negative": [kernels.negative(x)], "none": None})
+
+    program = cl.capture(step, np.ones(2, np.float32))
+    first, second = program(np.array([1, 2], np.float32)), program(np.array([3, 4], np.float32))
+    assert first.double.tolist() == [2, 4]
+    assert first.parts["negative"][0].tolist() == [-1, -2]
+    assert second.double.tolist() == [6, 8]
+    assert type(first.double) is np.ndarray
+
+
+def test_a_stop_in_a_replay_does_not_run_the_step_again():
+    counted = []
+
+    class Counts(cl.Function):
+        def forward(self, x):
+            counted.append(1)
+            return x
+
+        def backward(self, dy):
+            return dy
+
+    model = cl.Model([cl.Linear(3, 4), Counts()], seed=0)
+    program = cl.capture(training_step(model, cl.SGD(model.parameters(), lr=0.1)), *batch(0))
+    before = len(counted)
+    with pytest.raises(cl.TrainingDiverged):
+        program(batch(0)[0] * np.float32(np.nan), batch(0)[1])
+    assert len(counted) == before + 1
+
+
+def test_a_metric_may_evaluate_the_model_that_is_trained():
+    model, (x, y) = small_net(), batch(0, rows=40)
+    seen = []
+
+    def on_everything(outputs, targets):
+        seen.append(model.evaluate(x, y, loss=cl.SoftmaxLoss())["loss"])
+        return seen[-1]
+
+    options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "verbose": 0}
+    history = model.fit(x, y, epochs=3, batch_size=10, metrics=[on_everything], **options)
+    assert len(seen) == 12
+    assert history["on_everything"] == pytest.approx(np.reshape(seen, (3, 4)).mean(axis=1))
+
+
+def test_the_kernel_that_relu_is_fused_into_does_not_write_what_it_reads():
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((600, 600)).astype(np.float32)
+
+    def step(x):
+        h = kernels.copy(x)
+        return kernels.relu(kernels.matmul(h, w), out=h)
+
+    x = rng.standard_normal((600, 600)).astype(np.float32)
+    assert cl.capture(step, x)(x).tobytes() == kernels.relu(kernels.matmul(x, w)).tobytes()
+
+
+def test_a_buffer_is_temporary_only_when_all_that_is_read_was_written():
+    def halves(x):
+        both = np.empty(4, np.float32)
+        kernels.copy(x, both[:2])
+        first = kernels.sum(both[:2])
+        kernels.copy(x, both[2:])
+        return kernels.add(kernels.sum(both), first)
+
+    def one_half_twice(x):
+        both = np.zeros(4, np.float32)
+        kernels.copy(x, both[:2])
+        kernels.copy(x, both[:2])
+        return kernels.sum(both)
+
+    x = np.array([1, 2], np.float32)
+    assert cl.capture(halves, x)(2 * x) == 18
+    with pytest.raises(TypeError, match="NumPy made inside"):
+        cl.capture(one_half_twice, x)
+
+
+def test_numbers_and_many_axes_can_be_recorded():
+    x = np.arange(64, dtype=np.float32).reshape(2, 2, 2, 2, 2, 2)
+    program = cl.capture(lambda x: kernels.multiply(x.transpose(5, 3, 1, 4, 2, 0), 3.0), x)
+    assert (program(x + 1) == 3 * (x + 1).transpose(5, 3, 1, 4, 2, 0)).all()
+
+
+def test_a_ctrl_c_while_recording_waits_for_its_end():
+    class Interrupts(cl.Function):
+        def forward(self, x):
+            signal.raise_signal(signal.SIGINT)
+            return x
+
+        def backward(self, dy):
+            return dy
+
+    program = programs.Program(lambda x: Interrupts()(x))
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            program(np.ones(2, np.float32))
+        assert kernels.recorder() is None
+
+
 # ---- what can't be recorded ----------------------------------------------------------------------------------------
 
 
@@ -353,8 +567,28 @@ def assigns(self, x):
     return y
 
 
+def formats(self, x):
+    return kernels.multiply(x, float(f"{kernels.sum(x):.3f}"))
+
+
+def returns_what_numpy_made(self, x):
+    return np.asarray(x) * 2
+
+
 @pytest.mark.parametrize(
-    "forward", [computes_in_numpy, reads_a_value, asks_for_the_sum, escapes, copies, makes_zeros, converts, assigns]
+    "forward",
+    [
+        computes_in_numpy,
+        reads_a_value,
+        asks_for_the_sum,
+        escapes,
+        copies,
+        makes_zeros,
+        converts,
+        assigns,
+        formats,
+        returns_what_numpy_made,
+    ],
 )
 def test_a_function_that_computes_outside_kernels_is_refused(forward):
     members = {"forward": forward, "backward": lambda self, dy: dy}
@@ -366,6 +600,25 @@ def test_a_function_that_computes_outside_kernels_is_refused(forward):
     program = cl.capture(lambda x: honest()(x), batch(0)[0])
     x = batch(1)[0]
     assert program(x).tobytes() == np.asarray(forward(None, x)).tobytes()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda w: w.data.__isub__(1),
+        lambda w: w.grad.__imul__(0),
+        lambda w: w.item(),
+        lambda w: float(w),
+        lambda w: w > 0,
+        lambda w: np.asarray(w.numpy()[...] + 1),
+    ],
+)
+def test_reading_or_writing_parameters_with_numpy_in_a_recorded_step_is_refused(step):
+    w = cl.Tensor(1.0, requires_grad=True)
+    w.add_grad(1.0)
+    with pytest.raises(TypeError, match="recorded"):
+        cl.capture(lambda x: (step(w), kernels.relu(x))[1], np.ones(2, np.float32))
+    assert w.item() == w.grad == 1
 
 
 def test_an_optimizer_that_rebinds_its_state_is_refused():

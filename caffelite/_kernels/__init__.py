@@ -53,6 +53,7 @@ from caffelite._kernels.tape import (
     address,
     get_num_threads,
     recorder,
+    require,
     set_num_threads,
     set_recorder,
 )

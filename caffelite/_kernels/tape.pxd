@@ -8,6 +8,7 @@ cdef class Kernel:
     cdef readonly str name
     cdef readonly tuple arrays
     cdef readonly int reads, writes, constants
+    cdef object otherwise
 
 
 cdef int launch(str name, Call* call, int writes, int constants, y, a=*, b=*, c=*, d=*) except -1

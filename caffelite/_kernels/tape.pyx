@@ -200,6 +200,9 @@ class Recorded(np.ndarray):
     def __index__(self):
         return value_of(self).__index__()
 
+    def __format__(self, spec):
+        return format(value_of(self), spec)
+
     def __complex__(self):
         return complex(value_of(self))
 
@@ -215,12 +218,30 @@ def refuse(what):
                     "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable")
 
 
+def require(bint condition, otherwise):
+    """Call `otherwise`, which raises, unless the condition holds that the last kernel was launched to find out.
+
+    Where this thread records, the replay calls it when that kernel stops the step.
+    """
+    if not condition:
+        otherwise()
+    if this_threads_recorder != NULL:
+        entries = (<object> this_threads_recorder).entries
+        (<Kernel> entries[len(entries) - 1]).otherwise = otherwise
+
+
 cdef class Kernel:
     """A recorded kernel call: its name, the arrays it was bound to (output first, None where there is none), which of
     them it reads and writes, as bits, and which a border made from a number (`constants`)."""
 
     def __repr__(self):
         return f"{self.name}{tuple(array.shape for array in self.arrays if array is not None)}"
+
+    def raise_why(self):
+        """Raise what the step raises where this call stops it."""
+        if self.otherwise is not None:
+            self.otherwise()
+        raise FloatingPointError(f"{self!r} stopped the step")
 
     @property
     def work(self):
@@ -237,6 +258,7 @@ cdef class Kernel:
         cdef Kernel kernel = Kernel.__new__(Kernel)
         kernel.call, kernel.name, kernel.arrays = self.call, name or self.name, self.arrays
         kernel.reads, kernel.writes, kernel.constants = self.reads, self.writes, self.constants
+        kernel.otherwise = self.otherwise
         return kernel
 
     def release(self):
@@ -341,8 +363,9 @@ cdef class Tape:
                     before = after
                 if stop != CONTINUE:
                     break
-        if self.result(stop) is not None:
-            raise FloatingPointError(f"{self.entries[self.stopped_at]!r} stopped the step")
+        stopped = self.result(stop)
+        if stopped is not None:
+            stopped.raise_why()
         return best
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
+from caffelite.recording import paused
 from caffelite.tensor import as_real
 
 
@@ -44,15 +46,12 @@ class SoftmaxLoss(Function, recordable=True):
         if labels.size == 0:
             raise ValueError("SoftmaxLoss got no labels")
         if classes is not None:
-            row = kernels.check_labels(_labels(labels), classes)
-            if row >= 0:
-                raise ValueError(
-                    f"label {np.asarray(labels)[row]} in row {row} is not one of the classes 0 … {classes - 1}"
-                )
+            in_range = kernels.check_labels(_labels(labels), classes) < 0
+            kernels.require(in_range, functools.partial(_say_which_label, np.asarray(labels), classes))
 
     def forward(self, scores: np.ndarray, targets: Any) -> np.ndarray:
         self.probabilities = None
-        if isinstance(targets, np.ndarray) and not isinstance(targets, kernels.Recorded):
+        if isinstance(targets, np.ndarray) and kernels.recorder() is None:
             targets = targets.copy()  # what is checked is what is used, here and in backward
         self.check_targets(targets, scores.shape)
         self.labels = _labels(np.asanyarray(targets))
@@ -78,8 +77,14 @@ def _first_that_is_no_label(targets: Any, classes: int | None) -> tuple[int, Any
     return (0, values[0]) if values.size else (-1, None)
 
 
+def _say_which_label(labels: np.ndarray, classes: int) -> None:
+    with paused():
+        row = kernels.check_labels(_labels(labels), classes)
+    raise ValueError(f"label {labels[row]} in row {row} is not one of the classes 0 … {classes - 1}")
+
+
 def _labels(targets: np.ndarray) -> np.ndarray:
     """Integer labels as int64."""
-    if isinstance(targets, kernels.Recorded):
+    if kernels.recorder() is not None:
         return targets if targets.dtype == np.int64 else kernels.as_int64(targets)
     return np.ascontiguousarray(targets, dtype=np.int64)

@@ -1,0 +1,201 @@
+"""Overhead: what caffelite costs beyond computing.
+
+A kernel call with next to nothing to compute, from Python and in a replay; `fit` beyond its steps; what a replayed step
+allocates; importing; and whether `fit` lets other Python threads run. The goals are beside the measurements.
+
+    python benchmarks/overhead.py
+    python benchmarks/overhead.py --quick    # only to see that it works
+
+One thread. Each measurement has a process pinned to the same core, and they take turns in rounds; the least of all
+rounds counts, of imports the median. `fit` trains 2-100-3 on the spiral with batches of 32.
+"""
+
+import argparse
+import gc
+import subprocess
+import sys
+import tracemalloc
+from functools import partial
+from statistics import median
+from threading import Thread
+from time import perf_counter, sleep
+
+import harness
+import numpy as np
+
+# ---- kernels --------------------------------------------------------------------------------------------------------
+
+
+def eager(name):
+    """Seconds of a kernel called on 1 × 1 arrays from Python, its output new."""
+    from caffelite import _kernels as kernels
+
+    one = np.ones((1, 1), np.float32)
+    return lambda: harness.seconds_per_call("kernel(a, a)", kernel=getattr(kernels, name), a=one)
+
+
+def replayed(name):
+    """Seconds that a kernel on 1 × 1 arrays adds to a replay: of 400 of them less 200, their work included."""
+    import caffelite as cl
+    from caffelite import _kernels as kernels
+
+    kernel, one = getattr(kernels, name), np.ones((1, 1), np.float32)
+
+    def chain(length):
+        def function(x):
+            y = x
+            for _ in range(length):
+                y = kernel(y, x)
+            return y
+
+        program = cl.capture(function, one)
+        assert len(program) == length
+        return program.tape.replay
+
+    short, long = chain(200), chain(400)
+    return lambda: (
+        (harness.seconds_per_call("replay()", replay=long) - harness.seconds_per_call("replay()", replay=short)) / 200
+    )
+
+
+# ---- fit ------------------------------------------------------------------------------------------------------------
+
+
+def trainer():
+    """A new model's train(x, y, epochs=1, batch_size=32), which returns the seconds that `fit` took."""
+    import caffelite as cl
+
+    model = cl.Model([cl.Linear(2, 100), cl.ReLU(), cl.Linear(100, 3)], seed=0)
+    options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1, momentum=0.9), "verbose": 0}
+
+    def train(x, y, epochs=1, batch_size=32):
+        start = perf_counter()
+        model.fit(x, y, epochs=epochs, batch_size=batch_size, **options)
+        return perf_counter() - start
+
+    return train
+
+
+def rows(count):
+    import caffelite as cl
+
+    x, y = cl.datasets.spiral(points_per_class=-(-count // 3), seed=0)
+    return x[:count], y[:count]
+
+
+def fit_beyond_steps(first):
+    """Seconds of a `fit` of one step, less a step of a long `fit`: of a new model, or of one trained before."""
+    x, y = rows(32)
+
+    def measure():
+        train = trainer()
+        train(x, y)
+        step = min(train(x, y, epochs=500) for _ in range(5)) / 500
+        return min((trainer() if first else train)(x, y) for _ in range(30)) - step
+
+    return measure
+
+
+def allocated(steps):
+    """Two `fit`s of one epoch over the same rows, of so many steps and of twice as many: what the second has more.
+
+    Memory blocks left at the end, and bytes at the peak, of Python's and of NumPy's. Each has its Program already, and
+    Python has filled its free lists.
+    """
+    x, y = rows(32 * steps)
+    train = trainer()
+
+    def blocks_and_peak(batch_size):
+        before = sys.getallocatedblocks()
+        train(x, y, batch_size=batch_size)
+        blocks = sys.getallocatedblocks() - before
+        tracemalloc.start()
+        train(x, y, batch_size=batch_size)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return blocks, peak
+
+    def measure():
+        gc.disable()
+        for _ in range(10):
+            blocks_and_peak(16), blocks_and_peak(32)
+        once, twice = [np.min([blocks_and_peak(size) for _ in range(5)], axis=0) for size in (32, 16)]
+        return twice - once
+
+    return measure
+
+
+def thread_beside_fit(seconds):
+    """What a counting Python thread gets done beside `fit` on the same core, as a share of what it does alone."""
+    x, y = rows(300)
+    train = trainer()
+    epochs = int(seconds / (train(x, y, epochs=100) / 100)) + 1
+
+    def counted(work):
+        """Counts a second while `work` runs."""
+        count, running = 0, True
+
+        def run():
+            nonlocal count
+            while running:
+                count += 1
+
+        thread = Thread(target=run)
+        thread.start()
+        start, before = perf_counter(), count
+        work()
+        rate = (count - before) / (perf_counter() - start)
+        running = False
+        thread.join()
+        return rate
+
+    return lambda: counted(lambda: train(x, y, epochs)) / counted(lambda: sleep(seconds))
+
+
+# ---- importing ------------------------------------------------------------------------------------------------------
+
+
+def importing():
+    """Seconds that importing caffelite takes in a new interpreter that has imported NumPy."""
+    code = "import time, numpy; t = time.perf_counter(); import caffelite; print(time.perf_counter() - t)"
+    command = [sys.executable, "-c", code]
+    return lambda: float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+# ---- all of it ------------------------------------------------------------------------------------------------------
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9, help="how often each is measured (9)")
+    parser.add_argument("--quick", action="store_true", help="one round, and short: a smoke test, no measurement")
+    options = parser.parse_args()
+    rounds, steps, seconds = (1, 100, 0.1) if options.quick else (options.rounds, 10_000, 0.5)
+
+    # What, in which unit, units a second (or an allocation), the goal, how it is measured, which of the rounds counts.
+    measurements = [
+        ("an eager kernel call: add", "ns", 1e9, "≤ 150", partial(eager, "add"), min),
+        ("an eager kernel call: matmul", "ns", 1e9, "≤ 150", partial(eager, "matmul"), min),
+        ("a replayed kernel: add", "ns", 1e9, "≤ 10", partial(replayed, "add"), min),
+        ("a replayed kernel: matmul", "ns", 1e9, "≤ 10", partial(replayed, "matmul"), min),
+        ("fit beyond its step, first for a shape", "µs", 1e6, "≤ 500", partial(fit_beyond_steps, True), min),
+        ("fit beyond its step, later", "µs", 1e6, "≤ 50", partial(fit_beyond_steps, False), min),
+        ("import beyond NumPy's", "ms", 1e3, "≤ 60", importing, median),
+        ("a thread beside fit on one core, of alone", "%", 1e2, "> 0", partial(thread_beside_fit, seconds), min),
+    ]
+    harness.use_one_thread()
+    processes = [harness.Process(make) for *_, make, _ in measurements]
+    values = [[measure() for measure in processes] for _ in range(rounds)]
+    blocks, peak = harness.Process(allocated, steps)()
+
+    print(f"{harness.environment()}\none thread on one core, {rounds} rounds\n")
+    lines = []
+    for (name, unit, factor, goal, _, which), rounds_of in zip(measurements, zip(*values, strict=True), strict=True):
+        lines.append([f"{name}, {unit}", f"{factor * which(rounds_of):.1f}", goal])
+    lines.append([f"memory blocks left by {steps:,} replayed steps", f"{blocks}", "0"])
+    lines.append([f"peak memory added by {steps:,} replayed steps, bytes", f"{peak}", "0"])
+    print(harness.table(["", "measured", "goal"], lines))
+
+
+if __name__ == "__main__":
+    main()
