@@ -12,7 +12,7 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 `caffelite._kernels`.
 """
 
-from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from caffelite import datasets
 from caffelite.data import DataGenerator
@@ -55,7 +55,14 @@ __all__ = [
     "transpose",
 ]
 
-try:
-    __version__ = version("caffelite")
-except PackageNotFoundError:  # run from a source tree that was never installed
-    __version__ = "unknown"
+
+def __getattr__(name: str) -> Any:
+    """`__version__`, looked up when somebody asks: the metadata takes longer to read than all else here to import."""
+    if name != "__version__":
+        raise AttributeError(f"module 'caffelite' has no attribute {name!r}")
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("caffelite")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "unknown"

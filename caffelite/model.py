@@ -430,6 +430,8 @@ class Model(Function, recordable=True):
                 f"optimizer: expected an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"
             )
         known = set(optimizer.parameters)
+        if all([p in known or not p.requires_grad for p in self.parameters()]):  # noqa: C419 (faster than a generator)
+            return
         for name, p in self._named_parameters().items():
             if p.requires_grad and p not in known:
                 raise ValueError(

@@ -59,11 +59,17 @@ class Operand(NamedTuple):
 
     def is_written(self) -> bool:
         """Whether the step has written all that lies between the first and the last byte."""
+        ranges = self.buffer.written
+        if not ranges or ranges == [(0, self.buffer.nbytes)]:  # nothing, or everything: what is usual
+            return bool(ranges) or self.nbytes == 0
         first, last = self._range()
-        return any(start <= first and last <= stop for start, stop in self.buffer.written) or first == last
+        return any(start <= first and last <= stop for start, stop in ranges)
 
     def note_written(self) -> None:
         """The step writes this operand. One with gaps between its elements counts as not written, to be safe."""
+        if self.nbytes == self.buffer.nbytes:
+            self.buffer.written = [(0, self.nbytes)]
+            return
         first, last = self._range()
         if last - first != self.nbytes:
             return

@@ -102,9 +102,10 @@ class Attributes:
         if of is None:
             return True
         now = vars(of)
-        return all([now.get(name, self) is value for name, value in self.values]) and all(  # noqa: C419
-            len(now) == len(before) and all(map(operator.is_, now, before)) for now, before in self.lists
-        )
+        for name, value in self.values:
+            if now.get(name, self) is not value:
+                return False
+        return all([len(now) == len(b) and all(map(operator.is_, now, b)) for now, b in self.lists])  # noqa: C419
 
 
 @contextmanager

@@ -211,12 +211,13 @@ class InMemory:
         step = self.of.fetch_and_step
         with self.of.programs.using_cursor(), located(self.epochs):
             programs = [self.of.program(step, self.x, self.y, rows) if rows else None for rows in self.rows]
-            due = programs[self.epochs.batch >= self.epochs.full_batches]
-            assert due is not None
-            if not due.is_current():
-                self.epochs.by_hand(lambda: due.record(step, *self._batch()))
-                return
             current = [program if program is not None and program.is_current() else None for program in programs]
+            due = self.epochs.batch >= self.epochs.full_batches  # 1: the short last batch
+            if current[due] is None:
+                new = programs[due]
+                assert new is not None
+                self.epochs.by_hand(lambda: new.record(step, *self._batch()))
+                return
             self.epochs.full, self.epochs.last = [None if program is None else program.tape for program in current]
             try:
                 stopped = self.epochs.run(epochs, ATTENTION)

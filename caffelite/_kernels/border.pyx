@@ -171,7 +171,8 @@ cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
     if not bind_broadcast(name, &call, y, x, z):     # too many axes for one call: one call for each entry of the first
         x, z = np.broadcast_to(x, shape_of(y)), np.broadcast_to(z, shape_of(y))
         for i in range(cnp.PyArray_DIM(y, 0)):
-            elementwise(name, op, x[i] if isinstance(a, cnp.ndarray) else a, z[i] if isinstance(b, cnp.ndarray) else b, y[i])
+            elementwise(name, op, x[i] if isinstance(a, cnp.ndarray) else a,
+                        z[i] if isinstance(b, cnp.ndarray) else b, y[i])
         return y
     for d in range(MAX_DIMS):
         size *= call.size[d]
