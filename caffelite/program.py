@@ -87,13 +87,14 @@ class Operand(NamedTuple):
         return first, self.offset + sum(r for r in reach if r > 0) + self.dtype.itemsize
 
 
+@dataclass(eq=False)
 class Call:
     """A recorded kernel with its operands, output first, None where there is none; and what it reads and writes."""
 
-    def __init__(self, kernel: kernels.Kernel, operands: list[Operand | None]) -> None:
-        self.kernel, self.operands = kernel, operands
-        self.reads = [x.buffer for i, x in enumerate(operands) if x is not None and kernel.reads >> i & 1]
-        self.writes = [x.buffer for i, x in enumerate(operands) if x is not None and kernel.writes >> i & 1]
+    kernel: kernels.Kernel
+    operands: list[Operand | None]
+    reads: list[Buffer]
+    writes: list[Buffer]
 
     def placed(self) -> kernels.Kernel:
         """The kernel, told where its operands lie."""
@@ -106,41 +107,42 @@ class Call:
 Step = list[Call | PythonCall]
 
 
-def _step(entries: list) -> tuple[Step, list[Buffer], list[np.ndarray]]:
+def _step(entries: list) -> tuple[Step, list[Buffer], list[np.ndarray | None]]:
     """A recording's entries as calls on buffers, all these buffers, and the arrays that borders made from numbers.
 
     The entries let go of their arrays, so that weak references tell who else holds them.
     """
     buffers: dict[int, Buffer] = {}
-    numbers: list[np.ndarray] = []
+    numbers: list[np.ndarray | None] = []
     step: Step = []
     for entry in entries:
         if not isinstance(entry, kernels.Kernel):
             step.append(entry)
             continue
         operands: list[Operand | None] = []
+        read, written = [], []
+        reads, writes, constants = entry.reads, entry.writes, entry.constants
         for i, array in enumerate(entry.arrays):
-            if array is None:
-                operands.append(None)
-            elif entry.constants >> i & 1:
+            if array is None or constants >> i & 1:
                 operands.append(None)
                 numbers.append(array)
-            else:
-                owner = _owner(array)
-                buffer = buffers.get(id(owner))
-                if buffer is None:
-                    buffer = Buffer(weakref.ref(owner), kernels.address(owner), owner.nbytes)
-                    buffers[id(owner)] = buffer
-                offset = kernels.address(array) - buffer.address
-                operands.append(Operand(buffer, offset, array.shape, array.strides, array.dtype, array.nbytes))
-        call = Call(entry, operands)
-        step.append(call)
-        for i, operand in enumerate(operands):
-            if operand is not None and entry.reads >> i & 1 and not operand.is_written():
-                operand.buffer.read_early = operand.buffer.read_early or entry.name
-        for i, operand in enumerate(operands):
-            if operand is not None and entry.writes >> i & 1:
-                operand.note_written()
+                continue
+            owner = array if array.base is None else _owner(array)
+            buffer = buffers.get(id(owner))
+            if buffer is None:
+                buffer = buffers[id(owner)] = Buffer(weakref.ref(owner), kernels.address(owner), owner.nbytes)
+            offset = 0 if array is owner else kernels.address(array) - buffer.address
+            operand = Operand(buffer, offset, array.shape, array.strides, array.dtype, array.nbytes)
+            operands.append(operand)
+            if reads >> i & 1:
+                read.append(buffer)
+                if not operand.is_written():
+                    buffer.read_early = buffer.read_early or entry.name
+            if writes >> i & 1:
+                written.append(operand)
+        for operand in written:
+            operand.note_written()
+        step.append(Call(entry, operands, read, [operand.buffer for operand in written]))
     for entry in entries:
         if isinstance(entry, kernels.Kernel):
             entry.release()
@@ -209,7 +211,8 @@ def _fused(product: Call, out: Operand, mask: Operand | None) -> Call:
     else:
         kernel.set_mask()
         kernel.lay(4, tuple(s // mask.dtype.itemsize for s in mask.strides))
-    return Call(kernel, [out, *product.operands[1:4], mask])
+    reads = product.reads if mask is None else [*product.reads, mask.buffer]
+    return Call(kernel, [out, *product.operands[1:4], mask], reads, [out.buffer])
 
 
 def place_temporaries(step: Step) -> np.ndarray:
