@@ -322,19 +322,18 @@ class Model(Function, recordable=True):
 
         steps = Steps(self, loss, measures, optimizer)
         count = len(batches) if isinstance(batches, Sized) else None
-        attended = bool(callbacks) or validation is not None
+        attended = bool(callbacks) or validation is not None or verbose == 2
         try:
             with InterruptsBetweenSteps() as interrupts, Progress(verbose, epochs, count) as progress:
-                for results in steps.train(batches, epochs, interrupts, progress, attended):
+                for rows in steps.train(batches, epochs, interrupts, progress, attended):
                     if validation is not None:
                         of_validation = Steps(self, loss, measures).evaluate(validation)
-                        results |= {f"val_{name}": value for name, value in of_validation.items()}
-                    epoch = history.epochs
+                        rows = np.append(rows, [list(of_validation.values())], axis=1)
                     with interrupts.held():
-                        for name, value in results.items():
-                            history[name].append(value)
-                    progress.epoch_done(results)
-                    stops = [callback(epoch, history) for callback in callbacks]
+                        for values, column in zip(history.values(), rows.T.tolist(), strict=True):
+                            values.extend(column)
+                    progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
+                    stops = [callback(history.epochs - 1, history) for callback in callbacks]
                     if any(isinstance(stop, bool | np.bool_) and stop for stop in stops):
                         break
         except (KeyboardInterrupt, TrainingDiverged) as error:

@@ -47,8 +47,9 @@ class Progress:
                 self.looked = now
                 self._draw_bar(now)
 
-    def epoch_done(self, results: dict[str, float]) -> None:
-        self.epoch += 1
+    def epochs_done(self, count: int, results: dict[str, float]) -> None:
+        """So many epochs more are done; these are the results of the last one."""
+        self.epoch += count
         self.results = "  ".join(f"{name} {value:.4g}" for name, value in results.items())
         now = time.perf_counter()
         if self.lines_wanted and self._line_is_due(now):

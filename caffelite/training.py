@@ -65,6 +65,7 @@ class Steps:
 
     def __init__(self, model: Any, loss: Any, metrics: dict[str, Metric], optimizer: Optimizer | None = None) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
+        self.names = ["loss", *metrics]
         self.programs: Programs = model._programs
         self.cursor = self.programs.cursor
 
@@ -115,10 +116,10 @@ class Steps:
 
     def train(
         self, batches: Iterable, epochs: int, interrupts: InterruptsBetweenSteps, progress: Progress, attended: bool
-    ) -> Iterator[dict[str, float]]:
-        """Train for so many epochs and yield the results of each.
+    ) -> Iterator[np.ndarray]:
+        """Train for so many epochs and yield their results, a row of loss and metrics for each epoch.
 
-        If somebody attends to them, they come before the next epoch begins; else several may come at once, later.
+        If somebody attends to them, a row comes before the next epoch begins; else many may come at once, later.
         """
         if type(batches) is DataGenerator:
             run = InMemory(self, batches, epochs, interrupts)
@@ -131,8 +132,8 @@ class Steps:
                 except (KeyboardInterrupt, TrainingDiverged) as error:
                     stopped = error
                 progress.steps_done(run.steps - steps)
-                if stopped is None or not attended:
-                    yield from (self._means(sums, "") for sums in run.sums[done : run.epoch])
+                if done < run.epoch and (stopped is None or not attended):
+                    yield means(run.sums[done : run.epoch])
                     done = run.epoch
                 if stopped is not None:
                     raise stopped
@@ -143,7 +144,9 @@ class Steps:
                 with interrupts.held(), located(Position(epoch, i)):
                     self._replay(x, y, sums)
                 progress.steps_done(1)
-            yield self._means(sums, f"in epoch {epoch + 1}")
+            if sums[0] == 0:
+                raise ValueError(f"there were no batches in epoch {epoch + 1}; an iterator gives its batches only once")
+            yield means(sums[None])
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
         """The means over all batches."""
@@ -151,21 +154,18 @@ class Steps:
             run = InMemory(self, batches, 1)
             while run.epoch < 1:
                 run.go(1)
-            return self._means(run.sums[0], "")
+            return dict(zip(self.names, means(run.sums)[0].tolist(), strict=True))
         sums = np.zeros(2 + len(self.metrics))
         for x, y in converted(batches, self.model.dtype):
             self._replay(x, y, sums)
-        return self._means(sums, "to evaluate")
+        if sums[0] == 0:
+            raise ValueError("there were no batches to evaluate; an iterator gives its batches only once")
+        return dict(zip(self.names, means(sums[None])[0].tolist(), strict=True))
 
     def _replay(self, x: np.ndarray, y: np.ndarray, sums: np.ndarray) -> None:
         with self.programs.using_cursor():
             self.cursor[4] = kernels.address(sums)
             self.program(self.step, x, y, len(x)).run(self.step, x, y)
-
-    def _means(self, sums: np.ndarray, where: str) -> dict[str, float]:
-        if sums[0] == 0:
-            raise ValueError(f"there were no batches {where}; an iterator gives its batches only once")
-        return dict(zip(["loss", *self.metrics], (sums[1:] / sums[0]).tolist(), strict=True))
 
 
 class InMemory:
@@ -254,6 +254,11 @@ class Position(NamedTuple):
 
     epoch: int
     batch: int
+
+
+def means(sums: np.ndarray) -> np.ndarray:
+    """Row-weighted means, a row for each epoch, from sums that begin with the number of rows."""
+    return sums[:, 1:] / sums[:, :1]
 
 
 def guard(value: Tensor) -> None:
