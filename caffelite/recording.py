@@ -10,8 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from caffelite import _kernels as kernels
 from caffelite.tensor import Tensor, as_real, mode
 
 
-class Recording:
+class Recording(kernels.Recorder):
     """Notes what this thread does from entering to leaving; RuntimeError if it is recording already."""
 
     def __init__(self) -> None:
@@ -28,15 +27,6 @@ class Recording:
         self._notes: dict[int, Note] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, and what they were copied from
         self._optimizers: dict[int, Any] = {}
-
-    def __enter__(self) -> Recording:
-        if kernels.recorder() is not None:
-            raise RuntimeError("this thread is recording already")
-        kernels.set_recorder(self)
-        return self
-
-    def __exit__(self, *exception: Any) -> None:
-        kernels.set_recorder(None)
 
     def note(self, tensor: Tensor) -> Note:
         """A Tensor's array is looked at. What it was before is kept."""
@@ -108,16 +98,6 @@ class Attributes:
         return all([len(now) == len(b) and all(map(operator.is_, now, b)) for now, b in self.lists])  # noqa: C419
 
 
-@contextmanager
-def paused() -> Iterator[None]:
-    """Note nothing inside, in this thread."""
-    before = kernels.set_recorder(None)
-    try:
-        yield
-    finally:
-        kernels.set_recorder(before)
-
-
 class PythonCall:
     """A call into Python between the kernels of a recorded step.
 
@@ -176,7 +156,7 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
         note.gradient_is_read(p)
         note.gradient_set = True
     call = PythonCall(name, function, arguments, parameters)
-    with paused():
+    with kernels.Paused():
         result = call.first()
     recording.entries.append(call)
     return result

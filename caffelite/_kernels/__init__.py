@@ -48,14 +48,15 @@ from caffelite._kernels.tape import (
     OPENMP,
     Epochs,
     Kernel,
+    Paused,
     Recorded,
+    Recorder,
     Tape,
     address,
     get_num_threads,
     recorder,
     require,
     set_num_threads,
-    set_recorder,
 )
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first

@@ -126,14 +126,38 @@ def recorder():
     return None if this_threads_recorder == NULL else <object> this_threads_recorder
 
 
-def set_recorder(new):
-    """Note this thread's kernel calls in `new.entries` from now on, or nowhere (None). Returns the recorder before."""
-    global this_threads_recorder
-    before = recorder()
-    Py_XDECREF(this_threads_recorder)
-    this_threads_recorder = NULL if new is None else <PyObject*> new
-    Py_XINCREF(this_threads_recorder)
-    return before
+cdef class Recorder:
+    """Base of what notes a thread's kernel calls, in its list `entries`, from entering to leaving.
+
+    RuntimeError if the thread is recording already. (Compiled, so that no Ctrl-C comes between half of entering or
+    leaving and the other half.)
+    """
+
+    def __enter__(self):
+        global this_threads_recorder
+        if this_threads_recorder != NULL:
+            raise RuntimeError("this thread is recording already")
+        Py_XINCREF(<PyObject*> self)
+        this_threads_recorder = <PyObject*> self
+        return self
+
+    def __exit__(self, *exception):
+        global this_threads_recorder
+        Py_XDECREF(this_threads_recorder)
+        this_threads_recorder = NULL
+
+
+cdef class Paused:
+    """Inside, this thread notes nothing."""
+    cdef PyObject* recorder
+
+    def __enter__(self):
+        global this_threads_recorder
+        self.recorder, this_threads_recorder = this_threads_recorder, NULL
+
+    def __exit__(self, *exception):
+        global this_threads_recorder
+        this_threads_recorder = self.recorder
 
 
 cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):

@@ -9,7 +9,6 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
-from caffelite.recording import paused
 from caffelite.tensor import as_real
 
 
@@ -78,7 +77,7 @@ def _first_that_is_no_label(targets: Any, classes: int | None) -> tuple[int, Any
 
 
 def _say_which_label(labels: np.ndarray, classes: int) -> None:
-    with paused():
+    with kernels.Paused():
         row = kernels.check_labels(_labels(labels), classes)
     raise ValueError(f"label {labels[row]} in row {row} is not one of the classes 0 … {classes - 1}")
 
