@@ -101,6 +101,8 @@ class Optimizer(ABC):
 
     @lr.setter
     def lr(self, value: float) -> None:
+        if kernels.recorder() is not None:
+            raise TypeError("lr was set inside a step that is being recorded; a replay would not repeat it")
         self.hyper[0] = nonnegative("lr", value)
 
     def vectors(self) -> dict[str, np.ndarray]:

@@ -312,7 +312,6 @@ class Program:
         self._inputs: list[np.ndarray] = []
         self._step: Step = []
         self._result: Any = None
-        self._memory: list[Any] = []  # everything that the calls' addresses point into
         self.tape = kernels.Tape([])
         self.used: Any = None  # what has to live as long as the Program does
 
@@ -378,7 +377,7 @@ class Program:
         of_python = [array for call in step if isinstance(call, PythonCall) for array in call.outputs]
         of_tensors = [array for w in watched for array in (w.data, w.gradient)]
         _check_result(result, [*inputs, *of_python, *of_tensors], buffers)
-        memory: list[Any] = [numbers]
+        memory: list[Any] = [numbers]  # what the calls' addresses point into
         for buffer in buffers:
             owner = buffer.owner()
             buffer.temporary = owner is None
@@ -392,9 +391,9 @@ class Program:
             if tidied_by in PASSES:
                 step = tidied_by(step)
         memory.append((place_temporaries if place_temporaries in PASSES else scatter_temporaries)(step))
-        self.tape = kernels.Tape([call.placed() if isinstance(call, Call) else call for call in step])
-        self._inputs, self._step, self._result, self._watched, self._memory = inputs, step, result, watched, memory
-        self._attributes, self._mode = attributes, (mode.records_graph, mode.training)
+        self.tape = kernels.Tape([call.placed() if isinstance(call, Call) else call for call in step], memory)
+        self._inputs, self._step, self._result = inputs, step, result
+        self._watched, self._attributes, self._mode = watched, attributes, (mode.records_graph, mode.training)
 
     def __len__(self) -> int:
         return len(self._step)

@@ -268,6 +268,18 @@ def test_a_learning_rate_set_later_takes_effect():
     assert all((before[name] == values).all() for name, values in model.state_dict().items())
 
 
+def test_a_learning_rate_set_inside_a_recorded_step_is_refused():
+    optimizer = cl.SGD([cl.Tensor(1.0, requires_grad=True)], lr=0.1)
+
+    def step(x):
+        optimizer.lr = optimizer.lr / 2
+        return kernels.relu(x)
+
+    with pytest.raises(TypeError, match="lr was set"):
+        cl.capture(step, np.ones(2, np.float32))
+    assert optimizer.lr == 0.1
+
+
 @pytest.mark.parametrize("change", ["assign", "load", "initialize", "add", "freeze"])
 def test_a_program_never_answers_with_old_parameters(change):
     model, other = small_net(), small_net(seed=1)
@@ -754,6 +766,18 @@ def test_a_trained_model_is_freed_with_its_programs_without_the_garbage_collecto
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_tape_keeps_the_memory_it_works_on():
+    model, (x, _) = small_net(), batch(0)
+    program = cl.capture(lambda x: model(x), x)
+    program(batch(1)[0])
+    tape, result, expected = program.tape, program._result, model.forward(batch(1)[0])
+    del program
+    junk = [np.full(64, np.nan, np.float32) for _ in range(1000)]
+    tape.replay()
+    assert result.tobytes() == expected.tobytes()
+    assert len(junk) == 1000
 
 
 def test_a_profile_lists_every_kernel_with_its_share():

@@ -312,15 +312,17 @@ cdef class Tape:
     """Recorded kernels, and callables for calls into Python, run one after the other without the GIL.
 
     `replay()` runs them once: None, or the entry that wants the step to stop. What a callable raises comes through.
+    `memory` is kept as long as the tape: what the kernels' operands lie in, where the kernels don't hold it themselves.
     """
     cdef Call* calls
     cdef Py_ssize_t length, stopped_at
     cdef list entries
-    cdef object error
+    cdef object error, memory
 
-    def __cinit__(self, list entries):
+    def __cinit__(self, list entries, memory=None):
         cdef Py_ssize_t i
         self.entries = entries
+        self.memory = memory
         self.length = len(entries)
         self.calls = <Call*> PyMem_Malloc(max(self.length, 1) * sizeof(Call))
         if self.calls == NULL:
