@@ -768,6 +768,24 @@ def test_a_trained_model_is_freed_with_its_programs_without_the_garbage_collecto
         gc.enable()
 
 
+@pytest.mark.parametrize("other", [lambda x: None, lambda x: x.astype(np.float64), lambda x: x[:1]])
+def test_a_users_function_that_returns_something_else_in_a_replay_is_refused(other):
+    results = [lambda x: x + 1]
+
+    class Changes(cl.Function):
+        def forward(self, x):
+            return results[-1](x)
+
+        def backward(self, dy):
+            return dy
+
+    program = cl.capture(lambda x: Changes()(x), np.ones(2, np.float32))
+    assert program(np.ones(2, np.float32)).tolist() == [2, 2]
+    results.append(other)
+    with pytest.raises((TypeError, ValueError), match="when it was recorded"):
+        program(np.ones(2, np.float32))
+
+
 def test_a_tape_keeps_the_memory_it_works_on():
     model, (x, _) = small_net(), batch(0)
     program = cl.capture(lambda x: model(x), x)
