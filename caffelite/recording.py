@@ -123,12 +123,11 @@ class PythonCall:
         result = self._call()
         results = (result,) if self.single else result
         for out, new in zip(self.outputs, results, strict=True):
+            array = None if new is None else as_real(new, None, self)
+            if _form(array) != _form(out):
+                raise ValueError(f"{self.name} returned {_form(array)}; when it was recorded it was {_form(out)}")
             if out is not None:
-                if np.shape(new) != out.shape:
-                    raise ValueError(
-                        f"{self.name} returned shape {np.shape(new)}, and {out.shape} when it was recorded"
-                    )
-                out[...] = new
+                out[...] = array
 
     def _call(self) -> Any:
         before = (mode.records_graph, mode.training)
@@ -143,6 +142,10 @@ class PythonCall:
     def __repr__(self) -> str:
         shapes = ", ".join(str(x.shape) if isinstance(x, np.ndarray) else repr(x) for x in self.arguments)
         return f"{self.name}({shapes})"
+
+
+def _form(array: np.ndarray | None) -> str:
+    return "None" if array is None else f"{array.dtype} of shape {array.shape}"
 
 
 def call_python(name: str, function: Callable[..., Any], *arguments: Any, parameters: Iterable[Tensor] = ()) -> Any:
