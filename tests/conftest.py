@@ -1,6 +1,9 @@
 """What several test files share."""
 
 import itertools
+import shutil
+import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -37,3 +40,16 @@ def threads_restored():
     before = cl.get_num_threads()
     yield
     cl.set_num_threads(before)
+
+
+def copy_of_project(target):
+    """Copy the project to a folder as it is under version control: without what was built or installed."""
+    built = (".venv", ".git", "build", "*.so", "*.c", "*.egg-info", "__pycache__", ".hypothesis")
+    shutil.copytree(Path(__file__).parent.parent, target, ignore=shutil.ignore_patterns(*built))
+
+
+def run(*command, cwd, **options):
+    """What a command prints; an AssertionError with all of it if the command fails."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,15 +1,12 @@
 """What is handed out: the source distribution and the wheel."""
 
 import shutil
-import subprocess
 import sys
 import tarfile
 import zipfile
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from conftest import copy_of_project, run
 
 PROGRAM = """
 import caffelite as cl
@@ -21,19 +18,10 @@ print(cl.__file__)
 """
 
 
-def run(*command, cwd, **options):
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
 def test_a_wheel_built_from_the_source_distribution_works_on_its_own(tmp_path):
     source = tmp_path / "source"
-    ignored = shutil.ignore_patterns(
-        ".venv", ".git", "build", "*.so", "*.c", "*.egg-info", "__pycache__", ".hypothesis"
-    )
-    shutil.copytree(ROOT, source, ignore=ignored)
+    copy_of_project(source)
     run(sys.executable, "setup.py", "-q", "sdist", "-d", tmp_path, cwd=source)
     shutil.rmtree(source)
     (archive,) = tmp_path.glob("*.tar.gz")
