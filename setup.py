@@ -59,7 +59,7 @@ def extensions():
         Extension(
             f"caffelite._kernels.loops_{isa.replace('-', '_')}",
             loops.sources,
-            depends=[str(KERNELS / "tile.h")],
+            depends=[str(KERNELS / "tile.h"), str(KERNELS / "vectors.h")],
             # One C file makes several modules, so each needs its own name for the function that Python looks up.
             define_macros=[("PyInit_loops", f"PyInit_loops_{isa.replace('-', '_')}")],
             extra_compile_args=FLAGS + flags,

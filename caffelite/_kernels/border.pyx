@@ -110,6 +110,27 @@ cdef inline int bind(Call* call, int operand, cnp.ndarray a) except -1:
     return 0
 
 
+cdef bint overlap(cnp.ndarray a, cnp.ndarray b):
+    """Whether the bytes from the first to the last element of one are among those of the other."""
+    cdef Py_ssize_t begin_a, end_a, begin_b, end_b
+    extent(a, &begin_a, &end_a)
+    extent(b, &begin_b, &end_b)
+    return begin_a < end_b and begin_b < end_a
+
+
+cdef void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end):
+    cdef int d
+    cdef Py_ssize_t reach
+    begin[0] = <Py_ssize_t> cnp.PyArray_DATA(a)
+    end[0] = begin[0] + (cnp.PyArray_ITEMSIZE(a) if cnp.PyArray_SIZE(a) > 0 else 0)
+    for d in range(cnp.PyArray_NDIM(a)):
+        reach = (cnp.PyArray_DIM(a, d) - 1) * cnp.PyArray_STRIDE(a, d)
+        if reach < 0:
+            begin[0] += reach
+        else:
+            end[0] += reach
+
+
 cdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
     """An array for a kernel's output."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
@@ -345,7 +366,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
         same_type("matmul", a, bias)
         if cnp.PyArray_NDIM(bias) != 1 or cnp.PyArray_DIM(bias, 0) != shape[1]:
             raise ValueError(f"matmul got a bias of shape {shape_of(bias)}; expected ({shape[1]},)")
-        bias = plain(bias)
+        bias = contiguous(bias)
     if out is None:
         if accumulate:
             raise ValueError("matmul accumulates into `out`, which was not given")
@@ -355,7 +376,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
         same_type("matmul", a, out)
         if cnp.PyArray_NDIM(out) != 2 or cnp.PyArray_DIM(out, 0) != shape[0] or cnp.PyArray_DIM(out, 1) != shape[1]:
             raise ValueError(f"matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]})")
-        if np.may_share_memory(out, a) or np.may_share_memory(out, b):
+        if overlap(out, a) or overlap(out, b):
             raise ValueError("matmul can't write its result into one of its operands")
         if accumulate and cnp.PyArray_DIM(a, 1) > loops.longest_accumulated:
             return add(out, matmul(a, b, bias=bias), out)
@@ -371,7 +392,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
     call.size[0], call.size[1], call.size[2] = shape[0], shape[1], cnp.PyArray_DIM(a, 1)
     call.accumulate = accumulate
     call.relu = False
-    call.parts = shape[0]
+    call.parts = max(shape[0], shape[1])
     call.work = 2.0 * shape[0] * shape[1] * call.size[2]
     launch("matmul", &call, 1, 0, out, a, b, bias)
     return out

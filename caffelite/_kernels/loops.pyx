@@ -17,11 +17,24 @@ ctypedef fused real:
 
 cdef extern from "tile.h" nogil:
     enum:
-        TILE_ROWS, COLUMNS_float, COLUMNS_double, BLOCK_K, BLOCK_ROWS, BLOCK_COLUMNS
-    char packed_a[]
+        LANES_OF_float, LANES_OF_double, READS_LANES
+        TILE_ROWS, FEW_ROWS, COLUMNS_float, COLUMNS_double, BLOCK_K, BLOCK_ROWS, BLOCK_COLUMNS
+    ctypedef struct Strip:
+        Py_ssize_t rows, columns, k, a_row, a_k, b_k, b_column, y_row, mask_row
+        const void* a
+        const void* b
+        void* y
+        bint resume, accumulate, relu
+        const void* bias
+        const void* row_bias
+        const void* mask
     char packed_b[]
-    void tile_float(Py_ssize_t columns, Py_ssize_t k, const float* a, const float* b, float* c)
-    void tile_double(Py_ssize_t columns, Py_ssize_t k, const double* a, const double* b, double* c)
+    void strip_float(const Strip* strip)
+    void strip_double(const Strip* strip)
+    void transpose_float(float* y, Py_ssize_t stride_y, const float* x, Py_ssize_t stride_x, int rows,
+                         Py_ssize_t columns)
+    void transpose_double(double* y, Py_ssize_t stride_y, const double* x, Py_ssize_t stride_x, int rows,
+                          Py_ssize_t columns)
 
 include "elementwise.pxi"
 include "matmul.pxi"

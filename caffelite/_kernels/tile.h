@@ -1,66 +1,148 @@
-/* The register tile of the matrix product: c (ROWS x COLUMNS) += a (ROWS x k) b (k x COLUMNS), with c held in vector
- * registers over the whole of k. In C because Cython has no vector types; everything around it is in matmul.pxi.
+/* The register tile of the matrix product, and a strip of such tiles one below the other.
  *
- * a is packed so that the ROWS elements of one k are neighbours, b so that the COLUMNS elements of one k are. A tile with
- * few columns uses fewer vectors of each row. Every element sees the same operations in the same order wherever it
- * stands in a tile, so a row's result does not depend on the rows beside it.
+ * A tile is ROWS × VECTORS vectors of y, held in registers over the whole of k. For each k it reads one row of b, as
+ * vectors, and one element of a for each of its rows:  sum[r][v] += a[r, k] · b[k, v].  So an element of a or b that was
+ * read is used many times, and the processor multiplies and adds in nearly every cycle. Before sums are written to y,
+ * what has to be done to each element is done to them where they are.
+ *
+ * Every element sees the same operations in the same order wherever it stands in a tile, so that a row's result does
+ * not depend on the rows beside it. In C because Cython has no vector types; what surrounds the tile is in matmul.pxi.
  */
 #ifndef CAFFELITE_TILE_H
 #define CAFFELITE_TILE_H
-#include <stddef.h>
+#include "vectors.h"
 
-/* As many accumulators as the registers hold, leaving room for one row of b and one element of a. */
-#if defined(__AVX512F__)                  /* 32 registers of 64 bytes: 24 accumulators */
-enum { VECTOR_BYTES = 64, TILE_ROWS = 8, TILE_VECTORS = 3 };
-#elif defined(__AVX2__)                   /* 16 registers of 32 bytes: 12 accumulators */
-enum { VECTOR_BYTES = 32, TILE_ROWS = 6, TILE_VECTORS = 2 };
-#elif defined(__aarch64__)                /* 32 registers of 16 bytes: 24 accumulators */
-enum { VECTOR_BYTES = 16, TILE_ROWS = 8, TILE_VECTORS = 3 };
-#else                                     /* 16 registers of 16 bytes: 12 accumulators */
-enum { VECTOR_BYTES = 16, TILE_ROWS = 6, TILE_VECTORS = 2 };
+/* As many sums as the registers hold, leaving room for one row of b and one element of a. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { TILE_ROWS = 8, TILE_VECTORS = 3 };       /* of 32 registers */
+#else
+enum { TILE_ROWS = 6, TILE_VECTORS = 2 };       /* of 16 */
 #endif
+enum { FEW_ROWS = 4 };
+
+/* Strides are in elements. The columns of y and of the mask are neighbours, b_column = b_k = 1 says that b's are, or else
+ * that the elements of a column of b are (b_column is any other, b_k is 1), which a strip of few rows takes as well. */
+typedef struct {
+    ptrdiff_t rows, columns, k;                  /* columns: at most COLUMNS */
+    const void *a, *b;
+    ptrdiff_t a_row, a_k, b_k, b_column;
+    void *y;
+    ptrdiff_t y_row;
+    int resume, accumulate, relu;                /* start from y; add to y; store max(sum, 0) */
+    const void *bias, *row_bias, *mask;          /* or NULL: one for each column; one for each row; 0 where not above 0 */
+    ptrdiff_t mask_row;
+} Strip;
 
 #define DEFINE_TILE(real)                                                                                              \
-    typedef real vector_##real __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(real)), may_alias));           \
-    enum { COLUMNS_##real = TILE_VECTORS * VECTOR_BYTES / sizeof(real) };                                              \
+    enum { COLUMNS_##real = TILE_VECTORS * LANES_OF_##real };                                                          \
                                                                                                                        \
-    static inline __attribute__((always_inline)) void tile_of_##real(                                                  \
-        const int vectors, ptrdiff_t k, const real *a, const real *b, real *c)                                         \
+    INLINE vector_##real load_##real(const real *p, int is_last, int lanes)                                            \
     {                                                                                                                  \
-        enum { WIDTH = VECTOR_BYTES / sizeof(real) };                                                                  \
-        vector_##real sum[TILE_ROWS][TILE_VECTORS], row[TILE_VECTORS];                                                 \
-        _Pragma("GCC unroll 8") for (int i = 0; i < TILE_ROWS; i++)                                                    \
-            _Pragma("GCC unroll 8") for (int j = 0; j < vectors; j++)                                                  \
-                sum[i][j] = *(const vector_##real *)(c + i * COLUMNS_##real + j * WIDTH);                              \
-        for (ptrdiff_t p = 0; p < k; p++) {                                                                            \
-            _Pragma("GCC unroll 8") for (int j = 0; j < vectors; j++)                                                  \
-                row[j] = *(const vector_##real *)(b + p * COLUMNS_##real + j * WIDTH);                                 \
-            _Pragma("GCC unroll 8") for (int i = 0; i < TILE_ROWS; i++)                                                \
-                _Pragma("GCC unroll 8") for (int j = 0; j < vectors; j++)                                              \
-                    sum[i][j] += a[p * TILE_ROWS + i] * row[j];                                                        \
-        }                                                                                                              \
-        _Pragma("GCC unroll 8") for (int i = 0; i < TILE_ROWS; i++)                                                    \
-            _Pragma("GCC unroll 8") for (int j = 0; j < vectors; j++)                                                  \
-                *(vector_##real *)(c + i * COLUMNS_##real + j * WIDTH) = sum[i][j];                                    \
+        return is_last ? load_first_##real(p, lanes) : *(const vector_##real *)p;                                      \
     }                                                                                                                  \
                                                                                                                        \
-    static void tile_##real(ptrdiff_t columns, ptrdiff_t k, const real *a, const real *b, real *c)                     \
+    /* The tile whose first row is i. ROWS and VECTORS are constants wherever this is called. */                       \
+    INLINE void tile_##real(const int ROWS, const int VECTORS, const Strip *strip, ptrdiff_t i)                        \
     {                                                                                                                  \
-        enum { WIDTH = VECTOR_BYTES / sizeof(real) };                                                                  \
-        if (columns <= WIDTH)                                                                                          \
-            tile_of_##real(1, k, a, b, c);                                                                             \
-        else if (columns <= 2 * WIDTH)                                                                                 \
-            tile_of_##real(2, k, a, b, c);                                                                             \
+        enum { LANES = LANES_OF_##real };                                                                              \
+        const Strip s = *strip;                                                                                        \
+        const int lanes = (int)(s.columns - (VECTORS - 1) * LANES); /* of the last vector */                           \
+        vector_##real sum[TILE_ROWS][TILE_VECTORS], row[TILE_VECTORS];                                                 \
+        const real *a = (const real *)s.a + i * s.a_row, *b = s.b;                                                     \
+        real *y = (real *)s.y + i * s.y_row;                                                                           \
+                                                                                                                       \
+        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
+            UNROLL for (int v = 0; v < VECTORS; v++)                                                                   \
+                sum[r][v] = (vector_##real){0};                                                                        \
+        if (s.resume)                                                                                                  \
+            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+                    sum[r][v] = load_##real(y + r * s.y_row + v * LANES, v == VECTORS - 1, lanes);                     \
+                                                                                                                       \
+        if (s.b_column == 1)                                                                                           \
+            for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, b += s.b_k) {                                              \
+                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+                    row[v] = load_##real(b + v * LANES, v == VECTORS - 1 && READS_LANES, lanes);                       \
+                UNROLL for (int r = 0; r < ROWS; r++)                                                                  \
+                    UNROLL for (int v = 0; v < VECTORS; v++)                                                           \
+                        sum[r][v] += a[r * s.a_row] * row[v];                                                          \
+            }                                                                                                          \
+        else if (VECTORS == 1 && ROWS <= FEW_ROWS) {                                                                   \
+            vector_##real rows[LANES];                                                                                 \
+            for (ptrdiff_t k = 0; k < s.k; k += LANES) {                                                               \
+                const int here = s.k - k < LANES ? (int)(s.k - k) : LANES;                                             \
+                columns_of_##real(rows, b + k, s.b_column, lanes, here);                                               \
+                UNROLL for (int l = 0; l < LANES; l++)                                                                 \
+                    if (l < here)                                                                                      \
+                        UNROLL for (int r = 0; r < ROWS; r++)                                                          \
+                            sum[r][0] += a[r * s.a_row + (k + l) * s.a_k] * rows[l];                                   \
+            }                                                                                                          \
+        }                                                                                                              \
+                                                                                                                       \
+        if (s.bias)                                                                                                    \
+            UNROLL for (int v = 0; v < VECTORS; v++) {                                                                 \
+                const vector_##real bias = load_##real((const real *)s.bias + v * LANES, v == VECTORS - 1, lanes);     \
+                UNROLL for (int r = 0; r < ROWS; r++) sum[r][v] += bias;                                               \
+            }                                                                                                          \
+        if (s.row_bias)                                                                                                \
+            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL for (int v = 0; v < VECTORS; v++) sum[r][v] += ((const real *)s.row_bias)[i + r];               \
+        if (s.relu) /* a comparison gives all ones or all zeros, and NaN is below nothing */                           \
+            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+                    sum[r][v] = (vector_##real)(~(lanes_##real)(sum[r][v] < 0) & (lanes_##real)sum[r][v]);             \
+        if (s.mask)                                                                                                    \
+            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL for (int v = 0; v < VECTORS; v++) {                                                             \
+                    const real *at = (const real *)s.mask + (i + r) * s.mask_row + v * LANES;                          \
+                    const vector_##real mask = load_##real(at, v == VECTORS - 1, lanes);                               \
+                    sum[r][v] = (vector_##real)(~(lanes_##real)(mask <= 0) & (lanes_##real)sum[r][v]);                 \
+                }                                                                                                      \
+        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
+            UNROLL for (int v = 0; v < VECTORS; v++) {                                                                 \
+                real *at = y + r * s.y_row + v * LANES;                                                                \
+                if (s.accumulate)                                                                                      \
+                    sum[r][v] += load_##real(at, v == VECTORS - 1, lanes);                                             \
+                if (v < VECTORS - 1 || lanes == LANES)                                                                 \
+                    *(vector_##real *)at = sum[r][v];                                                                  \
+                else                                                                                                   \
+                    store_first_##real(at, sum[r][v], lanes);                                                          \
+            }                                                                                                          \
+    }                                                                                                                  \
+                                                                                                                       \
+    INLINE void tiles_##real(const int VECTORS, const Strip *s)                                                        \
+    {                                                                                                                  \
+        ptrdiff_t i = 0;                                                                                               \
+        for (; i + TILE_ROWS <= s->rows; i += TILE_ROWS)                                                               \
+            tile_##real(TILE_ROWS, VECTORS, s, i);                                                                     \
+        if (i + 4 <= s->rows) {                                                                                        \
+            tile_##real(4, VECTORS, s, i);                                                                             \
+            i += 4;                                                                                                    \
+        }                                                                                                              \
+        if (i + 3 == s->rows)                                                                                          \
+            tile_##real(3, VECTORS, s, i);                                                                             \
+        else if (i + 2 == s->rows)                                                                                     \
+            tile_##real(2, VECTORS, s, i);                                                                             \
+        else if (i + 1 == s->rows)                                                                                     \
+            tile_##real(1, VECTORS, s, i);                                                                             \
+    }                                                                                                                  \
+                                                                                                                       \
+    /* All rows of a strip of y of at most COLUMNS columns. */                                                         \
+    static void strip_##real(const Strip *s)                                                                           \
+    {                                                                                                                  \
+        if (s->columns <= LANES_OF_##real)                                                                             \
+            tiles_##real(1, s);                                                                                        \
+        else if (s->columns <= 2 * LANES_OF_##real)                                                                    \
+            tiles_##real(2, s);                                                                                        \
         else                                                                                                           \
-            tile_of_##real(TILE_VECTORS, k, a, b, c);                                                                  \
+            tiles_##real(TILE_VECTORS, s);                                                                             \
     }
 
 DEFINE_TILE(float)
 DEFINE_TILE(double)
 
-/* Room for the packed blocks, one for each thread that computes. */
+/* What of b is packed at a time, for each thread that computes: it fits the second-level cache. */
 enum { BLOCK_K = 256, BLOCK_ROWS = 96, BLOCK_COLUMNS = 480 };
-static _Thread_local char packed_a[BLOCK_ROWS * BLOCK_K * sizeof(double)] __attribute__((aligned(64)));
 static _Thread_local char packed_b[BLOCK_K * BLOCK_COLUMNS * sizeof(double)] __attribute__((aligned(64)));
 
 #endif
