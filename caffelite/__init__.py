@@ -17,7 +17,23 @@ from typing import Any
 from caffelite import datasets
 from caffelite.data import DataGenerator
 from caffelite.function import Function
-from caffelite.functions import Linear, ReLU, SoftmaxLoss, matmul, mean, relu, reshape, sum, transpose
+from caffelite.functions import (
+    Linear,
+    ReLU,
+    Sigmoid,
+    SoftmaxLoss,
+    Tanh,
+    exp,
+    log,
+    matmul,
+    mean,
+    relu,
+    reshape,
+    sigmoid,
+    sum,
+    tanh,
+    transpose,
+)
 from caffelite.gradcheck import check_gradients
 from caffelite.model import History, Model
 from caffelite.optimizers import SGD, Optimizer, TrainingDiverged
@@ -35,15 +51,19 @@ __all__ = [
     "Optimizer",
     "Program",
     "ReLU",
+    "Sigmoid",
     "SoftmaxLoss",
+    "Tanh",
     "Tensor",
     "TrainingDiverged",
     "capture",
     "check_gradients",
     "datasets",
+    "exp",
     "get_num_threads",
     "inference",
     "is_training",
+    "log",
     "matmul",
     "mean",
     "no_grad",
@@ -51,7 +71,9 @@ __all__ = [
     "reshape",
     "set_num_threads",
     "show_config",
+    "sigmoid",
     "sum",
+    "tanh",
     "transpose",
 ]
 

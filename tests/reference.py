@@ -45,6 +45,25 @@ def relu(x):
     return np.where(x < 0, 0.0, x), lambda dy: (np.where(x <= 0, 0.0, dy),)
 
 
+def exp(x):
+    y = np.exp(x)
+    return y, lambda dy: (dy * y,)
+
+
+def log(x):
+    return np.log(x), lambda dy: (dy / x,)
+
+
+def tanh(x):
+    y = np.tanh(x)
+    return y, lambda dy: (dy * (1 - y * y),)
+
+
+def sigmoid(x):
+    y = 1 / (1 + np.exp(-x))
+    return y, lambda dy: (dy * y * (1 - y),)
+
+
 def softmax(scores):
     p = np.empty(scores.shape)
     for i, row in enumerate(scores.astype(np.float64)):

@@ -159,6 +159,10 @@ FAMILIES = {
     functions.Power: elementwise(functions.Power, reference.power, 2, low=0.5, signed=False),
     functions.Negative: elementwise(functions.Negative, reference.negative, 1),
     functions.ReLU: elementwise(functions.ReLU, reference.relu, 1),
+    functions.Exp: elementwise(functions.Exp, reference.exp, 1),
+    functions.Log: elementwise(functions.Log, reference.log, 1, signed=False),
+    functions.Tanh: elementwise(functions.Tanh, reference.tanh, 1),
+    functions.Sigmoid: elementwise(functions.Sigmoid, reference.sigmoid, 1),
     functions.Sum: reduction(
         functions.Sum,
         reference.sum,

@@ -312,6 +312,66 @@ def test_an_output_that_cannot_be_written_as_it_lies_raises(name, layout):
     assert_same_bits(out, before)
 
 
+# The largest errors in units in the last place that elementary.pxi states.
+ELEMENTARY = {
+    "exp": (np.exp, (-103, 88), 1.1, 1.0),
+    "log": (np.log, (1e-30, 1e30), 1.0, 1.0),
+    "tanh": (np.tanh, (-10, 10), 2.5, 2.6),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), (-80, 80), 2.4, 2.4),
+}
+
+
+def units_in_the_last_place(y, truth):
+    return np.abs(y - truth) / np.spacing(np.abs(truth.astype(y.dtype))).astype(np.longdouble)
+
+
+@pytest.fixture(params=kernels.available_instruction_sets())
+def every_instruction_set_in_turn(request):
+    chosen = kernels.ISA
+    kernels.use_instruction_set(request.param)
+    yield request.param
+    kernels.use_instruction_set(chosen)
+
+
+@both_dtypes
+@pytest.mark.parametrize("name", ELEMENTARY)
+@pytest.mark.usefixtures("every_instruction_set_in_turn")
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="needs a type with more digits as the judge")
+def test_elementary_functions_are_as_exact_as_they_say(name, dtype):
+    judge, (low, high), *errors = ELEMENTARY[name]
+    rng = np.random.default_rng(0)
+    near_0, far = rng.uniform(-1, 1, 50_000), rng.uniform(low, high, 50_000)
+    scales = np.exp(rng.uniform(np.log(1e-30), np.log(high), 50_000))
+    x = np.concatenate([scales, abs(near_0)] if name == "log" else [near_0, far, scales, -scales]).astype(dtype)
+    x = x[(x >= low) & (x <= high)]
+    truth = judge(x.astype(np.longdouble))
+    assert units_in_the_last_place(getattr(kernels, name)(x), truth).max() <= errors[dtype == np.float64]
+
+
+@both_dtypes
+@pytest.mark.usefixtures("every_instruction_set_in_turn")
+def test_elementary_functions_of_extreme_numbers_are_numpys(dtype):
+    info = np.finfo(dtype)
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, info.max, info.min, info.tiny, info.smallest_subnormal, -1.0])
+    x = np.concatenate([x, np.log([info.max, info.tiny]), [-2000.0, 2000.0]]).astype(dtype)
+    with np.errstate(all="ignore"):
+        expected = {name: judge(x) for name, (judge, *_) in ELEMENTARY.items()}
+    for name, y in expected.items():
+        np.testing.assert_allclose(getattr(kernels, name)(x), y, 10 * info.eps, 4 * info.smallest_subnormal, name)
+    assert np.signbit(kernels.tanh(x)).tolist()[:2] == [False, True]
+
+
+@both_dtypes
+@pytest.mark.parametrize("name", ELEMENTARY)
+@pytest.mark.usefixtures("every_instruction_set_in_turn")
+def test_a_result_does_not_depend_on_where_an_element_stands(name, dtype):
+    x, kernel = np.random.default_rng(0).uniform(0.1, 30, 100).astype(dtype), getattr(kernels, name)
+    y = kernel(x)
+    for first, last in [(0, 1), (3, 20), (17, 100), (50, 57)]:
+        assert_same_bits(kernel(x[first:last]), y[first:last])
+        assert_same_bits(kernel(np.repeat(x, 2)[::2][first:last]), y[first:last])
+
+
 def test_full_repeats_a_value():
     assert_same_bits(kernels.full((2, 3), 0.1, np.float32), np.full((2, 3), 0.1, np.float32))
     assert_same_bits(kernels.full((), 2, np.float64), np.array(2.0))
@@ -468,6 +528,12 @@ FLOAT_KERNELS = {
     "negative": lambda a: kernels.negative(a),
     "relu": lambda a: kernels.relu(a),
     "relu_grad": lambda a: kernels.relu_grad(a, a),
+    "exp": lambda a: kernels.exp(a),
+    "log": lambda a: kernels.log(a),
+    "tanh": lambda a: kernels.tanh(a),
+    "tanh_grad": lambda a: kernels.tanh_grad(a, a),
+    "sigmoid": lambda a: kernels.sigmoid(a),
+    "sigmoid_grad": lambda a: kernels.sigmoid_grad(a, a),
     "matmul": lambda a: kernels.matmul(a, a),
     "sum": lambda a: kernels.sum(a, 0),
     "all_finite": lambda a: kernels.all_finite(a),
@@ -598,6 +664,12 @@ RECORDED = {
     "negative": (uniform(4, 5).T,),
     "relu": (uniform(600, 1000),),
     "relu_grad": (uniform(4, 5), uniform(4, 5)),
+    "exp": (uniform(4, 5),),
+    "log": (uniform(4, 5) + 2,),
+    "tanh": (uniform(4, 5).T,),
+    "tanh_grad": (uniform(4, 5), uniform(4, 5)),
+    "sigmoid": (uniform(4, 5),),
+    "sigmoid_grad": (uniform(4, 5), uniform(4, 5)),
     "matmul": (uniform(40, 30).T, uniform(40, 50)),
     "sum": (uniform(4, 5, 6), (0, 2)),
     "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
@@ -812,6 +884,9 @@ ALL_KERNELS = """
             "divide": k.divide(c, a), "power": k.power(a, c), "negative": k.negative(c),
             "relu": k.relu(c), "relu_grad": k.relu_grad(a, c),
             "base": k.power_grad_base(a, c), "exponent": k.power_grad_exponent(a, c),
+            "exp": k.exp(c), "log": k.log(a), "tanh": k.tanh(c), "sigmoid": k.sigmoid(c),
+            "tanh_grad": k.tanh_grad(c, k.tanh(c)), "sigmoid_grad": k.sigmoid_grad(c, k.sigmoid(c)),
+            "few columns": k.matmul(c, b[:, :3]), "few rows": k.matmul(c[:2], b), "transposed": k.matmul(b.T, c.T),
             "loss": loss, "p": p, "ds": k.softmax_loss_grad(p, labels, loss), "w": w, "v": v,
         }
 """
@@ -862,9 +937,10 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
     """Arrays that end where the next page may not be touched; a stray access ends the process."""
     run_python(
         """
-        import ctypes, mmap
+        import ctypes, itertools, mmap
         import numpy as np
         from caffelite import _kernels as k
+        from caffelite.recording import Recording
 
         PAGE = mmap.PAGESIZE
         libc = ctypes.CDLL(None, use_errno=True)
@@ -872,6 +948,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
         kept = []
 
         def guarded(values):
+            # A copy of the values right before a page that may not be touched, or right behind one.
             values = np.ascontiguousarray(values)
             pages = -(-max(values.nbytes, 1) // PAGE)
             memory = mmap.mmap(-1, (pages + 2) * PAGE)
@@ -879,38 +956,55 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
             for page in (start, start + (pages + 1) * PAGE):
                 assert libc.mprotect(page, PAGE, 0) == 0
-            array = np.frombuffer(memory, values.dtype, values.size, (pages + 1) * PAGE - values.nbytes)
+            first = (pages + 1) * PAGE - values.nbytes if at_end else PAGE
+            array = np.frombuffer(memory, values.dtype, values.size, first)
             array = array.reshape(values.shape)
             array[...] = values
             return array
 
+        def fused(product, mask):
+            # The product again, with what only passes over a recording ask it to do at its end.
+            kernel = product.copy()
+            kernel.set_relu()
+            kernel.set_mask()
+            kernel.place(4, k.address(mask))
+            kernel.lay(4, tuple(s // mask.itemsize for s in mask.strides))
+            k.Tape([kernel], mask).replay()
+
         rng = np.random.default_rng(0)
-        hyper, state = guarded(np.array([0.1, 0.9, 0.01, 1.0])), guarded(np.arange(1, 5, dtype=np.uint64))
-        for n in range(68):
-            for dtype in (np.float32, np.float64):
-                x, y, one = (guarded(rng.uniform(1, 2, shape).astype(dtype)) for shape in (n, n, ()))
-                for kernel in (k.add, k.subtract, k.multiply, k.divide, k.power, k.relu_grad):
-                    kernel(x, y, guarded(np.empty(n, dtype)))
-                for kernel in (k.copy, k.negative, k.relu):
-                    kernel(x, guarded(np.empty(n, dtype)))
-                k.add(x, one)
-                k.sum(x)
-                k.all_finite(x)
-                k.sgd(x, y, guarded(np.zeros(n, dtype)), hyper)
-                for m in (1, 7):
-                    a, b = guarded(rng.uniform(1, 2, (m, n)).astype(dtype)), guarded(np.ones((n, m), dtype))
-                    k.matmul(a, b, guarded(np.empty((m, m), dtype)), bias=guarded(np.ones(m, dtype)))
-                    k.matmul(b, a, guarded(np.empty((n, n), dtype)))
-                    k.matmul(a.T, a)
-                    k.sum(a, 0)
-                    k.sum(a, 1)
-                    k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
-                    if n:
-                        labels = guarded(rng.integers(0, n, m))
-                        _, p = k.softmax_loss(a, labels)
-                        k.softmax_loss_grad(guarded(p), labels, one)
-                        k.check_labels(labels, n)
+        for at_end, n, dtype in itertools.product((True, False), range(68), (np.float32, np.float64)):
+            hyper, state = guarded(np.array([0.1, 0.9, 0.01, 1.0])), guarded(np.arange(1, 5, dtype=np.uint64))
+            x, y, one = (guarded(rng.uniform(1, 2, shape).astype(dtype)) for shape in (n, n, ()))
+            for kernel in (k.add, k.subtract, k.multiply, k.divide, k.power, k.relu_grad, k.tanh_grad, k.sigmoid_grad):
+                kernel(x, y, guarded(np.empty(n, dtype)))
+            for kernel in (k.copy, k.negative, k.relu, k.exp, k.log, k.tanh, k.sigmoid):
+                kernel(x, guarded(np.empty(n, dtype)))
+            k.add(x, one)
+            k.sum(x)
+            k.all_finite(x)
+            k.sgd(x, y, guarded(np.zeros(n, dtype)), hyper)
+            for m in (1, 3, 7, 17):
+                a, b = guarded(rng.uniform(1, 2, (m, n)).astype(dtype)), guarded(np.ones((n, m), dtype))
+                k.matmul(a, b, guarded(np.empty((m, m), dtype)), bias=guarded(np.ones(m, dtype)))
+                out, mask = (guarded(rng.uniform(-1, 1, (n, n)).astype(dtype)) for _ in range(2))
+                with Recording() as recording:
+                    k.matmul(b, a, out, bias=guarded(np.ones(n, dtype)), accumulate=True)
+                fused(recording.entries[0], mask)
+                for left in (a, guarded(a.T).T):
+                    for right in (b, guarded(b.T).T):
+                        k.matmul(left, right)
+                        k.matmul(right, left)
+                k.matmul(a.T, a)
+                k.sum(a, 0)
+                k.sum(a, 1)
+                k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
+                if n:
+                    labels = guarded(rng.integers(0, n, m))
+                    _, p = k.softmax_loss(a, labels)
+                    k.softmax_loss_grad(guarded(p), labels, one)
+                    k.check_labels(labels, n)
             k.shuffle(guarded(np.arange(n)), state)
+            kept.clear()
         """,
         CAFFELITE_ISA=isa,
     )

@@ -3,8 +3,8 @@
     call.pxd        what a call is: the struct between the two sides
     border.pyx      what Python calls: checks, binds, launches
     tape.pyx        running, recording and replaying calls
-    loops.pyx       the loops themselves, a family to a file: elementwise.pxi, matmul.pxi (tile.h), reduction.pxi,
-                    loss.pxi, update.pxi, batches.pxi
+    loops.pyx       the loops themselves, a family to a file: elementwise.pxi and elementary.pxi, matmul.pxi
+                    (tile.h, vectors.h), reduction.pxi, loss.pxi, update.pxi, batches.pxi
 
 The loops are compiled once for each instruction set. The best one that the processor runs is chosen here, at import;
 the environment variable CAFFELITE_ISA names another.
@@ -26,7 +26,9 @@ from caffelite._kernels.border import (
     convert,
     copy,
     divide,
+    exp,
     full,
+    log,
     matmul,
     multiply,
     negative,
@@ -37,12 +39,16 @@ from caffelite._kernels.border import (
     relu_grad,
     sgd,
     shuffle,
+    sigmoid,
+    sigmoid_grad,
     softmax_loss,
     softmax_loss_grad,
     subtract,
     sum,
     take,
     take_batch,
+    tanh,
+    tanh_grad,
 )
 from caffelite._kernels.tape import (
     OPENMP,

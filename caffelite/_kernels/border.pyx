@@ -345,6 +345,36 @@ def power_grad_exponent(a, y, out=None):
     return elementwise("power_grad_exponent", POWER_GRAD_EXPONENT, a, y, out)
 
 
+def exp(a, out=None):
+    """y = eᵃ."""
+    return elementwise("exp", EXP, a, None, out)
+
+
+def log(a, out=None):
+    """y = ln a, the natural logarithm; −inf for 0, NaN for a < 0."""
+    return elementwise("log", LOG, a, None, out)
+
+
+def tanh(a, out=None):
+    """y = tanh a."""
+    return elementwise("tanh", TANH, a, None, out)
+
+
+def tanh_grad(dy, y, out=None):
+    """dx = dy (1 − y²), with y = tanh(x)."""
+    return elementwise("tanh_grad", TANH_GRAD, dy, y, out)
+
+
+def sigmoid(a, out=None):
+    """y = 1 / (1 + exp(−a))."""
+    return elementwise("sigmoid", SIGMOID, a, None, out)
+
+
+def sigmoid_grad(dy, y, out=None):
+    """dx = dy y (1 − y), with y = sigmoid(x)."""
+    return elementwise("sigmoid_grad", SIGMOID_GRAD, dy, y, out)
+
+
 # ---- matrix product ------------------------------------------------------------------------------------------------
 
 def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None, *,

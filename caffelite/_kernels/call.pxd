@@ -35,6 +35,12 @@ cdef enum Op:                             # what an elementwise loop computes; s
     RELU_GRAD
     POWER_GRAD_BASE
     POWER_GRAD_EXPONENT
+    EXP
+    LOG
+    TANH
+    TANH_GRAD
+    SIGMOID
+    SIGMOID_GRAD
 
 
 cdef struct Operand:

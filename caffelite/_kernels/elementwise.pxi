@@ -65,6 +65,24 @@ cdef void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
     elif op == POWER_GRAD_EXPONENT:       # d(a ** c) / dc = b log a, b = a ** c; 0 for a = 0, c >= 0 (b = 0 or 1)
         for j in range(n):
             y[j * sy] = 0 if a[j * sa] == 0 and abs(b[j * sb]) <= 1 else <real> (b[j * sb] * log(a[j * sa]))
+    elif op == EXP:
+        for j in range(n):
+            y[j * sy] = exp_of(a[j * sa])
+    elif op == LOG:
+        for j in range(n):
+            y[j * sy] = log_of(a[j * sa])
+    elif op == TANH:
+        for j in range(n):
+            y[j * sy] = tanh_of(a[j * sa])
+    elif op == TANH_GRAD:                 # a (1 − b²): a is dy, b is what tanh returned
+        for j in range(n):
+            y[j * sy] = a[j * sa] * (<real> 1 - b[j * sb]) * (<real> 1 + b[j * sb])
+    elif op == SIGMOID:
+        for j in range(n):
+            y[j * sy] = sigmoid_of(a[j * sa])
+    elif op == SIGMOID_GRAD:              # a b (1 − b): a is dy, b is what sigmoid returned
+        for j in range(n):
+            y[j * sy] = a[j * sa] * b[j * sb] * (<real> 1 - b[j * sb])
 
 
 # y = a in the other dtype, contiguous.

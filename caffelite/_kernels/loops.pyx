@@ -5,7 +5,7 @@
 cimport cython
 from cpython.pycapsule cimport PyCapsule_New
 from libc.float cimport DBL_MAX
-from libc.math cimport exp, log, pow
+from libc.math cimport copysign, copysignf, log, pow
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -36,6 +36,7 @@ cdef extern from "tile.h" nogil:
     void transpose_double(double* y, Py_ssize_t stride_y, const double* x, Py_ssize_t stride_x, int rows,
                           Py_ssize_t columns)
 
+include "elementary.pxi"
 include "elementwise.pxi"
 include "matmul.pxi"
 include "reduction.pxi"

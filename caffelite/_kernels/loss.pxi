@@ -1,6 +1,10 @@
 # Softmax loss: the softmax and the mean negative log-likelihood of integer labels, fused.
 #   n rows, C classes; labels are int64. `check_labels` has seen them; one out of range stops the loop all the same.
 
+cdef enum:
+    ROWS_AT_A_TIME = 64                   # so many rows go through all steps while they are in cache
+
+
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
 # with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0.
 #   size     0 n, 1 C
@@ -10,28 +14,41 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef const real* scores = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
     cdef real* rows = <real*> call.operand[3].data
-    cdef Py_ssize_t C = call.size[1], i, j
+    cdef Py_ssize_t C = call.size[1], n, i, j
     cdef const real* s
     cdef real* q
-    cdef double largest, total, loss
+    cdef real largest
+    cdef double total[ROWS_AT_A_TIME]
+    cdef double of_label[ROWS_AT_A_TIME]
 
-    for i in range(begin, end):
-        if labels[i] < 0 or labels[i] >= C:
-            return BAD_LABEL
-        s = scores + i * C
-        q = p + i * C
-        largest = s[0]
-        for j in range(1, C):
-            largest = s[j] if s[j] > largest else largest
-        total = 0
-        for j in range(C):
-            q[j] = <real> exp(s[j] - largest)
-            total += q[j]
-        for j in range(C):
-            q[j] = <real> (q[j] / total)
-        loss = log(total) - (s[labels[i]] - largest)
-        # A finite loss beyond the dtype's range (scores near its end) is held at the end of the range.
-        rows[i] = <real> (call.scalar if loss > call.scalar and loss <= DBL_MAX else loss)
+    while begin < end:
+        n = min(end - begin, ROWS_AT_A_TIME)
+        for i in range(n):
+            if labels[begin + i] < 0 or labels[begin + i] >= C:
+                return BAD_LABEL
+            s = scores + (begin + i) * C
+            q = p + (begin + i) * C
+            largest = s[0]
+            for j in range(1, C):
+                largest = s[j] if s[j] > largest else largest
+            for j in range(C):
+                q[j] = s[j] - largest
+            of_label[i] = <double> s[labels[begin + i]] - largest
+        q = p + begin * C
+        for j in range(n * C):
+            q[j] = exp_of(q[j])
+        for i in range(n):
+            total[i] = 0
+            for j in range(C):
+                total[i] += q[i * C + j]
+            for j in range(C):
+                q[i * C + j] /= <real> total[i]
+        for i in range(n):
+            total[i] = log_of(total[i]) - of_label[i]
+            # A finite loss beyond the dtype's range (scores near its end) is held at the end of the range.
+            total[i] = call.scalar if total[i] > call.scalar and total[i] <= DBL_MAX else total[i]
+            rows[begin + i] = <real> total[i]
+        begin += n
     return CONTINUE
 
 
@@ -45,12 +62,13 @@ cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssiz
     cdef real weight = (<const real*> call.operand[3].data)[0] / call.size[0]
     cdef Py_ssize_t C = call.size[1], i, j
 
+    for j in range(begin * C, end * C):
+        ds[j] = weight * p[j]
     for i in range(begin, end):
         if labels[i] < 0 or labels[i] >= C:
             return BAD_LABEL
-        for j in range(C):
-            ds[i * C + j] = weight * p[i * C + j]
-        ds[i * C + labels[i]] = weight * (p[i * C + labels[i]] - 1)
+        j = i * C + labels[i]
+        ds[j] = weight * (p[j] - <real> 1)
     return CONTINUE
 
 

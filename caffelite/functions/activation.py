@@ -21,9 +21,43 @@ class ReLU(Function, recordable=True):
         return kernels.relu_grad(dy, self.y)
 
 
+class Tanh(Function, recordable=True):
+    """The hyperbolic tangent, y = tanh x, elementwise, with dy/dx = 1 − y²."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.tanh(x)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.tanh_grad(dy, self.y)
+
+
+class Sigmoid(Function, recordable=True):
+    """The logistic sigmoid, y = 1 / (1 + exp(−x)), elementwise, with dy/dx = y (1 − y)."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.sigmoid(x)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.sigmoid_grad(dy, self.y)
+
+
 def relu(x: Tensor) -> Tensor:
     """max(x, 0), elementwise."""
     return ReLU()(x)
 
 
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent, elementwise."""
+    return Tanh()(x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(−x)), elementwise."""
+    return Sigmoid()(x)
+
+
 Tensor.relu = relu
+Tensor.tanh = tanh
+Tensor.sigmoid = sigmoid

@@ -1,0 +1,43 @@
+"""Elementary functions."""
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.function import Function
+from caffelite.tensor import Tensor
+
+
+class Exp(Function, recordable=True):
+    """y = eˣ, elementwise, with dy/dx = y."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.exp(x)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.multiply(dy, self.y)
+
+
+class Log(Function, recordable=True):
+    """y = ln x, the natural logarithm, elementwise, with dy/dx = 1 / x; −inf for 0, NaN below."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.log(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.divide(dy, self.x)
+
+
+def exp(x: Tensor) -> Tensor:
+    """eˣ, elementwise."""
+    return Exp()(x)
+
+
+def log(x: Tensor) -> Tensor:
+    """ln x, elementwise."""
+    return Log()(x)
+
+
+Tensor.exp = exp
+Tensor.log = log
