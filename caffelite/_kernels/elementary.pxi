@@ -1,6 +1,6 @@
-# exp, log, tanh and sigmoid of one number, written so that a loop over many becomes vector instructions: no branches, no
-# tables, nothing called. Each brings its argument into a small interval, and there sums as many terms of a series as
-# the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11).
+# exp, log, tanh and sigmoid of one number, written so that a loop over many becomes vector instructions: no branches,
+# no tables, nothing called. Each brings its argument into a small interval, and there sums as many terms of a series
+# as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11).
 #
 # Their largest errors, in units in the last place; benchmarks/elementary.py measures them, float32 over all its values:
 #
@@ -36,11 +36,11 @@ cdef extern from * nogil:
     const double INFINITE, NOT_A_NUMBER
 
 
-# exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. It is multiplied by the halves of 2ⁿ, one after the
-# other, since 2ⁿ may be too small or too large a number where the result is not.
+# exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. It is multiplied by the halves of 2ⁿ in turn,
+# since 2ⁿ may be too small or too large a number where the result is not.
 cdef inline real exp_of(real x) noexcept nogil:
-    cdef real lowest = -104 if real is float else -746, highest = 89 if real is float else 710   # there it is 0, infinite
-    cdef real n, half
+    cdef real lowest = -104 if real is float else -746, highest = 89 if real is float else 710
+    cdef real n, half                     # at `lowest` the result is 0, at `highest` infinite
     x = lowest if x < lowest else x
     x = highest if x > highest else x
     n = whole(<real> (x * <real> 1.4426950408889634))
@@ -152,7 +152,7 @@ cdef inline real power_of_2(real n) noexcept nogil:
         return double_of(<int64_t> (<uint64_t> (bits_of_double(n + SHIFT_double) + 1023) << 52))
 
 
-# n and m of x = 2ⁿ m, √½ ≤ m < √2. The bits of x less those of √½ are n, where the exponent is, and those of m less √½'s.
+# n and m of x = 2ⁿ m, √½ ≤ m < √2. The bits of x less those of √½ are n, where the exponent is, and m's less √½'s.
 @cython.overflowcheck(False)
 cdef inline real exponent(real x) noexcept nogil:
     cdef uint64_t above

@@ -1,6 +1,6 @@
 # Reductions. Their order is fixed by the shape alone: not by strides, and not by threads, which split outputs only.
-# float32 is summed in float64, so a sum over a million elements is as good as its elements; but eight elements are added
-# in pairs first, in their own type, since each conversion costs as much as an addition.
+# float32 is summed in float64, so a sum over a million elements is as good as its elements; but eight elements are
+# added in pairs first, in their own type, since each conversion costs as much as an addition.
 
 cdef enum:
     LANES = 8                             # partial sums side by side, so that additions need not wait for each other

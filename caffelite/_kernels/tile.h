@@ -48,24 +48,25 @@ typedef struct {
         const Strip s = *strip;                                                                                        \
         const int lanes = (int)(s.columns - (VECTORS - 1) * LANES); /* of the last vector */                           \
         vector_##real sum[TILE_ROWS][TILE_VECTORS], row[TILE_VECTORS];                                                 \
-        const real *a = (const real *)s.a + i * s.a_row, *b = s.b;                                                     \
-        real *y = (real *)s.y + i * s.y_row;                                                                           \
+        const real *a = (const real *)s.a + i * s.a_row, *a4 = a + 4 * s.a_row, *b = s.b;                              \
+        const ptrdiff_t a_step[4] = {0, s.a_row, 2 * s.a_row, 3 * s.a_row};                                            \
+        real *y = (real *)s.y + i * s.y_row, *at = y;                                                                  \
                                                                                                                        \
         UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
             UNROLL for (int v = 0; v < VECTORS; v++)                                                                   \
                 sum[r][v] = (vector_##real){0};                                                                        \
         if (s.resume)                                                                                                  \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
+            UNROLL for (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
-                    sum[r][v] = load_##real(y + r * s.y_row + v * LANES, v == VECTORS - 1, lanes);                     \
+                    sum[r][v] = load_##real(at + v * LANES, v == VECTORS - 1, lanes);                                  \
                                                                                                                        \
         if (s.b_column == 1)                                                                                           \
-            for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, b += s.b_k) {                                              \
+            for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, a4 += s.a_k, b += s.b_k) {                                 \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
                     row[v] = load_##real(b + v * LANES, v == VECTORS - 1 && READS_LANES, lanes);                       \
                 UNROLL for (int r = 0; r < ROWS; r++)                                                                  \
                     UNROLL for (int v = 0; v < VECTORS; v++)                                                           \
-                        sum[r][v] += a[r * s.a_row] * row[v];                                                          \
+                        sum[r][v] += (r < 4 ? a : a4)[a_step[r % 4]] * row[v];                                         \
             }                                                                                                          \
         else if (VECTORS == 1 && ROWS <= FEW_ROWS) {                                                                   \
             vector_##real rows[LANES];                                                                                 \
@@ -91,23 +92,26 @@ typedef struct {
             UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] = (vector_##real)(~(lanes_##real)(sum[r][v] < 0) & (lanes_##real)sum[r][v]);             \
-        if (s.mask)                                                                                                    \
-            UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
+        if (s.mask) {                                                                                                  \
+            const real *mask = (const real *)s.mask + i * s.mask_row;                                                  \
+            UNROLL for (int r = 0; r < ROWS; r++, mask += s.mask_row)                                                  \
                 UNROLL for (int v = 0; v < VECTORS; v++) {                                                             \
-                    const real *at = (const real *)s.mask + (i + r) * s.mask_row + v * LANES;                          \
-                    const vector_##real mask = load_##real(at, v == VECTORS - 1, lanes);                               \
-                    sum[r][v] = (vector_##real)(~(lanes_##real)(mask <= 0) & (lanes_##real)sum[r][v]);                 \
+                    const vector_##real here = load_##real(mask + v * LANES, v == VECTORS - 1, lanes);                 \
+                    sum[r][v] = (vector_##real)(~(lanes_##real)(here <= 0) & (lanes_##real)sum[r][v]);                 \
                 }                                                                                                      \
-        UNROLL for (int r = 0; r < ROWS; r++)                                                                          \
-            UNROLL for (int v = 0; v < VECTORS; v++) {                                                                 \
-                real *at = y + r * s.y_row + v * LANES;                                                                \
-                if (s.accumulate)                                                                                      \
-                    sum[r][v] += load_##real(at, v == VECTORS - 1, lanes);                                             \
+        }                                                                                                              \
+        if (s.accumulate) {                                                                                            \
+            at = y;                                                                                                    \
+            UNROLL for (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
+                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
+                    sum[r][v] += load_##real(at + v * LANES, v == VECTORS - 1, lanes);                                 \
+        }                                                                                                              \
+        UNROLL for (int r = 0; r < ROWS; r++, y += s.y_row)                                                            \
+            UNROLL for (int v = 0; v < VECTORS; v++)                                                                   \
                 if (v < VECTORS - 1 || lanes == LANES)                                                                 \
-                    *(vector_##real *)at = sum[r][v];                                                                  \
+                    *(vector_##real *)(y + v * LANES) = sum[r][v];                                                     \
                 else                                                                                                   \
-                    store_first_##real(at, sum[r][v], lanes);                                                          \
-            }                                                                                                          \
+                    store_first_##real(y + v * LANES, sum[r][v], lanes);                                               \
     }                                                                                                                  \
                                                                                                                        \
     INLINE void tiles_##real(const int VECTORS, const Strip *s)                                                        \
