@@ -2,7 +2,11 @@
 
 In order: what `set_num_threads` says; the environment, CAFFELITE_NUM_THREADS or OMP_NUM_THREADS; the processors that
 this process may run on, or fewer where its control group (a container) is given less processor time than that. In a
-forked child it is one: OpenMP's threads do not survive a fork.
+forked child it is one, for OpenMP's threads do not survive a fork; a call there for more is obeyed only if kernels had
+not yet run on several threads.
+
+On a thread that is held to fewer by OpenMP's own means, `threadpoolctl.threadpool_limits` for one, it is no more than
+that as long as that lasts.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from caffelite import _kernels as kernels
 from caffelite.data import positive_integer
 
 _reason = ""
+_always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels run on one thread whatever is asked for
 
 
 def set_num_threads(n: int) -> None:
@@ -24,7 +29,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads kernels may use."""
+    """How many threads kernels may use, a limit on the calling thread left aside (`show_config` tells)."""
     return kernels.get_num_threads()
 
 
@@ -34,13 +39,15 @@ def show_config() -> None:
 
     print(f"caffelite        {__version__}, Python {platform.python_version()} on {platform.machine()}")
     print(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
-    print(f"threads          {get_num_threads()} ({_reason})")
+    number, now = get_num_threads(), kernels.team_size()
+    limited = _always_one or "limited on this thread through OpenMP, by threadpoolctl say"
+    print(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason})")
     print(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
 
 
 def _use(n: int, reason: str) -> None:
     global _reason
-    _reason = reason if kernels.OPENMP else f"{reason}; without OpenMP one runs"
+    _reason = reason
     kernels.set_num_threads(n)
 
 
@@ -90,6 +97,13 @@ def _limit(files: list[Path]) -> float:
         return math.inf
 
 
+def _after_fork() -> None:
+    global _always_one
+    if kernels.after_fork():
+        _always_one = "forked from a process whose kernels had run on several"
+    _use(1, "forked child")
+
+
 _use(*_decide())
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _use(1, "forked child"))
+    os.register_at_fork(after_in_child=_after_fork)
