@@ -14,7 +14,8 @@ from __future__ import annotations
 import math
 import os
 import platform
-from pathlib import Path
+import re
+from pathlib import Path, PurePosixPath
 
 from caffelite import _kernels as kernels
 from caffelite.data import positive_integer
@@ -70,20 +71,24 @@ def _cgroup_quota(root: Path) -> float:
     """How many processors' time this process's control groups allow, version 2 or 1; infinite without a limit."""
     quota = math.inf
     try:
-        membership = (root / "proc/self/cgroup").read_text().splitlines()
+        groups, mounts = [os.fsdecode((root / "proc/self" / name).read_bytes()) for name in ("cgroup", "mountinfo")]
     except OSError:
         return quota
-    for line in membership:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            top, files = root / "sys/fs/cgroup", ["cpu.max"]
-        elif "cpu" in controllers.split(","):
-            top, files = root / "sys/fs/cgroup/cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+    # A line each: hierarchy:controllers:path, without controllers in version 2.
+    path_of = {name: path for _, names, path in re.findall("(.*?):(.*?):(.*)", groups) for name in names.split(",")}
+    # id parent device root mount-point options … - type source options; a container sees the hierarchy from `root` on.
+    for top, mounted, kind, options in re.findall(r"(?m)^\S+ \S+ \S+ (\S+) (\S+) .* - (\S+) \S+ (\S+)", mounts):
+        if kind == "cgroup2":
+            controller, files = "", ["cpu.max"]
+        elif kind == "cgroup" and "cpu" in options.split(","):
+            controller, files = "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
         else:
             continue
-        # The limit of any group above holds too; in a container the path may not be visible, and the top is its own.
-        here = top / path.lstrip("/")
-        for folder in [top, here, *[p for p in here.parents if top in p.parents]]:
+        # The limit of any group above holds too; where this process's own can't be seen, the top's does.
+        path = PurePosixPath(path_of.get(controller, top))
+        parts = path.relative_to(top).parts if path.is_relative_to(top) else ()
+        for depth in range(len(parts) + 1):
+            folder = Path(root, mounted.lstrip("/"), *parts[:depth])
             quota = min(quota, _limit([folder / file for file in files]))
     return quota
 
@@ -93,7 +98,7 @@ def _limit(files: list[Path]) -> float:
     try:
         limit, period = " ".join(file.read_text() for file in files).split()
         return math.inf if limit in ("max", "-1") else int(limit) / int(period)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ZeroDivisionError):
         return math.inf
 
 
