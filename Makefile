@@ -23,6 +23,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scaling.py
+	$(BIN)/python benchmarks/threshold.py
 
 clean:
 	rm -rf .venv build *.egg-info caffelite/_kernels/*.so caffelite/_kernels/*.c

@@ -2,7 +2,11 @@
 
 In order: what `set_num_threads` says; the environment, CAFFELITE_NUM_THREADS or OMP_NUM_THREADS; the processors that
 this process may run on, or fewer where its control group (a container) is given less processor time than that. In a
-forked child it is one: OpenMP's threads do not survive a fork.
+forked child it is one, for OpenMP's threads do not survive a fork; a call there for more is obeyed only if kernels had
+not yet run on several threads.
+
+On a thread that is held to fewer by OpenMP's own means, `threadpoolctl.threadpool_limits` for one, it is no more than
+that as long as that lasts.
 """
 
 from __future__ import annotations
@@ -10,12 +14,14 @@ from __future__ import annotations
 import math
 import os
 import platform
-from pathlib import Path
+import re
+from pathlib import Path, PurePosixPath
 
 from caffelite import _kernels as kernels
 from caffelite.data import positive_integer
 
 _reason = ""
+_always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels run on one thread whatever is asked for
 
 
 def set_num_threads(n: int) -> None:
@@ -24,7 +30,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads kernels may use."""
+    """How many threads kernels may use, a limit on the calling thread left aside (`show_config` tells)."""
     return kernels.get_num_threads()
 
 
@@ -34,13 +40,15 @@ def show_config() -> None:
 
     print(f"caffelite        {__version__}, Python {platform.python_version()} on {platform.machine()}")
     print(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
-    print(f"threads          {get_num_threads()} ({_reason})")
+    number, now = get_num_threads(), kernels.team_size()
+    limited = _always_one or "limited on this thread through OpenMP, by threadpoolctl say"
+    print(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason})")
     print(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
 
 
 def _use(n: int, reason: str) -> None:
     global _reason
-    _reason = reason if kernels.OPENMP else f"{reason}; without OpenMP one runs"
+    _reason = reason
     kernels.set_num_threads(n)
 
 
@@ -63,20 +71,24 @@ def _cgroup_quota(root: Path) -> float:
     """How many processors' time this process's control groups allow, version 2 or 1; infinite without a limit."""
     quota = math.inf
     try:
-        membership = (root / "proc/self/cgroup").read_text().splitlines()
+        groups, mounts = [os.fsdecode((root / "proc/self" / name).read_bytes()) for name in ("cgroup", "mountinfo")]
     except OSError:
         return quota
-    for line in membership:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            top, files = root / "sys/fs/cgroup", ["cpu.max"]
-        elif "cpu" in controllers.split(","):
-            top, files = root / "sys/fs/cgroup/cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+    # A line each: hierarchy:controllers:path, without controllers in version 2.
+    path_of = {name: path for _, names, path in re.findall("(.*?):(.*?):(.*)", groups) for name in names.split(",")}
+    # id parent device root mount-point options … - type source options; a container sees the hierarchy from `root` on.
+    for top, mounted, kind, options in re.findall(r"(?m)^\S+ \S+ \S+ (\S+) (\S+) .* - (\S+) \S+ (\S+)", mounts):
+        if kind == "cgroup2":
+            controller, files = "", ["cpu.max"]
+        elif kind == "cgroup" and "cpu" in options.split(","):
+            controller, files = "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
         else:
             continue
-        # The limit of any group above holds too; in a container the path may not be visible, and the top is its own.
-        here = top / path.lstrip("/")
-        for folder in [top, here, *[p for p in here.parents if top in p.parents]]:
+        # The limit of any group above holds too; where this process's own can't be seen, the top's does.
+        path = PurePosixPath(path_of.get(controller, top))
+        parts = path.relative_to(top).parts if path.is_relative_to(top) else ()
+        for depth in range(len(parts) + 1):
+            folder = Path(root, mounted.lstrip("/"), *parts[:depth])
             quota = min(quota, _limit([folder / file for file in files]))
     return quota
 
@@ -86,10 +98,17 @@ def _limit(files: list[Path]) -> float:
     try:
         limit, period = " ".join(file.read_text() for file in files).split()
         return math.inf if limit in ("max", "-1") else int(limit) / int(period)
-    except (OSError, ValueError):
+    except (OSError, ValueError, ZeroDivisionError):
         return math.inf
+
+
+def _after_fork() -> None:
+    global _always_one
+    if kernels.after_fork():
+        _always_one = "forked from a process whose kernels had run on several"
+    _use(1, "forked child")
 
 
 _use(*_decide())
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=lambda: _use(1, "forked child"))
+    os.register_at_fork(after_in_child=_after_fork)

@@ -3,42 +3,104 @@
 import hashlib
 import multiprocessing
 import os
+import select
+import signal
 import subprocess
 import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import joblib
 import numpy as np
 import pytest
 from conftest import bits, classifier, train
+from joblib.externals.loky import get_reusable_executor
+from threadpoolctl import threadpool_limits
 
 import caffelite as cl
+from caffelite import _kernels as kernels
 from caffelite import threads
 
 pytestmark = pytest.mark.usefixtures("threads_restored")
 
+with_openmp = pytest.mark.skipif(not kernels.OPENMP, reason="compiled without OpenMP")
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 
-def trained(dtype=np.float32):
-    """sha256 of the parameters after a fit with steps large enough for every kernel in them to be cut among threads."""
+# Layers' sizes, batch, rows: steps large enough to be cut among threads, and the last batch is short.
+NETS = {
+    "256-512-64": ((256, 512, 64), 1024, 1300),  # every kernel of a step is
+    "784-512-512-10": ((784, 512, 512, 10), 128, 300),
+    "17-333-65-7": ((17, 333, 65, 7), 128, 300),
+}
+RULES = {"SGD": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}, "Adam": {"lr": 1e-3, "weight_decay": 1e-3}}
+RULES = {name: options for name, options in RULES.items() if hasattr(cl, name)}
+
+
+def prepared(net, rule, dtype):
+    """A model, the optimizer, rows, labels and the batch size."""
+    sizes, batch, rows = NETS[net]
     rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(1300, 256)), rng.integers(0, 64, 1300)
-    model = classifier(256, 512, 64, dtype=dtype)
-    optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    train(model, x, y, optimizer=optimizer, batch_size=1024, epochs=2)
+    x, y = rng.normal(size=(rows, sizes[0])).astype(dtype), rng.integers(0, sizes[-1], rows)
+    model = classifier(*sizes, dtype=dtype)
+    return model, getattr(cl, rule)(model.parameters(), **RULES[rule]), x, y, batch
+
+
+def trained(net="256-512-64", rule="SGD", dtype=np.float32):
+    """sha256 of the parameters after a fit."""
+    model, optimizer, x, y, batch = prepared(net, rule, dtype)
+    train(model, x, y, optimizer=optimizer, batch_size=batch, epochs=2)
     return hashlib.sha256(bits(model)).hexdigest()
 
 
 # ---- results --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_every_number_of_threads_and_every_run_gives_the_same_weights(dtype):
+@DTYPES
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("net", NETS)
+def test_every_number_of_threads_and_every_run_gives_the_same_weights(net, rule, dtype):
     digests = set()
     for n in (1, 2, 3, 8, 1):
         cl.set_num_threads(n)
-        digests.add(trained(dtype))
+        digests.add(trained(net, rule, dtype))
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_nearly_all_work_of_these_steps_is_cut_among_threads(net):
+    model, optimizer, x, y, batch = prepared(net, "SGD", np.float32)
+    loss = cl.SoftmaxLoss()
+
+    def step(x, y):
+        optimizer.zero_grad()
+        loss(model(x), y).backward()
+        optimizer.step()
+
+    work = np.array([call.kernel.work for call in cl.capture(step, x[:batch], y[:batch])._step])
+    assert work[work >= kernels.PARALLEL_WORK].sum() > 0.95 * work.sum()
+
+
+@DTYPES
+@pytest.mark.parametrize("isa", kernels.available_instruction_sets())
+def test_a_prediction_depends_neither_on_the_rows_beside_it_nor_on_threads(isa, dtype):
+    before = kernels.ISA
+    kernels.use_instruction_set(isa)
+    try:
+        for width in (1, 2, 3, 5, 16, 17, 31, 64, 100, 257, 512):
+            model = classifier(width, width, 10, dtype=dtype)
+            x = np.random.default_rng(0).normal(size=(1100 if width < 64 else 150, width)).astype(dtype)
+            cl.set_num_threads(1)
+            together = model.predict(x)
+            for i in [*range(20), *range(len(x) - 20, len(x))]:
+                assert model.predict(x[i : i + 1])[0].tobytes() == together[i].tobytes(), width
+            for n, batch_size in [(1, 7), (1, 64), (3, 101), (3, 1024), (8, 1024)]:
+                cl.set_num_threads(1)
+                model.predict(-x, batch_size=batch_size)  # so that no right result is left in memory
+                cl.set_num_threads(n)
+                assert model.predict(x, batch_size=batch_size).tobytes() == together.tobytes(), width
+    finally:
+        kernels.use_instruction_set(before)
 
 
 def test_another_process_gives_the_same_weights():
@@ -47,17 +109,6 @@ def test_another_process_gives_the_same_weights():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == trained()
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_prediction_is_the_same_for_every_number_of_threads(dtype):
-    model = classifier(300, 257, 10, dtype=dtype)
-    x = np.random.default_rng(0).normal(size=(1025, 300))
-    predictions = []
-    for n in (1, 2, 3, 8):
-        cl.set_num_threads(n)
-        predictions.append(model.predict(x).tobytes())
-    assert len(set(predictions)) == 1
 
 
 @pytest.mark.parametrize("n", [1, 4])
@@ -188,86 +239,168 @@ def test_show_config_prints_version_instruction_set_threads_and_openmp(capsys):
         assert word in printed
 
 
+# ---- limits through OpenMP ------------------------------------------------------------------------------------------
+
+
+@with_openmp
+def test_a_limit_on_the_calling_thread_is_obeyed_and_told_and_ends(capsys):
+    def elsewhere():
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(kernels.team_size).result()
+
+    cl.set_num_threads(8)
+    for limit in (1, 3):
+        with threadpool_limits(limit):
+            assert (kernels.team_size(), elsewhere(), cl.get_num_threads()) == (limit, 8, 8)
+            cl.show_config()
+            assert f"{limit} (limited on this thread" in capsys.readouterr().out
+        assert (kernels.team_size(), elsewhere()) == (8, 8)
+    cl.set_num_threads(2)
+    with threadpool_limits(3):
+        assert kernels.team_size() == 2
+
+
+def in_a_process(program):
+    """What a program prints in a new process in which one may import this file and OpenMP has two threads by itself."""
+    setting = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
+    environment = dict(os.environ, OMP_NUM_THREADS="2")
+    command = [sys.executable, "-c", setting + program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not list a process's threads")
+@with_openmp
+def test_no_more_threads_are_started_than_a_limit_allows():
+    printed = in_a_process("""
+import os, threading
+import caffelite as cl
+import numpy as np
+import test_threads
+from threadpoolctl import threadpool_limits
+
+def started(work):
+    before = len(os.listdir("/proc/self/task"))
+    work()
+    return len(os.listdir("/proc/self/task")) - before
+
+trained = test_threads.trained
+cl.set_num_threads(8)
+digests = set()
+with threadpool_limits(1):
+    print(started(lambda: digests.add(trained())))
+    def elsewhere():
+        print(started(lambda: digests.add(trained())))
+        looked.set()
+        ended.wait()
+    looked, ended = threading.Event(), threading.Event()
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    looked.wait()
+with threadpool_limits(3):
+    print(started(lambda: digests.add(trained())))
+print(started(lambda: digests.add(trained())), len(digests))
+ended.set()
+thread.join()
+""")
+    assert printed.split() == ["0", "7", "2", "5", "1"]
+
+
+@with_openmp
+def test_a_limit_from_before_the_import_is_obeyed_and_ends():
+    printed = in_a_process(f"""
+import ctypes
+from threadpoolctl import threadpool_limits
+ctypes.CDLL({kernels.tape.__file__!r})  # OpenMP is there, caffelite is not
+with threadpool_limits(1):
+    from caffelite import _kernels as kernels, set_num_threads
+    set_num_threads(8)
+    print(kernels.team_size())
+print(kernels.team_size())
+""")
+    assert printed.split() == ["1", "8"]
+
+
 # ---- control groups -------------------------------------------------------------------------------------------------
 
 
-def tree(root, files):
+V2 = ("/sys/fs/cgroup", "cgroup2", "rw,nsdelegate")
+V1 = ("/sys/fs/cgroup/cpu,cpuacct", "cgroup", "rw,cpu,cpuacct")
+HYBRID = ("/sys/fs/cgroup/unified", "cgroup2", "rw")
+MEMORY = ("/sys/fs/cgroup/memory", "cgroup", "rw,memory")
+NOTHING = float("inf")
+
+
+def tree(root, groups, mounts, limits):
+    """The files of a process in these groups, where hierarchies are mounted from some top on and set limits."""
+    line = "31 23 0:27 {} {} rw,nosuid,noexec shared:9 master:3 - {} cgroup {}\n"
+    files = {"proc/self/cgroup": groups, "proc/self/mountinfo": "23 1 8:1 / / rw - ext4 /dev/sda1 rw\n"}
+    for top, (point, kind, options) in mounts:
+        files["proc/self/mountinfo"] += line.format(top, point, kind, options)
+    for (mount, folder), limit in limits.items():
+        names = ["cpu.max"] if mount[1] == "cgroup2" else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        for name, text in zip(names, [limit] if len(names) == 1 else limit.split(), strict=False):
+            files[f"{mount[0]}/{folder}/{name}"] = f"{text}\n"
     for name, text in files.items():
-        path = Path(root, name)
+        path = Path(root, name.lstrip("/"))
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_bytes(os.fsencode(text))
     return Path(root)
 
 
-V2, V1 = "sys/fs/cgroup", "sys/fs/cgroup/cpu"
-
-
 @pytest.mark.parametrize(
-    ("files", "quota"),
+    ("groups", "mounts", "limits", "quota"),
     [
-        ({}, float("inf")),
-        ({"proc/self/cgroup": ""}, float("inf")),
+        ("", [], {}, NOTHING),
+        ("no such line\n", [("/", V2)], {}, NOTHING),
         # version 2
-        ({"proc/self/cgroup": "0::/\n", f"{V2}/cpu.max": "200000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/cpu.max": "150000 100000\n"}, 1.5),
-        ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/cpu.max": "max 100000\n"}, float("inf")),
-        ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/cpu.max": "max 100000", f"{V2}/a/cpu.max": "50000 100000"}, 0.5),
-        ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/cpu.max": "4 1\n", f"{V2}/a/cpu.max": "3 1\n"}, 3),
-        ({"proc/self/cgroup": "0::/a/b\n", f"{V2}/a/b/cpu.max": "2 1\n", f"{V2}/a/cpu.max": "3 1\n"}, 2),
-        ({"proc/self/cgroup": "0::/not/visible\n", f"{V2}/cpu.max": "300000 100000\n"}, 3),
+        ("0::/\n", [("/", V2)], {(V2, ""): "200000 100000"}, 2),
+        ("0::/a/b\n", [("/", V2)], {(V2, "a/b"): "150000 100000"}, 1.5),
+        ("0::/a/b\n", [("/", V2)], {(V2, "a/b"): "max 100000"}, NOTHING),
+        ("0::/a/b\n", [("/", V2)], {(V2, "a/b"): "max 100000", (V2, "a"): "50000 100000"}, 0.5),
+        ("0::/a/b\n", [("/", V2)], {(V2, "a/b"): "4 1", (V2, "a"): "3 1"}, 3),
+        ("0::/a/b\n", [("/", V2)], {(V2, "a/b"): "2 1", (V2, "a"): "3 1"}, 2),
+        ("0::/a/b\n", [("/", V2)], {(V2, "b"): "2 1", (V2, "a/c"): "3 1"}, NOTHING),
+        ("0::/a:\udcff\n", [("/", V2)], {(V2, "a:\udcff"): "2 1"}, 2),
         # version 1
-        (
-            {
-                "proc/self/cgroup": "7:memory:/m\n4:cpu,cpuacct:/docker/abc\n",
-                f"{V1}/docker/abc/cpu.cfs_quota_us": "250000\n",
-                f"{V1}/docker/abc/cpu.cfs_period_us": "100000\n",
-            },
-            2.5,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:cpuacct,cpu:/docker/abc\n",
-                f"{V1}/docker/abc/cpu.cfs_quota_us": "-1\n",
-                f"{V1}/docker/abc/cpu.cfs_period_us": "100000\n",
-                f"{V1}/cpu.cfs_quota_us": "100000\n",
-                f"{V1}/cpu.cfs_period_us": "100000\n",
-            },
-            1,
-        ),
-        (
-            {
-                "proc/self/cgroup": "4:cpu:/a\n",
-                f"{V1}/a/cpu.cfs_quota_us": "-1\n",
-                f"{V1}/a/cpu.cfs_period_us": "100000\n",
-            },
-            float("inf"),
-        ),
-        ({"proc/self/cgroup": "4:cpu:/a\n", f"{V1}/a/cpu.cfs_quota_us": "100000\n"}, float("inf")),
-        # both: version 2 for the hierarchy, version 1 for the processors
-        (
-            {
-                "proc/self/cgroup": "1:cpu:/a\n0::/b\n",
-                f"{V1}/a/cpu.cfs_quota_us": "100000\n",
-                f"{V1}/a/cpu.cfs_period_us": "50000\n",
-            },
-            2,
-        ),
+        ("7:memory:/m\n4:cpu,cpuacct:/a\n", [("/", MEMORY), ("/", V1)], {(V1, "a"): "250000 100000"}, 2.5),
+        ("4:cpuacct,cpu:/a/b\n", [("/", V1)], {(V1, "a/b"): "-1 100000", (V1, ""): "100000 100000"}, 1),
+        ("4:cpu:/a\n", [("/", V1)], {(V1, "a"): "-1 100000"}, NOTHING),
+        # both: version 2 for the hierarchy, version 1 for the processors, or the other way round
+        ("1:cpu,cpuacct:/a\n0::/b\n", [("/", HYBRID), ("/", V1)], {(V1, "a"): "2 1", (V1, "b"): "1 1"}, 2),
+        ("1:memory:/a\n0::/b\n", [("/", HYBRID), ("/", MEMORY)], {(HYBRID, "b"): "2 1", (MEMORY, "a"): "1 1"}, 2),
+        # in a container: with a namespace of its own; without one, seen from its group on; and only from far above
+        ("0::/\n", [("/", V2)], {(V2, ""): "max 100000", (V2, "a"): "1 1"}, NOTHING),
+        ("4:cpu,cpuacct:/docker/abc\n", [("/docker/abc", V1)], {(V1, ""): "300000 100000"}, 3),
+        ("4:cpu,cpuacct:/docker/abc/d\n", [("/docker/abc", V1)], {(V1, ""): "3 1", (V1, "d"): "2 1"}, 2),
+        ("0::/not/visible\n", [("/", V2)], {(V2, ""): "300000 100000"}, 3),
+        ("0::/\n", [("/../..", V2)], {(V2, ""): "300000 100000"}, 3),
+        ("0::/../abc\n", [("/", V2)], {(V2, ""): "3 1", (V2, "abc"): "1 1"}, 3),
         # the set of processors is another controller
-        ({"proc/self/cgroup": "3:cpuset:/a\n", f"{V1}/a/cpu.cfs_quota_us": "1\n"}, float("inf")),
+        ("3:cpuset:/a\n", [("/", ("/sys/fs/cgroup/cpuset", "cgroup", "rw,cpuset"))], {(V1, "a"): "1 1"}, NOTHING),
     ],
 )
-def test_the_quota_is_the_smallest_of_the_groups_around_the_process(tmp_path, files, quota):
-    assert threads._cgroup_quota(tree(tmp_path, files)) == quota
+def test_the_quota_is_the_smallest_of_the_groups_around_the_process(tmp_path, groups, mounts, limits, quota):
+    assert threads._cgroup_quota(tree(tmp_path, groups, mounts, limits)) == quota
 
 
-@pytest.mark.parametrize("text", ["", "not a limit\n", None])
+def test_a_system_without_control_groups_has_no_quota(tmp_path):
+    assert threads._cgroup_quota(tmp_path) == NOTHING
+
+
+@pytest.mark.parametrize("text", ["", "not a limit", "1 0", None])
 def test_a_limit_that_cannot_be_read_is_none(tmp_path, text):
-    tree(tmp_path, {"proc/self/cgroup": "0::/a\n", f"{V2}/cpu.max": "200000 100000\n"})
+    limits = {(V2, ""): "200000 100000"} | ({} if text is None else {(V2, "a"): text})
+    root = tree(tmp_path, "0::/a\n", [("/", V2)], limits)
     if text is None:
-        Path(tmp_path, V2, "a/cpu.max").mkdir(parents=True)
-    else:
-        tree(tmp_path, {f"{V2}/a/cpu.max": text})
-    assert threads._cgroup_quota(tmp_path) == 2
+        Path(tmp_path, "sys/fs/cgroup/a/cpu.max").mkdir(parents=True)
+    assert threads._cgroup_quota(root) == 2
+
+
+def test_half_a_limit_of_version_1_is_none(tmp_path):
+    root = tree(tmp_path, "4:cpu:/a\n", [("/", V1)], {(V1, "a"): "100000"})
+    assert threads._cgroup_quota(root) == NOTHING
 
 
 @pytest.mark.parametrize(("quota", "number"), [(0.5, 1), (1.0, 1), (2.9, 2), (10_000.0, None), (float("inf"), None)])
@@ -279,38 +412,72 @@ def test_a_quota_below_the_processors_is_rounded_down_but_not_to_none(monkeypatc
     assert threads._decide()[0] == (number or 8)
 
 
-# ---- fork -----------------------------------------------------------------------------------------------------------
+# ---- other processes ------------------------------------------------------------------------------------------------
 
 
-def answer(connection):
-    """In a forked child: a fit, and the number of threads after the fork, and after one was asked for."""
-    inherited = cl.get_num_threads()
-    digest = trained()
-    connection.send((inherited, digest))
+@pytest.fixture
+def expected():
+    """What `trained` gives in this process, whose kernels have then run on several threads."""
+    cl.set_num_threads(4)
+    return trained()
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork")
-def test_a_child_forked_after_a_fit_finishes_a_fit_with_the_same_bits_on_one_thread():
-    cl.set_num_threads(4)
-    expected = trained()
-    context = multiprocessing.get_context("fork")
-    for _ in range(20):
-        here, there = context.Pipe()
-        child = context.Process(target=answer, args=(there,), daemon=True)
+def test_children_forked_after_a_fit_finish_a_fit_with_the_same_bits_on_one_thread(expected):
+    for i in range(20):
+        reading, writing = os.pipe()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of forking a process that has threads
-            child.start()
+            child = os.fork()
+        if child == 0:
+            try:
+                number = cl.get_num_threads()
+                if i % 2:
+                    cl.set_num_threads(4)
+                os.write(writing, f"{number} {kernels.team_size()} {trained()}".encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
         try:
-            assert here.poll(30), "the child hangs"
-            assert here.recv() == (1, expected)
+            assert select.select([reading], [], [], 30)[0], "the child hangs"
+            assert os.read(reading, 1000).decode() == f"1 1 {expected}"
         finally:
-            child.kill()
-            child.join()
-    assert cl.get_num_threads() == 4
-    assert trained() == expected
+            os.close(reading)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    assert (cl.get_num_threads(), trained()) == (4, expected)
 
 
-def test_a_spawned_process_gives_the_same_bits():
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(1) as pool:
-        assert pool.apply_async(trained).get(timeout=60) == trained()
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork")
+@with_openmp
+def test_a_forked_child_may_use_threads_if_its_parent_used_none():
+    printed = in_a_process("""
+import os
+import caffelite as cl
+import test_threads
+child = os.fork()
+cl.set_num_threads(4)
+os.write(1, f"{cl._kernels.team_size()} {test_threads.trained()}\\n".encode())
+if child:
+    os.waitpid(child, 0)
+""")
+    assert sorted(printed.splitlines()) == [f"4 {trained()}"] * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("method", multiprocessing.get_all_start_methods())
+def test_processes_started_in_every_way_give_the_same_bits(method, expected):
+    with multiprocessing.get_context(method).Pool(2) as pool:
+        done = [pool.apply_async(trained) for _ in range(3)]
+        assert [result.get(timeout=60) for result in done] == [expected] * 3
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("backend", ["loky", "multiprocessing", "threading"])
+def test_joblib_gives_the_same_bits(backend, expected):
+    try:
+        with joblib.Parallel(n_jobs=2, backend=backend, timeout=60) as parallel:
+            assert parallel(joblib.delayed(trained)() for _ in range(3)) == [expected] * 3
+    finally:
+        if backend == "loky":
+            get_reusable_executor().shutdown()

@@ -52,6 +52,7 @@ from caffelite._kernels.border import (
 )
 from caffelite._kernels.tape import (
     OPENMP,
+    PARALLEL_WORK,
     Epochs,
     Kernel,
     Paused,
@@ -59,10 +60,12 @@ from caffelite._kernels.tape import (
     Recorder,
     Tape,
     address,
+    after_fork,
     get_num_threads,
     recorder,
     require,
     set_num_threads,
+    team_size,
 )
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first

@@ -27,9 +27,29 @@ cdef extern from *:
     #include <time.h>
 
     #ifdef _OPENMP
+    #include <omp.h>
+    #include <pthread.h>
     #define COMPILED_WITH_OPENMP 1
+
+    static void *ask(void *number)
+    {
+        *(int *)number = omp_get_max_threads();
+        return NULL;
+    }
+
+    /* OpenMP's number for a thread that nobody has set it for: a new one is asked, since this one's may be set. */
+    static int untouched_max_threads(void)
+    {
+        pthread_t thread;
+        int number = omp_get_max_threads();
+        if (pthread_create(&thread, NULL, ask, &number) == 0)
+            pthread_join(thread, NULL);
+        return number;
+    }
     #else
     #define COMPILED_WITH_OPENMP 0
+    static int omp_get_max_threads(void) { return 1; }
+    static int untouched_max_threads(void) { return 1; }
     #endif
 
     /* What this thread's kernel calls are noted in, or NULL. */
@@ -43,6 +63,8 @@ cdef extern from *:
     }
     """
     const bint COMPILED_WITH_OPENMP
+    int omp_get_max_threads() noexcept nogil
+    int untouched_max_threads() noexcept nogil
     PyObject* this_threads_recorder
     double seconds_now() noexcept nogil
 
@@ -54,10 +76,15 @@ OPENMP = bool(COMPILED_WITH_OPENMP)
 
 cdef object ndarray = np.ndarray
 cdef int num_threads = 1
+cdef int untouched = untouched_max_threads()
+cdef bint has_run_in_parallel = False
+cdef bint must_be_serial = not OPENMP
 
-# Work, in operations, below which a call stays on its thread, and above which it lets other Python threads run.
-cdef double PARALLEL_WORK = 500_000
-cdef double RELEASE_WORK = 50_000
+# Work, in operations, below which a call stays on its thread, and above which it lets other Python threads run;
+# benchmarks/threshold.py measures the first.
+cpdef enum:
+    PARALLEL_WORK = 500_000
+    RELEASE_WORK = 50_000
 
 
 # ---- running -----------------------------------------------------------------------------------------------------
@@ -69,20 +96,44 @@ def set_num_threads(int n):
 
 
 def get_num_threads():
-    """How many threads kernels may use."""
+    """The number that was set."""
     return num_threads
+
+
+def after_fork():
+    """In a forked child: if calls were cut among threads before, none is any more, since OpenMP would wait for threads
+    that are not there. Returns whether that is so."""
+    global must_be_serial
+    must_be_serial = must_be_serial or has_run_in_parallel
+    return has_run_in_parallel
+
+
+cpdef int team_size() noexcept nogil:
+    """Among how many threads a call with enough work is cut if it is made on this thread.
+
+    The number that was set; or less, where OpenMP's own number for this thread is less and is not what it is by
+    default. Then somebody has lowered it: threadpoolctl, or omp_set_num_threads. (To just the default can't be told
+    from not at all.)
+    """
+    cdef int limit
+    if num_threads == 1 or must_be_serial:
+        return 1
+    limit = omp_get_max_threads()
+    return num_threads if limit == untouched else min(num_threads, limit)
 
 
 cdef int run(const Call* call) noexcept nogil:
     """Run a call: all its parts here, or a share of them on each thread."""
-    cdef Py_ssize_t threads, share
-    cdef int stop = 0
-    if call.work < PARALLEL_WORK or num_threads == 1 or call.parts <= 1:
+    global has_run_in_parallel
+    cdef int threads = 1 if call.work < PARALLEL_WORK or call.parts <= 1 else team_size(), stop = 0
+    cdef Py_ssize_t shares, share
+    if threads == 1:
         return call.loop(call.operand[0].data, call, 0, call.parts) if call.parts > 0 else CONTINUE
-    threads = min(num_threads, call.parts)
-    for share in prange(threads, num_threads=threads, schedule="static", chunksize=1):
+    has_run_in_parallel = True
+    shares = min(threads, call.parts)     # in a team of all threads: those of a smaller one would have to be made anew
+    for share in prange(shares, num_threads=threads, schedule="static", chunksize=1):
         stop |= call.loop(call.operand[0].data, call,
-                          call.parts * share // threads, call.parts * (share + 1) // threads)
+                          call.parts * share // shares, call.parts * (share + 1) // shares)
     return stop
 
 
@@ -269,8 +320,12 @@ cdef class Kernel:
 
     @property
     def work(self):
-        """About how many operations the call is; for matmul, its FLOPs."""
+        """About how many operations the call is; for matmul, its FLOPs. It decides whether threads share the call."""
         return self.call.work
+
+    @work.setter
+    def work(self, double work):
+        self.call.work = work
 
     @property
     def stops(self):
