@@ -148,6 +148,15 @@ def test_every_optimizer_replays_to_the_bit_and_leaves_the_state_of_eager_code(m
         assert state(replayed, optimizers[0]) == state(eager, optimizers[1])
 
 
+def test_a_state_that_numpy_makes_inside_a_step_is_refused():
+    w, hyper = np.ones(3), np.array([0.1, 0.9, 0.0, 0.0])
+    with pytest.raises(TypeError, match="sgd reads an array that NumPy made"):
+        cl.capture(lambda g: kernels.sgd(w, g, np.zeros(3), hyper), np.ones(3))
+    order = np.arange(5)
+    with pytest.raises(TypeError, match="shuffle reads an array that NumPy made"):
+        cl.capture(lambda: kernels.shuffle(order, np.ones(4, np.uint64)))
+
+
 def test_every_optimizer_of_the_package_has_a_case():
     classes = {value for value in vars(cl).values() if isinstance(value, type) and issubclass(value, cl.Optimizer)}
     assert classes - {cl.Optimizer} <= {type(make([cl.Tensor(1.0)])) for make in OPTIMIZERS.values()}

@@ -577,7 +577,7 @@ def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarr
     require_vector("sgd", hyper, cnp.NPY_FLOAT64, 4)
 
     call.loop = loops.sgd[real]
-    call.accumulate = False
+    call.accumulate = True
     call.operand[0].data = <char*> cnp.PyArray_DATA(writable("sgd", w))
     call.operand[1].data = <char*> cnp.PyArray_DATA(g)
     call.operand[2].data = NULL if v is None else <char*> cnp.PyArray_DATA(writable("sgd", v))
@@ -596,7 +596,7 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     require_vector("shuffle", order, cnp.NPY_INT64, cnp.PyArray_SIZE(order))
     require_vector("shuffle", state, cnp.NPY_UINT64, 4)
     call.loop = loops.shuffle
-    call.accumulate = False
+    call.accumulate = True
     call.operand[0].data = <char*> cnp.PyArray_DATA(writable("shuffle", order))
     call.operand[1].data = <char*> cnp.PyArray_DATA(writable("shuffle", state))
     call.size[0] = cnp.PyArray_SIZE(order)

@@ -52,7 +52,7 @@ cdef struct Call:
     double work                           # about how many operations, to decide on threads
     double scalar
     Op op                                 # for elementwise loops
-    bint accumulate                       # add to the output instead of overwriting it
+    bint accumulate                       # read what is written: for matmul and sum, add to it
     bint relu                             # for matmul: max(y, 0) is stored
 
 
