@@ -19,12 +19,13 @@ from caffelite import threads
 pytestmark = pytest.mark.usefixtures("threads_restored")
 
 
-def trained(dtype=np.float32):
+def trained(dtype=np.float32, rule=cl.SGD):
     """sha256 of the parameters after a fit with steps large enough for every kernel in them to be cut among threads."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(1300, 256)), rng.integers(0, 64, 1300)
     model = classifier(256, 512, 64, dtype=dtype)
-    optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    options = {"lr": 0.05, "momentum": 0.9} if rule is cl.SGD else {}
+    optimizer = rule(model.parameters(), weight_decay=1e-3, **options)
     train(model, x, y, optimizer=optimizer, batch_size=1024, epochs=2)
     return hashlib.sha256(bits(model)).hexdigest()
 
@@ -32,12 +33,13 @@ def trained(dtype=np.float32):
 # ---- results --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("rule", [cl.SGD, cl.Adam])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_every_number_of_threads_and_every_run_gives_the_same_weights(dtype):
+def test_every_number_of_threads_and_every_run_gives_the_same_weights(dtype, rule):
     digests = set()
     for n in (1, 2, 3, 8, 1):
         cl.set_num_threads(n)
-        digests.add(trained(dtype))
+        digests.add(trained(dtype, rule))
     assert len(digests) == 1
 
 
