@@ -1,7 +1,8 @@
-"""Kernels alone: the matrix product beside NumPy's, and what a call costs.
+"""Kernels alone: the matrix product beside NumPy's, the optimizers' updates, and what a call costs.
 
 GFLOP/s of `caffelite._kernels.matmul` and of `numpy.matmul`, and both as shares of the peak measured in the same run,
-for the shapes that training small networks is made of. Then the nanoseconds of calls with next to nothing to compute.
+for the shapes that training small networks is made of. GB/s of SGD's and Adam's updates, beside a copy within as much
+memory. Then the nanoseconds of calls with next to nothing to compute.
 
     python benchmarks/kernels.py
     python benchmarks/kernels.py --dtype float64
@@ -22,6 +23,9 @@ SHAPES = [(n, n, n, False) for n in (32, 64, 128, 256, 512, 1024)]
 SHAPES += [(64, 784, 128, False), (784, 64, 128, True), (300, 2, 100, False), (300, 100, 3, False)]
 SHAPES += [(100, 300, 3, True), (64, 64, 10, False)]
 
+# Numbers of parameters: of 64-100-10, 784-128-64-10, 784-512-512-10, and more than caches hold.
+UPDATED = [7_510, 109_386, 669_706, 8_000_000]
+
 
 def contestant(library, dtype):
     """Returns measure(statement, M, K, N, transposed, at_least) -> seconds."""
@@ -38,6 +42,30 @@ def contestant(library, dtype):
     return measure
 
 
+def updates(dtype):
+    """Returns measure(n, at_least) -> GB/s of SGD with momentum and of Adam on n parameters, and of copies beside them.
+
+    A copy is within as much memory as the update works on. Bytes read and bytes written count.
+    """
+    from caffelite import _kernels as kernels
+
+    def measure(n, at_least):
+        w, g, moments = np.ones(n, dtype), np.full(n, 0.1, dtype), np.full((2, n), 0.1, dtype)
+        steps = np.array([[n, 9.0]])
+        sgd, adam = np.array([1e-3, 0.9, 1e-4, 0]), np.array([1e-3, 0.9, 0.999, 1e-8, 0])
+        calls = [("sgd(w, g, moments[0], hyper)", 3, 5, sgd), ("adam(w, g, moments, steps, hyper)", 4, 7, adam)]
+        speeds = []
+        for call, arrays, moved, hyper in calls:
+            names = {"w": w, "g": g, "moments": moments, "steps": steps, "hyper": hyper}
+            seconds = harness.seconds_per_call(f"kernels.{call}", at_least, kernels=kernels, **names)
+            source = np.ones(arrays * n // 2, dtype)
+            copying = harness.seconds_per_call("copyto(to, x)", at_least, copyto=np.copyto, to=source.copy(), x=source)
+            speeds += [moved * w.nbytes / seconds / 1e9, 2 * source.nbytes / copying / 1e9]
+        return speeds
+
+    return measure
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
@@ -49,15 +77,17 @@ def main():
     harness.use_one_thread()
     libraries = ["caffelite", "NumPy"]
     machine = harness.Process(harness.machine_speed, options.dtype)
+    update = harness.Process(updates, options.dtype)
     processes = {library: harness.Process(contestant, library, options.dtype) for library in libraries}
     tasks = [(INTO, *shape) for shape in SHAPES] + [(NEW, 1, 1, 1, False), (ADD, 1, 1, 1, False)]
-    gflops, copied, seconds = 0.0, 0.0, {}
+    gflops, copied, seconds, rates = 0.0, 0.0, {}, np.zeros((len(UPDATED), 4))
     for _ in range(rounds):
         gflops, copied = np.maximum((gflops, copied), machine())
         for library, measure in processes.items():
             for task in tasks:
                 now = measure(*task, at_least)
                 seconds[task, library] = min(now, seconds.get((task, library), now))
+        rates = np.maximum(rates, [update(n, at_least) for n in UPDATED])
 
     print(f"{harness.environment()}\none thread, {options.dtype}, best of {rounds}")
     print(f"peak {gflops:.1f} GFLOP/s (NumPy's matmul, 1536³), copying {copied:.1f} GB/s\n")
@@ -73,6 +103,14 @@ def main():
             calls.append([statement, f"{1e9 * ours:.0f}", f"{1e9 * numpys:.0f}"])
     print(
         harness.table(["matmul, M × K × N", "GFLOP/s", "% of peak", "NumPy's", "% of peak", "speed, NumPy = 1"], rows)
+    )
+    rows = []
+    for n, (sgd, sgd_copy, adam, adam_copy) in zip(UPDATED, rates, strict=True):
+        shares = f"{100 * sgd / sgd_copy:.0f}", f"{100 * adam / adam_copy:.0f}"
+        rows.append([f"{n:,}", f"{sgd:.1f}", shares[0], f"{adam:.1f}", shares[1]])
+    print()
+    print(
+        harness.table(["update of so many parameters", "SGD, GB/s", "% of a copy", "Adam, GB/s", "% of a copy"], rows)
     )
     print()
     print(harness.table(["a call on 1 × 1 arrays, its output new", "ns", "NumPy's"], calls))

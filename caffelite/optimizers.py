@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,10 +32,11 @@ class Run:
     data: np.ndarray
     gradient: np.ndarray
     start: int  # where the run begins among all elements of its dtype
+    parameters: slice  # which of the optimizer's parameters it is
 
     def part_of(self, vectors: dict[np.dtype, np.ndarray]) -> np.ndarray:
-        """This run's part of an optimizer's own vectors, one for each dtype (`Optimizer.zeros`)."""
-        return vectors[self.data.dtype][self.start : self.start + self.data.size]
+        """This run's part of an optimizer's own vectors, those of each dtype together (`Optimizer.zeros`)."""
+        return vectors[self.data.dtype][..., self.start : self.start + self.data.size]
 
 
 class Optimizer(ABC):
@@ -48,7 +49,8 @@ class Optimizer(ABC):
     lr : float
         The learning rate, which may be set at any time. ValueError below 0 or for NaN.
     **hyper : float
-        Further hyper-parameters. All lie in one float64 vector, `self.hyper`, lr first, which kernels read each time.
+        Further hyper-parameters, checked as lr is, and for being below what `limits` says, if it names them. All lie
+        in one float64 vector, `self.hyper`, lr first, which kernels read each time.
 
     A subclass writes `step`, which changes the parameters that have a gradient. Before it runs, gradients are checked
     (`TrainingDiverged` if one is not finite); after it, graphs that still need the old values know that they are gone.
@@ -56,6 +58,7 @@ class Optimizer(ABC):
     """
 
     recordable = False
+    limits: ClassVar[dict[str, float]] = {}
     unwatched = frozenset({"_layout", "_runs"})  # as Function's
     _layout: list | repeat = repeat(object())  # the arrays for which `_runs` was found
     _runs: list[Run]
@@ -76,7 +79,7 @@ class Optimizer(ABC):
         if len(set(self.parameters)) < len(self.parameters):
             raise ValueError(f"{type(self).__name__} got a parameter twice")
         self.hyper_names = ("lr", *hyper)
-        self.hyper = np.array([nonnegative("lr", lr), *hyper.values()], dtype=np.float64)
+        self.hyper = np.array([self._checked(name, x) for name, x in {"lr": lr, **hyper}.items()], dtype=np.float64)
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -103,10 +106,10 @@ class Optimizer(ABC):
     def lr(self, value: float) -> None:
         if kernels.recorder() is not None:
             raise TypeError("lr was set inside a step that is being recorded; a replay would not repeat it")
-        self.hyper[0] = nonnegative("lr", value)
+        self.hyper[0] = self._checked("lr", value)
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """The rule's own vectors (velocities, say), by name; each as long as all parameters of its dtype."""
+        """The rule's own vectors (velocities, say), by name: what is in its state besides hyper-parameters."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -123,17 +126,17 @@ class Optimizer(ABC):
         for name, value in new.items():
             if np.shape(mine[name]) != value.shape:
                 raise ValueError(f"state {name!r} has shape {np.shape(mine[name])}, got {value.shape}")
-        self.hyper[...] = [nonnegative(name, float(new[name])) for name in self.hyper_names]
+        self.hyper[...] = [self._checked(name, float(new[name])) for name in self.hyper_names]
         for name, vector in self.vectors().items():
             vector[...] = new[name]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_layout", "_runs")}
 
-    def zeros(self) -> dict[np.dtype, np.ndarray]:
-        """A zero for every parameter element: a vector for each dtype, of which `Run.part_of` takes the right part."""
+    def zeros(self, *rows: int) -> dict[np.dtype, np.ndarray]:
+        """A zero for every parameter element, or so many rows of them: for each dtype an array for `Run.part_of`."""
         return {
-            dtype: np.zeros(sum(p.size for p in self.parameters if p.dtype == dtype), dtype)
+            dtype: np.zeros((*rows, sum(p.size for p in self.parameters if p.dtype == dtype)), dtype)
             for dtype in FLOATS
             if any(p.dtype == dtype for p in self.parameters)
         }
@@ -148,7 +151,7 @@ class Optimizer(ABC):
     def _find_runs(self) -> list[Run]:
         runs: list[Run] = []
         position = dict.fromkeys(FLOATS, 0)
-        for p in self.parameters:
+        for i, p in enumerate(self.parameters):
             start = position[p.dtype]
             position[p.dtype] += p.size
             present = p._present_gradient()
@@ -156,13 +159,17 @@ class Optimizer(ABC):
                 continue
             data, gradient = _vector(p._data), _vector(present)
             last = runs[-1] if runs else None
-            if last and last.data.dtype == p.dtype and last.start + last.data.size == start:
+            if last and last.data.dtype == p.dtype and last.parameters.stop == i:
                 both_data, both_gradients = _joined(last.data, data), _joined(last.gradient, gradient)
                 if both_data is not None and both_gradients is not None:
-                    runs[-1] = Run(both_data, both_gradients, last.start)
+                    runs[-1] = Run(both_data, both_gradients, last.start, slice(last.parameters.start, i + 1))
                     continue
-            runs.append(Run(data, gradient, start))
+            runs.append(Run(data, gradient, start, slice(i, i + 1)))
         return runs
+
+    def _checked(self, name: str, value: float) -> float:
+        """A hyper-parameter as a float; TypeError or ValueError if it can't be one."""
+        return nonnegative(name, value, self.limits.get(name, float("inf")))
 
     def _check_gradients(self) -> None:
         for run in self.runs():
@@ -190,12 +197,13 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
     return guarded
 
 
-def nonnegative(name: str, value: float) -> float:
-    """The value as a float; TypeError unless it is a number, ValueError below 0, for NaN and for infinity."""
+def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
+    """The value as a float; TypeError unless it is a number, ValueError unless it is 0 or more and below the limit."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{name} must be 0 or more and finite, got {value!r}")
+    if not 0 <= value < limit:
+        finite = "finite" if limit == float("inf") else f"below {limit:g}"
+        raise ValueError(f"{name} must be 0 or more and {finite}, got {value!r}")
     return float(value)
 
 
@@ -235,10 +243,9 @@ class SGD(Optimizer, recordable=True):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        momentum, weight_decay = nonnegative("momentum", momentum), nonnegative("weight_decay", weight_decay)
+        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay, nesterov=float(bool(nesterov)))
         if nesterov and momentum == 0:
             raise ValueError("SGD: nesterov needs momentum above 0")
-        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay, nesterov=bool(nesterov))
         self.velocity = self.zeros() if momentum > 0 else None
 
     def vectors(self) -> dict[str, np.ndarray]:
@@ -248,3 +255,77 @@ class SGD(Optimizer, recordable=True):
         for run in self.runs():
             velocity = None if self.velocity is None else run.part_of(self.velocity)
             kernels.sgd(run.data, run.gradient, velocity, self.hyper)
+
+
+class Adam(Optimizer, recordable=True):
+    """Adam: a learning rate for each element, from running means of its gradient and of the gradient's square.
+
+        g ← g + λ w
+        m ← β₁ m + (1 − β₁) g,   v ← β₂ v + (1 − β₂) g²            (m₀ = v₀ = 0)
+        w ← w − lr m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
+
+    t counts the steps in which the parameter had a gradient, for each parameter by itself: they are what its m and v
+    are means over. With ε = 0, an element whose gradient has always been 0 becomes NaN. `betas` is (β₁, β₂). Raises
+    ValueError for a β that is not in 0 ≤ β < 1 and for another hyper-parameter below 0 or not finite.
+
+    D. Kingma and J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+    """
+
+    limits: ClassVar[dict[str, float]] = {"beta1": 1.0, "beta2": 1.0}
+    decoupled: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        try:
+            beta1, beta2 = betas
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"betas must be a pair of numbers, (0.9, 0.999) say, got {betas!r}") from None
+        super().__init__(parameters, lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay)
+        self.moments = self.zeros(2)  # m and v
+        self.steps = np.array([(p.size, 0) for p in self.parameters], dtype=np.float64)  # elements and t
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        vectors = {"steps": self.steps[:, 1]}
+        for dtype, (m, v) in self.moments.items():
+            vectors |= {f"first_moment.{dtype.name}": m, f"second_moment.{dtype.name}": v}
+        return vectors
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in (name for name in state if name.startswith(("steps", "second_moment"))):
+            if not (as_real(state[name], None, f"state {name!r}") >= 0).all():
+                raise ValueError(f"state {name!r} must be 0 or more everywhere")
+        super().load_state_dict(state)
+
+    def step(self) -> None:
+        for run in self.runs():
+            steps = self.steps[run.parameters]
+            kernels.count_steps(steps)
+            kernels.adam(run.data, run.gradient, run.part_of(self.moments), steps, self.hyper, self.decoupled)
+
+
+class AdamW(Adam, recordable=True):
+    """Adam with decoupled weight decay: λ shrinks the weights and is not in the gradient, so m and v don't see it.
+
+        w ← w − lr λ w − lr m̂ / (√v̂ + ε)
+
+    All else is as in `Adam`. I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", ICLR 2019 (with the
+    learning rate in the decay, as PyTorch has it).
+    """
+
+    decoupled: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay)

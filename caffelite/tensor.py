@@ -77,6 +77,10 @@ class Tensor:
     reshape: Callable[..., Tensor]
     transpose: Callable[..., Tensor]
     relu: Callable[..., Tensor]
+    exp: Callable[..., Tensor]
+    log: Callable[..., Tensor]
+    tanh: Callable[..., Tensor]
+    sigmoid: Callable[..., Tensor]
 
     def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
         source = data._data if isinstance(data, Tensor) else data

@@ -164,6 +164,18 @@ def sgd(w, g, v, lr, momentum=0.0, weight_decay=0.0, nesterov=False):
     return w, v
 
 
+def adam(w, g, m, v, t, lr, beta1, beta2, eps, weight_decay=0.0, decoupled=False):
+    """The new w, m and v in step t, element by element."""
+    w, g, m, v = (np.array(a, dtype=np.float64) for a in (w, g, m, v))
+    for i in range(w.size):
+        d = g[i] if decoupled else g[i] + weight_decay * w[i]
+        m[i] = beta1 * m[i] + (1 - beta1) * d
+        v[i] = beta2 * v[i] + (1 - beta2) * d**2
+        shrunk = w[i] - lr * weight_decay * w[i] if decoupled else w[i]
+        w[i] = shrunk - lr * (m[i] / (1 - beta1**t)) / (np.sqrt(v[i] / (1 - beta2**t)) + eps)
+    return w, m, v
+
+
 # ---- comparing ----
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import reference
 from hypothesis import given, settings
-from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_array, plain_copy, widened
+from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_array, plain_copy, read_only, widened
 
 import caffelite as cl
 from caffelite import _kernels as kernels
@@ -440,10 +440,72 @@ def test_sgd_takes_contiguous_vectors_of_one_size():
         with pytest.raises(ValueError, match="sgd"):
             kernels.sgd(w, np.ones(6), g, hyper)
     with pytest.raises(ValueError, match="sgd"):
-        kernels.sgd(reference.read_only(w), np.ones(6), None, hyper)
+        kernels.sgd(read_only(w), np.ones(6), None, hyper)
     with pytest.raises(ValueError, match="sgd"):
         kernels.sgd(w, np.ones(6), None, hyper[:3])
     assert (w == 1).all()
+
+
+ADAM = np.array([0.01, 0.9, 0.999, 1e-8, 0.1])  # η, β₁, β₂, ε, λ
+
+
+@both_dtypes
+@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize(
+    "hyper", [ADAM, (0.01, 0.9, 0.999, 1e-8, 0), (0.01, 0, 0.99, 1e-3, 0.1), (0.01, 0.5, 0, 1, 0), (0.01, 0, 0, 1, 0)]
+)
+def test_steps_of_adam_are_the_judges(hyper, decoupled, dtype):
+    hyper = np.array(hyper, np.float64)
+    for n in (0, 1, 67):
+        w, moments, steps = uniform(n, dtype=dtype), np.zeros((2, n), dtype), np.array([[n, 0.0]])
+        truth = widened(w), *widened(moments)
+        for t in range(1, 6):
+            g = uniform(n, dtype=dtype, seed=t)
+            kernels.count_steps(steps)
+            kernels.adam(w, g, moments, steps, hyper, decoupled)
+            truth = reference.adam(truth[0], g, *truth[1:], t, *hyper, decoupled)
+        for array, true in zip((w, *moments), truth, strict=True):
+            assert_close(array, true, dtype)
+
+
+def test_each_parameter_of_a_run_is_in_its_own_step_of_adam():
+    sizes, counts = [5, 0, 40, 3, 19], [1.0, 7.0, 1.0, 2.0, 1000.0]
+    w, g, moments = uniform(67), uniform(67, seed=1), np.abs(uniform(2, 67, seed=2))
+    expected = []
+    for (size, t), last in zip(zip(sizes, counts, strict=True), np.cumsum(sizes), strict=True):
+        part = slice(last - size, last)
+        alone = w[part].copy(), moments[:, part].copy()
+        kernels.adam(alone[0], g[part], alone[1], np.array([[size, t]]), ADAM)
+        expected.append(np.vstack(alone))
+    kernels.adam(w, g, moments, np.array([sizes, counts]).T.copy(), ADAM)
+    assert_same_bits(np.vstack([w, moments]), np.hstack(expected))
+
+
+@both_dtypes
+def test_a_mean_of_adam_that_gradients_no_longer_feed_ends_at_zero(dtype):
+    w, zero, moments = np.ones(40, dtype), np.zeros(40, dtype), np.full((2, 40), 3 * np.finfo(dtype).tiny, dtype)
+    for t in range(1, 20):
+        kernels.adam(w, zero, moments, np.array([[40.0, t]]), ADAM, decoupled=True)
+    assert (moments[0] == 0).all()
+    assert (moments[1] > 0).all()
+
+
+def test_adam_takes_contiguous_vectors_of_one_size_and_steps_of_that_many_elements():
+    w, g, moments, steps = np.ones(6), np.ones(6), np.zeros((2, 6)), np.array([[2, 1.0], [4, 1.0]])
+    bad = [(w, a, moments, steps, ADAM) for a in (g[:5], np.ones((6, 1)), np.ones(12)[::2])]
+    bad += [(w, g, a, steps, ADAM) for a in (np.zeros((2, 5)), np.zeros((3, 6)), np.zeros(12))]
+    bad += [(w, g, a, steps, ADAM) for a in (np.zeros((2, 12))[:, ::2], np.zeros((6, 2)).T)]
+    bad += [(w, g, moments, a, ADAM) for a in (steps[:1], steps[0], np.zeros((0, 2)), steps.T, steps[:, :1])]
+    bad += [(w, g, moments, steps, ADAM[:4])]
+    bad += [(read_only(w), g, moments, steps, ADAM), (w, g, read_only(moments), steps, ADAM)]
+    for arguments in bad:
+        with pytest.raises(ValueError, match="adam"):
+            kernels.adam(*arguments)
+    for rows in (steps[0], steps.T, read_only(steps)):
+        with pytest.raises(ValueError, match="count_steps"):
+            kernels.count_steps(rows)
+    assert (w == 1).all()
+    assert (moments == 0).all()
 
 
 # ---- batches ----
@@ -577,6 +639,8 @@ def test_float32_and_float64_do_not_mix():
         "softmax_loss_grad": lambda: kernels.softmax_loss_grad(a, np.array([0, 1, 1]), np.array(1.0)),
         "sgd": lambda: kernels.sgd(a[0], b[0], None, np.zeros(4)),
         "sgd velocity": lambda: kernels.sgd(a[0], a[0], b[0], np.zeros(4)),
+        "adam": lambda: kernels.adam(a[0], b[0], a[:2].copy(), np.array([[3, 1.0]]), ADAM),
+        "adam moments": lambda: kernels.adam(a[0], a[0], b[:2], np.array([[3, 1.0]]), ADAM),
     }
     for name, mixture in mixtures.items():
         with pytest.raises(TypeError, match=name.split()[0]) as raised:
@@ -596,6 +660,9 @@ def test_other_arguments_of_a_wrong_dtype_are_type_errors():
         "take objects": lambda: kernels.take(rows.astype(object), order),
         "take to": lambda: kernels.take(rows, order, np.ones((3, 2), np.float32)),
         "sgd": lambda: kernels.sgd(rows[0], rows[0], None, np.zeros(4, np.float32)),
+        "adam": lambda: kernels.adam(rows[0], rows[1], rows[:2], np.array([[2, 1.0]]), ADAM.astype(np.float32)),
+        "adam steps": lambda: kernels.adam(rows[0], rows[1], rows[:2], np.array([[2, 1]]), ADAM),
+        "count_steps": lambda: kernels.count_steps(np.array([[2, 1]])),
     }
     for name, call in wrong.items():
         with pytest.raises(TypeError, match=name.split()[0]):
@@ -632,12 +699,14 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
     def everything():
         w, v, out = long.ravel().copy(), np.zeros(long.size, dtype), np.ones((300, 130), dtype)
         kernels.sgd(w, w.copy(), v, hyper)
+        moments, steps = np.zeros((2, long.size), dtype), np.array([[9, 1.0], [long.size - 9, 2.0]])
+        kernels.adam(w, v, moments, steps, ADAM)
         kernels.matmul(a, b, out, accumulate=True)
         loss, p = kernels.softmax_loss(long, labels)
         products = [kernels.matmul(a, b), kernels.matmul(b.T, a.T), out]
         sums = [kernels.sum(long, axis) for axis in (0, 1, None)]
         others = [kernels.add(long, long[0]), kernels.add(long.T, long.T), kernels.relu(long), kernels.power(long, 3)]
-        return [w, v, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
+        return [w, v, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
 
     cl.set_num_threads(1)
     expected = everything()
@@ -675,6 +744,8 @@ RECORDED = {
     "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
     "softmax_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32)),
     "sgd": (uniform(10), uniform(10), uniform(10), np.array([0.1, 0.9, 0.01, 0])),
+    "adam": (uniform(10), uniform(10), uniform(2, 10) ** 2, np.array([[4, 3], [6, 2]], np.float64), ADAM),
+    "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
     "shuffle": (np.arange(20), np.arange(1, 5, dtype=np.uint64)),
     "take": (uniform(4, 3), LABELS),
     "all_finite": (uniform(40),),
@@ -691,7 +762,9 @@ def new_values(argument, seed):
     if not isinstance(argument, np.ndarray):
         return argument
     rng, fresh = np.random.default_rng(seed), np.empty_like(argument)
-    if argument.dtype.kind == "f":
+    if argument.shape == (2, 2):  # steps of Adam, which speak of all its elements
+        fresh[...] = argument + np.array([[seed, 0], [-seed, seed]])
+    elif argument.dtype.kind == "f":
         fresh[...] = rng.uniform(0.1, 1, argument.shape)
     else:
         fresh[...] = rng.permutation(argument)
@@ -876,6 +949,8 @@ ALL_KERNELS = """
         labels = rng.integers(0, 70, 33)
         w, v, hyper = a.ravel().copy(), c.ravel().copy(), np.array([0.1, 0.9, 0.01, 1.0])
         k.sgd(w, b.ravel()[: w.size], v, hyper)
+        x, moments, adam = a.ravel().copy(), np.array([c.ravel(), a.ravel()]), np.array([0.01, 0.9, 0.999, 1e-8, 0.1])
+        k.adam(x, b.ravel()[: x.size], moments, np.array([[x.size, 3.0]]), adam)
         loss, p = k.softmax_loss(c, labels)
         return {
             "matmul": k.matmul(c, b, bias=b[0]),
@@ -888,6 +963,7 @@ ALL_KERNELS = """
             "tanh_grad": k.tanh_grad(c, k.tanh(c)), "sigmoid_grad": k.sigmoid_grad(c, k.sigmoid(c)),
             "few columns": k.matmul(c, b[:, :3]), "few rows": k.matmul(c[:2], b), "transposed": k.matmul(b.T, c.T),
             "loss": loss, "p": p, "ds": k.softmax_loss_grad(p, labels, loss), "w": w, "v": v,
+            "x": x, "moments": moments,
         }
 """
 
@@ -916,6 +992,31 @@ def test_every_instruction_set_agrees_with_float64_within_tolerance(isa, tmp_pat
             np.testing.assert_allclose(
                 results[name], truth[kernel], *((5e-6, 2e-5) if dtype == "float32" else (1e-12, 1e-12)), err_msg=name
             )
+
+
+@every_instruction_set
+def test_a_part_of_an_update_has_the_bits_of_the_whole(isa):
+    """Wherever threads cut it: its elements may be the last ones of a loop, which vectors don't fill."""
+    run_python(
+        """
+        import numpy as np
+        from caffelite import _kernels as k
+
+        def updated(dtype, a, b):
+            g, w, m, v = (np.random.default_rng(0).uniform(0.1, 1, (4, 67)).astype(dtype))[:, a:b]
+            moments, x = np.array([m, v]), w.copy()
+            k.sgd(w, g, v, np.array([0.1, 0.9, 0.01, 1.0]))
+            k.adam(x, g, moments, np.array([[b - a, 3.0]]), np.array([0.01, 0.9, 0.999, 1e-8, 0.1]))
+            return np.vstack([w, v, x, moments])
+
+        for dtype in (np.float32, np.float64):
+            whole = updated(dtype, 0, 67)
+            for a in range(67):
+                for b in range(a + 1, 68):
+                    assert (updated(dtype, a, b) == whole[:, a:b]).all(), (dtype, a, b)
+        """,
+        CAFFELITE_ISA=isa,
+    )
 
 
 def test_an_unknown_instruction_set_is_refused_at_import():
@@ -974,6 +1075,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
         rng = np.random.default_rng(0)
         for at_end, n, dtype in itertools.product((True, False), range(68), (np.float32, np.float64)):
             hyper, state = guarded(np.array([0.1, 0.9, 0.01, 1.0])), guarded(np.arange(1, 5, dtype=np.uint64))
+            adam = guarded(np.array([0.1, 0.9, 0.999, 1e-8, 0.01]))
             x, y, one = (guarded(rng.uniform(1, 2, shape).astype(dtype)) for shape in (n, n, ()))
             for kernel in (k.add, k.subtract, k.multiply, k.divide, k.power, k.relu_grad, k.tanh_grad, k.sigmoid_grad):
                 kernel(x, y, guarded(np.empty(n, dtype)))
@@ -983,6 +1085,10 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.sum(x)
             k.all_finite(x)
             k.sgd(x, y, guarded(np.zeros(n, dtype)), hyper)
+            moments, steps = guarded(np.ones((2, n), dtype)), guarded(np.array([[n, 0.0]]))
+            k.count_steps(steps)
+            k.adam(x, y, moments, steps, adam)
+            k.adam(x, y, moments[::-1], steps, adam)
             for m in (1, 3, 7, 17):
                 a, b = guarded(rng.uniform(1, 2, (m, n)).astype(dtype)), guarded(np.ones((n, m), dtype))
                 k.matmul(a, b, guarded(np.empty((m, m), dtype)), bias=guarded(np.ones(m, dtype)))

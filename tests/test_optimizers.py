@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import reference
 from conftest import bits, classifier, train
 
 import caffelite as cl
@@ -80,6 +81,32 @@ def test_a_hyper_parameter_below_zero_or_no_number_raises(name, value, error):
         cl.SGD([parameter([1.0])], **{"lr": 0.1, name: value})
 
 
+@pytest.mark.parametrize("rule", [cl.Adam, cl.AdamW])
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"lr": -0.1}, ValueError),
+        ({"eps": -1e-8}, ValueError),
+        ({"eps": float("nan")}, ValueError),
+        ({"weight_decay": -0.1}, ValueError),
+        ({"weight_decay": "0.1"}, TypeError),
+        ({"betas": (0.9, 1.0)}, ValueError),
+        ({"betas": (1.0, 0.9)}, ValueError),
+        ({"betas": (-0.1, 0.9)}, ValueError),
+        ({"betas": (0.9, float("nan"))}, ValueError),
+        ({"betas": (0.9,)}, ValueError),
+        ({"betas": (0.9, 0.99, 0.999)}, ValueError),
+        ({"betas": 0.9}, TypeError),
+        ({"betas": ("0.9", 0.999)}, TypeError),
+        ({"betas": None}, TypeError),
+    ],
+    ids=str,
+)
+def test_a_hyper_parameter_of_adam_out_of_its_range_raises(rule, options, error):
+    with pytest.raises(error, match="beta" if "betas" in options else next(iter(options))):
+        rule([parameter([1.0])], **options)
+
+
 def test_a_bad_learning_rate_raises_when_it_is_set_and_changes_nothing():
     optimizer = cl.SGD([parameter([1.0])], lr=0.1)
     for value, error in ((-1, ValueError), (float("nan"), ValueError), ("1", TypeError)):
@@ -121,13 +148,15 @@ def test_a_parameter_without_a_gradient_is_skipped_with_its_velocity():
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
-@pytest.mark.parametrize("rule", [cl.SGD, Plain])
+@pytest.mark.parametrize("rule", [cl.SGD, cl.Adam, Plain])
 def test_a_gradient_that_is_not_finite_raises_before_anything_is_written(rule, value):
     parameters = [parameter([1.0, 2.0], [1.0, 1.0]), parameter([3.0, 4.0], [0.0, value], name="bias")]
     optimizer = rule(parameters, lr=0.1)
+    before = optimizer.state_dict()
     with pytest.raises(cl.TrainingDiverged, match=r"parameter 1, bias \(2,\)"):
         optimizer.step()
     assert np.concatenate([p.data for p in parameters]).tolist() == [1, 2, 3, 4]
+    assert all(np.array_equal(value, before[name]) for name, value in optimizer.state_dict().items())
 
 
 @pytest.mark.parametrize("rule", [cl.SGD, Plain])
@@ -206,6 +235,138 @@ def test_parameters_of_no_and_of_one_element_are_updated():
     assert [p.data.tolist() for p in parameters] == [[], 0.5, [[0.5]]]
 
 
+# ---- Adam -----------------------------------------------------------------------------------------------------------
+
+
+def gradients_of(shapes, steps, dtype):
+    """For each step a gradient for each shape, of all magnitudes; now and then None."""
+    rng = np.random.default_rng(0)
+    for _ in range(steps):
+        yield [
+            None if rng.random() < 0.2 else (rng.normal(size=shape) * 10.0 ** rng.integers(-4, 3)).astype(dtype)
+            for shape in shapes
+        ]
+
+
+SHAPES = [(5, 7), (7,), (7, 3), (3,), ()]
+each_adam = pytest.mark.parametrize(("rule", "decoupled"), [(cl.Adam, False), (cl.AdamW, True)], ids=["Adam", "AdamW"])
+
+
+@each_adam
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+@pytest.mark.parametrize("joined", [False, True])
+def test_adam_is_its_formula_with_the_steps_of_each_parameter(rule, decoupled, dtype, decay, joined):
+    rng = np.random.default_rng(1)
+    parameters = classifier(5, 7, 3, dtype=dtype).parameters() if joined else []
+    parameters = parameters or [parameter(rng.normal(size=shape), dtype=dtype) for shape in SHAPES]
+    optimizer = rule(parameters, lr=0.01, betas=(0.8, 0.99), weight_decay=decay)
+    truth = [(p.data.ravel().astype(np.float64), np.zeros(p.size), np.zeros(p.size)) for p in parameters]
+    counts = [0] * len(parameters)
+    for gradients in gradients_of([p.shape for p in parameters], 10, dtype):
+        optimizer.zero_grad()
+        for i, (p, g) in enumerate(zip(parameters, gradients, strict=True)):
+            if g is not None:
+                p.add_grad(g)
+                counts[i] += 1
+                w, m, v = truth[i]
+                hyper = (0.01, 0.8, 0.99, 1e-8, decay, decoupled)
+                truth[i] = reference.adam(w, g.ravel(), m, v, counts[i], *hyper)
+        optimizer.step()
+    assert optimizer.state_dict()["steps"].tolist() == counts
+    assert len(set(counts)) > 1
+    for p, (w, _, _) in zip(parameters, truth, strict=True):
+        reference.assert_close(p.data.ravel(), w, dtype)
+
+
+@each_adam
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"weight_decay": 0.1}, {"betas": (0.0, 0.99)}, {"betas": (0.5, 0.0), "eps": 1e-3}, {"lr": 0.1, "eps": 0.0}],
+    ids=str,
+)
+def test_adam_is_pytorchs(rule, decoupled, dtype, options):
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    starts = [rng.normal(size=shape).astype(dtype) for shape in SHAPES]
+    ours = [parameter(start, dtype=dtype) for start in starts]
+    theirs = [torch.tensor(start, requires_grad=True) for start in starts]
+    optimizer, peer = rule(ours, **options), getattr(torch.optim, rule.__name__)(theirs, **options)
+    for gradients in gradients_of(SHAPES, 18, dtype):
+        optimizer.zero_grad()
+        peer.zero_grad()
+        for p, q, g in zip(ours, theirs, gradients, strict=True):
+            if g is not None:
+                p.add_grad(g)
+                q.grad = torch.tensor(g)
+        optimizer.step()
+        peer.step()
+    assert optimizer.state_dict()["steps"].tolist() == [peer.state[q]["step"] for q in theirs]
+    for p, q in zip(ours, theirs, strict=True):
+        reference.assert_close(p.data, q.detach().numpy(), dtype)
+
+
+@pytest.mark.parametrize("eps", [0.0, 1e-8])
+@pytest.mark.parametrize("gradients", [[1e30] * 3, [1e-30] * 3, [3e38, 1.0, -3e38], [1e-38, 0.0, 1e30], [0.0, 1.0]])
+def test_huge_and_tiny_gradients_of_adam_give_numbers_where_pytorch_has_them(gradients, eps):
+    torch = pytest.importorskip("torch")
+    p, q = parameter([1.0] * 40, dtype=np.float32), torch.ones(40, requires_grad=True)
+    optimizer, peer = cl.Adam([p], lr=0.1, eps=eps), torch.optim.Adam([q], lr=0.1, eps=eps)
+    for g in gradients:
+        p.zero_grad()
+        p.add_grad(np.full(40, g, np.float32))
+        q.grad = torch.full((40,), g)
+        optimizer.step()
+        peer.step()
+        np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-6, atol=1e-6)
+        if not torch.isfinite(q).all():
+            break
+
+
+def test_decay_moves_weights_by_the_gradient_in_adam_and_by_themselves_in_adamw():
+    for rule, expected in ((cl.Adam, [0.9, -3.9]), (cl.AdamW, [0.95, -3.8])):  # lr · sign(w), and lr λ w
+        p = parameter([1.0, -4.0], [0.0, 0.0])
+        rule([p], lr=0.1, weight_decay=0.5).step()
+        np.testing.assert_allclose(p.data, expected, rtol=1e-7)
+
+
+def test_a_skipped_parameter_of_adam_keeps_its_moments_and_its_count():
+    p, q = parameter([1.0], [1.0]), parameter([1.0], [1.0])
+    optimizer = cl.AdamW([p, q], lr=0.1)
+    optimizer.step()
+    before = q.data.copy(), optimizer.state_dict()
+    q.zero_grad()
+    optimizer.step()
+    after = optimizer.state_dict()
+    assert after["steps"].tolist() == [2, 1]
+    assert q.data == before[0]
+    for name in ("first_moment.float64", "second_moment.float64"):
+        assert after[name][1] == before[1][name][1]
+        assert after[name][0] != before[1][name][0]
+
+
+def test_parameters_of_both_dtypes_share_an_adam():
+    parameters = [parameter([1.0, 2.0], [1.0, -1.0], dtype=dtype) for dtype in (np.float32, np.float64, np.float32)]
+    optimizer = cl.Adam(parameters, lr=0.5)
+    optimizer.step()
+    for p in parameters:
+        np.testing.assert_allclose(p.data, [0.5, 2.5], rtol=1e-6)
+    assert {name: np.shape(value) for name, value in optimizer.state_dict().items()} == {
+        **dict.fromkeys(("lr", "beta1", "beta2", "eps", "weight_decay"), ()),
+        "steps": (3,),
+        **dict.fromkeys(("first_moment.float32", "second_moment.float32"), (4,)),
+        **dict.fromkeys(("first_moment.float64", "second_moment.float64"), (2,)),
+    }
+
+
+def test_parameters_of_no_elements_are_nothing_to_adam():
+    parameters = [parameter(np.zeros((0, 3)), np.zeros((0, 3))), parameter(1.0, 1.0), parameter([[1.0]], [[1.0]])]
+    cl.Adam(parameters, lr=0.5).step()
+    for p, expected in zip(parameters, [np.zeros((0, 3)), 0.5, [[0.5]]], strict=True):
+        np.testing.assert_allclose(p.data, expected, rtol=1e-7)
+
+
 # ---- runs of neighbours ---------------------------------------------------------------------------------------------
 
 
@@ -245,18 +406,28 @@ def test_subsets_and_separate_tensors_are_runs_of_their_own():
     assert len(cl.SGD([parameter([1.0], [1.0]), parameter([1.0], [1.0])], lr=0.1).runs()) == 2
 
 
+STATEFUL = {
+    "SGD": lambda p, lr=0.1: cl.SGD(p, lr=lr, momentum=0.9, weight_decay=0.01),
+    "Nesterov": lambda p, lr=0.1: cl.SGD(p, lr=lr, momentum=0.9, weight_decay=0.01, nesterov=True),
+    "Adam": lambda p, lr=0.1: cl.Adam(p, lr=lr, weight_decay=0.01),
+    "AdamW": lambda p, lr=0.1: cl.AdamW(p, lr=lr),
+}
+each_stateful = pytest.mark.parametrize("make", STATEFUL.values(), ids=STATEFUL)
+
+
+@each_stateful
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 2, 4], [0, 3, 1, 2], [3, 0, 1]], ids=str)
-def test_runs_and_single_parameters_are_updated_with_the_same_bits(order):
+def test_runs_and_single_parameters_are_updated_with_the_same_bits(order, make):
     def trained(one_by_one):
         model = classifier(3, 4, 5, 2)
         parameters = [model.parameters()[i] for i in order]
         groups = [[p] for p in parameters] if one_by_one else [parameters]
-        optimizers = [cl.SGD(group, lr=0.1, momentum=0.9, weight_decay=0.01) for group in groups]
+        optimizers = [make(group) for group in groups]
         rng = np.random.default_rng(0)
-        for step in range(4):
+        for step in range(5):
             for i, p in enumerate(model.parameters()):
                 p.zero_grad()
-                if step == 0 or i != 3:  # at first all have a gradient, then all but one
+                if step in (0, 4) or i != 3:  # at first and at last all have a gradient, else all but one
                     p.add_grad(rng.normal(size=p.shape))
             for optimizer in optimizers:
                 optimizer.step()
@@ -317,19 +488,15 @@ def test_an_optimizer_follows_a_layer_that_moves_to_another_model():
 # ---- state ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("nesterov", [False, True])
-def test_a_loaded_state_goes_on_with_the_same_bits(nesterov):
+@each_stateful
+def test_a_loaded_state_goes_on_with_the_same_bits(make):
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
-
-    def sgd(model, lr):
-        return cl.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-3, nesterov=nesterov)
-
     first = classifier(2, 8, 3)
-    optimizer = sgd(first, 0.1)
+    optimizer = make(first.parameters(), 0.1)
     train(first, x, y, optimizer=optimizer, seed=1)
     second = classifier(2, 8, 3, seed=5)
     second.load_state_dict(first.state_dict())
-    resumed = sgd(second, 0.7)
+    resumed = make(second.parameters(), 0.7)
     resumed.load_state_dict(optimizer.state_dict())
     assert resumed.lr == 0.1
     train(first, x, y, optimizer=optimizer, epochs=2, seed=2)
@@ -375,10 +542,49 @@ def test_a_state_of_another_optimizer_raises_before_anything_is_written(change):
     }
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("steps", [1.0, -1.0]),
+        ("steps", [1.0, float("nan")]),
+        ("steps", [1.0]),
+        ("second_moment.float64", [1.0, 1.0, -1e-9]),
+        ("second_moment.float64", [1.0, 1.0, float("nan")]),
+        ("first_moment.float64", [1.0]),
+        ("beta1", 1.0),
+        ("beta2", -0.1),
+        ("eps", float("inf")),
+        ("velocity", 1.0),
+    ],
+)
+def test_a_state_that_adam_could_not_have_raises_before_anything_is_written(name, value):
+    optimizer = cl.Adam([parameter([1.0, 2.0], [1.0, 1.0]), parameter([3.0], [1.0])])
+    optimizer.step()
+    before = optimizer.state_dict()
+    state = cl.Adam([parameter([1.0, 2.0]), parameter([3.0])], lr=0.7).state_dict()
+    with pytest.raises(ValueError, match=name):
+        optimizer.load_state_dict(state | {name: value})
+    assert all(np.array_equal(value, before[key]) for key, value in optimizer.state_dict().items())
+
+
 def test_a_state_that_is_no_numbers_raises_type_error():
     optimizer = cl.SGD([parameter([1.0, 2.0])], lr=0.1)
     with pytest.raises(TypeError, match="lr"):
         optimizer.load_state_dict(optimizer.state_dict() | {"lr": "fast"})
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))], ids=["deepcopy", "pickle"]
+)
+@each_stateful
+def test_a_copied_optimizer_goes_on_with_the_same_bits(duplicate, make):
+    model = with_gradients(classifier(2, 3))
+    optimizer = make(model.parameters())
+    optimizer.step()
+    other = duplicate(optimizer)
+    for each in (optimizer, other):
+        each.step()
+    assert [p.data.tobytes() for p in other.parameters] == [p.data.tobytes() for p in model.parameters()]
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def training_step(model, optimizer, loss=None):
 
 def state(model, optimizer):
     arrays = [*model.state_dict().values(), *[p.grad for p in model.parameters()]]
-    return [a.tobytes() for a in arrays] + [np.asarray(v).tobytes() for v in optimizer.state_dict().values()]
+    return [a if a is None else a.tobytes() for a in arrays] + [
+        np.asarray(v).tobytes() for v in optimizer.state_dict().values()
+    ]
 
 
 class Doubled(cl.Optimizer):
@@ -131,6 +133,8 @@ OPTIMIZERS = {
     "SGD": lambda p: cl.SGD(p, lr=0.1),
     "momentum": lambda p: cl.SGD(p, lr=0.1, momentum=0.9, weight_decay=1e-2),
     "Nesterov": lambda p: cl.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: cl.Adam(p, lr=0.1, weight_decay=1e-2),
+    "AdamW": lambda p: cl.AdamW(p, lr=0.1),
     "a user's": lambda p: Doubled(p, 0.1),
 }
 
@@ -146,6 +150,36 @@ def test_every_optimizer_replays_to_the_bit_and_leaves_the_state_of_eager_code(m
     for seed in range(1, 5):
         assert program(*batch(seed, dtype)).tobytes() == step(*batch(seed, dtype)).data.tobytes()
         assert state(replayed, optimizers[0]) == state(eager, optimizers[1])
+
+
+def test_replays_of_adam_follow_what_eager_steps_in_between_have_skipped_and_counted():
+    replayed, eager = small_net(), small_net()
+    optimizers = [cl.Adam(m.parameters(), lr=0.01) for m in (replayed, eager)]
+    steps = [training_step(m, o) for m, o in zip((replayed, eager), optimizers, strict=True)]
+    program = cl.capture(steps[0], *batch(0))
+    steps[1](*batch(0))
+    for seed in range(1, 7):
+        if seed in (2, 5):  # one parameter gets no gradient, in both
+            for step, model in zip(steps, (replayed, eager), strict=True):
+                model.parameters()[2].requires_grad = False
+                step(*batch(seed))
+                model.parameters()[2].requires_grad = True
+        else:
+            program(*batch(seed))
+            steps[1](*batch(seed))
+        for optimizer in optimizers:
+            optimizer.lr *= 0.9
+        assert state(replayed, optimizers[0]) == state(eager, optimizers[1])
+    assert optimizers[0].state_dict()["steps"].tolist() == [7, 7, 5, 7, 7, 7]
+
+
+def test_a_state_that_numpy_makes_inside_a_step_is_refused():
+    w, hyper = np.ones(3), np.array([0.1, 0.9, 0.0, 0.0])
+    with pytest.raises(TypeError, match="sgd reads an array that NumPy made"):
+        cl.capture(lambda g: kernels.sgd(w, g, np.zeros(3), hyper), np.ones(3))
+    order = np.arange(5)
+    with pytest.raises(TypeError, match="shuffle reads an array that NumPy made"):
+        cl.capture(lambda: kernels.shuffle(order, np.ones(4, np.uint64)))
 
 
 def test_every_optimizer_of_the_package_has_a_case():

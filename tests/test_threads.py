@@ -34,7 +34,6 @@ NETS = {
     "17-333-65-7": ((17, 333, 65, 7), 128, 300),
 }
 RULES = {"SGD": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}, "Adam": {"lr": 1e-3, "weight_decay": 1e-3}}
-RULES = {name: options for name, options in RULES.items() if hasattr(cl, name)}
 
 
 def prepared(net, rule, dtype):

@@ -16,6 +16,7 @@ import os
 
 from caffelite._kernels import border
 from caffelite._kernels.border import (
+    adam,
     add,
     add_correct,
     add_mean,
@@ -25,6 +26,7 @@ from caffelite._kernels.border import (
     check_labels,
     convert,
     copy,
+    count_steps,
     divide,
     exp,
     full,

@@ -628,7 +628,7 @@ def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarr
     require_vector("sgd", hyper, cnp.NPY_FLOAT64, 4)
 
     call.loop = loops.sgd[real]
-    call.accumulate = False
+    call.accumulate = True
     call.operand[0].data = <char*> cnp.PyArray_DATA(writable("sgd", w))
     call.operand[1].data = <char*> cnp.PyArray_DATA(g)
     call.operand[2].data = NULL if v is None else <char*> cnp.PyArray_DATA(writable("sgd", v))
@@ -639,6 +639,71 @@ def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarr
     launch("sgd", &call, 0b0101, 0, w, g, v, hyper)
 
 
+def count_steps(cnp.ndarray steps not None):
+    """t ← t + 1 in every row (elements, t) of `steps`, float64."""
+    cdef Call call
+    require_steps("count_steps", steps)
+    call.loop = loops.count_steps
+    call.accumulate = True
+    call.operand[0].data = <char*> cnp.PyArray_DATA(writable("count_steps", steps))
+    call.size[0] = call.work = cnp.PyArray_DIM(steps, 0)
+    call.parts = 1
+    launch("count_steps", &call, 1, 0, steps)
+
+
+def adam(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray moments not None, cnp.ndarray steps not None,
+         cnp.ndarray hyper not None, bint decoupled=False):
+    """One step of Adam, in place: with g' = g + λ w,
+
+        m ← β₁ m + (1 − β₁) g',  v ← β₂ v + (1 − β₂) g'²,  w ← w − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
+
+    or, with decoupled decay, g' = g and w ← w − η λ w − ….
+
+    w and g are flat vectors of one size and dtype; moments (2, size) has m and v as its rows. steps has a row
+    (elements, t) for each of the parameters that make up w, in float64; t begins at 1. hyper is (η, β₁, β₂, ε, λ) in
+    float64. Both are read at each run.
+    """
+    cdef Call call
+    cdef int real = real_type("adam", w)
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(w)
+    cdef double elements = require_steps("adam", steps)
+    require_vector("adam", w, cnp.PyArray_TYPE(w), size)
+    require_vector("adam", g, cnp.PyArray_TYPE(w), size)
+    require_vector("adam", hyper, cnp.NPY_FLOAT64, 5)
+    same_type("adam", w, moments)
+    if (cnp.PyArray_NDIM(moments) != 2 or cnp.PyArray_DIM(moments, 0) != 2 or cnp.PyArray_DIM(moments, 1) != size
+            or (size > 1 and cnp.PyArray_STRIDE(moments, 1) != cnp.PyArray_ITEMSIZE(moments))):
+        raise ValueError(f"adam expected moments of shape (2, {size}), rows contiguous, got shape {shape_of(moments)}")
+    if elements != size:
+        raise ValueError(f"adam got steps of {elements:.0f} elements for a w of {size}")
+
+    call.loop = loops.adam[real]
+    call.accumulate = True
+    bind(&call, 2, writable("adam", moments))
+    call.operand[0].data = <char*> cnp.PyArray_DATA(writable("adam", w))
+    call.operand[1].data = <char*> cnp.PyArray_DATA(g)
+    call.operand[3].data = <char*> cnp.PyArray_DATA(steps)
+    call.operand[4].data = <char*> cnp.PyArray_DATA(hyper)
+    call.size[0], call.size[1], call.size[2] = size, cnp.PyArray_DIM(steps, 0), decoupled
+    call.parts = size
+    call.work = 16.0 * size
+    launch("adam", &call, 0b00101, 0, w, g, moments, steps, hyper)
+
+
+cdef double require_steps(str name, cnp.ndarray steps) except -1:
+    """How many elements the rows (elements, t) speak of; TypeError or ValueError unless they are such rows."""
+    cdef double elements = 0
+    cdef Py_ssize_t p
+    if cnp.PyArray_TYPE(steps) != cnp.NPY_FLOAT64:
+        raise TypeError(f"{name} expected steps in float64, got {steps.dtype}")
+    if (cnp.PyArray_NDIM(steps) != 2 or cnp.PyArray_DIM(steps, 1) != 2 or not cnp.PyArray_IS_C_CONTIGUOUS(steps)
+            or not cnp.PyArray_ISBEHAVED_RO(steps)):
+        raise ValueError(f"{name} expected contiguous steps of shape (parameters, 2), got shape {shape_of(steps)}")
+    for p in range(cnp.PyArray_DIM(steps, 0)):
+        elements += (<double*> cnp.PyArray_DATA(steps))[2 * p]
+    return elements
+
+
 # ---- batches -------------------------------------------------------------------------------------------------------
 
 def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
@@ -647,7 +712,7 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     require_vector("shuffle", order, cnp.NPY_INT64, cnp.PyArray_SIZE(order))
     require_vector("shuffle", state, cnp.NPY_UINT64, 4)
     call.loop = loops.shuffle
-    call.accumulate = False
+    call.accumulate = True
     call.operand[0].data = <char*> cnp.PyArray_DATA(writable("shuffle", order))
     call.operand[1].data = <char*> cnp.PyArray_DATA(writable("shuffle", state))
     call.size[0] = cnp.PyArray_SIZE(order)

@@ -58,7 +58,7 @@ cdef struct Call:
     double work                           # about how many operations, to decide on threads
     double scalar
     Op op                                 # for elementwise loops
-    bint accumulate                       # add to the output instead of overwriting it
+    bint accumulate                       # read what is written: for matmul and sum, add to it
     bint relu                             # for matmul: max(y, 0) is stored
 
 
@@ -71,10 +71,12 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop softmax_loss[2]
     Loop softmax_loss_grad[2]
     Loop sgd[2]
+    Loop adam[2]
     Loop add_mean[2]
     Loop add_correct[2]
     Loop as_int64                         # these know one type only, or all integers
     Loop check_labels
+    Loop count_steps
     Loop shuffle
     Loop take
     Loop take_batch

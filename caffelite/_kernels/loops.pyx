@@ -4,8 +4,8 @@
 """
 cimport cython
 from cpython.pycapsule cimport PyCapsule_New
-from libc.float cimport DBL_MAX
-from libc.math cimport copysign, copysignf, log, pow
+from libc.float cimport DBL_MAX, DBL_MIN, FLT_MIN
+from libc.math cimport copysign, copysignf, log, pow, sqrt, sqrtf
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -53,10 +53,12 @@ table.all_finite = [<Loop> all_finite[float], <Loop> all_finite[double]]
 table.softmax_loss = [<Loop> softmax_loss[float], <Loop> softmax_loss[double]]
 table.softmax_loss_grad = [<Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double]]
 table.sgd = [<Loop> sgd[float], <Loop> sgd[double]]
+table.adam = [<Loop> adam[float], <Loop> adam[double]]
 table.add_mean = [<Loop> add_mean[float], <Loop> add_mean[double]]
 table.add_correct = [<Loop> add_correct[float], <Loop> add_correct[double]]
 table.as_int64 = as_int64
 table.check_labels = check_labels
+table.count_steps = count_steps
 table.shuffle = shuffle
 table.take = take
 table.take_batch = take_batch

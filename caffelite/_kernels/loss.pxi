@@ -17,7 +17,7 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef Py_ssize_t C = call.size[1], n, i, j
     cdef const real* s
     cdef real* q
-    cdef real largest
+    cdef real largest, scale
     cdef double total[ROWS_AT_A_TIME]
     cdef double of_label[ROWS_AT_A_TIME]
 
@@ -41,8 +41,9 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
             total[i] = 0
             for j in range(C):
                 total[i] += q[i * C + j]
+            scale = <real> (1 / total[i])
             for j in range(C):
-                q[i * C + j] /= <real> total[i]
+                q[i * C + j] *= scale
         for i in range(n):
             total[i] = log_of(total[i]) - of_label[i]
             # A finite loss beyond the dtype's range (scores near its end) is held at the end of the range.

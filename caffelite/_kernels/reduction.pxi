@@ -69,16 +69,8 @@ cdef double sum_contiguous(const real* x, Py_ssize_t n) noexcept nogil:
 #   size     0 elements
 #   parts    1
 cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef Py_ssize_t n = call.size[0], i, j
-    cdef real lane[LANES * 4]             # x · 0 is 0 for every finite x and NaN for the others
-    cdef real total = 0
-    for j in range(LANES * 4):
-        lane[j] = 0
-    for i in range(n // (LANES * 4)):
-        for j in range(LANES * 4):
-            lane[j] += x[i * LANES * 4 + j] * 0
-    for i in range(n - n % (LANES * 4), n):
-        total += x[i] * 0
-    for j in range(LANES * 4):
-        total += lane[j]
-    return CONTINUE if total == 0 else NOT_FINITE
+    cdef Py_ssize_t i
+    cdef bint others = False
+    for i in range(call.size[0]):         # x − x is 0 for every finite x and NaN for the others
+        others |= x[i] - x[i] != 0
+    return NOT_FINITE if others else CONTINUE

@@ -141,7 +141,7 @@ cdef int launch(str name, Call* call, int writes, int constants, y, a=None, b=No
     """Run a bound call, and note it if this thread is recording. Returns 0, or why a step must stop.
 
     Bit i of `writes` says that operand i is written, of `constants` that the border made it, from a number. Operands
-    that are not written are read; so is one that is accumulated.
+    that are not written are read; so are all that are written by a call that accumulates.
     """
     cdef int stop, i
     cdef Kernel kernel
@@ -157,7 +157,7 @@ cdef int launch(str name, Call* call, int writes, int constants, y, a=None, b=No
         kernel.arrays = (y, a, b, c, d)
         kernel.writes = writes
         kernel.constants = constants
-        kernel.reads = 1 if call.accumulate else 0
+        kernel.reads = writes if call.accumulate else 0
         for i in range(MAX_OPERANDS):
             if kernel.arrays[i] is not None and not writes >> i & 1:
                 kernel.reads |= 1 << i

@@ -26,3 +26,64 @@ cdef int sgd(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
             v[i] = momentum * v[i] + step
             w[i] -= lr * (step + momentum * v[i])
     return CONTINUE
+
+
+# t ← t + 1 for every parameter of a run.
+#   size     0 parameters
+#   operand  0 steps, a row (elements, t) for each parameter, in float64
+#   parts    1
+cdef int count_steps(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef double* steps = <double*> out
+    cdef Py_ssize_t p
+    for p in range(call.size[0]):
+        steps[2 * p + 1] += 1
+    return CONTINUE
+
+
+# Adam, for parameters one after the other, each in its own step t, counted from 1:  g' = g + λ w,
+#       m ← β₁ m + (1 − β₁) g',  v ← β₂ v + (1 − β₂) g'²,  w ← w − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
+# With decoupled decay g' = g, and w − η λ w takes the place of w.
+#   size     0 elements, 1 parameters, 2 whether the decay is decoupled
+#   operand  0 w, 1 g, 2 moments (m and v, stride 0 apart), 3 steps as above, 4 hyper = (η, β₁, β₂, ε, λ) in float64
+#   parts    the elements
+cdef int adam(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const double* steps = <const double*> call.operand[3].data
+    cdef Py_ssize_t parameters = call.size[1], p, first = 0, last = 0
+    for p in range(parameters):
+        last += <Py_ssize_t> steps[2 * p]
+        if p + 1 == parameters or steps[2 * p + 3] != steps[2 * p + 1]:    # usually all are in one step: one loop
+            adam_in_step(w, call, max(begin, first), min(end, last), steps[2 * p + 1])
+            first = last
+    return CONTINUE
+
+
+# The elements begin … end − 1, all in step t. The corrections for t go into η and ε (Kingma and Ba, end of section 2).
+# All is read before anything is written: processors let a load wait for an earlier store if their addresses agree
+# modulo 4096, which halves the speed where those of w, m and v do.
+cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end, double t) noexcept nogil:
+    cdef const real* g = <const real*> call.operand[1].data
+    cdef real* m = <real*> call.operand[2].data
+    cdef real* v = m + call.operand[2].stride[0]
+    cdef const double* hyper = <const double*> call.operand[4].data
+    cdef double correction = sqrt(1 - pow(hyper[2], t))
+    cdef real lr = <real> (hyper[0] * correction / (1 - pow(hyper[1], t))), eps = <real> (hyper[3] * correction)
+    cdef real beta1 = <real> hyper[1], beta2 = <real> hyper[2], rest1 = <real> (1 - hyper[1])
+    cdef real rest2 = <real> (1 - hyper[2]), decay = 0, kept = 1, tiny = FLT_MIN if real is float else DBL_MIN
+    cdef Py_ssize_t i
+    cdef real d, mean, square
+
+    if call.size[2]:
+        kept = <real> (1 - hyper[0] * hyper[4])
+    else:
+        decay = <real> hyper[4]
+    for i in range(begin, end):
+        d = g[i] + decay * w[i]
+        mean = beta1 * m[i] + rest1 * d
+        square = beta2 * v[i] + rest2 * d * d
+        w[i] = kept * w[i] - lr * mean / (root(square) + eps)
+        m[i] = 0 if abs(mean) < tiny else mean     # else it ends as a subnormal number that β₁ leaves: slow for ever
+        v[i] = square
+
+
+cdef inline real root(real x) noexcept nogil:
+    return sqrtf(x) if real is float else sqrt(x)
