@@ -19,7 +19,7 @@ lint: .venv/lint
 	$(BIN)/mypy
 
 bench: .venv/bench
-	$(BIN)/python benchmarks/spiral.py
+	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scaling.py

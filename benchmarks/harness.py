@@ -78,6 +78,14 @@ def seconds_per_call(statement, at_least=0.01, **names):
     return seconds / number
 
 
+def epochs_to_time(train, argument, first=1, at_least=0.1):
+    """The first of the numbers first, 2 · first, 4 · first … with which train(epochs, argument)[0] is `at_least`."""
+    epochs = first
+    while min(train(epochs, argument)[0] for _ in range(2)) < at_least:  # one alone may have had to wait
+        epochs *= 2
+    return epochs
+
+
 def machine_speed(dtype="float32"):
     """A contestant: one core's GFLOP/s in NumPy's matmul of 1536 × 1536 matrices, and GB/s copied in 64 MiB arrays.
 

@@ -9,9 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import caffelite as cl
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - {"harness.py"})
-PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan of ten": "jax"}
+SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - {"harness.py", "workloads.py"})
+SMALL = ["spiral32", "digits"]
+OPTIONS = {"steps.py": ["--profile", "--only", *SMALL], "scaling.py": ["--only", *SMALL]}
+PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan": "jax"}
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?[*%]?").fullmatch
 
 
@@ -38,28 +42,29 @@ def tables(output):
 
 
 @pytest.fixture
-def spiral(monkeypatch):
+def steps(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
-    import spiral
+    import steps
 
-    return spiral
+    return steps
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_every_benchmark_prints_a_table_of_numbers(script):
-    benchmark = run(script, "--quick")
+    benchmark = run(script, "--quick", *OPTIONS.get(script, []))
     assert benchmark.returncode == 0, benchmark.stderr
     found = tables(benchmark.stdout)
     assert found
     for name, numbers in [row for table in found for row in table.items()]:
         assert numbers, name
         assert min(numbers) >= 0, name
-    if script == "spiral.py":
+    if script == "steps.py":
         missing = re.findall(r"[:;] ([^:;]+) \(no module", benchmark.stdout)
-        for compared in found[:2]:
-            assert {*compared, *missing} == {"caffelite", "NumPy by hand", *PEERS}
-        for profile in found[2:]:
-            assert {"matmul_relu", "softmax_loss", "sgd", "total"} <= set(profile)
+        *comparisons, summary, of_spiral32, of_digits = found
+        assert [{*compared, *missing} for compared in comparisons] == [{"caffelite", "NumPy by hand", *PEERS}] * 2
+        assert list(summary) == SMALL
+        assert {"matmul_relu", "softmax_loss", "sgd", "total"} <= set(of_spiral32)
+        assert {"matmul_relu", "softmax_loss", "adam", "total"} <= set(of_digits)
     if script == "threshold.py":
         assert {"matmul", "add", "sgd"} <= set(found[1])
 
@@ -74,24 +79,45 @@ def test_every_benchmark_explains_itself(script):
 def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path):
     for module in set(PEERS.values()):
         (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})\n")
-    benchmark = run("spiral.py", "--quick", modules=tmp_path)
+    benchmark = run("steps.py", "--quick", "--only", *SMALL, modules=tmp_path)
     assert benchmark.returncode == 0, benchmark.stderr
-    for compared in tables(benchmark.stdout)[:2]:
-        assert set(compared) == {"caffelite", "NumPy by hand"}
+    *comparisons, summary = tables(benchmark.stdout)
+    assert [set(compared) for compared in comparisons] == [{"caffelite", "NumPy by hand"}] * 2
+    assert list(summary) == SMALL
     left_out = "; ".join(f"{peer} (no module {module})" for peer, module in PEERS.items())
     assert benchmark.stdout.endswith(f"Not installed, left out: {left_out}\n")
 
 
 def test_a_peer_that_fails_ends_the_run(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('this installation is broken')\n")
-    benchmark = run("spiral.py", "--quick", modules=tmp_path)
+    benchmark = run("steps.py", "--quick", "--only", "spiral32", modules=tmp_path)
     assert benchmark.returncode != 0
     assert "this installation is broken" in benchmark.stderr
 
 
-def test_loss_curves_that_disagree_end_the_run(spiral):
+def test_loss_curves_that_disagree_end_the_run(steps):
     curve = np.array([1.0, 0.5])
-    spiral.check_agreement({"caffelite": curve, "PyTorch": curve * (1 + 1e-5), "scikit-learn": curve + 0.1})
+    steps.check_agreement({"caffelite": curve, "PyTorch": curve * (1 + 1e-5), "scikit-learn": curve + 0.1})
     for wrong in (curve + 0.01, curve * np.nan):
         with pytest.raises(SystemExit, match="PyTorch's losses differ"):
-            spiral.check_agreement({"caffelite": curve, "PyTorch": wrong})
+            steps.check_agreement({"caffelite": curve, "PyTorch": wrong})
+
+
+def test_caffelite_and_numpy_by_hand_train_every_workload_alike(steps, threads_restored):
+    cl.set_num_threads(1)
+    for net in steps.WORKLOADS.values():
+        task, epochs, _ = steps.prepare(net, quick=True)
+        task.draw_orders(2 * epochs)
+        contestants = {"caffelite": steps.caffelite, "NumPy by hand": steps.numpy_by_hand}
+        steps.check_agreement({name: make(task)(2 * epochs, True)[1] for name, make in contestants.items()})
+
+
+def test_the_summary_says_where_a_peer_is_faster(steps):
+    task, _, _ = steps.prepare(steps.WORKLOADS["spiral32"], quick=True)
+    curves = dict.fromkeys(("caffelite", "PyTorch", "NumPy by hand"), np.ones(1))
+    seconds = {"caffelite": [9.0, 1.0, 2.0], "PyTorch": [8.0] * 3, "NumPy by hand": [1.5] * 3}
+    row, faster = steps.report("spiral32", task, 1, curves, seconds, [(100.0, 10.0)])
+    assert row[1:5] == ["100000.0", "4.00", "NumPy by hand", "0.75"]
+    assert faster == "spiral32 (NumPy by hand, 0.75)"
+    seconds["caffelite"] = [1.5] * 3
+    assert steps.report("spiral32", task, 1, curves, seconds, [(100.0, 10.0)])[1] is None

@@ -1,0 +1,464 @@
+"""Training steps: what they cost beyond their arithmetic, and what they cost others.
+
+µs a step for the networks in workloads.py, from 2-100-3 to 784-512-512-10: caffelite, PyTorch eager, scikit-learn's
+MLPClassifier, NumPy written by hand, and JAX, side by side in one run.
+
+    python benchmarks/steps.py             # the peers are the extra `bench`; those not installed are left out
+    python benchmarks/steps.py --only spiral32 mnist
+    python benchmarks/steps.py --profile   # then also, kernel by kernel, where the time of caffelite's steps goes
+    python benchmarks/steps.py --quick     # only to see that it works
+
+Every contestant has its own process, all of them pinned to the same core, one working at a time. They start from the
+same weights, take the same batches and make the same updates: their loss curves are compared before anything is timed,
+and a disagreement ends the run. Then come rounds, each of which times every contestant once, so that a machine that is
+busy for a while is busy for all. All make the same number of steps, with which caffelite is busy for 0.1 to 0.2 s.
+
+caffelite is timed through `Model.fit` as a user calls it, on a new model each time, its loss history included. The
+peers are timed without recording losses, with tensors sliced and no data loader, PyTorch with its fused optimizers, JAX
+with donation, compiled for a step and for an epoch, or as many epochs as make ten steps.
+"""
+
+import argparse
+import warnings
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count, pairwise
+from statistics import median
+from time import perf_counter
+
+import harness
+import numpy as np
+from workloads import SEED, WORKLOADS, Workload, add_options
+
+
+@dataclass
+class Task:
+    net: Workload
+    x: np.ndarray  # (rows, features) float32
+    y: np.ndarray  # (rows,) int64
+    weights: list[np.ndarray]  # W1 (in, out), b1 (out,), W2, b2 …
+    orders: list[np.ndarray] = field(default_factory=list)  # the rows' order in each epoch, the one that `fit` takes
+
+    @property
+    def shuffled(self):
+        """Whether orders differ; where a batch is all rows, they need not."""
+        return self.net.batch < len(self.x)
+
+    @property
+    def steps_an_epoch(self):
+        return -(-len(self.x) // self.net.batch)
+
+    @property
+    def epochs_at_once(self):
+        """How many epochs make ten steps."""
+        return -(-10 // self.steps_an_epoch)
+
+    @property
+    def flops(self):
+        """A step's multiply-adds, counted twice, the mean of an epoch.
+
+        Forward takes one for each row and weight, the weights' gradients as many, and so does the gradient of a layer's
+        input, which only the first does without.
+        """
+        first, *others = [inputs * outputs for inputs, outputs in pairwise(self.net.sizes)]
+        return 2 * len(self.x) / self.steps_an_epoch * (2 * first + 3 * sum(others))
+
+    def batches(self, order):
+        return [order[i : i + self.net.batch] for i in range(0, len(order), self.net.batch)]
+
+    def draw_orders(self, epochs):
+        import caffelite as cl
+
+        rows = np.arange(len(self.x))
+        epoch = cl.DataGenerator(rows, batch_size=len(rows), seed=SEED)
+        self.orders = [order for _ in range(epochs) for order in epoch] if self.shuffled else [rows] * epochs
+
+
+# ---- the contestants: each prepares, and returns train(epochs, record) -> (seconds, losses) -------------------------
+
+
+def caffelite(task):
+    def train(epochs, record):
+        seconds, _, history = task.net.fit(task.x, task.y, epochs)
+        return seconds, history["loss"]
+
+    return train
+
+
+def pytorch(task):
+    import torch
+
+    torch.set_num_threads(1)
+    x, y = torch.from_numpy(task.x), torch.from_numpy(task.y)
+
+    def train(epochs, record):
+        layers = [(torch.nn.Linear(*shape), torch.nn.ReLU()) for shape in pairwise(task.net.sizes)]
+        model = torch.nn.Sequential(*sum(layers, ())[:-1])
+        with torch.no_grad():
+            for p, values in zip(model.parameters(), task.weights, strict=True):
+                p.copy_(torch.from_numpy(values.T))
+        optimizer = getattr(torch.optim, task.net.optimizer)(model.parameters(), **task.net.settings, fused=True)
+        cross_entropy = torch.nn.CrossEntropyLoss()
+        losses = np.zeros(epochs)
+        start = perf_counter()
+        for epoch, order in enumerate(task.orders[:epochs]):
+            batches = [(x, y)]
+            if task.shuffled:
+                order = torch.from_numpy(order)
+                batches = zip(x[order].split(task.net.batch), y[order].split(task.net.batch), strict=True)
+            for xb, yb in batches:
+                optimizer.zero_grad()
+                loss = cross_entropy(model(xb), yb)
+                loss.backward()
+                optimizer.step()
+                if record:
+                    losses[epoch] += loss.item() * len(xb) / len(x)
+        return perf_counter() - start, losses
+
+    return train
+
+
+def scikit_learn(task):
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPClassifier
+
+    warnings.simplefilter("ignore", ConvergenceWarning)  # it wants to go on until it has converged
+    settings = task.net.settings
+    if task.net.optimizer == "SGD":
+        rule = {"solver": "sgd", "momentum": settings["momentum"], "nesterovs_momentum": False}
+    else:
+        rule = dict(zip(("beta_1", "beta_2", "epsilon"), (*settings["betas"], settings["eps"]), strict=True))
+
+    def train(epochs, record):
+        classifier = MLPClassifier(
+            task.net.sizes[1:-1], learning_rate_init=settings["lr"], **rule, batch_size=task.net.batch,
+            shuffle=task.shuffled, alpha=settings["weight_decay"] * task.net.batch, max_iter=1, tol=0,
+            n_iter_no_change=10**9, random_state=SEED, warm_start=True,
+        )  # fmt: skip
+        classifier.fit(task.x, task.y)
+        weights = [values.copy() for values in task.weights]
+        classifier.coefs_, classifier.intercepts_ = weights[::2], weights[1::2]
+        classifier.set_params(max_iter=epochs)
+        start = perf_counter()
+        classifier.fit(task.x, task.y)
+        return perf_counter() - start, np.array(classifier.loss_curve_[1:])
+
+    return train
+
+
+def numpy_by_hand(task):
+    """All arrays are made beforehand, and parameters, gradients and the optimizer's moments are one vector each."""
+    ends = np.cumsum([values.size for values in task.weights])
+    w, g = np.zeros((2, ends[-1]), np.float32)
+
+    def views(vector):
+        parts = [part.reshape(p.shape) for part, p in zip(np.split(vector, ends[:-1]), task.weights, strict=True)]
+        return parts[::2], parts[1::2]
+
+    (W, b), (dW, db) = views(w), views(g)
+    *hidden, classes = task.net.sizes[1:]
+    onehot = np.eye(classes, dtype=np.float32)[task.y]
+    xs, ys, batch = task.x.copy(), onehot.copy(), task.net.batch
+
+    def arrays(rows, widths):
+        return [np.empty((rows, width), np.float32) for width in widths]
+
+    # For full and for short batches: the layers' outputs, gradients of the hidden ones', and a number for each row.
+    widths = (*hidden, classes), hidden, [1]
+    memory = {rows: [arrays(rows, each) for each in widths] for rows in (batch, len(xs) % batch)}
+    matmul, add, subtract, multiply, divide = np.matmul, np.add, np.subtract, np.multiply, np.divide
+    rule = numpy_sgd if task.net.optimizer == "SGD" else numpy_adam
+
+    def train(epochs, record):
+        w[:] = np.concatenate([values.ravel() for values in task.weights])
+        update = rule(w, g, **task.net.settings)
+        losses = np.zeros(epochs)
+        start = perf_counter()
+        for epoch, order in enumerate(task.orders[:epochs]):
+            if task.shuffled:
+                np.take(task.x, order, axis=0, out=xs)
+                np.take(onehot, order, axis=0, out=ys)
+            for i in range(0, len(xs), batch):
+                x, y = xs[i : i + batch], ys[i : i + batch]
+                n = len(x)
+                outputs, gradients, [row] = memory[n]
+
+                h = x
+                for k, s in enumerate(outputs):
+                    matmul(h, W[k], s)
+                    h = add(s, b[k], s)
+                    if k < len(hidden):
+                        np.maximum(h, 0, out=h)
+
+                np.maximum.reduce(s, 1, None, row, True)
+                subtract(s, row, s)
+                np.exp(s, s)
+                add.reduce(s, 1, None, row, True)
+                divide(s, row, s)
+                if record:
+                    losses[epoch] -= np.log((s * y).sum(axis=1)).sum() / len(xs)
+                subtract(s, y, s)
+                divide(s, n, s)
+
+                for k in range(len(hidden), -1, -1):
+                    h = outputs[k - 1] if k else x
+                    matmul(h.T, s, dW[k])
+                    add.reduce(s, 0, None, db[k])
+                    if k:
+                        s = matmul(s, W[k].T, gradients[k - 1])
+                        multiply(s, np.sign(h, h), s)  # h ≥ 0, so its sign is ReLU's derivative
+                update()
+        return perf_counter() - start, losses
+
+    return train
+
+
+def numpy_sgd(w, g, lr, momentum, weight_decay):
+    v, change = np.zeros((2, len(w)), np.float32)
+
+    def update():
+        np.multiply(v, momentum, v)
+        np.add(v, g, v)
+        if weight_decay:
+            np.multiply(w, weight_decay, change)
+            np.add(v, change, v)
+        np.multiply(v, lr, change)
+        np.subtract(w, change, w)
+
+    return update
+
+
+def numpy_adam(w, g, lr, betas, eps, weight_decay):
+    """Adam, and AdamW where weights decay; √(1 − β₂ᵗ) is drawn out of m̂ / (√v̂ + eps), which saves a pass."""
+    (beta1, beta2), steps = betas, count(1)
+    m, v, change = np.zeros((3, len(w)), np.float32)
+
+    def update():
+        t = next(steps)
+        correction = (1 - beta2**t) ** 0.5
+        np.multiply(v, beta2, v)
+        np.multiply(g, g, change)
+        np.multiply(change, 1 - beta2, change)
+        np.add(v, change, v)
+        np.multiply(m, beta1, m)
+        np.multiply(g, 1 - beta1, g)
+        np.add(m, g, m)
+        np.sqrt(v, change)
+        np.add(change, eps * correction, change)
+        np.divide(m, change, change)
+        np.multiply(change, lr * correction / (1 - beta1**t), change)
+        if weight_decay:
+            np.multiply(w, 1 - lr * weight_decay, w)
+        np.subtract(w, change, w)
+
+    return update
+
+
+def jax(task, scan):
+    import jax
+    from jax import numpy as jnp
+
+    x, y = jnp.array(task.x), jax.nn.one_hot(task.y, task.net.sizes[-1])
+    batch, settings, at_once = task.net.batch, task.net.settings, task.epochs_at_once if scan else 1
+
+    def loss_of(parameters, x, y):
+        *hidden, (W, b) = zip(parameters[::2], parameters[1::2], strict=True)
+        for V, c in hidden:
+            x = jnp.maximum(x @ V + c, 0)
+        return -(jax.nn.log_softmax(x @ W + b) * y).sum() / len(y)
+
+    def sgd(t, w, g, v, lr, momentum, weight_decay):
+        v = momentum * v + g + (weight_decay * w if weight_decay else 0)
+        return w - lr * v, v
+
+    def adam(t, w, g, m, v, lr, betas, eps, weight_decay):
+        m = betas[0] * m + (1 - betas[0]) * g
+        v = betas[1] * v + (1 - betas[1]) * g * g
+        m_hat, v_hat = [moment / -jnp.expm1(t * np.log(beta)) for moment, beta in zip((m, v), betas, strict=True)]
+        return (1 - lr * weight_decay) * w - lr * m_hat / (jnp.sqrt(v_hat) + eps), m, v
+
+    rule, moments = (sgd, 1) if task.net.optimizer == "SGD" else (adam, 2)
+
+    def step(state, batch):
+        t, w, *moments = state
+        loss, g = jax.value_and_grad(loss_of)(w, *batch)
+        updated = [rule(t, *arrays, **settings) for arrays in zip(w, g, *moments, strict=True)]
+        return (t + 1, *zip(*updated, strict=True)), loss
+
+    def epoch(state, order):
+        xs, ys = (x[order], y[order]) if task.shuffled else (x, y)
+        full = len(x) // batch * batch
+        batches = [array[:full].reshape(-1, batch, array.shape[1]) for array in (xs, ys)]
+        state, losses = jax.lax.scan(step, state, batches)
+        if full < len(x):
+            state, last = step(state, (xs[full:], ys[full:]))
+            losses = jnp.append(losses, last)
+        return state, losses
+
+    one_step = jax.jit(step, donate_argnums=0)
+    some_epochs = jax.jit(lambda state, orders: jax.lax.scan(epoch, state, orders), donate_argnums=0)
+    split = jax.jit(lambda order: [(x[rows], y[rows]) for rows in task.batches(order)])
+
+    def train(epochs, record):
+        w = tuple(map(jnp.array, task.weights))
+        state = jnp.ones(()), w, *[tuple(map(jnp.zeros_like, w)) for _ in range(moments)]
+        orders = np.reshape(np.array(task.orders[:epochs], np.int32), (-1, at_once, len(x)))
+        values = []  # the losses of the steps, as they come
+        start = perf_counter()
+        for order in orders:
+            if scan:
+                state, value = some_epochs(state, order)
+                values.append(value)
+            else:
+                for rows in split(order[0]) if task.shuffled else [(x, y)]:
+                    state, value = one_step(state, rows)
+                    values.append(value)
+        jax.block_until_ready(state)
+        seconds = perf_counter() - start
+        if not record:
+            return seconds, None
+        losses = np.hstack([np.ravel(value) for value in values]).reshape(epochs, -1)
+        return seconds, np.average(losses, axis=1, weights=[len(rows) for rows in task.batches(task.orders[0])])
+
+    return train
+
+
+CONTESTANTS = {
+    "caffelite": caffelite,
+    "PyTorch": pytorch,
+    "scikit-learn": scikit_learn,
+    "NumPy by hand": numpy_by_hand,
+    "JAX, jit a step": partial(jax, scan=False),
+    "JAX, scan": partial(jax, scan=True),
+}
+DIFFERS = {"scikit-learn"}  # see the note at the end
+
+
+# ---- comparing and timing -------------------------------------------------------------------------------------------
+
+
+def check_agreement(curves, tolerance=1e-4):
+    """Raise unless every loss curve is caffelite's, but for the rounding of float32."""
+    for name, curve in curves.items():
+        error = np.max(np.abs(np.divide(curve, curves["caffelite"]) - 1))
+        if not error <= tolerance and name not in DIFFERS:
+            raise SystemExit(f"{name}'s losses differ from caffelite's by up to {error:.1e}: {list(curve)}")
+
+
+def prepare(net, quick):
+    """The task, and how many epochs are compared (of 100 steps or a few more) and timed; at least ten steps each."""
+    model, _, _ = net.network()
+    task = Task(net, *net.data(), [p.data.copy() for p in model.parameters()])
+    compared = timed = task.epochs_at_once
+    if not quick:
+        compared *= -(-100 // (timed * task.steps_an_epoch))
+        timed = harness.epochs_to_time(harness.Process(caffelite, task), False, first=timed)
+    task.draw_orders(max(compared, timed))
+    return task, compared, timed
+
+
+def compare(task, compared, timed, rounds):
+    """Check and time all contestants: loss curves and seconds by name, the machine's speeds, who is missing."""
+    processes, missing = {}, []
+    for name, make in CONTESTANTS.items():
+        process = harness.Process(make, task)
+        if process.missing:
+            missing.append(f"{name} (no module {process.missing})")
+        else:
+            processes[name] = process
+    curves = {name: train(compared, True)[1] for name, train in processes.items()}
+    check_agreement(curves)
+
+    machine = harness.Process(harness.machine_speed)
+    speeds, seconds = [], {name: [] for name in processes}
+    for _ in range(rounds):
+        speeds.append(machine())
+        for name, train in processes.items():
+            seconds[name].append(train(timed, False)[0])
+    return curves, seconds, speeds, missing
+
+
+def report(name, task, timed, curves, seconds, speeds):
+    """Print a workload's table; returns its row in the summary, and who is faster by how much, if anyone is."""
+    steps = timed * task.steps_an_epoch
+    medians, least = [
+        {peer: statistic(times) / steps * 1e6 for peer, times in seconds.items()} for statistic in (median, min)
+    ]
+    ratios = {peer: us / medians["caffelite"] for peer, us in medians.items()}
+    rows = []
+    for peer, us in medians.items():
+        loss = f"{curves[peer][-1]:.5f}{'*' if peer in DIFFERS else ' '}"
+        rows.append([peer, f"{us:.1f}", f"{least[peer]:.1f}", f"{ratios[peer]:.2f}", f"{1e6 / us:,.0f}", loss])
+    gflops, copied = (max(values) for values in zip(*speeds, strict=True))
+    floor = task.flops / gflops / 1e3
+
+    print(f"\n{name}: {task.net}; {steps:,} steps a timing")
+    print(f"A step's multiply-adds take {floor:.2f} µs at the peak, {gflops:.0f} GFLOP/s (NumPy's matmul, 1536³);")
+    print(f"copying {copied:.1f} GB/s; loss: the mean of epoch {len(curves['caffelite'])}\n")
+    print(harness.table([name, "µs/step, median", "least", "time, caffelite = 1", "steps/s", "loss "], rows))
+
+    del ratios["caffelite"]
+    best = min(ratios, key=ratios.get)
+    own, torch = least["caffelite"], f"{ratios['PyTorch']:.2f}" if "PyTorch" in ratios else "–"
+    row = [name, f"{own:.1f}", torch, best, f"{ratios[best]:.2f}", f"{100 * floor / own:.0f}%"]
+    return row, f"{name} ({best}, {ratios[best]:.2f})" if ratios[best] < 1 else None
+
+
+def profiled(net):
+    """A contestant: profile() -> (the table of a training step's kernels, the least seconds of a replay)."""
+    import caffelite as cl
+
+    (x, y), (model, loss, optimizer) = net.data(), net.network()
+
+    def step(x, y):
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        return value
+
+    program = cl.capture(step, x[: net.batch], y[: net.batch])
+
+    def profile():
+        seconds = min(harness.seconds_per_call("replay()", 1e-3, replay=program.tape.replay) for _ in range(10))
+        return program.profile(max(20, int(0.2 / seconds))), seconds
+
+    return profile
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--profile", action="store_true", help="also time the kernels of caffelite's steps")
+    options = parser.parse_args()
+    rounds = 2 if options.quick else options.rounds
+
+    harness.use_one_thread()
+    print(f"float32, one thread on one core, {rounds} rounds")
+    print(harness.environment("torch", "scikit-learn", "jax"))
+    summary, behind = [], []
+    for name in options.only:
+        task, compared, timed = prepare(WORKLOADS[name], options.quick)
+        *results, missing = compare(task, compared, timed, rounds)
+        row, faster = report(name, task, timed, *results)
+        summary.append(row)
+        behind += [faster] if faster else []
+
+    header = ["caffelite, least", "µs/step", "PyTorch's time", "fastest peer", "its time", "share of arithmetic"]
+    print("\nPeers' times with caffelite's as 1; the share of the multiply-adds, at the peak, in caffelite's time\n")
+    print(harness.table(header, summary))
+    print(f"\nWhere a peer is faster: {'; '.join(behind) or 'nowhere'}\n")
+    print("* not compared: scikit-learn draws orders of its own, decays weights only, by alpha / rows of the batch and")
+    print("  with Adam in the gradient, and counts the penalty as loss")
+    print("On AMD processors PyTorch's matrix products (MKL) use AVX2, not AVX-512.")
+    for name in options.only if options.profile else []:
+        table, least = harness.Process(profiled, WORKLOADS[name])()
+        print(f"\nWhere the time goes: the kernels of a step of {name}, each with a reading of the clock, the least of")
+        print(f"all replays. Without readings a replay takes {1e6 * least:.2f} µs.")
+        print(f"`fit` also fetches batches and sums losses.\n\n{table}")
+    if missing:
+        print(f"\nNot installed, left out: {'; '.join(missing)}")
+
+
+if __name__ == "__main__":
+    main()

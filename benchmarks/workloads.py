@@ -1,0 +1,85 @@
+"""What the benchmarks train: five networks of a few sizes, and three with odd ones that nothing was tuned to.
+
+The spirals and the digits are the package's own data. MNIST's files are not in the package: `mnist` and `mnistbig` have
+its shapes but, like the rest, random data, 3,000 rows uniform in 0 … 1 with random labels.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from time import perf_counter
+
+import numpy as np
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Linear layers with ReLU between them, softmax loss, float32; batches in a new order each epoch, if several."""
+
+    sizes: tuple[int, ...]  # of the input and of each layer's output
+    batch: int
+    optimizer: str  # its name in caffelite and in PyTorch, and its arguments
+    settings: dict
+    dataset: str = "random"
+
+    def __str__(self):
+        return f"{'-'.join(map(str, self.sizes))}, batch {self.batch}, {self.optimizer}, {self.dataset} data"
+
+    def data(self):
+        """x (rows, features) float32 and labels (rows,) int64."""
+        import caffelite as cl
+
+        if self.dataset == "spiral":
+            return cl.datasets.spiral(points_per_class=100, classes=3, seed=SEED)
+        if self.dataset == "digits":
+            x, y = cl.datasets.digits()[0]
+            return x.reshape(len(x), -1), y
+        rng = np.random.default_rng(SEED)
+        return rng.random((3000, self.sizes[0]), np.float32), rng.integers(self.sizes[-1], size=3000)
+
+    def network(self):
+        """caffelite's model, loss and optimizer; the model's parameters are the same each time."""
+        import caffelite as cl
+
+        layers = [layer for shape in pairwise(self.sizes) for layer in (cl.Linear(*shape), cl.ReLU())]
+        model = cl.Model(layers[:-1], seed=SEED)
+        return model, cl.SoftmaxLoss(), getattr(cl, self.optimizer)(model.parameters(), **self.settings)
+
+    def fit(self, x, y, epochs):
+        """Train a new model with `Model.fit`, which alone is timed: (seconds, model, history)."""
+        model, loss, optimizer = self.network()
+        start = perf_counter()
+        history = model.fit(
+            x, y, loss=loss, optimizer=optimizer, epochs=epochs, batch_size=self.batch, shuffle=self.batch < len(x),
+            seed=SEED, verbose=0,
+        )  # fmt: skip
+        return perf_counter() - start, model, history
+
+
+def sgd(lr, momentum=0.9, weight_decay=0.0):
+    return "SGD", {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+
+
+def adam(name="Adam", weight_decay=0.0):
+    return name, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": weight_decay}
+
+
+WORKLOADS = {
+    "spiral": Workload((2, 100, 3), 300, *sgd(0.1, weight_decay=1e-4), "spiral"),
+    "spiral32": Workload((2, 100, 3), 32, *sgd(0.1, weight_decay=1e-4), "spiral"),
+    "digits": Workload((64, 100, 10), 200, *adam(), "digits"),
+    "mnist": Workload((784, 128, 64, 10), 64, *adam()),
+    "mnistbig": Workload((784, 512, 512, 10), 128, *sgd(0.002)),
+    "tabular": Workload((20, 64, 32, 3), 128, *adam()),
+    "wide": Workload((100, 300, 100, 5), 256, *sgd(0.01)),
+    "odd": Workload((17, 333, 65, 511, 7), 50, *adam("AdamW", weight_decay=0.1)),
+}
+
+
+def add_options(parser):
+    """What the scripts that train these have in common: which, and how often."""
+    parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), metavar="NAME",
+                        help=f"these workloads, of {', '.join(WORKLOADS)}")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=7, help="how often each is timed (7)")
+    parser.add_argument("--quick", action="store_true", help="2 short rounds: a smoke test, no measurement")
