@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/_kernels/*.p* caffelite/_kernels/*.h)
 
-.PHONY: spiral test lint bench clean
+.PHONY: spiral test lint sanitize bench clean
 .DELETE_ON_ERROR:
 
 spiral: .venv/plot
@@ -17,6 +17,9 @@ lint: .venv/lint
 	$(BIN)/ruff format --check .
 	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
 	$(BIN)/mypy
+
+sanitize: .venv/test
+	$(BIN)/python tests/sanitize.py
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/steps.py

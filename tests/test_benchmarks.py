@@ -57,7 +57,8 @@ def test_every_benchmark_prints_a_table_of_numbers(script):
     assert found
     for name, numbers in [row for table in found for row in table.items()]:
         assert numbers, name
-        assert min(numbers) >= 0, name
+        if "beyond" not in name:  # a difference of two times, which noise may make negative
+            assert min(numbers) >= 0, name
     if script == "steps.py":
         missing = re.findall(r"[:;] ([^:;]+) \(no module", benchmark.stdout)
         *comparisons, summary, of_spiral32, of_digits = found

@@ -1,0 +1,118 @@
+"""The tests under gcc's AddressSanitizer and UndefinedBehaviorSanitizer: `make sanitize`, on Linux.
+
+The project is copied to build/sanitize and compiled there twice: with bugs planted, which have to be reported on every
+instruction set that this processor runs, and as it is. Then the tests have to pass on the best instruction set, and
+those of the kernels on the others. Left out are those of the benchmarks and of the command line, which take minutes to
+run the same kernels in other processes, and the slow ones, which compile.
+
+Only caffelite's own code is instrumented. The sanitizers know where an allocation ends, not where an operand ends
+inside one: in the memory of a Program, among neighbouring parameters. And NumPy keeps the memory of small arrays to use
+it again, so that using one that was freed goes unnoticed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from conftest import copy_of_project, run
+
+from caffelite._kernels import available_instruction_sets
+
+ROOT = Path(__file__).parent.parent
+FOLDER = ROOT / "build" / "sanitize"
+KERNEL_TESTS = ["tests/test_kernels.py"]
+MOST_TESTS = ["--ignore=tests/test_benchmarks.py", "--ignore=tests/test_cli.py"]
+
+# For the compiler and the linker. Python's own flags may bring -fwrapv, which would make every signed overflow legal.
+FLAGS = "-g -fno-omit-frame-pointer -fno-wrapv -fsanitize=address,undefined -fno-sanitize-recover=all"
+
+# AddressSanitizer has to be loaded first, and the C++ library with it, or the first C++ exception ends the process.
+LIBRARIES = ("libasan.so", "libstdc++.so.6")
+
+ENVIRONMENT = {
+    "LD_PRELOAD": ":".join(run("gcc", f"-print-file-name={library}", cwd=ROOT).strip() for library in LIBRARIES),
+    "PYTHONMALLOC": "malloc",  # Python's own allocator would put objects side by side, with nothing between to guard
+    # CPython and NumPy keep memory until the process ends. Tests ask for more memory than there is: a MemoryError.
+    "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+
+
+class Bug(NamedTuple):
+    """A bug to plant: the text that it replaces in a file, a test that meets it, and what the sanitizer calls it."""
+
+    file: str
+    text: str
+    planted: str
+    test: str
+    report: str
+
+
+BUGS = [
+    Bug(
+        "caffelite/_kernels/batches.pxi",
+        "for i in range(call.size[0] - 1, 0, -1):",
+        "for i in range(call.size[0], 0, -1):",
+        "test_shuffling_permutes",
+        "AddressSanitizer: heap-buffer-overflow",
+    ),
+    Bug(
+        "caffelite/_kernels/batches.pxi",
+        "cursor[3] += call.size[0]",
+        "cursor[3] += call.size[0] + 0x7fffffffffffffffLL",
+        "test_a_recorded_batch_is_found_and_measured_through_the_cursor",
+        "runtime error: signed integer overflow",
+    ),
+]
+
+
+def build(project, bugs=()):
+    """Copy the project, plant the bugs, and compile it with the sanitizers."""
+    copy_of_project(project)
+    for bug in bugs:
+        source = (project / bug.file).read_text()
+        if source.count(bug.text) != 1:
+            sys.exit(f"no place to plant a bug: {bug.file} should contain {bug.text!r} once")
+        (project / bug.file).write_text(source.replace(bug.text, bug.planted))
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace", f"-j{os.cpu_count()}"]
+    run(*command, cwd=project, env=os.environ | {"CC": "gcc", "CFLAGS": FLAGS})
+
+
+def test(project, isa, *arguments, **options):
+    """Run the project's tests. What a sanitizer writes as it ends the process is not captured by pytest."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--capture=sys", *arguments],
+        cwd=project,
+        env=os.environ | ENVIRONMENT | {"PYTHONPATH": str(project), "CAFFELITE_ISA": isa},
+        check=False,
+        **options,
+    )
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    best, *others = available_instruction_sets()
+
+    planted = FOLDER / "planted"
+    build(planted, BUGS)
+    for isa in (best, *others):
+        for bug in BUGS:
+            done = test(planted, isa, *KERNEL_TESTS, "-k", bug.test, capture_output=True, text=True)
+            if done.returncode == 0 or bug.report not in done.stderr:
+                print(done.stdout, done.stderr)
+                sys.exit(f"the sanitizers can't be trusted: on {isa} the bug planted for {bug.test} was not reported")
+            print(f"{isa}: the planted bug was reported: {bug.report}", flush=True)
+
+    project = FOLDER / "project"
+    build(project)
+    for isa in (best, *others):
+        print(f"{isa}: the tests", flush=True)
+        if test(project, isa, *(MOST_TESTS if isa == best else KERNEL_TESTS)).returncode != 0:
+            sys.exit(f"the tests failed under the sanitizers on {isa}")
+
+
+if __name__ == "__main__":
+    main()
