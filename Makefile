@@ -24,6 +24,7 @@ sanitize: .venv/test
 bench: .venv/bench
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/kernels.py
+	$(BIN)/python benchmarks/elementary.py --every 1000
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/threshold.py

@@ -481,7 +481,7 @@ def _owner(array: np.ndarray) -> np.ndarray:
 
 
 def _facts(call: Call | PythonCall) -> list[str]:
-    """Name, shapes, FLOPs and bytes of a call."""
+    """Name, shapes, FLOPs (of matrix products, which have nearly all) and bytes of a call."""
     if isinstance(call, PythonCall):
         shapes = [x.shape for x in call.arguments if isinstance(x, np.ndarray)]
         return [f"Python: {call.name}", " ".join(map(_shape, shapes)), "", ""]
@@ -489,7 +489,7 @@ def _facts(call: Call | PythonCall) -> list[str]:
     return [
         call.kernel.name,
         " ".join(_shape(x.shape) for x in operands),
-        f"{call.kernel.work:,.0f}",
+        f"{call.kernel.work:,.0f}" if call.kernel.name.startswith("matmul") else "",
         f"{sum(x.nbytes for x in operands):,}",
     ]
 

@@ -1166,7 +1166,7 @@ def test_rounding_and_denormals_are_left_as_they_were_on_every_thread():
                     assert (kernels.add(sign, sign[0] * ulp * 0.75) == sign * dtype(1 + ulp)).all()
 
         cl.set_num_threads(4)
-        assert 2_000_000 > kernels.PARALLEL_WORK
+        assert 10 * 2_000_000 > kernels.PARALLEL_WORK
         check_where_kernels_compute()
         x, y = np.random.default_rng(0).normal(size=(256, 300)), np.arange(256) % 10
         model = cl.Model([cl.Linear(300, 200), cl.ReLU(), cl.Linear(200, 10)], seed=0)

@@ -31,7 +31,7 @@ DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
 NETS = {
     "256-512-64": ((256, 512, 64), 1024, 1300),  # every kernel of a step is
     "784-512-512-10": ((784, 512, 512, 10), 128, 300),
-    "17-333-65-7": ((17, 333, 65, 7), 128, 300),
+    "17-333-65-7": ((17, 333, 65, 7), 512, 600),
 }
 RULES = {"SGD": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-3}, "Adam": {"lr": 1e-3, "weight_decay": 1e-3}}
 

@@ -54,10 +54,20 @@ cdef int shuffle(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
 cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const char* rows = call.operand[1].data
     cdef const int64_t* order = <const int64_t*> call.operand[2].data
-    cdef Py_ssize_t n = call.size[1], i
-    for i in range(begin, end):
-        memcpy(<char*> out + i * n, rows + order[i] * n, n)
+    cdef Py_ssize_t n = call.size[1]
+    take_rows(<char*> out, rows, order, n, begin, end)
     return CONTINUE
+
+
+cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_t n,
+                    Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t i
+    if n == sizeof(int64_t):              # a label, or a point: worth a copy without a call
+        for i in range(begin, end):
+            memcpy(out + i * sizeof(int64_t), rows + order[i] * sizeof(int64_t), sizeof(int64_t))
+    else:
+        for i in range(begin, end):
+            memcpy(out + i * n, rows + order[i] * n, n)
 
 
 # ---- through a cursor: the addresses of x, y and order, the position, the address of the sums ---------------------
@@ -70,9 +80,8 @@ cdef int take_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef const int64_t* cursor = <const int64_t*> call.operand[1].data
     cdef const char* rows = <const char*> cursor[call.size[0]]
     cdef const int64_t* order = <const int64_t*> cursor[2] + cursor[3]
-    cdef Py_ssize_t n = call.size[1], i
-    for i in range(begin, end):
-        memcpy(<char*> out + i * n, rows + order[i] * n, n)
+    cdef Py_ssize_t n = call.size[1]
+    take_rows(<char*> out, rows, order, n, begin, end)
     return CONTINUE
 
 

@@ -198,10 +198,17 @@ cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
     for d in range(MAX_DIMS):
         size *= call.size[d]
     call.parts = size if size == call.size[3] else size // call.size[3]
-    call.work = size
+    call.work = work_of(op) * size
     constants = (not isinstance(a, cnp.ndarray)) << 1 | (b is not None and not isinstance(b, cnp.ndarray)) << 2
     launch(name, &call, 1, constants, y, x, None if b is None else z)
     return y
+
+
+cdef double work_of(Op op):
+    """An element's work."""
+    if op in (POWER, POWER_GRAD_BASE, POWER_GRAD_EXPONENT):
+        return 1000
+    return 60 if op in (EXP, LOG, TANH, SIGMOID) else 10
 
 
 cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:
@@ -285,7 +292,7 @@ def convert(cnp.ndarray a not None):
     call.operand[0].data = <char*> cnp.PyArray_DATA(out)
     call.operand[1].data = <char*> cnp.PyArray_DATA(a)
     call.parts = cnp.PyArray_SIZE(a)
-    call.work = call.parts
+    call.work = 10.0 * call.parts
     launch("convert", &call, 1, 0, out, a)
     return out
 
@@ -479,7 +486,7 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
     call.scalar = scale
     call.accumulate = accumulate
     call.parts = outer * inner
-    call.work = <double> outer * n * inner
+    call.work = 6.0 * outer * n * inner
     launch("sum", &call, 1, 0, out, a)
     return out
 
@@ -499,7 +506,7 @@ def all_finite(cnp.ndarray a not None):
     call.operand[0].data = <char*> cnp.PyArray_DATA(a)
     call.size[0] = cnp.PyArray_SIZE(a)
     call.parts = 1
-    call.work = call.size[0]
+    call.work = 5.0 * call.size[0]
     call.accumulate = False
     return launch("all_finite", &call, 0, 0, a) == CONTINUE
 
@@ -531,7 +538,7 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
     call.size[0], call.size[1] = cnp.PyArray_DIM(scores, 0), cnp.PyArray_DIM(scores, 1)
     call.scalar = FLT_MAX if real == 0 else DBL_MAX
     call.parts = call.size[0]
-    call.work = 16.0 * call.size[0] * call.size[1]
+    call.work = 150.0 * call.size[0] * call.size[1]
     if launch("softmax_loss", &call, 0b1001, 0, p, scores, labels, rows) != CONTINUE:
         raise IndexError(f"softmax_loss got a label that is not in 0 … {call.size[1] - 1}")
     return sum(rows, scale=1.0 / call.size[0]), p
@@ -559,7 +566,7 @@ def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not
     call.operand[3].data = <char*> cnp.PyArray_DATA(dy)
     call.size[0], call.size[1] = cnp.PyArray_DIM(out, 0), cnp.PyArray_DIM(out, 1)
     call.parts = call.size[0]
-    call.work = 2.0 * call.size[0] * call.size[1]
+    call.work = 10.0 * call.size[0] * call.size[1]
     if launch("softmax_loss_grad", &call, 1, 0, out, probabilities, labels, dy) != CONTINUE:
         raise IndexError(f"softmax_loss_grad got a label that is not in 0 … {call.size[1] - 1}")
     return out
@@ -591,7 +598,8 @@ def as_int64(cnp.ndarray labels not None):
     call.operand[0].data = <char*> cnp.PyArray_DATA(out)
     call.operand[1].data = <char*> cnp.PyArray_DATA(labels)
     call.size[0], call.size[1] = cnp.PyArray_ITEMSIZE(labels), labels.dtype.kind == "i"
-    call.parts = call.work = cnp.PyArray_SIZE(labels)
+    call.parts = cnp.PyArray_SIZE(labels)
+    call.work = 10.0 * call.parts
     launch("as_int64", &call, 1, 0, out, labels)
     return out
 
@@ -607,7 +615,7 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes):
     call.operand[1].data = <char*> cnp.PyArray_DATA(labels)
     call.size[0], call.size[1] = cnp.PyArray_DIM(labels, 0), classes
     call.parts = 1
-    call.work = call.size[0]
+    call.work = 50.0 * call.size[0]
     launch("check_labels", &call, 1, 0, first, labels)
     return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]
 
@@ -635,7 +643,7 @@ def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarr
     call.operand[3].data = <char*> cnp.PyArray_DATA(hyper)
     call.size[0] = cnp.PyArray_SIZE(w)
     call.parts = call.size[0]
-    call.work = 6.0 * call.size[0]
+    call.work = 40.0 * call.size[0]
     launch("sgd", &call, 0b0101, 0, w, g, v, hyper)
 
 
@@ -686,7 +694,7 @@ def adam(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray moments not
     call.operand[4].data = <char*> cnp.PyArray_DATA(hyper)
     call.size[0], call.size[1], call.size[2] = size, cnp.PyArray_DIM(steps, 0), decoupled
     call.parts = size
-    call.work = 16.0 * size
+    call.work = 40.0 * size
     launch("adam", &call, 0b00101, 0, w, g, moments, steps, hyper)
 
 
@@ -717,7 +725,7 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     call.operand[1].data = <char*> cnp.PyArray_DATA(writable("shuffle", state))
     call.size[0] = cnp.PyArray_SIZE(order)
     call.parts = 1
-    call.work = 8.0 * call.size[0]
+    call.work = 300.0 * call.size[0]
     launch("shuffle", &call, 0b11, 0, order, state)
 
 
@@ -753,7 +761,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
     call.size[0] = cnp.PyArray_SIZE(order)
     call.size[1] = cnp.PyArray_NBYTES(out) // max(call.size[0], 1)
     call.parts = call.size[0]
-    call.work = 0.25 * cnp.PyArray_NBYTES(out)
+    call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
     launch("take", &call, 1, 0, out, rows, order)
     return out
 
@@ -775,7 +783,7 @@ def take_batch(cursor, int which, out):
     call.operand[1].data = <char*> cnp.PyArray_DATA(cursor)
     call.size[0], call.size[1] = which, cnp.PyArray_NBYTES(out) // max(cnp.PyArray_DIM(out, 0), 1)
     call.parts = cnp.PyArray_DIM(out, 0)
-    call.work = 0.25 * cnp.PyArray_NBYTES(out)
+    call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
     launch("take_batch", &call, 1, 0, out, cursor)
 
 
@@ -823,7 +831,7 @@ def add_correct(cursor, int slot, cnp.ndarray outputs not None, cnp.ndarray labe
     call.operand[2].data = <char*> cnp.PyArray_DATA(labels)
     call.size[0], call.size[1], call.size[2] = slot, cnp.PyArray_DIM(outputs, 0), cnp.PyArray_DIM(outputs, 1)
     call.parts = 1
-    call.work = cnp.PyArray_SIZE(outputs)
+    call.work = 100.0 * cnp.PyArray_SIZE(outputs)
     launch("add_correct", &call, 1, 0, cursor, outputs, labels)
 
 

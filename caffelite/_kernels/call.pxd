@@ -9,6 +9,7 @@ Design
 (c) A loop allocates nothing and raises nothing. It returns 0, or a reason for the step to stop.
 (d) Operand 0 is the output; a loop gets it typed, as its first argument, and that type selects float32 or float64.
 (e) Loops are compiled once for each instruction set, and reached through a `Loops` table; borders are compiled once.
+(f) `work` says how long a call takes on one thread: as long as about so many operations of a matrix product.
 """
 
 cdef enum:
@@ -55,7 +56,7 @@ cdef struct Call:
     Operand operand[MAX_OPERANDS]
     Py_ssize_t size[MAX_DIMS]             # a loop says what they are
     Py_ssize_t parts                      # independent pieces of output
-    double work                           # about how many operations, to decide on threads
+    double work                           # to decide on threads: see (f)
     double scalar
     Op op                                 # for elementwise loops
     bint accumulate                       # read what is written: for matmul and sum, add to it

@@ -147,9 +147,12 @@ cdef void scattered(real* out, const Call* call, const Product* p, Strip* strip,
             for row in range(tile.rows):
                 for column in range(tile.columns):
                     c[row * width + column] += y[row * p.y.stride[0] + column * p.y.stride[1]]
-        for row in range(tile.rows):
-            for column in range(tile.columns):
-                y[row * p.y.stride[0] + column * p.y.stride[1]] = c[row * width + column]
+        if p.y.stride[0] == 1 and tile.rows <= lanes(out):
+            transpose(y, p.y.stride[1], c, width, tile.rows, tile.columns)
+        else:
+            for row in range(tile.rows):
+                for column in range(tile.columns):
+                    y[row * p.y.stride[0] + column * p.y.stride[1]] = c[row * width + column]
         tile.a = <const real*> tile.a + tile.rows * tile.a_row
         if tile.row_bias != NULL:
             tile.row_bias = <const real*> tile.row_bias + tile.rows

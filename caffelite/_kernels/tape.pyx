@@ -80,11 +80,11 @@ cdef int untouched = untouched_max_threads()
 cdef bint has_run_in_parallel = False
 cdef bint must_be_serial = not OPENMP
 
-# Work, in operations, below which a call stays on its thread, and above which it lets other Python threads run;
-# benchmarks/threshold.py measures the first.
+# From so much work on, in operations of a matrix product, a call is cut among threads, and lets other Python threads
+# run. At 100 GFLOP/s it is 40 µs and 2 µs; benchmarks/threshold.py measures what threads cost.
 cpdef enum:
-    PARALLEL_WORK = 500_000
-    RELEASE_WORK = 50_000
+    PARALLEL_WORK = 4_000_000
+    RELEASE_WORK = 200_000
 
 
 # ---- running -----------------------------------------------------------------------------------------------------

@@ -41,6 +41,18 @@ typedef struct {
         return is_last ? load_first_##real(p, lanes) : *(const vector_##real *)p;                                      \
     }                                                                                                                  \
                                                                                                                        \
+    /* sum[r] += Σ a[r, k] · b[k], for so many k, with the columns of b along k. */                                    \
+    INLINE void add_columns_##real(const int ROWS, vector_##real (*sum)[TILE_VECTORS], const real *a, ptrdiff_t a_row, \
+                                   ptrdiff_t a_k, const real *b, ptrdiff_t b_column, int lanes, int depth)             \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real };                                                                              \
+        vector_##real rows[LANES];                                                                                     \
+        columns_of_##real(rows, b, b_column, lanes, depth);                                                            \
+        UNROLL for (int k = 0; k < LANES; k++)                                                                         \
+            if (k < depth)                                                                                             \
+                UNROLL for (int r = 0; r < ROWS; r++) sum[r][0] += a[r * a_row + k * a_k] * rows[k];                   \
+    }                                                                                                                  \
+                                                                                                                       \
     /* The tile whose first row is i. ROWS and VECTORS are constants wherever this is called. */                       \
     INLINE void tile_##real(const int ROWS, const int VECTORS, const Strip *strip, ptrdiff_t i)                        \
     {                                                                                                                  \
@@ -69,15 +81,11 @@ typedef struct {
                         sum[r][v] += (r < 4 ? a : a4)[a_step[r % 4]] * row[v];                                         \
             }                                                                                                          \
         else if (VECTORS == 1 && ROWS <= FEW_ROWS) {                                                                   \
-            vector_##real rows[LANES];                                                                                 \
-            for (ptrdiff_t k = 0; k < s.k; k += LANES) {                                                               \
-                const int here = s.k - k < LANES ? (int)(s.k - k) : LANES;                                             \
-                columns_of_##real(rows, b + k, s.b_column, lanes, here);                                               \
-                UNROLL for (int l = 0; l < LANES; l++)                                                                 \
-                    if (l < here)                                                                                      \
-                        UNROLL for (int r = 0; r < ROWS; r++)                                                          \
-                            sum[r][0] += a[r * s.a_row + (k + l) * s.a_k] * rows[l];                                   \
-            }                                                                                                          \
+            ptrdiff_t k = 0;                                                                                           \
+            for (; k + LANES <= s.k; k += LANES)                                                                       \
+                add_columns_##real(ROWS, sum, a + k * s.a_k, s.a_row, s.a_k, b + k, s.b_column, lanes, LANES);         \
+            if (k < s.k)                                                                                               \
+                add_columns_##real(ROWS, sum, a + k * s.a_k, s.a_row, s.a_k, b + k, s.b_column, lanes, (int)(s.k - k));\
         }                                                                                                              \
                                                                                                                        \
         if (s.bias)                                                                                                    \

@@ -94,8 +94,7 @@ INLINE void store_first_double(double *p, vector_double v, int n) { memcpy(p, &v
         }
 
 /* columns_of: t[k][i] = x[i · stride + k] for i < rows and k < columns, both at most one vector's lanes.
- * transpose: y[k · stride_y + i] = x[i · stride_x + k] for i < rows, at most one vector's lanes, and k < columns. A row of
- * y is written as a whole vector, with zeros beyond `rows`. */
+ * transpose: y[k · stride_y + i] = x[i · stride_x + k] for i < rows, at most one vector's lanes, and k < columns. */
 #define DEFINE_TRANSPOSE(real)                                                                                         \
     INLINE void columns_of_##real(vector_##real *t, const real *x, ptrdiff_t stride, int rows, int columns)            \
     {                                                                                                                  \
@@ -120,8 +119,12 @@ INLINE void store_first_double(double *p, vector_double v, int n) { memcpy(p, &v
             const int here = columns - k < LANES ? (int)(columns - k) : LANES;                                         \
             columns_of_##real(t, x + k, stride_x, rows, here);                                                         \
             UNROLL for (int i = 0; i < LANES; i++)                                                                     \
-                if (i < here)                                                                                          \
-                    *(vector_##real *)(y + (k + i) * stride_y) = t[i];                                                 \
+                if (i < here) {                                                                                        \
+                    if (rows == LANES)                                                                                 \
+                        *(vector_##real *)(y + (k + i) * stride_y) = t[i];                                             \
+                    else                                                                                               \
+                        store_first_##real(y + (k + i) * stride_y, t[i], rows);                                        \
+                }                                                                                                      \
         }                                                                                                              \
     }
 
