@@ -70,13 +70,13 @@ def main():
         for name in JUDGES:
             results = list(pool.map(partial(of_float32, name, every), range(0, 2**32, CHUNK * every)))
             error, where = max(results, key=lambda result: result[0])
-            rows.append([name, f"{error:.2f}", f"{where!s}"])
+            rows.append([name, f"{error:.2f}", f"x = {where}"])
         if np.finfo(np.longdouble).nmant > 60:
             of_doubles = list(pool.map(partial(of_float64, count=10_000 if options.quick else 10**6), JUDGES))
-            rows = [[*row, f"{error:.2f}", f"{x!s}"] for row, (error, x) in zip(rows, of_doubles, strict=True)]
+            rows = [[*row, f"{error:.2f}", f"x = {x}"] for row, (error, x) in zip(rows, of_doubles, strict=True)]
 
     print(f"{harness.environment()}\n{-(-(2**32) // every):,} of the 2³² float32 numbers\n")
-    header = ["largest error", "float32, ulp", "at", "float64, ulp", "at"]
+    header = ["largest error", "float32, ulp", "where", "float64, ulp", "where"]
     print(harness.table(header[: len(rows[0])], rows))
 
 
