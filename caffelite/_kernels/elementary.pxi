@@ -11,10 +11,10 @@
 cdef extern from * nogil:
     """
     /* The bits of a number as an integer, and back. */
-    static inline int32_t bits_of_float(float x) { int32_t bits; memcpy(&bits, &x, sizeof x); return bits; }
-    static inline int64_t bits_of_double(double x) { int64_t bits; memcpy(&bits, &x, sizeof x); return bits; }
-    static inline float float_of(int32_t bits) { float x; memcpy(&x, &bits, sizeof x); return x; }
-    static inline double double_of(int64_t bits) { double x; memcpy(&x, &bits, sizeof x); return x; }
+    static inline uint32_t bits_of_float(float x) { uint32_t bits; memcpy(&bits, &x, sizeof x); return bits; }
+    static inline uint64_t bits_of_double(double x) { uint64_t bits; memcpy(&bits, &x, sizeof x); return bits; }
+    static inline float float_of(uint32_t bits) { float x; memcpy(&x, &bits, sizeof x); return x; }
+    static inline double double_of(uint64_t bits) { double x; memcpy(&x, &bits, sizeof x); return x; }
 
     /* A small number added to SHIFT is rounded to a whole one, which then stands in the last bits of the sum. */
     static const float SHIFT_float = 12582912.0f, ROOT_HALF_float = 0.707106781f, SMALLEST_float = 1.17549435e-38f;
@@ -27,10 +27,10 @@ cdef extern from * nogil:
 
     static const double INFINITE = __builtin_inf(), NOT_A_NUMBER = __builtin_nan("");
     """
-    int32_t bits_of_float(float x)
-    int64_t bits_of_double(double x)
-    float float_of(int32_t bits)
-    double double_of(int64_t bits)
+    uint32_t bits_of_float(float x)
+    uint64_t bits_of_double(double x)
+    float float_of(uint32_t bits)
+    double double_of(uint64_t bits)
     const float SHIFT_float, ROOT_HALF_float, SMALLEST_float, LN2_float, LN2_REST_float
     const double SHIFT_double, ROOT_HALF_double, SMALLEST_double, LN2_double, LN2_REST_double
     const double INFINITE, NOT_A_NUMBER
@@ -147,9 +147,9 @@ cdef inline real less_ln2(real x, real n) noexcept nogil:                   # x 
 @cython.overflowcheck(False)
 cdef inline real power_of_2(real n) noexcept nogil:
     if real is float:
-        return float_of(<int32_t> (<uint32_t> (bits_of_float(n + SHIFT_float) + 127) << 23))
+        return float_of((bits_of_float(n + SHIFT_float) + 127) << 23)
     else:
-        return double_of(<int64_t> (<uint64_t> (bits_of_double(n + SHIFT_double) + 1023) << 52))
+        return double_of((bits_of_double(n + SHIFT_double) + 1023) << 52)
 
 
 # n and m of x = 2ⁿ m, √½ ≤ m < √2. The bits of x less those of √½ are n, where the exponent is, and m's less √½'s.
@@ -157,19 +157,19 @@ cdef inline real power_of_2(real n) noexcept nogil:
 cdef inline real exponent(real x) noexcept nogil:
     cdef uint64_t above
     if real is float:
-        return <float> ((bits_of_float(x) - bits_of_float(ROOT_HALF_float)) >> 23)
+        return <float> (<int32_t> (bits_of_float(x) - bits_of_float(ROOT_HALF_float)) >> 23)
     else:                                 # by way of the last digits of 2⁵² + 1024 + n, as AVX2 converts no int64
-        above = <uint64_t> (bits_of_double(x) - bits_of_double(ROOT_HALF_double) + (<int64_t> 1024 << 52)) >> 52
-        return double_of(<int64_t> above | bits_of_double(4503599627370496.0)) - (4503599627370496.0 + 1024)
+        above = (bits_of_double(x) - bits_of_double(ROOT_HALF_double) + (<uint64_t> 1024 << 52)) >> 52
+        return double_of(above | bits_of_double(4503599627370496.0)) - (4503599627370496.0 + 1024)
 
 
 @cython.overflowcheck(False)
 cdef inline real significand(real x) noexcept nogil:
-    cdef int32_t part
-    cdef int64_t long_part
+    cdef uint32_t part
+    cdef uint64_t long_part
     if real is float:
         part = (bits_of_float(x) - bits_of_float(ROOT_HALF_float)) & ((1 << 23) - 1)
         return float_of(part + bits_of_float(ROOT_HALF_float))
     else:
-        long_part = (bits_of_double(x) - bits_of_double(ROOT_HALF_double)) & ((<int64_t> 1 << 52) - 1)
+        long_part = (bits_of_double(x) - bits_of_double(ROOT_HALF_double)) & ((<uint64_t> 1 << 52) - 1)
         return double_of(long_part + bits_of_double(ROOT_HALF_double))
