@@ -1,4 +1,4 @@
-"""Training steps: what they cost beyond their arithmetic, and what they cost others.
+"""Training steps, beside other libraries and beside the time that their arithmetic alone would take.
 
 µs a step for the networks in workloads.py, from 2-100-3 to 784-512-512-10: caffelite, PyTorch eager, scikit-learn's
 MLPClassifier, NumPy written by hand, and JAX, side by side in one run.

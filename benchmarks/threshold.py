@@ -20,7 +20,7 @@ from statistics import median
 import harness
 import numpy as np
 
-SIZES = [2**i for i in range(4, 13)]
+SIZES = [2**i for i in range(4, 15)]
 PAYS = 1.05  # times as fast, there and with all more work
 
 
@@ -37,23 +37,24 @@ def calls(kernels, dtype):
         kernels.matmul(a, b, out)
 
     def copy(size):
-        kernels.copy(*arrays(1024 * size, 1024 * size))
+        kernels.copy(*arrays(102 * size, 102 * size))
 
     def add(size):
-        kernels.add(*arrays(1024 * size, 1024 * size, 1024 * size))
+        kernels.add(*arrays(102 * size, 102 * size, 102 * size))
 
     def add_bias(size):  # rows of 64
-        kernels.add(*arrays((16 * size, 64), 64, (16 * size, 64)))
+        rows = 1 + 102 * size // 64
+        kernels.add(*arrays((rows, 64), 64, (rows, 64)))
 
     def sum_rows(size):  # 64 outputs
-        kernels.sum(*arrays((16 * size, 64)), 0)
+        kernels.sum(*arrays((1 + 171 * size // 64, 64)), 0)
 
     def softmax_loss(size):  # ten classes
-        rows = 1 + 1024 * size // 160
+        rows = 1 + 1024 * size // 1500
         kernels.softmax_loss(*arrays((rows, 10)), rng.integers(10, size=rows))
 
     def sgd(size):  # with momentum
-        w, g, v = arrays(*[1024 * size // 6] * 3)
+        w, g, v = arrays(*[1024 * size // 40] * 3)
         kernels.sgd(w, g, v, np.array([1e-9, 0.9, 1e-4, 0.0]))
 
     return {f.__name__.replace("_", " "): f for f in (matmul, copy, add, add_bias, sum_rows, softmax_loss, sgd)}

@@ -201,10 +201,14 @@ def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
     """The value as a float; TypeError unless it is a number, ValueError unless it is 0 or more and below the limit."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    if not 0 <= value < limit:
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond the floats
+        number = float("inf")
+    if not 0 <= number < limit:
         finite = "finite" if limit == float("inf") else f"below {limit:g}"
         raise ValueError(f"{name} must be 0 or more and {finite}, got {value!r}")
-    return float(value)
+    return number
 
 
 def _vector(array: np.ndarray) -> np.ndarray:
@@ -298,8 +302,9 @@ class Adam(Optimizer, recordable=True):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in (name for name in state if name.startswith(("steps", "second_moment"))):
-            if not (as_real(state[name], None, f"state {name!r}") >= 0).all():
-                raise ValueError(f"state {name!r} must be 0 or more everywhere")
+            values = as_real(state[name], None, f"state {name!r}")
+            if not ((values >= 0) & (values < np.inf)).all():
+                raise ValueError(f"state {name!r} must be finite and 0 or more everywhere")
         super().load_state_dict(state)
 
     def step(self) -> None:

@@ -187,7 +187,7 @@ def fuse_relu(step: Step) -> Step:
         if not isinstance(product, Call) or product.kernel.name != "matmul" or users[x.buffer] != [i, k]:
             continue
         if (
-            out.buffer in product.reads
+            out.buffer in (*product.reads, mask and mask.buffer)  # a long sum's parts wait in the output
             or product.operands[0] != x
             or out.shape != x.shape
             or (mask or x).shape != x.shape

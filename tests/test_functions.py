@@ -465,7 +465,7 @@ def test_a_matrix_product_has_numpys_nan_and_infinity_and_keeps_them_in_their_ro
 @pytest.mark.parametrize("scores", [[3e38, -3e38], [-3e38, 3e38], [3e38, 3e38], [-3e38, -3e38], [1000, 0], [0, 1000]])
 def test_scores_at_the_end_of_float32_have_a_finite_loss_and_gradient(scores, dtype):
     loss = cl.SoftmaxLoss()
-    value = loss.forward(np.array([scores] * 3, dtype), np.array([0, 1, 0]))
+    value = loss.forward(np.array([scores] * 100, dtype), np.array([0, 1] * 50))
     assert np.isfinite(value)
     assert value >= 0
     assert np.isfinite(loss.backward()).all()

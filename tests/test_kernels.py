@@ -144,6 +144,12 @@ def test_a_product_into_one_of_its_operands_is_right_or_refused(operand, k):
     assert_same_bits(operands[operand], expected)
 
 
+def test_a_product_onto_its_bias_is_refused():
+    out = uniform(3, 4)
+    with pytest.raises(ValueError, match="operands"):
+        kernels.matmul(uniform(3, 5), uniform(5, 4), out, bias=out[0])
+
+
 def test_a_sum_of_no_products_is_0_or_the_bias():
     empty, bias = np.empty((3, 0)), np.array([1.0, 2.0])
     assert_same_bits(kernels.matmul(empty, np.empty((0, 2))), np.zeros((3, 2)))
@@ -214,6 +220,28 @@ def test_a_sum_of_a_million_float32_is_as_good_as_its_elements():
     a = np.full(1_000_000, 0.1, np.float32)
     assert kernels.sum(a) == np.float32(widened(a).sum())
     assert (kernels.sum(a.reshape(-1, 2), 0) == np.float32(widened(a).sum() / 2)).all()
+
+
+@both_dtypes
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sum_is_finite_where_only_sums_of_some_elements_are_not(axis, dtype):
+    large = np.finfo(dtype).max / 2
+    a = np.tile(np.array([large] * 100 + [-large] * 100, np.float32 if dtype == np.float32 else dtype), (5, 1))
+    a[3] = 1
+    expected = [0, 0, 0, 200, 0]
+    if dtype == np.float64:  # there is no wider type to sum in
+        a, expected = a[3:4], expected[3:4]
+    assert_same_bits(kernels.sum(a if axis else a.T.copy(), axis), np.array(expected, dtype))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sum_with_a_number_that_is_not_finite_is_not_finite_and_leaves_its_neighbours(axis, bad):
+    a = uniform(100, 130)
+    expected = kernels.sum(a, axis)
+    a[7, 9] = bad
+    expected[7 if axis else 9] = bad
+    assert_same_bits(kernels.sum(a, axis), expected)
 
 
 def test_a_rows_sum_does_not_depend_on_the_rows_beside_it():

@@ -324,6 +324,18 @@ def test_huge_and_tiny_gradients_of_adam_give_numbers_where_pytorch_has_them(gra
             break
 
 
+def test_moments_of_a_unit_that_died_end_at_0():
+    p = parameter([1.0] * 3, dtype=np.float32)
+    rule = cl.Adam([p], betas=(0.5, 0.5))
+    for gradient in [1e-18, *[0.0] * 300]:
+        p.zero_grad()
+        p.add_grad(np.full(3, gradient, np.float32))
+        rule.step()
+    state = rule.state_dict()
+    assert not state["first_moment.float32"].any()
+    assert not state["second_moment.float32"].any()
+
+
 def test_decay_moves_weights_by_the_gradient_in_adam_and_by_themselves_in_adamw():
     for rule, expected in ((cl.Adam, [0.9, -3.9]), (cl.AdamW, [0.95, -3.8])):  # lr · sign(w), and lr λ w
         p = parameter([1.0, -4.0], [0.0, 0.0])

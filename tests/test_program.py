@@ -534,6 +534,16 @@ def test_the_kernel_that_relu_is_fused_into_does_not_write_what_it_reads():
     assert cl.capture(step, x)(x).tobytes() == kernels.relu(kernels.matmul(x, w)).tobytes()
 
 
+@pytest.mark.parametrize("k", [30, 300])
+def test_the_kernel_that_a_mask_is_fused_into_does_not_write_its_mask(k):
+    rng = np.random.default_rng(0)
+    a, b, mask = (rng.standard_normal(shape).astype(np.float32) for shape in ((20, k), (k, 20), (20, 20)))
+    kept = mask.copy()
+    program = cl.capture(lambda a, b: kernels.relu_grad(kernels.matmul(a, b), kept, kept), a, b)
+    kept[...] = mask
+    assert program(a, b).tobytes() == kernels.relu_grad(kernels.matmul(a, b), mask).tobytes()
+
+
 def test_a_buffer_is_temporary_only_when_all_that_is_read_was_written():
     def halves(x):
         both = np.empty(4, np.float32)

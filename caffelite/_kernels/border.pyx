@@ -413,7 +413,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
         same_type("matmul", a, out)
         if cnp.PyArray_NDIM(out) != 2 or cnp.PyArray_DIM(out, 0) != shape[0] or cnp.PyArray_DIM(out, 1) != shape[1]:
             raise ValueError(f"matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]})")
-        if overlap(out, a) or overlap(out, b):
+        if overlap(out, a) or overlap(out, b) or (bias is not None and overlap(out, bias)):
             raise ValueError("matmul can't write its result into one of its operands")
         if accumulate and cnp.PyArray_DIM(a, 1) > loops.longest_accumulated:
             return add(out, matmul(a, b, bias=bias), out)

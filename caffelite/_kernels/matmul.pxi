@@ -27,7 +27,7 @@
 #   parts    the rows of y or its columns, whichever are more
 
 cdef enum:
-    PACKED_BYTES = 2 * 1024 * 1024        # b is packed if it is at least so large,
+    PACKED_BYTES = 2_097_152              # b is packed if it is at least so large, 2 MiB,
     PACKED_ROWS = 32                      # and serves at least so many rows
 
 

@@ -1,6 +1,7 @@
 # Reductions. Their order is fixed by the shape alone: not by strides, and not by threads, which split outputs only.
 # float32 is summed in float64, so a sum over a million elements is as good as its elements; but eight elements are
-# added in pairs first, in their own type, since each conversion costs as much as an addition.
+# added in pairs first, in their own type, since each conversion costs as much as an addition. A sum that turns out not
+# to be finite is made again without, in case only pairs were too large.
 
 cdef enum:
     LANES = 8                             # partial sums side by side, so that additions need not wait for each other
@@ -35,6 +36,9 @@ cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
             for k in range(n - n % 8, n):
                 for i in range(columns):
                     total[i] += x[k * inner + i]
+            for i in range(columns):
+                if total[i] - total[i] != 0:
+                    total[i] = sum_in_float64(x + i, n, inner)
         for i in range(columns):
             total[i] = <real> (call.scalar * total[i])
         if call.accumulate:
@@ -62,7 +66,16 @@ cdef double sum_contiguous(const real* x, Py_ssize_t n) noexcept nogil:
             lane[j] += in_pairs(x + 8 * LANES * i + j, LANES)
     for i in range(n - n % (8 * LANES), n):
         lane[i % LANES] += x[i]
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
+    lane[0] = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
+    return sum_in_float64(x, n, 1) if lane[0] - lane[0] != 0 else lane[0]
+
+
+cdef double sum_in_float64(const real* x, Py_ssize_t n, Py_ssize_t stride) noexcept nogil:
+    cdef double total = 0
+    cdef Py_ssize_t i
+    for i in range(n):
+        total += x[i * stride]
+    return total
 
 
 # Stops with NOT_FINITE if x, contiguous, holds an infinity or a NaN. Only reads.

@@ -20,8 +20,9 @@ enum { TILE_ROWS = 6, TILE_VECTORS = 2 };       /* of 16 */
 #endif
 enum { FEW_ROWS = 4 };
 
-/* Strides are in elements. The columns of y and of the mask are neighbours, b_column = b_k = 1 says that b's are, or else
- * that the elements of a column of b are (b_column is any other, b_k is 1), which a strip of few rows takes as well. */
+/* Strides are in elements. The columns of y are neighbours, and so are those of the mask, and of b if b_column is 1; its
+ * rows are b_k apart. If not, the elements of a column of b are, b_k = 1, and its columns lie b_column apart: only strips
+ * of at most FEW_ROWS rows take that. */
 typedef struct {
     ptrdiff_t rows, columns, k;                  /* columns: at most COLUMNS */
     const void *a, *b;
@@ -60,7 +61,7 @@ typedef struct {
         const Strip s = *strip;                                                                                        \
         const int lanes = (int)(s.columns - (VECTORS - 1) * LANES); /* of the last vector */                           \
         vector_##real sum[TILE_ROWS][TILE_VECTORS], row[TILE_VECTORS];                                                 \
-        const real *a = (const real *)s.a + i * s.a_row, *a4 = a + 4 * s.a_row, *b = s.b;                              \
+        const real *a = (const real *)s.a + i * s.a_row, *a4 = ROWS > 4 ? a + 4 * s.a_row : a, *b = s.b;               \
         const ptrdiff_t a_step[4] = {0, s.a_row, 2 * s.a_row, 3 * s.a_row};                                            \
         real *y = (real *)s.y + i * s.y_row, *at = y;                                                                  \
                                                                                                                        \
@@ -153,7 +154,7 @@ typedef struct {
 DEFINE_TILE(float)
 DEFINE_TILE(double)
 
-/* What of b is packed at a time, for each thread that computes: it fits the second-level cache. */
+/* What of b is packed at a time, for each thread that computes: about half of a second-level cache in float32. */
 enum { BLOCK_K = 256, BLOCK_ROWS = 96, BLOCK_COLUMNS = 480 };
 static _Thread_local char packed_b[BLOCK_K * BLOCK_COLUMNS * sizeof(double)] __attribute__((aligned(64)));
 

@@ -68,21 +68,22 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
     cdef double correction = sqrt(1 - pow(hyper[2], t))
     cdef real lr = <real> (hyper[0] * correction / (1 - pow(hyper[1], t))), eps = <real> (hyper[3] * correction)
     cdef real beta1 = <real> hyper[1], beta2 = <real> hyper[2], rest1 = <real> (1 - hyper[1])
-    cdef real rest2 = <real> (1 - hyper[2]), decay = 0, kept = 1, tiny = FLT_MIN if real is float else DBL_MIN
+    cdef real rest2 = <real> (1 - hyper[2]), decay = 0, shrink = 0, tiny = FLT_MIN if real is float else DBL_MIN
+    cdef real least = tiny if eps > 0 else 0       # beside ε, the root of a subnormal v is nothing
     cdef Py_ssize_t i
     cdef real d, mean, square
 
     if call.size[2]:
-        kept = <real> (1 - hyper[0] * hyper[4])
+        shrink = <real> (hyper[0] * hyper[4])
     else:
         decay = <real> hyper[4]
     for i in range(begin, end):
         d = g[i] + decay * w[i]
         mean = beta1 * m[i] + rest1 * d
         square = beta2 * v[i] + rest2 * d * d
-        w[i] = kept * w[i] - lr * mean / (root(square) + eps)
-        m[i] = 0 if abs(mean) < tiny else mean     # else it ends as a subnormal number that β₁ leaves: slow for ever
-        v[i] = square
+        w[i] -= shrink * w[i] + lr * mean / (root(square) + eps)
+        m[i] = 0 if abs(mean) < tiny else mean     # else they end as subnormal numbers, and slow, which β leaves alone
+        v[i] = 0 if square < least else square
 
 
 cdef inline real root(real x) noexcept nogil:
