@@ -43,6 +43,11 @@ class Process:
         self.pipe.send(question)
         return self._answer()
 
+    def close(self):
+        """End the process, and wait until it has: while it ends, it takes time that others want."""
+        self.pipe.close()
+        self.process.join()
+
     def _answer(self):
         failure, answer = self.pipe.recv()
         if failure:

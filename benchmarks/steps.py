@@ -352,7 +352,9 @@ def prepare(net, quick):
     compared = timed = task.epochs_at_once
     if not quick:
         compared *= -(-100 // (timed * task.steps_an_epoch))
-        timed = harness.epochs_to_time(harness.Process(caffelite, task), False, first=timed)
+        probe = harness.Process(caffelite, task)
+        timed = harness.epochs_to_time(probe, False, first=timed)
+        probe.close()
     task.draw_orders(max(compared, timed))
     return task, compared, timed
 
@@ -375,6 +377,8 @@ def compare(task, compared, timed, rounds):
         speeds.append(machine())
         for name, train in processes.items():
             seconds[name].append(train(timed, False)[0])
+    for process in (machine, *processes.values()):
+        process.close()
     return curves, seconds, speeds, missing
 
 

@@ -28,9 +28,17 @@ cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     return CONTINUE
 
 
-# Comparisons are written so that NaN stays NaN.
 cdef void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
               const real* a, Py_ssize_t sa, const real* b, Py_ssize_t sb) noexcept nogil:
+    if sy == 1 and sa == 1 and sb == 1:   # what is usual, in loops of its own
+        strided_row(op, n, y, 1, a, 1, b, 1)
+    else:
+        strided_row(op, n, y, sy, a, sa, b, sb)
+
+
+# Comparisons are written so that NaN stays NaN.
+cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
+                             const real* a, Py_ssize_t sa, const real* b, Py_ssize_t sb) noexcept nogil:
     cdef Py_ssize_t j
     if op == COPY:                        # also repeats a along axes of stride 0
         for j in range(n):

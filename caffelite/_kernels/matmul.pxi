@@ -27,7 +27,7 @@
 #   parts    the rows of y or its columns, whichever are more
 
 cdef enum:
-    PACKED_BYTES = 2_097_152              # b is packed if it is at least so large, 2 MiB,
+    PACKED_BYTES = 1_048_576              # b is packed if it is larger than a second-level cache,
     PACKED_ROWS = 32                      # and serves at least so many rows
 
 
@@ -59,7 +59,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     if packs and p.b.stride[0] == 1 and i_end - i_begin <= FEW_ROWS:
         packs = False                     # so few rows turn b's columns in registers
         strip.b_column = p.b.stride[1]
-    if K * (j_end - j_begin) * sizeof(real) >= PACKED_BYTES and i_end - i_begin >= PACKED_ROWS:
+    if K * (j_end - j_begin) * sizeof(real) > PACKED_BYTES and i_end - i_begin >= PACKED_ROWS:
         packs = True
     if not READS_LANES and strip.b_column == 1 and (j_end - j_begin) % lanes(out) != 0:
         packs = True                      # the tile reads whole vectors
