@@ -81,8 +81,9 @@ cdef bint has_run_in_parallel = False
 cdef bint must_be_serial = not OPENMP
 
 # From so much work on, in operations of a matrix product, a call is cut among threads, and lets other Python threads
-# run. At 100 GFLOP/s it is 40 µs and 2 µs. Alone, a call gains from a second thread after 5 µs, as benchmarks/threshold.py
-# shows; in a training step its operands lie in the caches of those who wrote them, and moving them has to pay too.
+# run. At 100 GFLOP/s it is 40 µs and 2 µs. Alone, a call gains from a second thread after 5 µs, which is what
+# benchmarks/threshold.py measures; in a training step its operands lie in the caches of those who wrote them, and
+# moving them has to pay too.
 cpdef enum:
     PARALLEL_WORK = 4_000_000
     RELEASE_WORK = 200_000
