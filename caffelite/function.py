@@ -30,6 +30,7 @@ class Function(ABC):
     """
 
     recordable = False
+    _inputs_with_gradient: tuple[bool, ...] | None = None
     unwatched: frozenset[str] = frozenset()  # attributes that have no influence on what a recorded step computes
 
     #: The shape of the input this Function needs, batch axis first, None = any; None where it takes every shape.
@@ -49,6 +50,13 @@ class Function(ABC):
     @abstractmethod
     def backward(self, dy: np.ndarray) -> Any:
         """The gradient of every differentiable input, given that of the output: an array, or a tuple of arrays."""
+
+    def wants_gradient(self, i: int) -> bool:
+        """Whether anybody wants the gradient of input i; None may stand in its place in what `backward` returns if not.
+
+        Where the Function was called on Tensors, those want it that need a gradient; on arrays, all do.
+        """
+        return self._inputs_with_gradient is None or self._inputs_with_gradient[i]
 
     def parameters(self) -> list[Tensor]:
         """What is learned."""
@@ -77,6 +85,7 @@ class Function(ABC):
             parameters = applied.parameters()
             needed = [x for x in (*tensors, *parameters) if x is not None]
             if any(x.requires_grad for x in needed):
+                applied._inputs_with_gradient = tuple([x is not None and x.requires_grad for x in tensors])
                 result.function, result.inputs = applied, tensors
                 result._versions = tuple([(x, x._version[0]) for x in needed])
                 result._version_made = result._version[0]

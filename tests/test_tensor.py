@@ -17,6 +17,7 @@ from reference import LAYOUTS, assert_close, assert_same_bits, odd_array, plain_
 
 import caffelite as cl
 from caffelite import functions
+from caffelite.recording import Recording
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -719,6 +720,37 @@ def test_a_chain_of_20_000_operations_may_be_dropped_and_shown():
         y = -y
     assert "Negative" in repr(y)
     del y
+
+
+@pytest.mark.parametrize("with_gradient", [0, 1])
+@pytest.mark.parametrize(
+    "operation", [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.matmul]
+)
+def test_nothing_is_computed_for_an_operand_without_gradient(operation, with_gradient):
+    rng = np.random.default_rng(0)
+
+    def backward(*need):
+        operands = [cl.Tensor(rng.uniform(1, 2, (3, 3)), requires_grad=needed) for needed in need]
+        y = operation(*operands)
+        with Recording() as recording:
+            y.backward(np.ones((3, 3)))
+        return operands, [entry.name for entry in recording.entries]
+
+    operands, kernels_of_one = backward(with_gradient == 0, with_gradient == 1)
+    _, kernels_of_both = backward(True, True)
+    assert operands[with_gradient].grad is not None
+    assert operands[1 - with_gradient].grad is None
+    assert len(kernels_of_one) < len(kernels_of_both)
+
+
+def test_the_first_layer_computes_no_gradient_of_the_data():
+    linear, x = cl.Linear(3, 2), np.ones((4, 3), np.float32)
+    y = linear(x)
+    with Recording() as recording:
+        y.backward(np.ones((4, 2), np.float32))
+    assert [entry.name for entry in recording.entries].count("matmul") == 1
+    linear.forward(x)
+    assert linear.backward(np.ones((4, 2), np.float32)).shape == (4, 3)  # on arrays, everybody wants everything
 
 
 # ---- memory ----

@@ -15,6 +15,9 @@ from caffelite.function import Function
 from caffelite.tensor import Tensor, as_real
 
 
+Gradients = tuple[np.ndarray | None, np.ndarray | None]
+
+
 def reduced(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """The gradient of an operand of the given shape, summed over the axes along which broadcasting repeated it."""
     if gradient.shape == shape:
@@ -31,8 +34,10 @@ class Add(Function, recordable=True):
         self.a_shape, self.b_shape = np.shape(a), np.shape(b)
         return kernels.add(a, b)
 
-    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return reduced(dy, self.a_shape), reduced(dy, self.b_shape)
+    def backward(self, dy: np.ndarray) -> Gradients:
+        da = reduced(dy, self.a_shape) if self.wants_gradient(0) else None
+        db = reduced(dy, self.b_shape) if self.wants_gradient(1) else None
+        return da, db
 
 
 class Subtract(Function, recordable=True):
@@ -42,8 +47,10 @@ class Subtract(Function, recordable=True):
         self.a_shape, self.b_shape = np.shape(a), np.shape(b)
         return kernels.subtract(a, b)
 
-    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return reduced(dy, self.a_shape), reduced(kernels.negative(dy), self.b_shape)
+    def backward(self, dy: np.ndarray) -> Gradients:
+        da = reduced(dy, self.a_shape) if self.wants_gradient(0) else None
+        db = reduced(kernels.negative(dy), self.b_shape) if self.wants_gradient(1) else None
+        return da, db
 
 
 class Multiply(Function, recordable=True):
@@ -53,11 +60,10 @@ class Multiply(Function, recordable=True):
         self.a, self.b = a, b
         return kernels.multiply(a, b)
 
-    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return (
-            reduced(kernels.multiply(dy, self.b), np.shape(self.a)),
-            reduced(kernels.multiply(dy, self.a), np.shape(self.b)),
-        )
+    def backward(self, dy: np.ndarray) -> Gradients:
+        da = reduced(kernels.multiply(dy, self.b), np.shape(self.a)) if self.wants_gradient(0) else None
+        db = reduced(kernels.multiply(dy, self.a), np.shape(self.b)) if self.wants_gradient(1) else None
+        return da, db
 
 
 class Divide(Function, recordable=True):
@@ -68,10 +74,12 @@ class Divide(Function, recordable=True):
         self.y = kernels.divide(a, b)
         return self.y
 
-    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def backward(self, dy: np.ndarray) -> Gradients:
         da = kernels.divide(dy, self.b)
-        db = kernels.negative(kernels.multiply(da, self.y))
-        return reduced(da, self.a_shape), reduced(db, np.shape(self.b))
+        db = None
+        if self.wants_gradient(1):
+            db = reduced(kernels.negative(kernels.multiply(da, self.y)), np.shape(self.b))
+        return reduced(da, self.a_shape) if self.wants_gradient(0) else None, db
 
 
 class Power(Function, recordable=True):
@@ -82,10 +90,13 @@ class Power(Function, recordable=True):
         self.y = kernels.power(a, b)
         return self.y
 
-    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        da = kernels.multiply(dy, kernels.power_grad_base(self.a, self.b))
-        db = kernels.multiply(dy, kernels.power_grad_exponent(self.a, self.y))
-        return reduced(da, np.shape(self.a)), reduced(db, np.shape(self.b))
+    def backward(self, dy: np.ndarray) -> Gradients:
+        da = db = None
+        if self.wants_gradient(0):
+            da = reduced(kernels.multiply(dy, kernels.power_grad_base(self.a, self.b)), np.shape(self.a))
+        if self.wants_gradient(1):
+            db = reduced(kernels.multiply(dy, kernels.power_grad_exponent(self.a, self.y)), np.shape(self.b))
+        return da, db
 
 
 class Negative(Function, recordable=True):

@@ -68,12 +68,12 @@ class Linear(Function, recordable=True):
         self.x = x
         return kernels.matmul(x, self.weight.data, bias=None if self.bias is None else self.bias.data)
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
         if self.weight.requires_grad:
             self.weight.add_grad_of(kernels.matmul, self.x.T, dy)
         if self.bias is not None and self.bias.requires_grad:
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
-        return kernels.matmul(dy, self.weight.data.T)
+        return kernels.matmul(dy, self.weight.data.T) if self.wants_gradient(0) else None
 
     def _label(self) -> str:
         return f"Linear({self.in_features} → {self.out_features})"
@@ -98,11 +98,11 @@ class MatMul(Function, recordable=True):
         self.a_shape, self.b_shape = a.shape, b.shape
         return kernels.matmul(self.a, self.b).reshape(a.shape[:-1] + b.shape[1:])
 
-    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def backward(self, dy: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
         dy = dy.reshape(self.a.shape[0], self.b.shape[1])
-        da = kernels.matmul(dy, self.b.T)
-        db = kernels.matmul(self.a.T, dy)
-        return da.reshape(self.a_shape), db.reshape(self.b_shape)
+        da = kernels.matmul(dy, self.b.T).reshape(self.a_shape) if self.wants_gradient(0) else None
+        db = kernels.matmul(self.a.T, dy).reshape(self.b_shape) if self.wants_gradient(1) else None
+        return da, db
 
 
 def matmul(a: Tensor, b: Any) -> Tensor:
