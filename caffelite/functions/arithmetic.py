@@ -14,7 +14,6 @@ from caffelite import _kernels as kernels
 from caffelite.function import Function
 from caffelite.tensor import Tensor, as_real
 
-
 Gradients = tuple[np.ndarray | None, np.ndarray | None]
 
 
