@@ -22,6 +22,8 @@ def matmul_of_matrices(a, b):
 def matmul(a, b):
     """A vector counts as a row on the left and as a column on the right."""
     rows, columns = np.atleast_2d(a), b[:, np.newaxis] if b.ndim == 1 else b
+    if rows.ndim > 2 or columns.ndim > 2:
+        return matmul_of_stacks(a, b, rows, columns)
 
     def backward(dy):
         dy = dy.reshape(rows.shape[0], columns.shape[1])
@@ -29,6 +31,30 @@ def matmul(a, b):
         return da.reshape(a.shape), db.reshape(b.shape)
 
     return matmul_of_matrices(rows, columns).reshape(a.shape[:-1] + b.shape[1:]), backward
+
+
+def matmul_of_stacks(a, b, rows, columns):
+    stack = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
+    places = list(np.ndindex(stack))
+
+    def backward(dy):
+        dy = dy.reshape(*stack, rows.shape[-2], columns.shape[-1])
+        da, db = np.zeros(rows.shape), np.zeros(columns.shape)
+        for i in places:
+            # Where a stack is repeated, the gradients of its repetitions add up.
+            m, n = (
+                tuple(0 if s == 1 else j for s, j in zip(x.shape[:-2], i[len(i) - x.ndim + 2 :], strict=True))
+                for x in (rows, columns)
+            )
+            da[m] += matmul_of_matrices(dy[i], columns[n].T)
+            db[n] += matmul_of_matrices(rows[m].T, dy[i])
+        return da.reshape(a.shape), db.reshape(b.shape)
+
+    y = np.zeros((*stack, rows.shape[-2], columns.shape[-1]))
+    wide_rows, wide_columns = (np.broadcast_to(x, stack + x.shape[-2:]) for x in (rows, columns))
+    for i in places:
+        y[i] = matmul_of_matrices(wide_rows[i], wide_columns[i])
+    return y.reshape(stack + a.shape[-2:-1] + (b.shape[-1:] if b.ndim > 1 else ())), backward
 
 
 def linear(x, weight, bias=None):

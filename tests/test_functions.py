@@ -147,7 +147,9 @@ def matrix_product(a_shape, b_shape):
 @st.composite
 def random_matrix_product(draw):
     m, k, n = draw(st.tuples(*[st.integers(1, 20)] * 3))
-    return draw(st.sampled_from([(m, k), (k,)])), draw(st.sampled_from([(k, n), (k,)]))
+    stacks = draw(hnp.mutually_broadcastable_shapes(num_shapes=2, min_dims=0, max_dims=2, max_side=3)).input_shapes
+    a, b = ((*stack, *shape) for stack, shape in zip(stacks, [(m, k), (k, n)], strict=True))
+    return draw(st.sampled_from([a, (k,)])), draw(st.sampled_from([b, (k,)]))
 
 
 side = st.integers(1, 20)
@@ -177,8 +179,15 @@ FAMILIES = {
     ),
     functions.MatMul: Family(
         matrix_product,
-        [((2, 3), (3, 4)), ((1, 3), (3, 1)), ((3, 1), (1, 2)), ((3,), (3,)), ((3,), (3, 2)), ((2, 3), (3,))],
-        [((0, 3), (3, 2)), ((2, 0), (0, 3)), ((2, 3), (3, 0)), ((0,), (0,)), ((0, 3), (3,))],
+        [
+            *[((2, 3), (3, 4)), ((1, 3), (3, 1)), ((3, 1), (1, 2)), ((3,), (3,)), ((3,), (3, 2)), ((2, 3), (3,))],
+            *[((5, 2, 3), (3, 4)), ((2, 3), (5, 3, 4)), ((5, 2, 3), (5, 3, 4)), ((5, 1, 2, 3), (4, 3, 2))],
+            *[((3,), (5, 3, 4)), ((5, 2, 3), (3,)), ((1, 2, 3), (5, 3, 1))],
+        ],
+        [
+            *[((0, 3), (3, 2)), ((2, 0), (0, 3)), ((2, 3), (3, 0)), ((0,), (0,)), ((0, 3), (3,))],
+            *[((0, 2, 3), (3, 4)), ((0, 2, 3), (1, 3, 4)), ((5, 2, 0), (0, 3))],
+        ],
         random_matrix_product(),
     ),
     functions.SoftmaxLoss: Family(

@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
-from caffelite.functions.arithmetic import operand
+from caffelite.functions.arithmetic import Gradients, operand, reduced
 from caffelite.initializers import Initializer, uniform
 from caffelite.tensor import Tensor
 
@@ -88,21 +88,47 @@ def _text(shape: Shape) -> str:
 
 
 class MatMul(Function, recordable=True):
-    """The matrix product, y = a b, a (M, K), b (K, N):  da = dy bᵀ,  db = aᵀ dy. A vector is one row, or one column."""
+    """The matrix product, y = a b, a (…, M, K), b (…, K, N), y (…, M, N):  da = dy bᵀ,  db = aᵀ dy.
+
+    A vector is one row on the left, one column on the right. Axes before the last two are stacks of matrices, which
+    broadcast. ValueError for shapes that don't fit.
+    """
 
     def forward(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        if not (1 <= np.ndim(a) <= 2 and 1 <= np.ndim(b) <= 2) or a.shape[-1] != b.shape[0]:
-            raise ValueError(f"matmul got shapes {np.shape(a)} and {np.shape(b)}; expected (M, K) and (K, N)")
+        self.a_shape, self.b_shape = np.shape(a), np.shape(b)
+        if np.ndim(a) == 0 or np.ndim(b) == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
+            raise ValueError(
+                f"matmul got shapes {self.a_shape} and {self.b_shape}; expected (…, M, K) and (…, K, N), or vectors (K,)"
+            )
         self.a = a.reshape(1, -1) if a.ndim == 1 else a
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
-        self.a_shape, self.b_shape = a.shape, b.shape
-        return kernels.matmul(self.a, self.b).reshape(a.shape[:-1] + b.shape[1:])
+        y = stacked_product(self.a, self.b)
+        self.y_shape = y.shape
+        return y.reshape(y.shape[:-2] + a.shape[-2:-1] + (b.shape[-1:] if b.ndim > 1 else ()))
 
-    def backward(self, dy: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-        dy = dy.reshape(self.a.shape[0], self.b.shape[1])
-        da = kernels.matmul(dy, self.b.T).reshape(self.a_shape) if self.wants_gradient(0) else None
-        db = kernels.matmul(self.a.T, dy).reshape(self.b_shape) if self.wants_gradient(1) else None
+    def backward(self, dy: np.ndarray) -> Gradients:
+        da = db = None
+        dy = dy.reshape(self.y_shape)
+        if self.wants_gradient(0):
+            da = reduced(stacked_product(dy, self.b.swapaxes(-1, -2)), self.a.shape).reshape(self.a_shape)
+        if self.wants_gradient(1):
+            db = reduced(stacked_product(self.a.swapaxes(-1, -2), dy), self.b.shape).reshape(self.b_shape)
         return da, db
+
+
+def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """a b for matrices, or for stacks of them, which broadcast: one product for each."""
+    if a.ndim == b.ndim == 2:
+        return kernels.matmul(a, b)
+    try:
+        stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise ValueError(f"matmul got shapes {a.shape} and {b.shape}, whose stacks don't broadcast") from None
+    as_, bs = (np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, b))
+    y = np.empty((*stack, a.shape[-2], b.shape[-1]), a.dtype.newbyteorder("="))
+    for i in np.ndindex(stack):
+        kernels.matmul(as_[i], bs[i], y[i])
+    return y
 
 
 def matmul(a: Tensor, b: Any) -> Tensor:
