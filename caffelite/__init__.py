@@ -35,6 +35,7 @@ from caffelite.functions import (
     transpose,
 )
 from caffelite.gradcheck import check_gradients
+from caffelite.graph import graph
 from caffelite.model import History, Model
 from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
 from caffelite.program import Program, capture
@@ -63,6 +64,7 @@ __all__ = [
     "datasets",
     "exp",
     "get_num_threads",
+    "graph",
     "inference",
     "is_training",
     "log",
