@@ -36,13 +36,14 @@ from caffelite.functions import (
 )
 from caffelite.gradcheck import check_gradients
 from caffelite.graph import graph
-from caffelite.model import History, Model
+from caffelite.model import MLP, History, Model
 from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
 from caffelite.program import Program, capture
 from caffelite.tensor import Tensor, inference, is_training, no_grad
 from caffelite.threads import get_num_threads, set_num_threads, show_config
 
 __all__ = [
+    "MLP",
     "SGD",
     "Adam",
     "AdamW",

@@ -230,7 +230,7 @@ def _place(rows: list[list[Bend]]) -> None:
             edge += item.width + BESIDE
             first = [lower for lower in item.below if lower.above[0] is item]
             near = [lower.x for lower in first or item.below]
-            weight, count = 1e6 if first else 1.0, 1
+            weight, count = 1e6 if first and isinstance(item, Box) else 1.0, 1
             mean = (sum(near) / len(near) if near else 0.0) - offsets[-1]
             while blocks and blocks[-1][1] > mean:
                 other, its_mean, its_count = blocks.pop()
