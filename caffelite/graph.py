@@ -10,7 +10,7 @@ from bisect import bisect_right, insort
 from collections.abc import Sequence
 from itertools import pairwise
 
-from caffelite.function import Function, Shape
+from caffelite.function import Function
 from caffelite.model import Model
 from caffelite.tensor import Tensor
 
@@ -105,21 +105,22 @@ def _boxes(result: Tensor) -> list[Box]:
             of[tensor] = add(Box(kind, tensor.name or "Tensor", f"{tensor.shape}{notes}"))
         return of[tensor]
 
+    def function_box(function: Function, note: str, inputs: list[Box]) -> Box:
+        parameters = [leaf(p) for p in function.parameters()]
+        return add(Box("function", repr(function), note, inputs=[*inputs, *parameters]))
+
     for tensor in _inputs_first(result):
         if tensor.function is None:
             leaf(tensor)
             continue
         inputs = [add(Box("constant", "constant")) if x is None else of[x] for x in tensor.inputs]
-        shapes: list[Shape | None] = [None if x is None else x.shape for x in tensor.inputs]
+        shapes = [None if x is None else x.shape for x in tensor.inputs]
         functions = _in_sequence(tensor.function)
-        for function in functions:
-            shape = _output_shape(function, shapes) if function is not functions[-1] else tensor.shape
-            name = f"{tensor.name} " if tensor.name and function is functions[-1] else ""
-            parameters = [leaf(p) for p in function.parameters()]
-            text = "" if shape is None else str(shape).replace("None", "n")
-            box = add(Box("function", repr(function), name + text, inputs=[*inputs, *parameters]))
-            inputs, shapes = [box], [shape]
-        of[tensor] = box
+        for function in functions[:-1]:
+            shapes = [Model._shape_after([function], *shapes)]
+            inputs = [function_box(function, str(shapes[0] or "").replace("None", "n"), inputs)]
+        name = f"{tensor.name} " if tensor.name else ""
+        of[tensor] = function_box(functions[-1], f"{name}{tensor.shape}", inputs)
     return boxes
 
 
@@ -142,13 +143,9 @@ def _inputs_first(result: Tensor) -> list[Tensor]:
 
 def _in_sequence(function: Function) -> list[Function]:
     """The Functions that a Model applied, those of Models in it included; any other Function alone."""
-    inner = function._applied if isinstance(function, Model) else []
-    return [f for applied in inner for f in _in_sequence(applied)] or [function]
-
-
-def _output_shape(function: Function, shapes: list[Shape | None]) -> Shape | None:
-    known = [shape for shape in (shapes if shapes[0] is not None else [function.input_shape]) if shape is not None]
-    return function.output_shape(*known) if known else None
+    if not isinstance(function, Model) or type(function).forward is not Model.forward:
+        return [function]
+    return [f for applied in function._applied for f in _in_sequence(applied)] or [function]
 
 
 # ---- where it is drawn ----------------------------------------------------------------------------------------------

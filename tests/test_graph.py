@@ -252,6 +252,15 @@ def test_shapes_in_a_model_that_was_applied_to_an_array_have_an_unknown_number_o
     assert [box.detail for box in drawn if box.label.endswith(")")] == ["", "(30, 3)"]
 
 
+def test_a_model_with_a_forward_of_its_own_is_a_box_of_its_own():
+    class Twice(cl.Model):
+        def forward(self, x):
+            return 2 * x
+
+    drawn, _ = drawing(Twice([cl.Linear(2, 2)])(X))
+    assert [box.label for box in drawn] == ["constant", "weight", "bias", "Model([Linear(2, 2)])"]
+
+
 def test_a_model_without_functions_is_a_box_of_its_own():
     assert connections(cl.Model()(tensor(2, name="w"))) == [("w", "Model([])")]
 
