@@ -35,13 +35,15 @@ from caffelite.functions import (
     transpose,
 )
 from caffelite.gradcheck import check_gradients
-from caffelite.model import History, Model
+from caffelite.graph import graph
+from caffelite.model import MLP, History, Model
 from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
 from caffelite.program import Program, capture
 from caffelite.tensor import Tensor, inference, is_training, no_grad
 from caffelite.threads import get_num_threads, set_num_threads, show_config
 
 __all__ = [
+    "MLP",
     "SGD",
     "Adam",
     "AdamW",
@@ -63,6 +65,7 @@ __all__ = [
     "datasets",
     "exp",
     "get_num_threads",
+    "graph",
     "inference",
     "is_training",
     "log",

@@ -1,19 +1,23 @@
 """Every file in examples/ runs as it is, a new one too; what the present ones print is checked."""
 
 import functools
+import gzip
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import caffelite as cl
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 @functools.cache
-def run(name):
-    command = [sys.executable, "-W", "error", str(EXAMPLES / name)]
+def run(name, *arguments):
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
 
 
@@ -56,3 +60,40 @@ def test_own_functions_have_right_gradients_and_learn_in_fit():
     assert max(errors) < 1e-7
     first, last = re.search(r"mean absolute error: (\S+) after 1 epoch, (\S+) after 200", output).groups()
     assert float(last) < 0.05 < float(first)
+
+
+def test_xor_is_learned_one_example_at_a_time():
+    lines = run("xor.py").stdout.splitlines()
+    table = [re.fullmatch(r"(\d) xor (\d) = (\d) \(.*\)", line).groups() for line in lines[-4:]]
+    assert table == [("0", "0", "0"), ("0", "1", "1"), ("1", "0", "1"), ("1", "1", "0")]
+
+
+def test_all_30_test_points_of_the_blobs_are_classified():
+    output = run("blobs.py").stdout
+    assert numbers_after("30 test points: accuracy", output) == [1]
+
+
+def test_two_hidden_layers_and_adam_classify_96_percent_of_the_digits():
+    output = run("digits_mlp.py").stdout
+    assert all(f"Linear({sizes})" in output for sizes in ("64, 128", "128, 64", "64, 10"))
+    (accuracy,) = numbers_after("test images: .* accuracy", output)
+    assert accuracy >= 0.96
+
+
+def test_digits_in_the_files_of_mnist_are_classified(tmp_path):
+    """The bundled digits, each pixel as 3 × 3 and a margin, written as MNIST's files, two of them compressed."""
+    for part, (images, labels) in zip(("train", "t10k"), cl.datasets.digits(), strict=True):
+        large = np.kron(images, np.ones((1, 3, 3))) * 255
+        pixels = np.pad(large, ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
+        assert pixels.shape[1:] == (28, 28)
+        for kind, values in (("images-idx3", pixels), ("labels-idx1", labels.astype(np.uint8))):
+            head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+            path = tmp_path / f"{part}-{kind}-ubyte"
+            if part == "train":
+                path.write_bytes(head + values.tobytes())
+            else:
+                path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(head + values.tobytes()))
+    output = run("digits_mlp.py", str(tmp_path)).stdout
+    assert "Linear(784, 128)" in output
+    (accuracy,) = numbers_after("test images: .* accuracy", output)
+    assert accuracy >= 0.9

@@ -21,7 +21,7 @@ LAYERS = [
     {"optimizers", "data", "program", "metrics", "interrupts", "progress"},
     {"training"},
     {"model"},
-    {"gradcheck", "threads", "datasets", "plots", "cli", "__main__", ""},
+    {"gradcheck", "graph", "threads", "datasets", "plots", "cli", "__main__", ""},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 
