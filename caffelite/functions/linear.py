@@ -98,7 +98,7 @@ class MatMul(Function, recordable=True):
         self.a_shape, self.b_shape = np.shape(a), np.shape(b)
         if np.ndim(a) == 0 or np.ndim(b) == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
             raise ValueError(
-                f"matmul got shapes {self.a_shape} and {self.b_shape}; expected (…, M, K) and (…, K, N), or vectors (K,)"
+                f"matmul got shapes {self.a_shape} and {self.b_shape}; expected (…, M, K) and (…, K, N), or (K,)"
             )
         self.a = a.reshape(1, -1) if a.ndim == 1 else a
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
