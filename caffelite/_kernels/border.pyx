@@ -508,9 +508,9 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
     """
     cdef Call call
     cdef int real = real_type("sum", a)
-    cdef tuple axes = checked_axes("sum", axis, cnp.PyArray_NDIM(a)), shape = reduced(shape_of(a), axes, keepdims)
+    cdef tuple given = shape_of(a), axes = checked_axes("sum", axis, len(given)), shape = reduced(given, axes, keepdims)
 
-    a = ordered(a, side_by_side(&call, shape_of(a), axes))
+    a = ordered(a, side_by_side(&call, given, axes))
     if out is None:
         if accumulate:
             raise ValueError("sum accumulates into `out`, which was not given")
@@ -549,13 +549,13 @@ def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
 cdef tuple extreme(str name, double sign, cnp.ndarray a, axis, bint keepdims):
     cdef Call call
     cdef int real = real_type(name, a)
-    cdef tuple axes = checked_axes(name, axis, cnp.PyArray_NDIM(a)), shape = reduced(shape_of(a), axes, keepdims)
+    cdef tuple given = shape_of(a), axes = checked_axes(name, axis, len(given)), shape = reduced(given, axes, keepdims)
     cdef cnp.ndarray out, first
 
-    a = ordered(a, side_by_side(&call, shape_of(a), axes))
+    a = ordered(a, side_by_side(&call, given, axes))
     call.parts = call.size[0] * call.size[2]
     if call.parts > 0 and call.size[1] == 0:
-        raise ValueError(f"{name} of no elements: shape {shape_of(a)}, axis {axis}")
+        raise ValueError(f"{name} of no elements: shape {given}, axis {axis}")
     out, first = output(shape, a.dtype), output(shape, np.dtype(np.int64))
     call.loop = loops.extreme[real]
     call.accumulate = False
@@ -563,7 +563,7 @@ cdef tuple extreme(str name, double sign, cnp.ndarray a, axis, bint keepdims):
     call.operand[1].data = <char*> cnp.PyArray_DATA(first)
     call.operand[2].data = <char*> cnp.PyArray_DATA(a)
     call.scalar = sign
-    call.work = 20.0 * cnp.PyArray_SIZE(a)
+    call.work = 50.0 * cnp.PyArray_SIZE(a)
     launch(name, &call, 0b11, 0, out, first, a)
     return out, first
 
@@ -670,7 +670,7 @@ def softmax(cnp.ndarray a not None, axis=-1):
 
 def softmax_grad(cnp.ndarray dy not None, cnp.ndarray y not None, axis=-1):
     """dx = y (dy − Σ dy y) along an axis, with y = softmax(x)."""
-    return along_rows("softmax_grad", loops.softmax_grad, 30, axis, dy, y)
+    return along_rows("softmax_grad", loops.softmax_grad, 50, axis, dy, y)
 
 
 def log_softmax(cnp.ndarray a not None, axis=-1):

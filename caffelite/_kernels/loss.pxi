@@ -2,7 +2,7 @@
 #   n rows, C classes; labels are int64. `check_labels` has seen them; one out of range stops the loop all the same.
 
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
-# with m[i] the largest score of the row; see softmax.pxi.
+# with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0.
 #   size     0 n, 1 C
 #   operand  0 p, 1 s, 2 labels, 3 rows (all contiguous)
 #   parts    n
@@ -10,21 +10,38 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef const real* scores = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
     cdef real* rows = <real*> call.operand[3].data
-    cdef Py_ssize_t C = call.size[1], n, i
+    cdef Py_ssize_t C = call.size[1], n, i, j
     cdef const real* s
-    cdef real m[ROWS_AT_A_TIME]
+    cdef real* q
+    cdef real largest, scale
     cdef double total[ROWS_AT_A_TIME]
+    cdef double of_label[ROWS_AT_A_TIME]
 
     while begin < end:
         n = min(end - begin, ROWS_AT_A_TIME)
-        for i in range(begin, begin + n):
-            if labels[i] < 0 or labels[i] >= C:
-                return BAD_LABEL
-        s = scores + begin * C
-        exponentials(p + begin * C, s, n, C, m, total)
-        scale_rows(p + begin * C, n, C, total)
         for i in range(n):
-            total[i] = log_of(total[i]) - (<double> s[i * C + labels[begin + i]] - m[i])
+            if labels[begin + i] < 0 or labels[begin + i] >= C:
+                return BAD_LABEL
+            s = scores + (begin + i) * C
+            q = p + (begin + i) * C
+            largest = s[0]
+            for j in range(1, C):
+                largest = s[j] if s[j] > largest else largest
+            for j in range(C):
+                q[j] = s[j] - largest
+            of_label[i] = <double> s[labels[begin + i]] - largest
+        q = p + begin * C
+        for j in range(n * C):
+            q[j] = exp_of(q[j])
+        for i in range(n):
+            total[i] = 0
+            for j in range(C):
+                total[i] += q[i * C + j]
+            scale = <real> (1 / total[i])
+            for j in range(C):
+                q[i * C + j] *= scale
+        for i in range(n):
+            total[i] = log_of(total[i]) - of_label[i]
             # A finite loss beyond the dtype's range (scores near its end) is held at the end of the range.
             total[i] = call.scalar if total[i] > call.scalar and total[i] <= DBL_MAX else total[i]
             rows[begin + i] = <real> total[i]

@@ -153,8 +153,11 @@ cdef int extreme_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t e
         i = part % inner
         x = dx + part // inner * n * inner + i
         columns = min(inner - i, end - part)
-        for k in range(n):
-            memset(x + k * inner, 0, columns * sizeof(real))
+        if inner == 1:
+            memset(x, 0, n * sizeof(real))
+        else:
+            for k in range(n):
+                memset(x + k * inner, 0, columns * sizeof(real))
         for i in range(columns):
             if first[part + i] < 0 or first[part + i] >= n:
                 return BAD_LABEL
