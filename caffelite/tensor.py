@@ -57,7 +57,7 @@ class Tensor:
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
 
-    # From functions/arithmetic.py, linear.py, reduction.py, shape.py and activation.py:
+    # From the files of functions/:
     __add__: Callable[..., Tensor]
     __radd__: Callable[..., Tensor]
     __sub__: Callable[..., Tensor]
@@ -74,13 +74,20 @@ class Tensor:
     matmul: Callable[..., Tensor]
     sum: Callable[..., Tensor]
     mean: Callable[..., Tensor]
+    max: Callable[..., Tensor]
+    min: Callable[..., Tensor]
     reshape: Callable[..., Tensor]
     transpose: Callable[..., Tensor]
     relu: Callable[..., Tensor]
     exp: Callable[..., Tensor]
     log: Callable[..., Tensor]
+    sqrt: Callable[..., Tensor]
+    abs: Callable[..., Tensor]
     tanh: Callable[..., Tensor]
     sigmoid: Callable[..., Tensor]
+    softmax: Callable[..., Tensor]
+    log_softmax: Callable[..., Tensor]
+    clip: Callable[..., Tensor]
 
     def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
         source = data._data if isinstance(data, Tensor) else data

@@ -90,6 +90,45 @@ def sigmoid(x):
     return y, lambda dy: (dy * y * (1 - y),)
 
 
+def sqrt(x):
+    y = np.sqrt(x)
+    return y, lambda dy: (dy / (2 * y),)
+
+
+def absolute(x):
+    return np.abs(x), lambda dy: (dy * np.sign(x),)
+
+
+def clip(x, low, high):
+    inside = (x >= (-np.inf if low is None else low)) & (x <= (np.inf if high is None else high))
+    return np.clip(x, low, high), lambda dy: (np.where(inside, dy, 0.0),)
+
+
+def where(a, b, condition):
+    def backward(dy):
+        return unbroadcast(np.where(condition, dy, 0.0), a), unbroadcast(np.where(condition, 0.0, dy), b)
+
+    return np.where(condition, a, b), backward
+
+
+def softmax_along(x, axis=-1):
+    """y = softmax(x); the Jacobian of a row is diag(y) − y yᵀ."""
+    rows = np.moveaxis(x, axis, -1)
+    y = softmax(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
+
+    def backward(dy):
+        dy = np.moveaxis(dy, axis, -1)
+        jacobian = y[..., np.newaxis] * np.eye(y.shape[-1]) - y[..., np.newaxis] * y[..., np.newaxis, :]
+        return (np.moveaxis((jacobian @ dy[..., np.newaxis])[..., 0], -1, axis),)
+
+    return np.moveaxis(y, -1, axis), backward
+
+
+def log_softmax_along(x, axis=-1):
+    y = softmax_along(x, axis)[0]
+    return np.log(y), lambda dy: (dy - y * dy.sum(axis=axis, keepdims=True),)
+
+
 def softmax(scores):
     p = np.empty(scores.shape)
     for i, row in enumerate(scores.astype(np.float64)):
@@ -121,6 +160,28 @@ def mean(x, axis=None, keepdims=False):
     y, backward = sum(x, axis, keepdims)
     count = x.size / max(y.size, 1)
     return y / count, lambda dy: (backward(dy)[0] / count,)
+
+
+def largest(x, axis=None, keepdims=False):
+    """The first of the largest elements, in C order of the reduced ones, has the gradient."""
+    axes = tuple(range(x.ndim)) if axis is None else np.atleast_1d(np.array(axis, int)) % x.ndim
+    axes = sorted(int(a) for a in axes)
+    rest = [d for d in range(x.ndim) if d not in axes]
+    together = x.transpose([*rest, *axes])
+    flat = together.reshape(int(np.prod([x.shape[d] for d in rest])), int(np.prod([x.shape[d] for d in axes])))
+
+    def backward(dy):
+        d = np.zeros(flat.shape)
+        for i, row in enumerate(flat):
+            d[i, row.argmax()] = dy.reshape(-1)[i]
+        return (d.reshape(together.shape).transpose(np.argsort([*rest, *axes])),)
+
+    return x.max(axis=axis, keepdims=keepdims), backward
+
+
+def smallest(x, axis=None, keepdims=False):
+    y, backward = largest(-x, axis, keepdims)
+    return -y, backward
 
 
 def kept(dy, x, axis):

@@ -35,6 +35,7 @@ class Case:
     high: float = 2.0
     signed: bool = True
     classes: int = 0  # a loss: its second input are labels below this
+    condition: tuple[int, ...] | None = None  # the shape of a last input of bool
 
     def function(self, dtype=np.float64):
         function = self.make()
@@ -45,7 +46,11 @@ class Case:
     def inputs(self, dtype=np.float64, seed=0):
         rng = np.random.default_rng(seed)
         arrays = [self.array(rng, shape, dtype) for shape in self.shapes]
-        return [*arrays, rng.integers(0, self.classes, self.shapes[0][0])] if self.classes else arrays
+        if self.classes:
+            arrays.append(rng.integers(0, self.classes, self.shapes[0][0]))
+        if self.condition is not None:
+            arrays.append(np.asarray(rng.random(self.condition) < 0.5))
+        return arrays
 
     def array(self, rng, shape, dtype):
         magnitude = np.asarray(rng.uniform(self.low, self.high, shape))
@@ -80,6 +85,30 @@ def elementwise(function, judge, inputs, **interval):
     empty = [((0,), (0,)), ((0,), (1,)), ((2, 0, 3), (3,)), ((0,), ()), ((1, 3), (0, 3))]
     shapes = hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=5, max_side=4)
     return Family(build, listed, empty, shapes.map(lambda drawn: drawn.input_shapes))
+
+
+def clipping(shape, low, high):
+    return Case(lambda: functions.Clip(low, high), (shape,), lambda x: reference.clip(x, low, high))
+
+
+def choosing(a_shape, b_shape, condition):
+    return Case(functions.Where, (a_shape, b_shape), reference.where, condition=condition)
+
+
+def along(function, judge):
+    """A family of a Function along one axis."""
+
+    def build(shape, axis):
+        return Case(lambda: function(axis), (shape,), lambda x: judge(x, axis), high=5.0)
+
+    @st.composite
+    def random(draw):
+        shape = draw(hnp.array_shapes(max_dims=4, max_side=20))
+        return shape, draw(st.integers(-len(shape), len(shape) - 1))
+
+    listed = [((5,), -1), ((1,), 0), ((4, 3), -1), ((4, 3), 0), ((3, 1), 1), ((2, 3, 4), 1), ((2, 1, 3), -3)]
+    empty = [((0, 3), -1), ((0, 3, 2), 1), ((2, 0, 3), -1)]
+    return Family(build, listed, empty, random())
 
 
 def reduction(function, judge, empty):
@@ -163,6 +192,32 @@ FAMILIES = {
     functions.ReLU: elementwise(functions.ReLU, reference.relu, 1),
     functions.Exp: elementwise(functions.Exp, reference.exp, 1),
     functions.Log: elementwise(functions.Log, reference.log, 1, signed=False),
+    functions.Sqrt: elementwise(functions.Sqrt, reference.sqrt, 1, signed=False),
+    functions.Abs: elementwise(functions.Abs, reference.absolute, 1),
+    functions.Clip: Family(
+        clipping,
+        [((4,), -0.5, 0.7), ((), 0.0, None), ((2, 3), None, 0.5), ((1, 3, 1), None, None), ((20,), 0.5, -0.5)],
+        [((0,), 0.0, 1.0), ((2, 0, 3), None, 1)],
+        st.tuples(
+            hnp.array_shapes(min_dims=0, max_dims=5, max_side=4),
+            st.none() | st.floats(-2, 0.05),
+            st.none() | st.floats(-0.05, 2),
+        ),
+    ),
+    functions.Where: Family(
+        choosing,
+        [
+            ((), (), ()),
+            ((2, 3), (2, 3), (2, 3)),
+            ((3,), (2, 1), ()),
+            ((), (4,), (3, 1)),
+            ((1, 3), (1,), (2, 1, 1)),
+        ],
+        [((0,), (0,), (0,)), ((0, 3), (3,), (1,)), ((), (), (2, 0))],
+        hnp.mutually_broadcastable_shapes(num_shapes=3, max_dims=5, max_side=4).map(lambda drawn: drawn.input_shapes),
+    ),
+    functions.Softmax: along(functions.Softmax, reference.softmax_along),
+    functions.LogSoftmax: along(functions.LogSoftmax, reference.log_softmax_along),
     functions.Tanh: elementwise(functions.Tanh, reference.tanh, 1),
     functions.Sigmoid: elementwise(functions.Sigmoid, reference.sigmoid, 1),
     functions.Sum: reduction(
@@ -170,6 +225,8 @@ FAMILIES = {
         reference.sum,
         [((0,), None, False), ((0, 3), 0, True), ((0, 3), 1, False), ((2, 0, 3), (0, 2), False)],
     ),
+    functions.Max: reduction(functions.Max, reference.largest, [((0, 3), 1, False), ((2, 0, 3), (0, 2), True)]),
+    functions.Min: reduction(functions.Min, reference.smallest, [((0, 3), 1, False), ((2, 0, 3), (0, 2), True)]),
     functions.Mean: reduction(functions.Mean, reference.mean, [((0, 3), 1, False), ((2, 0, 3), (0, 2), True)]),
     functions.Linear: Family(
         linear,
@@ -446,13 +503,209 @@ def test_relu_has_slope_0_at_0():
 
 
 @both_dtypes
-@pytest.mark.parametrize("name", ["Sum", "Mean"])
+@pytest.mark.parametrize("name", ["Sqrt", "Abs"])
+def test_roots_and_absolute_values_have_numpys_nan_and_infinity(name, dtype):
+    values = special_values(dtype)
+    with np.errstate(all="ignore"):
+        truth = getattr(np, name.lower())(widened(values))
+    assert_same_values(getattr(functions, name)().forward(values), truth)
+
+
+def test_the_absolute_value_has_slope_0_at_0_and_the_root_an_infinite_one():
+    absolute, root = functions.Abs(), functions.Sqrt()
+    absolute.forward(np.array([0.0, -0.0, 2.0, -2.0]))
+    assert absolute.backward(np.full(4, 3.0)).tolist() == [0, 0, 3, -3]
+    assert root.forward(np.array([0.0, 4.0])).tolist() == [0, 2]
+    assert root.backward(np.ones(2)).tolist() == [np.inf, 0.25]
+
+
+@both_dtypes
+@pytest.mark.parametrize("bounds", [(-1, 1), (None, 0.5), (-np.inf, 0), (0, None), (1, -1), (np.nan, 1), (0, np.nan)])
+def test_clipped_values_are_numpys_and_the_gradient_is_1_from_bound_to_bound(bounds, dtype):
+    values, clip = special_values(dtype), functions.Clip(*bounds)
+    assert_same_values(clip.forward(values), np.clip(values, *bounds))
+    low, high = (-np.inf if bounds[0] is None else bounds[0]), (np.inf if bounds[1] is None else bounds[1])
+    inside = values == high if low > high else (values >= low) & (values <= high)
+    assert_same_bits(clip.backward(np.full_like(values, 3)), np.where(inside, 3, 0).astype(dtype))
+
+
+@pytest.mark.parametrize("bound", [np.zeros(3), "1", [0], 1j])
+def test_bounds_are_numbers_or_none(bound):
+    with pytest.raises(TypeError, match="clip"):
+        functions.Clip(bound, 1)
+    with pytest.raises(TypeError, match="clip"):
+        cl.Tensor([1.0]).clip(0, bound)
+
+
+@both_dtypes
+def test_where_copies_bits_and_lets_nothing_through_from_what_was_not_chosen(dtype):
+    values = special_values(dtype)
+    a, b = np.repeat(values, len(values)), np.tile(values, len(values))
+    condition = np.arange(len(a)) % 3 > 0
+    where = functions.Where()
+    assert_same_bits(where.forward(a, b, condition), np.where(condition, a, b))
+    for gradient, chosen in zip(where.backward(a), (condition, ~condition), strict=True):
+        assert_same_bits(gradient, np.where(chosen, a, dtype(0)))
+
+
+@both_dtypes
+@pytest.mark.parametrize("dtype_of_condition", ["bool", "float32", "float64", "int8", "uint64"])
+def test_conditions_may_be_arrays_lists_and_tensors(dtype_of_condition, dtype):
+    condition = np.array([[1], [0]]).astype(dtype_of_condition)
+    a, b = cl.Tensor(np.arange(3, dtype=dtype), requires_grad=True), np.full((2, 1), 5, dtype)
+    expected = np.where(condition, a.data, b)
+    for like in (condition, condition.tolist(), cl.Tensor(condition)):
+        y = cl.where(like, a, b)
+        assert_same_bits(y.data, expected)
+        y.sum().backward()
+        assert (a.grad == 1).all()
+        a.zero_grad()
+    assert_same_bits(cl.where(condition, a, 5).data, expected)
+    assert_same_bits(cl.where(condition == 0, 5, a).data, expected)
+
+
+def test_where_without_tensors_makes_one():
+    assert_same_bits(cl.where(True, 1, 2).data, np.float32(1))
+    assert_same_bits(cl.where([True, False], 1, np.zeros(2)).data, np.array([1.0, 0.0]))
+    assert_same_bits(cl.where([True, False], np.zeros(2), 1).data, np.array([0.0, 1.0]))
+
+
+def test_where_refuses_what_does_not_fit():
+    one = cl.Tensor(np.ones(3, np.float32))
+    for a, b in [(one, np.ones(3)), (np.ones(3), one), (one, cl.Tensor(np.ones(3))), (one, "b"), (one, 1j)]:
+        with pytest.raises(TypeError, match="where"):
+            cl.where([True, False, True], a, b)
+    with pytest.raises(TypeError, match="where"):
+        cl.where(["a", "b", "c"], one, one)
+    with pytest.raises(ValueError, match="broadcast") as raised:
+        cl.where(np.ones((2, 2), bool), one, 0)
+    assert "(2, 2)" in str(raised.value)
+    assert "(3,)" in str(raised.value)
+
+
+def test_a_condition_that_an_optimizer_changed_is_no_wrong_gradient():
+    condition, a = cl.Tensor([1.0, 0.0], requires_grad=True), cl.Tensor([1.0, 2.0], requires_grad=True)
+    y = cl.where(condition, a, 0).sum()
+    condition.data = [0.0, 1.0]
+    with pytest.raises(RuntimeError, match="changed"):
+        y.backward()
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 70])
+@pytest.mark.parametrize("axis", [0, 1])
+@both_dtypes
+def test_ties_of_max_and_min_give_the_gradient_to_the_first(dtype, axis, n):
+    rng = np.random.default_rng(n)
+    x = rng.choice([0.0, -0.0, 1.0, np.inf, -np.inf, np.nan], (5 * n, n), p=[0.3, 0.3, 0.1, 0.1, 0.1, 0.1])
+    x = (x if axis else x.T).astype(dtype)
+    for name, index in (("Max", x.argmax(axis)), ("Min", x.argmin(axis))):
+        function = getattr(functions, name)(axis)
+        assert_same_bits(function.forward(x), np.take_along_axis(x, np.expand_dims(index, axis), axis).squeeze(axis))
+        expected = np.zeros_like(x)
+        np.put_along_axis(expected, np.expand_dims(index, axis), dtype(2), axis)
+        assert_same_bits(function.backward(np.full(5 * n, 2, dtype)), expected)
+
+
+def test_the_first_of_several_axes_is_in_the_order_of_their_elements():
+    x = np.zeros((2, 3, 2))
+    x[1, 2, 0] = x[1, 0, 1] = x[0, 1, 1] = 1
+    for axis, first in [(None, (0, 1, 1)), ((2, 0, 1), (0, 1, 1)), ((1, 0), (0, 1, 1)), ((2, 0), (0, 1, 1))]:
+        function = functions.Max(axis)
+        dx = function.backward(np.ones_like(function.forward(x)))
+        assert dx[first] == 1
+    assert dx[1, 0, 1] == dx[1, 2, 0] == 1
+    assert dx.sum() == 3
+
+
+@pytest.mark.parametrize("name", ["Max", "Min"])
+@pytest.mark.parametrize(("shape", "axis"), [((0,), None), ((0, 3), 0), ((3, 0), (0, 1)), ((2, 0), 1), ((0, 3), None)])
+def test_the_largest_of_no_elements_raises(name, shape, axis):
+    with pytest.raises(ValueError, match="zero-size"):
+        getattr(np, name.lower())(np.ones(shape), axis)
+    with pytest.raises(ValueError, match="no elements"):
+        getattr(functions, name)(axis).forward(np.ones(shape))
+
+
+@both_dtypes
+@pytest.mark.parametrize("row", [[1e38, -1e38, 0], [-3e38, -3e38, -3e38], [3e38, -3e38, 3e38], [1000, 0, -1000]])
+def test_softmax_of_numbers_at_the_end_of_float32_is_finite_and_sums_to_1(row, dtype):
+    x = np.array([row] * 100, dtype)
+    softmax, log_softmax = functions.Softmax(), functions.LogSoftmax(1)
+    assert_close(softmax.forward(x), reference.softmax(x), dtype)
+    np.testing.assert_allclose(softmax.y.sum(axis=1), 1, 1e-6)
+    assert not np.isnan(log_softmax.forward(x)).any()
+    for function in (softmax, log_softmax):
+        assert np.isfinite(function.backward(np.ones_like(x))).all()
+
+
+@both_dtypes
+def test_softmax_of_nan_and_infinity_is_what_numpys_stable_formula_gives(dtype):
+    inf, nan = np.inf, np.nan
+    rows = [[0, -inf, 0], [-inf, -inf, -inf], [inf, 0, 1], [inf, inf, 0], [nan, 0, 1], [0, nan, 1], [0, -inf, inf]]
+    x = np.array(rows, dtype)
+    with np.errstate(all="ignore"):
+        shifted = x - x.max(axis=1, keepdims=True)
+        total = np.exp(shifted).sum(axis=1, keepdims=True)
+        assert_same_values(functions.Softmax().forward(x), np.exp(shifted) / total)
+        assert_same_values(functions.Softmax(0).forward(x.T), (np.exp(shifted) / total).T)
+        assert_same_values(functions.LogSoftmax().forward(x), shifted - np.log(total))
+
+
+def test_softmax_of_no_numbers_is_empty():
+    for function in (functions.Softmax(), functions.LogSoftmax()):
+        assert function.forward(np.ones((3, 0))).shape == (3, 0)
+        assert function.backward(np.ones((3, 0))).shape == (3, 0)
+
+
+@pytest.mark.parametrize("function", [functions.Softmax, functions.LogSoftmax])
+def test_softmax_is_along_one_axis_that_exists(function):
+    for shape, axis in [((), -1), ((3,), 1), ((3, 2), -3)]:
+        with pytest.raises(ValueError, match=f"no axis {axis}"):
+            function(axis).forward(np.ones(shape))
+    for axis in (None, (0, 1), 1.0):
+        with pytest.raises(TypeError):
+            function(axis).forward(np.ones((2, 2)))
+
+
+@pytest.mark.parametrize("function", [functions.Softmax, functions.LogSoftmax])
+def test_a_rows_softmax_does_not_depend_on_the_rows_beside_it(function):
+    x = np.random.default_rng(0).normal(size=(100, 37)).astype(np.float32)
+    y = function().forward(x)
+    for i in range(100):
+        assert_same_bits(function().forward(x[i : i + 1])[0], y[i])
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda x, lib: lib.sqrt(lib.abs(x) + 0.5),
+        lambda x, lib: lib.softmax(x, 1) * x,
+        lambda x, lib: lib.log_softmax(x, 0) * x,
+        lambda x, lib: lib.clip(x, -0.5, 0.7) * x,
+        lambda x, lib: lib.clip(x, None, 0.7) * x,
+        lambda x, lib: x.max() + x.min(),
+    ],
+)
+def test_expressions_are_torchs(expression):
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(0).normal(size=(7, 5))
+    mine, theirs = cl.Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y, true_y = expression(mine, cl), expression(theirs, torch)
+    y.sum().backward()
+    true_y.sum().backward()
+    np.testing.assert_allclose(y.data, true_y.detach().numpy(), 0, 1e-9)
+    np.testing.assert_allclose(mine.grad, theirs.grad.numpy(), 0, 1e-9)
+
+
+@both_dtypes
+@pytest.mark.parametrize("name", ["Sum", "Mean", "Max", "Min"])
 def test_reductions_have_numpys_nan_and_infinity(name, dtype):
     rows = [[1, np.nan], [np.inf, 1], [-np.inf, 1], [np.inf, -np.inf], [np.inf, np.inf], [np.nan, np.inf], [0.0, -0.0]]
     x = np.array(rows, dtype)
+    judge = getattr(np, name.lower())
     with np.errstate(all="ignore"):
         for axis, operand in [(1, x), (0, x.T)]:
-            truth, _ = getattr(reference, name.lower())(widened(operand), axis)
+            truth = judge(widened(operand), axis)
             assert_same_values(getattr(functions, name)(axis).forward(operand), truth)
 
 
@@ -737,6 +990,10 @@ def test_a_rows_output_does_not_depend_on_the_rows_beside_it():
         (cl.SoftmaxLoss(), "SoftmaxLoss()"),
         (functions.Sum((0, 1), keepdims=True), "Sum((0, 1), keepdims=True)"),
         (functions.Mean(), "Mean(None)"),
+        (functions.Max(-1), "Max(-1)"),
+        (functions.Softmax(), "Softmax(-1)"),
+        (functions.LogSoftmax(0), "LogSoftmax(0)"),
+        (functions.Clip(0, None), "Clip(0, None)"),
         (functions.Reshape(2, 3), "Reshape(2, 3)"),
         (functions.Transpose(1, 0), "Transpose(1, 0)"),
     ],
@@ -791,7 +1048,7 @@ def test_matrices_that_dont_fit_raise_with_both_shapes(shapes):
     assert all(str(shape) in str(raised.value) for shape in shapes)
 
 
-@pytest.mark.parametrize("function", [functions.Sum, functions.Mean])
+@pytest.mark.parametrize("function", [functions.Sum, functions.Mean, functions.Max, functions.Min])
 @pytest.mark.parametrize("axis", [2, -3, (0, 2), (0, 0), (0, -2)])
 def test_axes_that_do_not_exist_or_come_twice_raise(function, axis):
     with pytest.raises(ValueError, match=r"ax[ei]s"):

@@ -611,6 +611,10 @@ FLOAT_KERNELS = {
     "subtract": lambda a: kernels.subtract(a, a),
     "multiply": lambda a: kernels.multiply(a, a),
     "divide": lambda a: kernels.divide(a, a),
+    "maximum": lambda a: kernels.maximum(a, a),
+    "minimum": lambda a: kernels.minimum(a, a),
+    "equal": lambda a: kernels.equal(a, a),
+    "where": lambda a: kernels.where(a, a, 1),
     "power": lambda a: kernels.power(a, a),
     "power_grad_base": lambda a: kernels.power_grad_base(a, a),
     "power_grad_exponent": lambda a: kernels.power_grad_exponent(a, a),
@@ -618,6 +622,10 @@ FLOAT_KERNELS = {
     "negative": lambda a: kernels.negative(a),
     "relu": lambda a: kernels.relu(a),
     "relu_grad": lambda a: kernels.relu_grad(a, a),
+    "abs": lambda a: kernels.abs(a),
+    "abs_grad": lambda a: kernels.abs_grad(a, a),
+    "sqrt": lambda a: kernels.sqrt(a),
+    "sqrt_grad": lambda a: kernels.sqrt_grad(a, a),
     "exp": lambda a: kernels.exp(a),
     "log": lambda a: kernels.log(a),
     "tanh": lambda a: kernels.tanh(a),
@@ -626,6 +634,13 @@ FLOAT_KERNELS = {
     "sigmoid_grad": lambda a: kernels.sigmoid_grad(a, a),
     "matmul": lambda a: kernels.matmul(a, a),
     "sum": lambda a: kernels.sum(a, 0),
+    "largest": lambda a: kernels.largest(a, 0)[0],
+    "smallest": lambda a: kernels.smallest(a, 1)[0],
+    "extreme_grad": lambda a: kernels.extreme_grad(a[0], np.array([0, 2, 1]), (3, 3), 0),
+    "softmax": lambda a: kernels.softmax(a, 0),
+    "softmax_grad": lambda a: kernels.softmax_grad(a, a),
+    "log_softmax": lambda a: kernels.log_softmax(a),
+    "log_softmax_grad": lambda a: kernels.log_softmax_grad(a, a, 0),
     "all_finite": lambda a: kernels.all_finite(a),
     "softmax_loss": lambda a: kernels.softmax_loss(a, np.array([0, 1, 1]))[1],
     "softmax_loss_grad": lambda a: kernels.softmax_loss_grad(a, np.array([0, 1, 1]), a[0, :1]),
@@ -660,6 +675,9 @@ def test_float32_and_float64_do_not_mix():
         "add": lambda: kernels.add(a, b),
         "add to": lambda: kernels.add(a, a, b),
         "relu to": lambda: kernels.relu(a, b),
+        "where": lambda: kernels.where(a, a, b),
+        "where condition": lambda: kernels.where(b, a, a),
+        "softmax_grad": lambda: kernels.softmax_grad(a, b),
         "matmul": lambda: kernels.matmul(a, b),
         "matmul bias": lambda: kernels.matmul(a, a, bias=b[0]),
         "matmul to": lambda: kernels.matmul(a, a, b),
@@ -682,6 +700,9 @@ def test_other_arguments_of_a_wrong_dtype_are_type_errors():
     wrong = {
         "softmax_loss": lambda: kernels.softmax_loss(rows, order.astype(np.int32)),
         "check_labels": lambda: kernels.check_labels(order.astype(np.float64), 3),
+        "from_bool": lambda: kernels.from_bool(order, np.float32),
+        "from_bool to": lambda: kernels.from_bool(order > 1, np.int64),
+        "extreme_grad": lambda: kernels.extreme_grad(rows[0], np.zeros(2, np.int32), (3, 2), 0),
         "shuffle": lambda: kernels.shuffle(order.astype(np.int32), state),
         "shuffle state": lambda: kernels.shuffle(order, state.astype(np.int64)),
         "take": lambda: kernels.take(rows, order.astype(np.float64)),
@@ -734,6 +755,9 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         products = [kernels.matmul(a, b), kernels.matmul(b.T, a.T), out]
         sums = [kernels.sum(long, axis) for axis in (0, 1, None)]
         others = [kernels.add(long, long[0]), kernels.add(long.T, long.T), kernels.relu(long), kernels.power(long, 3)]
+        others += [*kernels.largest(long, 0), *kernels.smallest(long, 1), kernels.where(long, long[0], long[::-1])]
+        others += [kernels.softmax(long), kernels.log_softmax(long, 0), kernels.log_softmax_grad(long, long)]
+        others += [kernels.softmax_grad(long, p), kernels.extreme_grad(long[0], np.arange(1001), (1001, 1001), 0)]
         return [w, v, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
 
     cl.set_num_threads(1)
@@ -754,6 +778,10 @@ RECORDED = {
     "subtract": (uniform(4, 5), uniform(4, 1)),
     "multiply": (uniform(4, 5), uniform(4, 5)[::-1]),
     "divide": (uniform(4, 5), uniform(4, 5)),
+    "maximum": (uniform(4, 5), uniform(5)),
+    "minimum": (uniform(4, 5), uniform(4, 1)),
+    "equal": (uniform(4, 5), uniform(4, 5)),
+    "where": (uniform(4, 5) + 2, uniform(5), uniform(4, 1)),
     "power": (uniform(4, 5) + 2, uniform(4, 5)),
     "power_grad_base": (uniform(4, 5) + 2, uniform(4, 5)),
     "power_grad_exponent": (uniform(4, 5) + 2, uniform(4, 5) + 2),
@@ -761,6 +789,10 @@ RECORDED = {
     "negative": (uniform(4, 5).T,),
     "relu": (uniform(600, 1000),),
     "relu_grad": (uniform(4, 5), uniform(4, 5)),
+    "abs": (uniform(4, 5),),
+    "abs_grad": (uniform(4, 5), uniform(4, 5)),
+    "sqrt": (uniform(4, 5) + 2,),
+    "sqrt_grad": (uniform(4, 5), uniform(4, 5) + 2),
     "exp": (uniform(4, 5),),
     "log": (uniform(4, 5) + 2,),
     "tanh": (uniform(4, 5).T,),
@@ -769,6 +801,13 @@ RECORDED = {
     "sigmoid_grad": (uniform(4, 5), uniform(4, 5)),
     "matmul": (uniform(40, 30).T, uniform(40, 50)),
     "sum": (uniform(4, 5, 6), (0, 2)),
+    "largest": (uniform(4, 5, 6), (0, 2)),
+    "smallest": (uniform(4, 5, 6), 1),
+    "extreme_grad": (uniform(4, 6), np.arange(24).reshape(4, 6) % 5, (4, 5, 6), 1),
+    "softmax": (uniform(4, 5, 6), 1),
+    "softmax_grad": (uniform(4, 5), uniform(4, 5)),
+    "log_softmax": (uniform(4, 5).T,),
+    "log_softmax_grad": (uniform(4, 5), uniform(4, 5), 0),
     "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
     "softmax_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32)),
     "sgd": (uniform(10), uniform(10), uniform(10), np.array([0.1, 0.9, 0.01, 0])),
@@ -779,6 +818,7 @@ RECORDED = {
     "all_finite": (uniform(40),),
     "check_labels": (LABELS, 3),
     "as_int64": (LABELS.astype(np.int16),),
+    "from_bool": (LABELS > 0, np.float32),
     "convert": (uniform(4, 5).T,),
 }
 NOT_RECORDED = {"full"}
@@ -983,6 +1023,11 @@ ALL_KERNELS = """
         return {
             "matmul": k.matmul(c, b, bias=b[0]),
             "sum0": k.sum(c, 0), "sum1": k.sum(c, 1), "sum": k.sum(c),
+            "max0": k.largest(c, 0)[0], "max1": k.largest(c, 1)[0], "min0": k.smallest(c, 0)[0],
+            "softmax": k.softmax(c), "softmax0": k.softmax(c, 0), "log_softmax": k.log_softmax(c),
+            "softmax_grad": k.softmax_grad(a, p), "log_softmax_grad": k.log_softmax_grad(a, k.log_softmax(c)),
+            "maximum": k.maximum(a, c), "minimum": k.minimum(a, c), "where": k.where(k.relu(c), a, c[0]),
+            "abs": k.abs(c), "abs_grad": k.abs_grad(a, c), "sqrt": k.sqrt(a), "sqrt_grad": k.sqrt_grad(c, a),
             "add": k.add(a, c[0]), "subtract": k.subtract(a, c), "multiply": k.multiply(a, c),
             "divide": k.divide(c, a), "power": k.power(a, c), "negative": k.negative(c),
             "relu": k.relu(c), "relu_grad": k.relu_grad(a, c),
@@ -1105,10 +1150,15 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             hyper, state = guarded(np.array([0.1, 0.9, 0.01, 1.0])), guarded(np.arange(1, 5, dtype=np.uint64))
             adam = guarded(np.array([0.1, 0.9, 0.999, 1e-8, 0.01]))
             x, y, one = (guarded(rng.uniform(1, 2, shape).astype(dtype)) for shape in (n, n, ()))
-            for kernel in (k.add, k.subtract, k.multiply, k.divide, k.power, k.relu_grad, k.tanh_grad, k.sigmoid_grad):
+            for kernel in (k.add, k.subtract, k.multiply, k.divide, k.power, k.relu_grad, k.tanh_grad, k.sigmoid_grad,
+                           k.maximum, k.minimum, k.equal, k.abs_grad, k.sqrt_grad):
                 kernel(x, y, guarded(np.empty(n, dtype)))
-            for kernel in (k.copy, k.negative, k.relu, k.exp, k.log, k.tanh, k.sigmoid):
+            for kernel in (k.copy, k.negative, k.relu, k.abs, k.sqrt, k.exp, k.log, k.tanh, k.sigmoid):
                 kernel(x, guarded(np.empty(n, dtype)))
+            k.where(x, y, one)
+            k.from_bool(guarded(np.ones(n, bool)), dtype)
+            k.softmax(x)
+            k.log_softmax_grad(x, y)
             k.add(x, one)
             k.sum(x)
             k.all_finite(x)
@@ -1129,8 +1179,15 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                         k.matmul(left, right)
                         k.matmul(right, left)
                 k.matmul(a.T, a)
-                k.sum(a, 0)
-                k.sum(a, 1)
+                for axis in (0, 1):
+                    k.sum(a, axis)
+                    k.softmax(a, axis)
+                    k.log_softmax(a, axis)
+                    k.softmax_grad(a, a, axis)
+                    k.log_softmax_grad(a, a, axis)
+                    if n or axis == 0:
+                        y, first = k.largest(a, axis)
+                        k.extreme_grad(guarded(y), guarded(first), a.shape, axis)
                 k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
                 if n:
                     labels = guarded(rng.integers(0, n, m))
@@ -1215,6 +1272,16 @@ def test_a_label_out_of_range_is_an_index_error_where_nobody_checked_it(label):
         kernels.softmax_loss(scores, labels)
     with pytest.raises(IndexError, match="softmax_loss_grad"):
         kernels.softmax_loss_grad(scores, labels, np.ones((), np.float32))
+
+
+def test_extreme_grad_refuses_places_that_are_not_there_and_other_shapes():
+    dy = np.ones(2, np.float32)
+    for place in (-1, 3, 2**62, -(2**63)):
+        with pytest.raises(IndexError, match="extreme_grad"):
+            kernels.extreme_grad(dy, np.array([0, place]), (3, 2), 0)
+    for shape in ((3,), (3, 3), (2, 2, 2), (0,)):
+        with pytest.raises(ValueError, match=r"\(2,\)"):
+            kernels.extreme_grad(dy, np.array([0, 1]), shape, 0)
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -4,7 +4,7 @@
     border.pyx      what Python calls: checks, binds, launches
     tape.pyx        running, recording and replaying calls
     loops.pyx       the loops themselves, a family to a file: elementwise.pxi and elementary.pxi, matmul.pxi
-                    (tile.h, vectors.h), reduction.pxi, loss.pxi, update.pxi, batches.pxi
+                    (tile.h, vectors.h), reduction.pxi, softmax.pxi, loss.pxi, update.pxi, batches.pxi
 
 The loops are compiled once for each instruction set. The best one that the processor runs is chosen here, at import;
 the environment variable CAFFELITE_ISA names another.
@@ -16,6 +16,8 @@ import os
 
 from caffelite._kernels import border
 from caffelite._kernels.border import (
+    abs,
+    abs_grad,
     adam,
     add,
     add_correct,
@@ -28,10 +30,18 @@ from caffelite._kernels.border import (
     copy,
     count_steps,
     divide,
+    equal,
     exp,
+    extreme_grad,
+    from_bool,
     full,
+    largest,
     log,
+    log_softmax,
+    log_softmax_grad,
     matmul,
+    maximum,
+    minimum,
     multiply,
     negative,
     power,
@@ -43,14 +53,20 @@ from caffelite._kernels.border import (
     shuffle,
     sigmoid,
     sigmoid_grad,
+    smallest,
+    softmax,
+    softmax_grad,
     softmax_loss,
     softmax_loss_grad,
+    sqrt,
+    sqrt_grad,
     subtract,
     sum,
     take,
     take_batch,
     tanh,
     tanh_grad,
+    where,
 )
 from caffelite._kernels.tape import (
     OPENMP,

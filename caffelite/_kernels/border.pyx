@@ -163,6 +163,7 @@ cdef cnp.ndarray operand_of(str name, object a, object b, object out):
     like = b if isinstance(b, cnp.ndarray) else out
     if not isinstance(like, cnp.ndarray):
         raise TypeError(f"{name} needs an array, got {type(a).__name__} and {type(b).__name__}")
+    real_type(name, <cnp.ndarray> like)
     return np.asarray(a, dtype=(<cnp.ndarray> like).dtype.newbyteorder("="))
 
 
@@ -187,7 +188,7 @@ cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
         y = empty(ndim, shape, x.dtype)
 
     call.op = op
-    call.accumulate = False
+    call.accumulate = op == PUT_WHERE     # which reads what it writes
     call.loop = loops.elementwise[real]
     if not bind_broadcast(name, &call, y, x, z):     # too many axes for one call: one call for each entry of the first
         x, z = np.broadcast_to(x, shape_of(y)), np.broadcast_to(z, shape_of(y))
@@ -297,6 +298,25 @@ def convert(cnp.ndarray a not None):
     return out
 
 
+def from_bool(cnp.ndarray a not None, dtype):
+    """y = 1 where a is True, else 0, in float32 or float64."""
+    cdef Call call
+    cdef cnp.ndarray out
+    if cnp.PyArray_TYPE(a) != cnp.NPY_BOOL:
+        raise TypeError(f"from_bool takes an array of bool, got {a.dtype}")
+    if not cnp.PyArray_IS_C_CONTIGUOUS(a):
+        a = np.array(a, order="C")
+    out = output(shape_of(a), np.dtype(dtype))
+    call.loop = loops.from_bool[real_type("from_bool", out)]
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(a)
+    call.parts = cnp.PyArray_SIZE(a)
+    call.work = 10.0 * call.parts
+    launch("from_bool", &call, 1, 0, out, a)
+    return out
+
+
 def full(shape, value, dtype):
     """An array of the given shape and dtype with every element = value."""
     return elementwise("full", COPY, value, None, output(shape, np.dtype(dtype)))
@@ -337,6 +357,29 @@ def divide(a, b, out=None):
     return elementwise("divide", DIVIDE, a, b, out)
 
 
+def maximum(a, b, out=None):
+    """y = the larger of a and b, broadcast, NaN where one of them is; either may be a number."""
+    return elementwise("maximum", MAXIMUM, a, b, out)
+
+
+def minimum(a, b, out=None):
+    """y = the smaller of a and b, broadcast, NaN where one of them is; either may be a number."""
+    return elementwise("minimum", MINIMUM, a, b, out)
+
+
+def equal(a, b, out=None):
+    """y = 1 where a = b, else 0, broadcast; either may be a number."""
+    return elementwise("equal", EQUAL, a, b, out)
+
+
+def where(cnp.ndarray condition not None, a, b):
+    """y = a where the condition, of their dtype, is not 0, else b, broadcast; a and b may be numbers."""
+    real_type("where", condition)
+    shape = np.broadcast_shapes(shape_of(condition), np.shape(a), np.shape(b))
+    out = elementwise("where", COPY, b, None, output(shape, condition.dtype.newbyteorder("=")))
+    return elementwise("where", PUT_WHERE, a, condition, out)
+
+
 def power(a, b, out=None):
     """y = a ** b, broadcast; either may be a number. NaN for a < 0 and b not whole."""
     return elementwise("power", POWER, a, b, out)
@@ -350,6 +393,26 @@ def power_grad_base(a, b, out=None):
 def power_grad_exponent(a, y, out=None):
     """d(a ** b) / db = y log a with y = a ** b, and 0 where a = 0 and b ≥ 0."""
     return elementwise("power_grad_exponent", POWER_GRAD_EXPONENT, a, y, out)
+
+
+def abs(a, out=None):
+    """y = |a|."""
+    return elementwise("abs", ABS, a, None, out)
+
+
+def abs_grad(dy, x, out=None):
+    """dx = dy with the sign of x, 0 where x = 0."""
+    return elementwise("abs_grad", ABS_GRAD, dy, x, out)
+
+
+def sqrt(a, out=None):
+    """y = √a; NaN for a < 0."""
+    return elementwise("sqrt", SQRT, a, None, out)
+
+
+def sqrt_grad(dy, y, out=None):
+    """dx = dy / 2y, with y = sqrt(x)."""
+    return elementwise("sqrt_grad", SQRT_GRAD, dy, y, out)
 
 
 def exp(a, out=None):
@@ -444,31 +507,10 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
     ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
     """
     cdef Call call
-    cdef int real = real_type("sum", a), ndim = cnp.PyArray_NDIM(a), d
-    cdef Py_ssize_t outer = 1, n = 1, inner = 1
-    cdef tuple given = shape_of(a), axes, shape
+    cdef int real = real_type("sum", a)
+    cdef tuple given = shape_of(a), axes = checked_axes("sum", axis, len(given)), shape = reduced(given, axes, keepdims)
 
-    if axis is None:
-        axes = tuple(range(ndim))
-    else:
-        axes = tuple([normalized_axis(one, ndim) for one in (axis if isinstance(axis, tuple) else (axis,))])
-        if len(set(axes)) < len(axes):
-            raise ValueError(f"sum got the axes {axis}, one of them twice")
-    shape = tuple([1 if d in axes else given[d] for d in range(ndim) if keepdims or d not in axes])
-
-    if axes and max(axes) - min(axes) >= len(axes):  # axes apart from each other: bring them together at the end
-        kept = tuple([d for d in range(ndim) if d not in axes])
-        a = a.transpose(kept + tuple(sorted(axes)))
-        axes = tuple(range(len(kept), ndim))
-    a = contiguous(a)
-    for d in range(ndim):
-        if d in axes:
-            n *= cnp.PyArray_DIM(a, d)
-        elif axes and d < min(axes):
-            outer *= cnp.PyArray_DIM(a, d)
-        else:
-            inner *= cnp.PyArray_DIM(a, d)
-
+    a = ordered(a, side_by_side(&call, given, axes))
     if out is None:
         if accumulate:
             raise ValueError("sum accumulates into `out`, which was not given")
@@ -482,13 +524,121 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
     call.loop = loops.sum[real]
     call.operand[0].data = <char*> cnp.PyArray_DATA(out)
     call.operand[1].data = <char*> cnp.PyArray_DATA(a)
-    call.size[0], call.size[1], call.size[2] = outer, n, inner
     call.scalar = scale
     call.accumulate = accumulate
-    call.parts = outer * inner
-    call.work = 6.0 * outer * n * inner
+    call.parts = call.size[0] * call.size[2]
+    call.work = 6.0 * cnp.PyArray_SIZE(a)
     launch("sum", &call, 1, 0, out, a)
     return out
+
+
+def largest(cnp.ndarray a not None, axis=None, bint keepdims=False):
+    """The largest element over an axis, a tuple of axes, or all of them; NaN where one is.
+
+    Returns y, and for each element of it where in the reduced axes, in C order, it stands first: what `extreme_grad`
+    needs. ValueError as for `sum`, and for the largest of no elements.
+    """
+    return extreme("largest", 1, a, axis, keepdims)
+
+
+def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
+    """The smallest element, as `largest`."""
+    return extreme("smallest", -1, a, axis, keepdims)
+
+
+cdef tuple extreme(str name, double sign, cnp.ndarray a, axis, bint keepdims):
+    cdef Call call
+    cdef int real = real_type(name, a)
+    cdef tuple given = shape_of(a), axes = checked_axes(name, axis, len(given)), shape = reduced(given, axes, keepdims)
+    cdef cnp.ndarray out, first
+
+    a = ordered(a, side_by_side(&call, given, axes))
+    call.parts = call.size[0] * call.size[2]
+    if call.parts > 0 and call.size[1] == 0:
+        raise ValueError(f"{name} of no elements: shape {given}, axis {axis}")
+    out, first = output(shape, a.dtype), output(shape, np.dtype(np.int64))
+    call.loop = loops.extreme[real]
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(first)
+    call.operand[2].data = <char*> cnp.PyArray_DATA(a)
+    call.scalar = sign
+    call.work = 50.0 * cnp.PyArray_SIZE(a)
+    launch(name, &call, 0b11, 0, out, first, a)
+    return out, first
+
+
+def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shape, axis=None):
+    """dx, of this shape, = dy where `largest` or `smallest` over `axis` found its element first, else 0."""
+    cdef Call call
+    cdef int real = real_type("extreme_grad", dy)
+    cdef tuple axes = checked_axes("extreme_grad", axis, len(shape))
+    cdef tuple order = side_by_side(&call, shape, axes)
+    cdef cnp.ndarray out
+
+    call.parts = call.size[0] * call.size[2]
+    if (cnp.PyArray_TYPE(first) != cnp.NPY_INT64 or not cnp.PyArray_IS_C_CONTIGUOUS(first)
+            or not cnp.PyArray_ISBEHAVED_RO(first)):
+        raise TypeError(f"extreme_grad takes the `first` of largest or smallest, got {first.dtype}")
+    if cnp.PyArray_SIZE(dy) != call.parts or cnp.PyArray_SIZE(first) != call.parts:
+        raise ValueError(f"extreme_grad got dy of shape {shape_of(dy)} and first of shape {shape_of(first)}; expected "
+                         f"{reduced(shape, axes, False)}")
+    dy = contiguous(dy)
+    out = output(shape if order is None else tuple([shape[d] for d in order]), dy.dtype)
+    call.loop = loops.extreme_grad[real]
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(dy)
+    call.operand[2].data = <char*> cnp.PyArray_DATA(first)
+    call.work = 10.0 * cnp.PyArray_SIZE(out)
+    if launch("extreme_grad", &call, 1, 0, out, dy, first) != CONTINUE:
+        raise IndexError(f"extreme_grad got a place that is not in 0 … {call.size[1] - 1}")
+    return in_place_again(out, order)
+
+
+cdef tuple checked_axes(str name, axis, int ndim):
+    """The axes that are meant, counted from 0; ValueError for one that does not exist or is named twice."""
+    cdef tuple axes
+    if axis is None:
+        return tuple(range(ndim))
+    axes = tuple([normalized_axis(one, ndim) for one in (axis if isinstance(axis, tuple) else (axis,))])
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"{name} got the axes {axis}, one of them twice")
+    return axes
+
+
+cdef tuple reduced(tuple shape, tuple axes, bint keepdims):
+    """The shape that a reduction over these axes leaves."""
+    return tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
+
+
+cdef tuple side_by_side(Call* call, tuple shape, tuple axes):
+    """The order of an array's axes that has the given ones at the end; None where they are side by side as it is.
+
+    In that order, the number of elements before, along and after them becomes the call's size.
+    """
+    cdef tuple order = None
+    cdef int d, part = 0 if axes else 2
+    if axes and max(axes) - min(axes) >= len(axes):
+        order = tuple([d for d in range(len(shape)) if d not in axes]) + tuple(sorted(axes))
+    call.size[0] = call.size[1] = call.size[2] = 1
+    for d in order or range(len(shape)):
+        if d in axes:
+            part = 1
+        elif part == 1:
+            part = 2
+        call.size[part] *= shape[d]
+    return order
+
+
+cdef cnp.ndarray ordered(cnp.ndarray a, tuple order):
+    """The array with its axes in this order, contiguous."""
+    return contiguous(a if order is None else a.transpose(order))
+
+
+cdef cnp.ndarray in_place_again(cnp.ndarray a, tuple order):
+    """A view of what has its axes in this order, with every axis where it was before."""
+    return a if order is None else a.transpose([order.index(d) for d in range(len(order))])
 
 
 cdef normalized_axis(axis, int ndim):
@@ -509,6 +659,56 @@ def all_finite(cnp.ndarray a not None):
     call.work = 5.0 * call.size[0]
     call.accumulate = False
     return launch("all_finite", &call, 0, 0, a) == CONTINUE
+
+
+# ---- softmax -------------------------------------------------------------------------------------------------------
+
+def softmax(cnp.ndarray a not None, axis=-1):
+    """y = exp a / Σ exp a along an axis."""
+    return along_rows("softmax", loops.softmax, 130, axis, a, None)
+
+
+def softmax_grad(cnp.ndarray dy not None, cnp.ndarray y not None, axis=-1):
+    """dx = y (dy − Σ dy y) along an axis, with y = softmax(x)."""
+    return along_rows("softmax_grad", loops.softmax_grad, 50, axis, dy, y)
+
+
+def log_softmax(cnp.ndarray a not None, axis=-1):
+    """y = a − log Σ exp a along an axis."""
+    return along_rows("log_softmax", loops.log_softmax, 130, axis, a, None)
+
+
+def log_softmax_grad(cnp.ndarray dy not None, cnp.ndarray y not None, axis=-1):
+    """dx = dy − exp y Σ dy along an axis, with y = log_softmax(x)."""
+    return along_rows("log_softmax_grad", loops.log_softmax_grad, 80, axis, dy, y)
+
+
+cdef cnp.ndarray along_rows(str name, Loop* loop, double work, axis, cnp.ndarray a, cnp.ndarray b):
+    """Run a loop over rows with the axis as the last one; the result has it at its place again."""
+    cdef Call call
+    cdef int real = real_type(name, a), last = normalized_axis(axis, cnp.PyArray_NDIM(a))
+    cdef tuple order = None
+    cdef cnp.ndarray out
+    if last < cnp.PyArray_NDIM(a) - 1:
+        order = tuple([d for d in range(cnp.PyArray_NDIM(a)) if d != last]) + (last,)
+
+    if b is not None:
+        same_type(name, a, b)
+        if shape_of(a) != shape_of(b):
+            raise ValueError(f"{name} got shapes {shape_of(a)} and {shape_of(b)}; both must be the same")
+        b = ordered(b, order)
+        call.operand[2].data = <char*> cnp.PyArray_DATA(b)
+    a = ordered(a, order)
+    out = output(shape_of(a), a.dtype)
+    call.loop = loop[real]
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(a)
+    call.size[1] = cnp.PyArray_DIM(a, cnp.PyArray_NDIM(a) - 1)
+    call.size[0] = call.parts = cnp.PyArray_SIZE(a) // (call.size[1] or 1)
+    call.work = work * cnp.PyArray_SIZE(a)
+    launch(name, &call, 1, 0, out, a, b)
+    return in_place_again(out, order)
 
 
 # ---- softmax loss --------------------------------------------------------------------------------------------------

@@ -32,10 +32,18 @@ cdef enum Op:                             # what an elementwise loop computes; s
     SUBTRACT
     MULTIPLY
     DIVIDE
+    MAXIMUM
+    MINIMUM
+    EQUAL
+    PUT_WHERE
     POWER
     RELU_GRAD
     POWER_GRAD_BASE
     POWER_GRAD_EXPONENT
+    ABS
+    ABS_GRAD
+    SQRT
+    SQRT_GRAD
     EXP
     LOG
     TANH
@@ -68,7 +76,14 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop convert[2]                       # by the type converted from
     Loop matmul[2]
     Loop sum[2]
+    Loop extreme[2]
+    Loop extreme_grad[2]
     Loop all_finite[2]
+    Loop from_bool[2]
+    Loop softmax[2]
+    Loop softmax_grad[2]
+    Loop log_softmax[2]
+    Loop log_softmax_grad[2]
     Loop softmax_loss[2]
     Loop softmax_loss_grad[2]
     Loop sgd[2]

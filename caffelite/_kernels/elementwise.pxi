@@ -64,6 +64,18 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
     elif op == DIVIDE:
         for j in range(n):
             y[j * sy] = a[j * sa] / b[j * sb]
+    elif op == MAXIMUM:                   # the larger one, NaN where one of them is
+        for j in range(n):
+            y[j * sy] = b[j * sb] if (a[j * sa] < b[j * sb]) | (b[j * sb] != b[j * sb]) else a[j * sa]
+    elif op == MINIMUM:
+        for j in range(n):
+            y[j * sy] = b[j * sb] if (a[j * sa] > b[j * sb]) | (b[j * sb] != b[j * sb]) else a[j * sa]
+    elif op == EQUAL:
+        for j in range(n):
+            y[j * sy] = <real> 1 if a[j * sa] == b[j * sb] else <real> 0
+    elif op == PUT_WHERE:                 # a where b is not 0; elsewhere y stays
+        for j in range(n):
+            y[j * sy] = a[j * sa] if b[j * sb] != 0 else y[j * sy]
     elif op == POWER:
         for j in range(n):
             y[j * sy] = <real> pow(a[j * sa], b[j * sb])
@@ -73,6 +85,18 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
     elif op == POWER_GRAD_EXPONENT:       # d(a ** c) / dc = b log a, b = a ** c; 0 for a = 0, c >= 0 (b = 0 or 1)
         for j in range(n):
             y[j * sy] = 0 if a[j * sa] == 0 and abs(b[j * sb]) <= 1 else <real> (b[j * sb] * log(a[j * sa]))
+    elif op == ABS:
+        for j in range(n):
+            y[j * sy] = abs(a[j * sa])
+    elif op == ABS_GRAD:                  # a with the sign of b, 0 where b = 0: a is dy, b is what abs was given
+        for j in range(n):
+            y[j * sy] = 0 if b[j * sb] == 0 else -a[j * sa] if b[j * sb] < 0 else a[j * sa]
+    elif op == SQRT:
+        for j in range(n):
+            y[j * sy] = sqrtf(a[j * sa]) if real is float else sqrt(a[j * sa])
+    elif op == SQRT_GRAD:                 # a / 2b: a is dy, b is what sqrt returned
+        for j in range(n):
+            y[j * sy] = a[j * sa] / (b[j * sb] + b[j * sb])
     elif op == EXP:
         for j in range(n):
             y[j * sy] = exp_of(a[j * sa])
@@ -91,6 +115,17 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
     elif op == SIGMOID_GRAD:              # a b (1 − b): a is dy, b is what sigmoid returned
         for j in range(n):
             y[j * sy] = a[j * sa] * b[j * sb] * (<real> 1 - b[j * sb])
+
+
+# y = 1 where a is True, else 0, contiguous.
+#   operand  0 y, 1 a (bytes)
+#   parts    the elements
+cdef int from_bool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const uint8_t* a = <const uint8_t*> call.operand[1].data
+    cdef Py_ssize_t i
+    for i in range(begin, end):
+        y[i] = <real> 1 if a[i] != 0 else <real> 0
+    return CONTINUE
 
 
 # y = a in the other dtype, contiguous.

@@ -40,6 +40,7 @@ include "elementary.pxi"
 include "elementwise.pxi"
 include "matmul.pxi"
 include "reduction.pxi"
+include "softmax.pxi"
 include "loss.pxi"
 include "update.pxi"
 include "batches.pxi"
@@ -49,7 +50,14 @@ table.elementwise = [<Loop> elementwise[float], <Loop> elementwise[double]]
 table.convert = [<Loop> convert_to_double, <Loop> convert_to_float]
 table.matmul = [<Loop> matmul[float], <Loop> matmul[double]]
 table.sum = [<Loop> sum[float], <Loop> sum[double]]
+table.extreme = [<Loop> extreme[float], <Loop> extreme[double]]
+table.extreme_grad = [<Loop> extreme_grad[float], <Loop> extreme_grad[double]]
 table.all_finite = [<Loop> all_finite[float], <Loop> all_finite[double]]
+table.from_bool = [<Loop> from_bool[float], <Loop> from_bool[double]]
+table.softmax = [<Loop> softmax[float], <Loop> softmax[double]]
+table.softmax_grad = [<Loop> softmax_grad[float], <Loop> softmax_grad[double]]
+table.log_softmax = [<Loop> log_softmax[float], <Loop> log_softmax[double]]
+table.log_softmax_grad = [<Loop> log_softmax_grad[float], <Loop> log_softmax_grad[double]]
 table.softmax_loss = [<Loop> softmax_loss[float], <Loop> softmax_loss[double]]
 table.softmax_loss_grad = [<Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double]]
 table.sgd = [<Loop> sgd[float], <Loop> sgd[double]]

@@ -1,10 +1,6 @@
 # Softmax loss: the softmax and the mean negative log-likelihood of integer labels, fused.
 #   n rows, C classes; labels are int64. `check_labels` has seen them; one out of range stops the loop all the same.
 
-cdef enum:
-    ROWS_AT_A_TIME = 64                   # so many rows go through all steps while they are in cache
-
-
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
 # with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0.
 #   size     0 n, 1 C

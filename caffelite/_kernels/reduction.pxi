@@ -78,6 +78,94 @@ cdef double sum_in_float64(const real* x, Py_ssize_t n, Py_ssize_t stride) noexc
     return total
 
 
+# first[o, i] = the first k at which sign · a[o, k, i] is largest, or is NaN if one of them is;  y[o, i] = a[o, k, i]
+#   size     0 outer, 1 the reduced axis (at least one element), 2 inner
+#   operand  0 y, 1 first (int64), 2 a (all contiguous)
+#   scalar   the sign: 1 for the largest element, −1 for the smallest
+#   parts    the outputs, outer · inner
+cdef int extreme(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* first = <int64_t*> call.operand[1].data
+    cdef const real* a = <const real*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, i, k, columns
+    cdef real sign = <real> call.scalar, value
+    cdef const real* x
+    cdef real largest[COLUMNS]
+
+    while part < end:
+        i = part % inner
+        x = a + part // inner * n * inner + i
+        if inner == 1:
+            columns = 1
+            first[part] = first_extreme(x, n, sign)
+        else:
+            columns = min(COLUMNS, inner - i, end - part)
+            for i in range(columns):
+                largest[i] = sign * x[i]
+                first[part + i] = 0
+            for k in range(1, n):
+                for i in range(columns):
+                    value = sign * x[k * inner + i]
+                    if (value > largest[i]) | ((value != value) & (largest[i] == largest[i])):
+                        largest[i] = value
+                        first[part + i] = k
+        for i in range(columns):
+            y[part + i] = x[first[part + i] * inner + i]
+        part += columns
+    return CONTINUE
+
+
+cdef Py_ssize_t first_extreme(const real* x, Py_ssize_t n, real sign) noexcept nogil:
+    cdef real lane[LANES]
+    cdef real value
+    cdef Py_ssize_t i, j
+    cdef bint nan = False
+    for j in range(LANES):
+        lane[j] = sign * x[0]
+    for i in range(n // LANES):
+        for j in range(LANES):
+            value = sign * x[LANES * i + j]
+            lane[j] = value if value > lane[j] else lane[j]
+    for i in range(n - n % LANES, n):
+        lane[0] = sign * x[i] if sign * x[i] > lane[0] else lane[0]
+    for j in range(1, LANES):
+        lane[0] = lane[j] if lane[j] > lane[0] else lane[0]
+    for i in range(n):
+        nan |= x[i] != x[i]
+    for i in range(n):
+        if x[i] != x[i] if nan else sign * x[i] == lane[0]:
+            return i
+    return 0                              # never: one of them is the largest
+
+
+# dx[o, k, i] = dy[o, i] at k = first[o, i], else 0
+#   size     0 outer, 1 the reduced axis, 2 inner
+#   operand  0 dx, 1 dy, 2 first (int64; all contiguous)
+#   parts    the outputs, outer · inner
+cdef int extreme_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* dy = <const real*> call.operand[1].data
+    cdef const int64_t* first = <const int64_t*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, i, k, columns
+    cdef real* x
+
+    while part < end:
+        i = part % inner
+        x = dx + part // inner * n * inner + i
+        columns = min(inner - i, end - part)
+        if inner == 1:
+            memset(x, 0, n * sizeof(real))
+        else:
+            for k in range(n):
+                memset(x + k * inner, 0, columns * sizeof(real))
+        for i in range(columns):
+            if first[part + i] < 0 or first[part + i] >= n:
+                return BAD_LABEL
+            x[first[part + i] * inner + i] = dy[part + i]
+        part += columns
+    return CONTINUE
+
+
 # Stops with NOT_FINITE if x, contiguous, holds an infinity or a NaN. Only reads.
 #   size     0 elements
 #   parts    1

@@ -1,40 +1,68 @@
 """The Functions, one family a file. Importing them gives Tensor its operators and methods."""
 
-from caffelite.functions.activation import ReLU, Sigmoid, Tanh, relu, sigmoid, tanh
+from caffelite.functions.activation import (
+    LogSoftmax,
+    ReLU,
+    Sigmoid,
+    Softmax,
+    Tanh,
+    log_softmax,
+    relu,
+    sigmoid,
+    softmax,
+    tanh,
+)
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
-from caffelite.functions.elementary import Exp, Log, exp, log
+from caffelite.functions.elementary import Abs, Exp, Log, Sqrt, abs, exp, log, sqrt
 from caffelite.functions.linear import Linear, MatMul, matmul
 from caffelite.functions.loss import SoftmaxLoss
-from caffelite.functions.reduction import Mean, Sum, mean, sum
+from caffelite.functions.reduction import Max, Mean, Min, Sum, max, mean, min, sum
+from caffelite.functions.selection import Clip, Where, clip, where
 from caffelite.functions.shape import Reshape, Transpose, reshape, transpose
 
 __all__ = [
+    "Abs",
     "Add",
+    "Clip",
     "Divide",
     "Exp",
     "Linear",
     "Log",
+    "LogSoftmax",
     "MatMul",
+    "Max",
     "Mean",
+    "Min",
     "Multiply",
     "Negative",
     "Power",
     "ReLU",
     "Reshape",
     "Sigmoid",
+    "Softmax",
     "SoftmaxLoss",
+    "Sqrt",
     "Subtract",
     "Sum",
     "Tanh",
     "Transpose",
+    "Where",
+    "abs",
+    "clip",
     "exp",
     "log",
+    "log_softmax",
     "matmul",
+    "max",
     "mean",
+    "min",
     "relu",
     "reshape",
     "sigmoid",
+    "softmax",
+    "sqrt",
     "sum",
     "tanh",
     "transpose",
+    "where",
 ]

@@ -43,6 +43,40 @@ class Sigmoid(Function, recordable=True):
         return kernels.sigmoid_grad(dy, self.y)
 
 
+class Softmax(Function, recordable=True):
+    """yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = axis
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.softmax(x, self.axis)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.softmax_grad(dy, self.y, self.axis)
+
+    def __repr__(self) -> str:
+        return f"Softmax({self.axis})"
+
+
+class LogSoftmax(Function, recordable=True):
+    """yⱼ = xⱼ − log Σₖ exp xₖ along an axis, with dxⱼ = dyⱼ − exp yⱼ Σₖ dyₖ."""
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = axis
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.log_softmax(x, self.axis)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.log_softmax_grad(dy, self.y, self.axis)
+
+    def __repr__(self) -> str:
+        return f"LogSoftmax({self.axis})"
+
+
 def relu(x: Tensor) -> Tensor:
     """max(x, 0), elementwise."""
     return ReLU()(x)
@@ -58,6 +92,18 @@ def sigmoid(x: Tensor) -> Tensor:
     return Sigmoid()(x)
 
 
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp x / Σ exp x along an axis."""
+    return Softmax(axis)(x)
+
+
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """x − log Σ exp x along an axis."""
+    return LogSoftmax(axis)(x)
+
+
 Tensor.relu = relu
 Tensor.tanh = tanh
 Tensor.sigmoid = sigmoid
+Tensor.softmax = softmax
+Tensor.log_softmax = log_softmax

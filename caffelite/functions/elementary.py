@@ -29,6 +29,28 @@ class Log(Function, recordable=True):
         return kernels.divide(dy, self.x)
 
 
+class Sqrt(Function, recordable=True):
+    """y = √x, elementwise, with dy/dx = 1 / 2y; NaN below 0."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.sqrt(x)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.sqrt_grad(dy, self.y)
+
+
+class Abs(Function, recordable=True):
+    """y = |x|, elementwise, with dy/dx = the sign of x; 0 at 0."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.abs(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.abs_grad(dy, self.x)
+
+
 def exp(x: Tensor) -> Tensor:
     """eˣ, elementwise."""
     return Exp()(x)
@@ -39,5 +61,17 @@ def log(x: Tensor) -> Tensor:
     return Log()(x)
 
 
+def sqrt(x: Tensor) -> Tensor:
+    """√x, elementwise."""
+    return Sqrt()(x)
+
+
+def abs(x: Tensor) -> Tensor:
+    """|x|, elementwise."""
+    return Abs()(x)
+
+
 Tensor.exp = exp
 Tensor.log = log
+Tensor.sqrt = sqrt
+Tensor.abs = abs

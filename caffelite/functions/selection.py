@@ -1,0 +1,89 @@
+"""Choosing between values, element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.function import Function
+from caffelite.functions.arithmetic import operand, reduced
+from caffelite.tensor import Tensor, as_real
+
+
+class Clip(Function, recordable=True):
+    """y = min(max(x, low), high), elementwise; None is no bound. Its gradient is dy where y = x, the bounds among them.
+
+    Where low > high, y is high, as NumPy's.
+    """
+
+    def __init__(self, low: float | None, high: float | None) -> None:
+        for bound in (low, high):
+            if bound is not None and not isinstance(bound, int | float | np.integer | np.floating):
+                raise TypeError(f"clip takes numbers or None, got {type(bound).__name__}")
+        self.low, self.high = low, high
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = self.y = x
+        if self.low is not None:
+            self.y = kernels.maximum(self.y, self.low)
+        if self.high is not None:
+            self.y = kernels.minimum(self.y, self.high)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.where(kernels.equal(self.x, self.y), dy, 0)
+
+    def __repr__(self) -> str:
+        return f"Clip({self.low}, {self.high})"
+
+
+class Where(Function, recordable=True):
+    """y = a where the condition, an array of bool, holds, else b; the three are broadcast to each other.
+
+    The condition comes last: it has no gradient. Its numbers, if it has such, hold where they are not 0.
+    """
+
+    def forward(self, a: Any, b: Any, condition: np.ndarray) -> np.ndarray:
+        self.a_shape, self.b_shape = np.shape(a), np.shape(b)
+        dtype = a.dtype if isinstance(a, np.ndarray) else b.dtype
+        self.condition = as_mask(condition, dtype.newbyteorder("="))
+        return kernels.where(self.condition, a, b)
+
+    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        da = kernels.where(self.condition, dy, 0)
+        db = kernels.where(self.condition, 0, dy)
+        return reduced(da, self.a_shape), reduced(db, self.b_shape)
+
+
+def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """A condition as numbers of this dtype, not 0 where it holds."""
+    if condition.dtype == np.bool_:
+        return kernels.from_bool(condition, dtype)
+    if condition.dtype.newbyteorder("=") == dtype:
+        return condition
+    return kernels.convert(condition)
+
+
+def clip(x: Tensor, lo: float | None, hi: float | None) -> Tensor:
+    """x, but lo where it is below, and hi where it is above; None is no bound."""
+    return Clip(lo, hi)(x)
+
+
+def where(condition: Any, a: Any, b: Any) -> Tensor:
+    """a where the condition, an array of bool, holds, else b; each a Tensor, an array or a number, broadcast."""
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        a, b = (a, Tensor(b)) if np.ndim(a) == 0 else (Tensor(a), b)
+    a = operand(a, b, "where") if isinstance(b, Tensor) else a
+    b = operand(b, a, "where") if isinstance(a, Tensor) else b
+    if isinstance(condition, Tensor):
+        condition = condition.detach()
+    elif np.asarray(condition).dtype != np.bool_:
+        condition = as_real(condition, None, "where") != 0
+    else:
+        condition = np.asanyarray(condition)
+    return Where()(a, b, condition)
+
+
+Tensor.clip = clip
