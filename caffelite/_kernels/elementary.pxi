@@ -104,6 +104,14 @@ cdef inline real log_of(real x) noexcept nogil:
     return <real> NOT_A_NUMBER if x < 0 else r
 
 
+# √x, for which processors have an instruction
+cdef inline real root(real x) noexcept nogil:
+    if real is float:
+        return sqrtf(x)
+    else:
+        return sqrt(x)
+
+
 # eʳ − 1 = r + r²/2! + r³/3! + …, for |r| ≤ ½ ln 2
 cdef inline real expm1_near_0(real r) noexcept nogil:
     cdef real s

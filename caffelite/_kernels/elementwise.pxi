@@ -93,7 +93,7 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
             y[j * sy] = 0 if b[j * sb] == 0 else -a[j * sa] if b[j * sb] < 0 else a[j * sa]
     elif op == SQRT:
         for j in range(n):
-            y[j * sy] = sqrtf(a[j * sa]) if real is float else sqrt(a[j * sa])
+            y[j * sy] = root(a[j * sa])
     elif op == SQRT_GRAD:                 # a / 2b: a is dy, b is what sqrt returned
         for j in range(n):
             y[j * sy] = a[j * sa] / (b[j * sb] + b[j * sb])

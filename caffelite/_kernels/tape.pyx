@@ -322,7 +322,7 @@ cdef class Kernel:
 
     @property
     def work(self):
-        """About how many operations the call is; for matmul, its FLOPs. It decides whether threads share the call."""
+        """The FLOPs of a matmul, or of one that takes about as long; it decides whether threads share the call."""
         return self.call.work
 
     @work.setter

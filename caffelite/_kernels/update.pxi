@@ -84,7 +84,3 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
         w[i] -= shrink * w[i] + lr * mean / (root(square) + eps)
         m[i] = 0 if abs(mean) < tiny else mean     # else they end as subnormal numbers, and slow, which β leaves alone
         v[i] = 0 if square < least else square
-
-
-cdef inline real root(real x) noexcept nogil:
-    return sqrtf(x) if real is float else sqrt(x)
