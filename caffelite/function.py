@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.recording import in_python
-from caffelite.tensor import Tensor, as_real, mode
+from caffelite.tensor import FLOATS, Tensor, as_real, mode, serial_numbers
 
 Shape = tuple[int | None, ...]
 
@@ -30,7 +30,7 @@ class Function(ABC):
     """
 
     recordable = False
-    _inputs_with_gradient: tuple[bool, ...] | None = None
+    __inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
     unwatched: frozenset[str] = frozenset()  # attributes that have no influence on what a recorded step computes
 
     #: The shape of the input this Function needs, batch axis first, None = any; None where it takes every shape.
@@ -56,7 +56,8 @@ class Function(ABC):
 
         Where the Function was called on Tensors, those want it that need a gradient; on arrays, all do.
         """
-        return self._inputs_with_gradient is None or self._inputs_with_gradient[i]
+        inputs = self.__inputs
+        return not inputs or ((x := inputs[i]) is not None and x._requires_grad)
 
     def parameters(self) -> list[Tensor]:
         """What is learned."""
@@ -74,22 +75,40 @@ class Function(ABC):
 
     def __call__(self, *inputs: Any) -> Tensor:
         """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph."""
-        applied = self.copy()
-        y = applied.forward(*[x.data if isinstance(x, Tensor) else x for x in inputs])
-        if y is None:
-            raise TypeError(f"{self!r}.forward returned None; it has to return an array")
-        result = Tensor._of(as_real(y, None, self))
-        tensors = tuple([x if isinstance(x, Tensor) else None for x in inputs])
-        _share_version(result, tensors)
+        return self.copy().applied_to(*inputs)
+
+    def applied_to(self, *inputs: Any) -> Tensor:
+        """What a call gives, without the copy: for a Function that was made to be applied once."""
+        arrays: list[Any] = []
+        tensors: list[Tensor | None] = []
+        versions, recorded = [], False
+        recording = kernels.recorder()
+        for x in inputs:
+            if isinstance(x, Tensor):
+                arrays.append(x._data if recording is None else x.data)
+                tensors.append(x)
+                versions.append((x, x._version[0]))
+                recorded = recorded or x._requires_grad
+            else:
+                arrays.append(x)
+                tensors.append(None)
+        y = self.forward(*arrays)
+        if type(y) is not np.ndarray or y.dtype not in FLOATS:
+            y = _as_result(y, self)
+        result = Tensor._of(y)
+        shares = y.base is not None
+        for array in arrays:
+            shares = shares or array is y
+        if shares:
+            _share_version(result, tensors)
         if mode.records_graph:
-            parameters = applied.parameters()
-            needed = [x for x in (*tensors, *parameters) if x is not None]
-            if any(x.requires_grad for x in needed):
-                applied._inputs_with_gradient = tuple([x is not None and x.requires_grad for x in tensors])
-                result.function, result.inputs = applied, tensors
-                result._versions = tuple([(x, x._version[0]) for x in needed])
-                result._version_made = result._version[0]
-                result.requires_grad = True
+            for p in self.parameters():
+                versions.append((p, p._version[0]))
+                recorded = recorded or p._requires_grad
+            if recorded:
+                self.__inputs = result.inputs = tuple(tensors)
+                result.function, result._versions, result._requires_grad = self, versions, True
+                result._version_made, result._serial_number = result._version[0], next(serial_numbers)
         return result
 
     def copy(self) -> Function:
@@ -105,9 +124,15 @@ class Function(ABC):
         return f"{type(self).__name__}()"
 
 
-def _share_version(result: Tensor, tensors: tuple[Tensor | None, ...]) -> None:
+def _as_result(y: Any, function: Function) -> np.ndarray:
+    """What a Function's forward returned, as an array of float32 or float64; TypeError if it is nothing of the kind."""
+    if y is None:
+        raise TypeError(f"{function!r}.forward returned None; it has to return an array")
+    return as_real(y, None, function)
+
+
+def _share_version(result: Tensor, tensors: list[Tensor | None]) -> None:
     """Let a view have the version count of what it looks at."""
-    y = result._data
     for x in tensors:
-        if x is not None and (x._data is y or (y.base is not None and np.may_share_memory(x._data, y))):
+        if x is not None and np.may_share_memory(x._data, result._data):
             result._version = x._version

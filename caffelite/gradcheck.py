@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.function import Function
-from caffelite.tensor import Tensor, as_real, outputs_first
+from caffelite.tensor import Tensor, as_real, inputs_first
 
 
 def check_gradients(
@@ -57,7 +57,7 @@ def _by_graph(function: Callable[..., Tensor], arrays: list[np.ndarray]) -> list
     """The gradients that `Tensor.backward` leaves on float inputs, 0 where nothing contributed; None for the others."""
     tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
     y = function(*tensors)
-    graph = outputs_first(y)
+    graph = inputs_first(y)
     used = [p for t in graph if t.function is not None for p in t.function.parameters()]
     with _restored([t for t in (*graph, *used) if not any(t is x for x in tensors)]):
         y.backward(_dy(y.data))

@@ -10,8 +10,10 @@ The operators (`a + b`, `a.sum()`, …) are Functions too; `caffelite.functions`
 
 from __future__ import annotations
 
+import itertools
+import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -52,8 +54,9 @@ class Tensor:
     _owns_data = False
     _gradient: np.ndarray | None = None  # the memory for the gradient, which is kept by zero_grad …
     _has_gradient = False  # … and whether something has contributed to it since
-    _versions: tuple[tuple[Tensor, int], ...] = ()  # the versions of what `function` was applied to …
+    _versions: Sequence[tuple[Tensor, int]] = ()  # the versions of what `function` was applied to …
     _version_made = 0  # … and that of its result
+    _serial_number = 0  # results are numbered as they are made; a leaf has no number
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
 
@@ -99,7 +102,7 @@ class Tensor:
     @classmethod
     def _of(cls, data: np.ndarray) -> Tensor:
         """A Tensor over an array as it is."""
-        tensor = cls.__new__(cls)
+        tensor = object.__new__(cls)
         tensor._data = data
         tensor._version = [0]
         return tensor
@@ -299,43 +302,55 @@ class Tensor:
         if not self.requires_grad:
             raise RuntimeError("backward on a Tensor that needs no gradient, or whose operations were not recorded")
         if grad is not None:
-            dy = as_real(grad._data if isinstance(grad, Tensor) else grad, self.dtype, "backward")
-            if dy.shape != self.shape:
-                raise ValueError(f"backward on a Tensor of shape {self.shape} got a gradient of shape {dy.shape}")
+            given = as_real(grad._data if isinstance(grad, Tensor) else grad, self.dtype, "backward")
+            if given.shape != self.shape:
+                raise ValueError(f"backward on a Tensor of shape {self.shape} got a gradient of shape {given.shape}")
         elif self.size == 1:
-            dy = kernels.full(self.shape, 1, self.dtype)
+            given = kernels.full(self.shape, 1, self.dtype)
         else:
             raise ValueError(f"backward without a gradient needs a single element, this Tensor has shape {self.shape}")
 
-        graph = outputs_first(self)
+        graph = inputs_first(self)
         for tensor in graph:
-            tensor._check_versions()
-        gradients = {self: dy}
-        for tensor in graph:
-            if tensor not in gradients:
-                continue
-            dy = gradients.pop(tensor)
-            if tensor.function is None or tensor._retains_grad:
-                tensor.add_grad(dy)
-            if tensor.function is None:
+            if tensor.function is not None:
+                tensor._check_versions()
+        gradients = {self: given}
+        while graph:
+            tensor = graph.pop()  # and with it, once it is done, goes what only the graph kept
+            dy = gradients.pop(tensor, None)
+            if dy is None:
                 continue
             function, inputs = tensor.function, tensor.inputs
+            if function is None or tensor._retains_grad:
+                tensor.add_grad(dy)
+            if function is None:
+                continue
             tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
-            for x, dx in _input_gradients(function, inputs, dy):
-                gradients[x] = kernels.add(gradients[x], dx) if x in gradients else dx
+            dxs = _input_gradients(function, inputs, function.backward(dy))
+            for x, dx in zip(inputs, dxs):  # noqa: B905 (slower with strict)
+                if x is None or dx is None or not x._requires_grad:
+                    continue
+                if not kernels.alike(dx, x._data):
+                    dx = _as_gradient(dx, x, function)
+                before = gradients.get(x)
+                gradients[x] = dx if before is None else kernels.add(before, dx)
 
     def _check_versions(self) -> None:
         """Raise if a value that the Function behind this Tensor kept for its backward has changed since."""
-        changed = [t for t, version in self._versions if t._version[0] != version]
-        if self.function is not None and self._version[0] != self._version_made:
-            changed.append(self)
-        for t in changed:
-            kept = t is not self and not any(t is x for x in self.inputs)  # a parameter
-            if kept or _holds(self.function, t._data):
-                raise RuntimeError(
-                    f"{t._description()}, which {self.function!r} needs for its backward, "
-                    "has been changed since its forward"
-                )
+        if self._version[0] != self._version_made:
+            self._refuse_changed(self)
+        for t, version in self._versions:
+            if t._version[0] != version:
+                self._refuse_changed(t)
+
+    def _refuse_changed(self, t: Tensor) -> None:
+        """Raise for a Tensor that has changed, unless the Function behind this one did not keep its values."""
+        kept = t is not self and not any(t is x for x in self.inputs)  # a parameter
+        if kept or _holds(self.function, t._data):
+            raise RuntimeError(
+                f"{t._description()}, which {self.function!r} needs for its backward, "
+                "has been changed since its forward"
+            )
 
 
 class _Freed:
@@ -347,46 +362,42 @@ class _Freed:
 
 _FREED = _Freed()
 
-
-def outputs_first(result: Tensor) -> list[Tensor]:
-    """The Tensors of a graph, each before the ones it was made from. Without recursion: graphs may be deep."""
-    order: list[Tensor] = []
-    seen: set[Tensor] = set()
-    stack: list[tuple[Tensor, bool]] = [(result, False)]
-    while stack:
-        tensor, inputs_done = stack.pop()
-        if inputs_done:
-            order.append(tensor)
-        elif tensor not in seen:
-            seen.add(tensor)
-            if tensor.function is _FREED:
-                raise RuntimeError("backward a second time: the graph was freed by the first")
-            stack.append((tensor, True))
-            stack.extend((x, False) for x in tensor.inputs if x is not None and x.requires_grad)
-    order.reverse()
-    return order
+serial_numbers = itertools.count(1)
+_serial_number = operator.attrgetter("_serial_number")
 
 
-def _input_gradients(
-    function: Any, inputs: tuple[Tensor | None, ...], dy: np.ndarray
-) -> Iterator[tuple[Tensor, np.ndarray]]:
-    """What a Function's backward returns, for the inputs that need it; None stands for no gradient."""
-    gradients = function.backward(dy)
+def inputs_first(result: Tensor) -> list[Tensor]:
+    """The Tensors of a graph, each after the ones it was made from, which is the order they were made in."""
+    graph, unseen = {result}, [result]
+    while unseen:
+        tensor = unseen.pop()
+        if tensor.function is _FREED:
+            raise RuntimeError("backward a second time: the graph was freed by the first")
+        for x in tensor.inputs:
+            if x is not None and x._requires_grad and x not in graph:
+                graph.add(x)
+                unseen.append(x)
+    return sorted(graph, key=_serial_number)
+
+
+def _input_gradients(function: Any, inputs: tuple[Tensor | None, ...], gradients: Any) -> tuple:
+    """What a Function's backward returned, one for each input that needs it, in order; None is no gradient."""
     if gradients is None and any(x is not None and x.requires_grad for x in inputs):
         raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
-    gradients = gradients if isinstance(gradients, tuple) else (gradients,)
-    for i, x in enumerate(inputs):
-        if x is None or not x.requires_grad:
-            continue
-        if i >= len(gradients):
-            raise ValueError(f"{function!r}.backward returned {len(gradients)} gradients for {len(inputs)} inputs")
-        if gradients[i] is not None:
-            if np.shape(gradients[i]) != x.shape:
-                raise ValueError(
-                    f"{function!r}.backward returned a gradient of shape {np.shape(gradients[i])} "
-                    f"for an input of shape {x.shape}"
-                )
-            yield x, as_real(gradients[i], x.dtype, function)
+    if not isinstance(gradients, tuple):
+        gradients = (gradients,)
+    if len(gradients) < len(inputs) and any(x is not None and x.requires_grad for x in inputs[len(gradients) :]):
+        raise ValueError(f"{function!r}.backward returned {len(gradients)} gradients for {len(inputs)} inputs")
+    return gradients
+
+
+def _as_gradient(dx: Any, x: Tensor, function: Any) -> np.ndarray:
+    """What a Function's backward returned for its input x, as an array like it; ValueError for another shape."""
+    if np.shape(dx) != x.shape:
+        raise ValueError(
+            f"{function!r}.backward returned a gradient of shape {np.shape(dx)} for an input of shape {x.shape}"
+        )
+    return as_real(dx, x.dtype, function)
 
 
 def _holds(function: Any, data: np.ndarray) -> bool:

@@ -790,6 +790,25 @@ def test_a_graph_holds_no_reference_cycle():
 
 
 @pytest.mark.usefixtures("without_collector")
+def test_backward_frees_what_it_is_done_with_as_it_goes():
+    alive = []
+
+    class Watching(cl.Function):
+        def forward(self, x):
+            return x * 1
+
+        def backward(self, dy):
+            alive.append(sum(reference() is not None for reference in later))
+            return dy
+
+    y, later = Watching()(leaf([1.0])), []
+    for _ in range(10):
+        y = y * 2.0
+        later.append(weakref.ref(y))
+    y.backward()
+    assert alive == [1]  # y itself
+
+
 def test_backward_frees_the_graph_while_the_result_lives():
     y, x, references = graph_of_everything()
     y.backward()

@@ -79,6 +79,7 @@ from caffelite._kernels.tape import (
     Tape,
     address,
     after_fork,
+    alike,
     get_num_threads,
     recorder,
     require,

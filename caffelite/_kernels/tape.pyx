@@ -172,6 +172,17 @@ def address(cnp.ndarray array not None):
     return <Py_ssize_t> cnp.PyArray_DATA(array)
 
 
+def alike(a, cnp.ndarray b not None):
+    """Whether a is an array of b's shape and dtype."""
+    cdef int d
+    if not isinstance(a, cnp.ndarray) or cnp.PyArray_NDIM(a) != cnp.PyArray_NDIM(b):
+        return False
+    for d in range(cnp.PyArray_NDIM(b)):
+        if cnp.PyArray_DIM(a, d) != cnp.PyArray_DIM(b, d):
+            return False
+    return cnp.PyArray_TYPE(a) == cnp.PyArray_TYPE(b) and cnp.PyArray_ISNOTSWAPPED(a) == cnp.PyArray_ISNOTSWAPPED(b)
+
+
 # ---- recording ---------------------------------------------------------------------------------------------------
 
 def recorder():

@@ -79,27 +79,27 @@ class LogSoftmax(Function, recordable=True):
 
 def relu(x: Tensor) -> Tensor:
     """max(x, 0), elementwise."""
-    return ReLU()(x)
+    return ReLU().applied_to(x)
 
 
 def tanh(x: Tensor) -> Tensor:
     """The hyperbolic tangent, elementwise."""
-    return Tanh()(x)
+    return Tanh().applied_to(x)
 
 
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(−x)), elementwise."""
-    return Sigmoid()(x)
+    return Sigmoid().applied_to(x)
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp x / Σ exp x along an axis."""
-    return Softmax(axis)(x)
+    return Softmax(axis).applied_to(x)
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """x − log Σ exp x along an axis."""
-    return LogSoftmax(axis)(x)
+    return LogSoftmax(axis).applied_to(x)
 
 
 Tensor.relu = relu

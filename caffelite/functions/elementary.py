@@ -53,22 +53,22 @@ class Abs(Function, recordable=True):
 
 def exp(x: Tensor) -> Tensor:
     """eˣ, elementwise."""
-    return Exp()(x)
+    return Exp().applied_to(x)
 
 
 def log(x: Tensor) -> Tensor:
     """ln x, elementwise."""
-    return Log()(x)
+    return Log().applied_to(x)
 
 
 def sqrt(x: Tensor) -> Tensor:
     """√x, elementwise."""
-    return Sqrt()(x)
+    return Sqrt().applied_to(x)
 
 
 def abs(x: Tensor) -> Tensor:
     """|x|, elementwise."""
-    return Abs()(x)
+    return Abs().applied_to(x)
 
 
 Tensor.exp = exp

@@ -133,8 +133,8 @@ def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def matmul(a: Tensor, b: Any) -> Tensor:
     """The matrix product a @ b."""
-    return MatMul()(a, operand(b, a, "@"))
+    return MatMul().applied_to(a, operand(b, a, "@"))
 
 
 Tensor.matmul = Tensor.__matmul__ = matmul
-Tensor.__rmatmul__ = lambda self, other: MatMul()(operand(other, self, "@"), self)
+Tensor.__rmatmul__ = lambda self, other: MatMul().applied_to(operand(other, self, "@"), self)

@@ -85,22 +85,22 @@ class Min(Reduction, recordable=True):
 
 def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over `axis`: one, a tuple of them, or all (None)."""
-    return Sum(axis, keepdims)(x)
+    return Sum(axis, keepdims).applied_to(x)
 
 
 def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The mean over `axis`: one, a tuple of them, or all (None)."""
-    return Mean(axis, keepdims)(x)
+    return Mean(axis, keepdims).applied_to(x)
 
 
 def max(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The largest element over `axis`: one, a tuple of them, or all (None)."""
-    return Max(axis, keepdims)(x)
+    return Max(axis, keepdims).applied_to(x)
 
 
 def min(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The smallest element over `axis`: one, a tuple of them, or all (None)."""
-    return Min(axis, keepdims)(x)
+    return Min(axis, keepdims).applied_to(x)
 
 
 Tensor.sum = sum

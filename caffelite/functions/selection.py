@@ -68,7 +68,7 @@ def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 def clip(x: Tensor, lo: float | None, hi: float | None) -> Tensor:
     """x, but lo where it is below, and hi where it is above; None is no bound."""
-    return Clip(lo, hi)(x)
+    return Clip(lo, hi).applied_to(x)
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
@@ -83,7 +83,7 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
         condition = as_real(condition, None, "where") != 0
     else:
         condition = np.asanyarray(condition)
-    return Where()(a, b, condition)
+    return Where().applied_to(a, b, condition)
 
 
 Tensor.clip = clip

@@ -51,12 +51,12 @@ class Transpose(Function, recordable=True):
 
 def reshape(x: Tensor, *shape: Any) -> Tensor:
     """The elements of x, in order, in another shape, given as numbers or as a tuple."""
-    return Reshape(*_numbers(shape))(x)
+    return Reshape(*_numbers(shape)).applied_to(x)
 
 
 def transpose(x: Tensor, *axes: Any) -> Tensor:
     """x with its axes in another order, given as numbers or as a tuple; reversed without them."""
-    return Transpose(*_numbers(axes))(x)
+    return Transpose(*_numbers(axes)).applied_to(x)
 
 
 def _numbers(arguments: tuple) -> tuple[int, ...]:
