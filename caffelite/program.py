@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +42,7 @@ class Buffer:
     owner: weakref.ref[np.ndarray]
     address: int
     nbytes: int
-    written: list[tuple[int, int]] = field(default_factory=list)  # the ranges of bytes written so far
+    written: bool | np.ndarray = False  # whether the step has written it so far: all, nothing, or byte by byte
     read_early: str = ""  # the kernel that read it before all of it was written
     temporary: bool = False
 
@@ -58,33 +58,25 @@ class Operand(NamedTuple):
     nbytes: int
 
     def is_written(self) -> bool:
-        """Whether the step has written all that lies between the first and the last byte."""
-        ranges = self.buffer.written
-        if not ranges or ranges == [(0, self.buffer.nbytes)]:  # nothing, or everything: what is usual
-            return bool(ranges) or self.nbytes == 0
-        first, last = self._range()
-        return any(start <= first and last <= stop for start, stop in ranges)
+        """Whether the step has written all of this operand."""
+        written = self.buffer.written
+        if isinstance(written, bool):
+            return written or self.nbytes == 0
+        return bool(self._bytes_of(written).all())
 
     def note_written(self) -> None:
-        """The step writes this operand. One with gaps between its elements counts as not written, to be safe."""
+        """The step writes all of this operand."""
         if self.nbytes == self.buffer.nbytes:
-            self.buffer.written = [(0, self.nbytes)]
-            return
-        first, last = self._range()
-        if last - first != self.nbytes:
-            return
-        ranges = self.buffer.written
-        for start, stop in [r for r in ranges if r[0] <= last and first <= r[1]]:  # those it touches become one with it
-            ranges.remove((start, stop))
-            first, last = min(first, start), max(last, stop)
-        ranges.append((first, last))
+            self.buffer.written = True
+        elif self.buffer.written is not True and self.nbytes > 0:
+            if self.buffer.written is False:
+                self.buffer.written = np.zeros(self.buffer.nbytes, np.bool_)
+            self._bytes_of(self.buffer.written)[...] = True
 
-    def _range(self) -> tuple[int, int]:
-        if self.nbytes == 0:
-            return 0, 0
-        reach = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
-        first = self.offset + sum(r for r in reach if r < 0)
-        return first, self.offset + sum(r for r in reach if r > 0) + self.dtype.itemsize
+    def _bytes_of(self, buffer: np.ndarray) -> np.ndarray:
+        """Its bytes among those of the buffer, as a view."""
+        shape, strides = (*self.shape, self.dtype.itemsize), (*self.strides, 1)
+        return np.ndarray(shape, buffer.dtype, buffer, self.offset, strides)
 
 
 @dataclass(eq=False)

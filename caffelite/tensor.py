@@ -91,6 +91,7 @@ class Tensor:
     softmax: Callable[..., Tensor]
     log_softmax: Callable[..., Tensor]
     clip: Callable[..., Tensor]
+    __getitem__: Callable[..., Tensor]
 
     def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
         source = data._data if isinstance(data, Tensor) else data
@@ -185,6 +186,11 @@ class Tensor:
 
     def __len__(self) -> int:
         return len(self._data)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if self.ndim == 0:
+            raise TypeError("iteration over a Tensor of shape ()")
+        return (self[i] for i in range(len(self)))
 
     def __float__(self) -> float:
         return float(self.data.item())

@@ -231,6 +231,24 @@ def transpose(x, axes=None):
     return x.transpose(axes), lambda dy: (dy.transpose(inverse),)
 
 
+def index(x, index):
+    def backward(dy):
+        dx = np.zeros(x.shape)
+        np.add.at(dx, index, dy)
+        return (dx,)
+
+    return np.array(x[index]), backward
+
+
+def concatenate(*arrays, axis=0):
+    ends = np.cumsum([x.shape[axis] for x in arrays])
+    return np.concatenate(arrays, axis), lambda dy: tuple(np.split(dy, ends[:-1], axis))
+
+
+def stack(*arrays, axis=0):
+    return np.stack(arrays, axis), lambda dy: tuple(np.moveaxis(dy, axis, 0))
+
+
 def unbroadcast(gradient, like):
     """The sum over the axes along which broadcasting repeated `like`."""
     gradient = gradient.sum(axis=tuple(range(gradient.ndim - like.ndim)))
@@ -313,7 +331,7 @@ def read_only(array):
 
 
 def fortran_ordered(array):
-    return np.asfortranarray(plain_copy(array))
+    return np.array(array, dtype=array.dtype.newbyteorder("="), order="F")
 
 
 def strided(array):

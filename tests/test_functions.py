@@ -3,6 +3,7 @@
 A Function is listed once, in FAMILIES, and everything here is parametrised over that list.
 """
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -154,6 +155,62 @@ def random_reshaping(draw):
     return shape, tuple(new_shape)
 
 
+def indexing(shape, index):
+    return Case(lambda: functions.Index(index), (shape,), lambda x: reference.index(x, index))
+
+
+@st.composite
+def random_indexing(draw):
+    """Numbers, slices, None, one `...`, arrays of integers that broadcast to each other, and masks, in any order."""
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, max_side=4))
+    if shape and draw(st.integers(0, 4)) == 0:
+        return shape, draw(hnp.arrays(bool, shape[: draw(st.integers(1, len(shape)))]))
+    arrays = draw(hnp.mutually_broadcastable_shapes(num_shapes=4, max_dims=3, max_side=3)).input_shapes
+    kinds = ["number", "slice", "array", "array", "mask", "new axis", "..."]
+    index, axis = [], 0
+    while axis < len(shape) and ("..." not in kinds or draw(st.integers(0, 7)) > 0):
+        kind, n = draw(st.sampled_from(kinds)), shape[axis]
+        axis += 1
+        if kind == "number":
+            index.append(draw(st.integers(-n, n - 1)))
+        elif kind == "slice":
+            index.append(draw(st.slices(n)))
+        elif kind == "array":
+            dtype = draw(st.sampled_from([np.int64, np.int8]))
+            index.append(draw(hnp.arrays(dtype, arrays[axis - 1], elements=st.integers(-n, n - 1))))
+        elif kind == "mask":  # of one element, which broadcasts to all arrays
+            index.append(np.arange(n) == draw(st.integers(0, n - 1)))
+        elif kind == "new axis":
+            index.append(None)
+            axis -= 1
+        else:
+            kinds.remove("...")
+            index.append(...)
+            axis = draw(st.integers(axis - 1, len(shape)))
+    return shape, tuple(index)
+
+
+def joining(function, judge, shapes, axis):
+    return Case(lambda: function(axis), shapes, lambda *arrays: judge(*arrays, axis=axis))
+
+
+@st.composite
+def random_concatenation(draw):
+    shape = draw(hnp.array_shapes(max_dims=4, max_side=4))
+    axis, lengths = (
+        draw(st.integers(-len(shape), len(shape) - 1)),
+        draw(st.lists(st.integers(1, 4), min_size=1, max_size=4)),
+    )
+    place = axis % len(shape)
+    return [(*shape[:place], n, *shape[place + 1 :]) for n in lengths], axis
+
+
+@st.composite
+def random_stack(draw):
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, max_side=4))
+    return [shape] * draw(st.integers(1, 4)), draw(st.integers(-len(shape) - 1, len(shape)))
+
+
 def transposing(shape, axes):
     return Case(lambda: functions.Transpose(*axes or ()), (shape,), lambda x: reference.transpose(x, axes))
 
@@ -249,6 +306,36 @@ FAMILIES = {
     ),
     functions.SoftmaxLoss: Family(
         softmax_loss, [(4, 3), (1, 5), (3, 1), (1, 1)], [], st.tuples(st.integers(1, 40), st.integers(1, 40))
+    ),
+    functions.Index: Family(
+        indexing,
+        [
+            *[
+                ((4,), 2),
+                ((), ()),
+                ((), None),
+                ((2, 3), (..., 0)),
+                ((4, 3), np.s_[::-2, 1:]),
+                ((2, 1, 3), np.s_[:, None, 0]),
+            ],
+            *[((4,), [2, 0, 2, -1]), ((4, 3), np.s_[[0, 0, 3], 1]), ((2, 3, 4), np.s_[:, [[2], [0]], ::2])],
+            *[((2, 3, 4), np.s_[0, :, [3, 0, 3]]), ((2, 3), [[True, False, True], [False, True, True]])],
+            *[((3, 1), [False, True, True]), ((2, 3), np.s_[..., [], None]), ((), True), ((2, 1), (False, ...))],
+        ],
+        [((0, 3), np.s_[:, [0, 0]]), ((0,), []), ((2, 0), [1, 1]), ((2, 0), np.s_[:, 3:])],
+        random_indexing(),
+    ),
+    functions.Concatenate: Family(
+        functools.partial(joining, functions.Concatenate, reference.concatenate),
+        [([(3,)], 0), ([(2, 3), (1, 3), (4, 3)], 0), ([(2, 1), (2, 3)], -1), ([(2, 3, 1), (2, 1, 1), (2, 3, 1)], 1)],
+        [([(0,), (2,)], 0), ([(2, 0), (2, 0)], 0), ([(0, 1), (0, 3)], 1)],
+        random_concatenation(),
+    ),
+    functions.Stack: Family(
+        functools.partial(joining, functions.Stack, reference.stack),
+        [([()], 0), ([(), (), ()], -1), ([(3,), (3,)], 1), ([(2, 1), (2, 1)], 0), ([(2, 3), (2, 3), (2, 3)], -2)],
+        [([(0,)] * 3, 1), ([(2, 0)] * 2, 0)],
+        random_stack(),
     ),
     functions.Reshape: Family(
         reshaping,

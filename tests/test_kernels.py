@@ -604,6 +604,48 @@ def test_take_refuses_rows_that_are_not_there(bad):
     assert (out == 5).all()
 
 
+@pytest.mark.parametrize("kind", ["i1", "i8", "u2", ">i4"])
+def test_ravel_index_is_numpys_for_indices_from_either_end(kind):
+    rng, lengths = np.random.default_rng(0), (4, 3, 70)
+    shapes = [(5, 1, 2), (1,), (7, 1)]
+    indices = [
+        rng.integers(-n if kind[-2] == "i" else 0, n, s).astype(kind) for n, s in zip(lengths, shapes, strict=True)
+    ]
+    expected = np.ravel_multi_index([np.where(i < 0, i + n, i) for i, n in zip(indices, lengths, strict=True)], lengths)
+    places = kernels.ravel_index(lengths, *indices)
+    assert_same_bits(places, expected)
+    assert_same_bits(kernels.ravel_index(lengths, *[reference.strided(i) for i in indices]), expected)
+    assert kernels.ravel_index((3,), -1) == 2
+
+
+def test_ravel_index_takes_more_axes_than_a_call_has():
+    index = np.arange(64).reshape(2, 2, 2, 2, 2, 2).transpose(5, 3, 1, 4, 2, 0)
+    assert_same_bits(kernels.ravel_index((3, 64), index[..., :1] % 3, index), index[..., :1] % 3 * 64 + index)
+
+
+@pytest.mark.parametrize("bad", [4, -5, 2**62, -(2**63)])
+def test_ravel_index_names_the_index_that_is_out_of_bounds(bad):
+    with pytest.raises(IndexError, match=f"{bad} is out of bounds.* 4"):
+        kernels.ravel_index((3, 4), np.array([0, 1, 2]), np.array([3, bad, 9]))
+    with pytest.raises(IndexError, match=r"\(3,\).*\(2,\)"):
+        kernels.ravel_index((3, 4), np.array([0, 1, 2]), np.array([3, 0]))
+
+
+@both_dtypes
+@pytest.mark.parametrize("shape", [(9,), (9, 1), (9, 70), (9, 2, 3), (9, 0), (0, 3)])
+def test_take_grad_adds_up_what_was_taken_repeatedly(shape, dtype):
+    dy, order = uniform(*shape, dtype=dtype), np.random.default_rng(0).integers(0, 4, shape[0])
+    expected = np.zeros((6, *shape[1:]), dtype)
+    np.add.at(expected, order, dy)
+    assert_same_bits(kernels.take_grad(dy, order, 6), expected)
+
+
+@pytest.mark.parametrize("bad", [-1, 7, 2**62, -(2**63)])
+def test_take_grad_refuses_rows_that_are_not_there(bad):
+    with pytest.raises(IndexError, match=f"{bad} at 1.* 7 rows"):
+        kernels.take_grad(np.ones((3, 2)), np.array([0, bad, 3]), 7)
+
+
 # ---- dtypes and layouts ----
 
 FLOAT_KERNELS = {
@@ -706,6 +748,7 @@ def test_other_arguments_of_a_wrong_dtype_are_type_errors():
         "shuffle": lambda: kernels.shuffle(order.astype(np.int32), state),
         "shuffle state": lambda: kernels.shuffle(order, state.astype(np.int64)),
         "take": lambda: kernels.take(rows, order.astype(np.float64)),
+        "take_grad": lambda: kernels.take_grad(rows, order.astype(np.float64), 3),
         "take objects": lambda: kernels.take(rows.astype(object), order),
         "take to": lambda: kernels.take(rows, order, np.ones((3, 2), np.float32)),
         "sgd": lambda: kernels.sgd(rows[0], rows[0], None, np.zeros(4, np.float32)),
@@ -757,6 +800,7 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         others = [kernels.add(long, long[0]), kernels.add(long.T, long.T), kernels.relu(long), kernels.power(long, 3)]
         others += [*kernels.largest(long, 0), *kernels.smallest(long, 1), kernels.where(long, long[0], long[::-1])]
         others += [kernels.softmax(long), kernels.log_softmax(long, 0), kernels.log_softmax_grad(long, long)]
+        others += [kernels.take_grad(long, np.arange(1000) % 7, 9), kernels.take(long, np.arange(999, -1, -1))]
         others += [kernels.softmax_grad(long, p), kernels.extreme_grad(long[0], np.arange(1001), (1001, 1001), 0)]
         return [w, v, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
 
@@ -814,14 +858,16 @@ RECORDED = {
     "adam": (uniform(10), uniform(10), uniform(2, 10) ** 2, np.array([[4, 3], [6, 2]], np.float64), ADAM),
     "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
     "shuffle": (np.arange(20), np.arange(1, 5, dtype=np.uint64)),
+    "ravel_index": ((4, 3, 2), np.array([[2], [-1]]), LABELS, 1),
     "take": (uniform(4, 3), LABELS),
+    "take_grad": (uniform(4, 3), LABELS, 3),
     "all_finite": (uniform(40),),
     "check_labels": (LABELS, 3),
     "as_int64": (LABELS.astype(np.int16),),
     "from_bool": (LABELS > 0, np.float32),
     "convert": (uniform(4, 5).T,),
 }
-NOT_RECORDED = {"full"}
+NOT_RECORDED = {"full", "output"}
 THROUGH_A_CURSOR = {"take_batch", "advance", "add_mean", "add_correct"}
 
 
@@ -1189,6 +1235,8 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                         y, first = k.largest(a, axis)
                         k.extreme_grad(guarded(y), guarded(first), a.shape, axis)
                 k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
+                k.take_grad(a, guarded(np.arange(m)), m)
+                k.ravel_index((m, n + 1), guarded(np.arange(m)[:, None]), guarded(np.arange(n)))
                 if n:
                     labels = guarded(rng.integers(0, n, m))
                     _, p = k.softmax_loss(a, labels)

@@ -564,6 +564,83 @@ def test_a_buffer_is_temporary_only_when_all_that_is_read_was_written():
         cl.capture(one_half_twice, x)
 
 
+def test_a_buffer_is_written_when_parts_with_gaps_make_up_all_of_it():
+    def columns(x):
+        both = np.empty((2, 2), np.float32)
+        kernels.copy(x, both[:, 0])
+        kernels.copy(x, both[::-1, 1])
+        return kernels.sum(both)
+
+    def one_column_twice(x):
+        both = np.zeros((2, 2), np.float32)
+        kernels.copy(x, both[:, 0])
+        kernels.copy(x, both[::-1, 0])
+        return kernels.sum(both)
+
+    x = np.array([1, 2], np.float32)
+    assert cl.capture(columns, x)(2 * x) == 12
+    with pytest.raises(TypeError, match="NumPy made inside"):
+        cl.capture(one_column_twice, x)
+
+
+def test_indices_may_be_recorded_data():
+    table = cl.Tensor(np.arange(12.0).reshape(4, 3), requires_grad=True)
+
+    def look_up(rows, columns):
+        table.zero_grad()
+        y = table[rows, columns[None, 1:]] * 2.0
+        y.sum().backward()
+        return y, table.grad
+
+    program = cl.capture(look_up, np.array([[0], [3]]), np.array([0, 1, 2], np.int16))
+    rows, columns = np.array([[1], [-1]]), np.array([1, 1, 0], np.int16)
+    for replayed, eager in zip(program(rows, columns), look_up(rows, columns), strict=True):
+        assert replayed.tobytes() == np.asarray(eager).tobytes()
+    before = table.grad.copy()
+    with pytest.raises(IndexError, match="index 3 is out of bounds for an axis of length 3"):
+        program(rows, np.array([1, 1, 3], np.int16))
+    assert (table.grad == before).all()
+
+
+@pytest.mark.parametrize("made", ["outside", "inside"])
+def test_an_array_of_indices_is_a_constant_if_it_is_kept_outside(made):
+    order = np.array([2, 0, 1])
+    outside = [order if made == "outside" else None]
+    x = np.arange(3, dtype=np.float32)
+
+    def reordered(x):
+        return cl.Tensor(x)[order if outside[0] is not None else order.copy()]
+
+    if made == "inside":
+        with pytest.raises(TypeError, match="NumPy made inside"):
+            cl.capture(reordered, x)
+        return
+    program = cl.capture(reordered, x)
+    order[:] = [1, 1, 0]
+    assert program(x).tolist() == [1, 1, 0]
+
+
+def test_a_mask_is_no_index_of_a_recorded_step():
+    x = np.arange(3, dtype=np.float32)
+    mask = x > 0
+    for index in (lambda x: mask, lambda x: x > 0):
+        with pytest.raises(TypeError, match="recorded"):
+            cl.capture(lambda x, index=index: cl.Tensor(x)[index(cl.Tensor(x))], x)
+    assert cl.capture(lambda x: cl.Tensor(x)[[False, True, True]], x)(x + 1).tolist() == [2, 3]
+
+
+def test_labels_made_inside_a_recorded_step_are_refused():
+    x, _ = batch(0)
+    model = cl.Model([cl.Linear(x.shape[1], 3)], seed=0)
+    with pytest.raises(TypeError, match="NumPy made inside"):
+        cl.capture(lambda x: cl.SoftmaxLoss()(model(x), np.zeros(len(x), np.int64)), x)
+
+
+def test_empty_views_can_be_recorded():
+    x = np.arange(3, dtype=np.float32)
+    assert cl.capture(lambda x: cl.Tensor(x)[:0].sum(), x)(x) == 0
+
+
 def test_numbers_and_many_axes_can_be_recorded():
     x = np.arange(64, dtype=np.float32).reshape(2, 2, 2, 2, 2, 2)
     program = cl.capture(lambda x: kernels.multiply(x.transpose(5, 3, 1, 4, 2, 0), 3.0), x)

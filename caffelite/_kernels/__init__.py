@@ -4,7 +4,7 @@
     border.pyx      what Python calls: checks, binds, launches
     tape.pyx        running, recording and replaying calls
     loops.pyx       the loops themselves, a family to a file: elementwise.pxi and elementary.pxi, matmul.pxi
-                    (tile.h, vectors.h), reduction.pxi, softmax.pxi, loss.pxi, update.pxi, batches.pxi
+                    (tile.h, vectors.h), reduction.pxi, softmax.pxi, loss.pxi, update.pxi, indexing.pxi, batches.pxi
 
 The loops are compiled once for each instruction set. The best one that the processor runs is chosen here, at import;
 the environment variable CAFFELITE_ISA names another.
@@ -44,9 +44,11 @@ from caffelite._kernels.border import (
     minimum,
     multiply,
     negative,
+    output,
     power,
     power_grad_base,
     power_grad_exponent,
+    ravel_index,
     relu,
     relu_grad,
     sgd,
@@ -64,6 +66,7 @@ from caffelite._kernels.border import (
     sum,
     take,
     take_batch,
+    take_grad,
     tanh,
     tanh_grad,
     where,

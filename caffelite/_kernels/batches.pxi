@@ -47,13 +47,16 @@ cdef int shuffle(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     return CONTINUE
 
 
-# out[i] = rows[order[i]], rows as bytes, all contiguous.
-#   size     1 bytes a row
-#   operand  0 out, 1 rows, 2 order (int64, checked)
+# ---- through a cursor: the addresses of x, y and order, the position, the address of the sums ---------------------
+
+# out[i] = rows[order[position + i]]
+#   size     0 which rows, x (0) or y (1);  1 bytes a row
+#   operand  0 out, 1 cursor
 #   parts    the rows of out
-cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const char* rows = call.operand[1].data
-    cdef const int64_t* order = <const int64_t*> call.operand[2].data
+cdef int take_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const int64_t* cursor = <const int64_t*> call.operand[1].data
+    cdef const char* rows = <const char*> cursor[call.size[0]]
+    cdef const int64_t* order = <const int64_t*> cursor[2] + cursor[3]
     cdef Py_ssize_t n = call.size[1]
     take_rows(<char*> out, rows, order, n, begin, end)
     return CONTINUE
@@ -68,21 +71,6 @@ cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_
     else:
         for i in range(begin, end):
             memcpy(out + i * n, rows + order[i] * n, n)
-
-
-# ---- through a cursor: the addresses of x, y and order, the position, the address of the sums ---------------------
-
-# out[i] = rows[order[position + i]]
-#   size     0 which rows, x (0) or y (1);  1 bytes a row
-#   operand  0 out, 1 cursor
-#   parts    the rows of out
-cdef int take_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const int64_t* cursor = <const int64_t*> call.operand[1].data
-    cdef const char* rows = <const char*> cursor[call.size[0]]
-    cdef const int64_t* order = <const int64_t*> cursor[2] + cursor[3]
-    cdef Py_ssize_t n = call.size[1]
-    take_rows(<char*> out, rows, order, n, begin, end)
-    return CONTINUE
 
 
 # position += rows, and the first of the sums too

@@ -10,11 +10,13 @@ from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.float cimport DBL_MAX, FLT_MAX
 
 import operator
+from functools import partial
 
 import numpy as np
 
 from caffelite._kernels.call cimport *
-from caffelite._kernels.tape cimport empty, launch
+from caffelite._kernels.tape cimport NUMPY_MAX_DIMS, empty, launch
+from caffelite._kernels.tape import require
 
 cnp.import_array()
 
@@ -37,9 +39,6 @@ cdef extern from *:
     }
     """
     bint processor_runs(const char* isa)
-
-cdef enum:
-    NUMPY_MAX_DIMS = 64
 
 cdef Loops loops
 
@@ -131,8 +130,8 @@ cdef void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end):
             end[0] += reach
 
 
-cdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
-    """An array for a kernel's output."""
+cpdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
+    """A new array for a kernel's output, its elements not yet set."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef int d
     for d in range(len(shape)):
@@ -829,6 +828,125 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes):
     return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]
 
 
+# ---- indexing ------------------------------------------------------------------------------------------------------
+
+def ravel_index(tuple lengths, *indices):
+    """Where in an array of these lengths, in C order, the elements with these numbers along its axes stand; int64.
+
+    An index is an array of integers or a number; they are broadcast to each other. Negative ones count from the end.
+    IndexError for one that is out of bounds. In a recorded step, such a one stops the replay.
+    """
+    cdef list arrays = [as_indices(index) for index in indices]
+    cdef cnp.ndarray out
+    cdef Py_ssize_t i
+    try:
+        shape = np.broadcast_shapes(*[shape_of(a) for a in arrays])
+    except ValueError:
+        shapes = ", ".join([str(shape_of(a)) for a in arrays])
+        raise IndexError(f"index arrays of shapes {shapes} don't broadcast") from None
+    out = output(shape, np.dtype(np.int64))
+    for i in range(len(arrays)):
+        add_index(out, arrays[i], lengths[i], i > 0, not isinstance(indices[i], cnp.ndarray))
+    return out
+
+
+cdef cnp.ndarray as_indices(object index):
+    """Integers as int64."""
+    cdef cnp.ndarray a = plain(index) if isinstance(index, cnp.ndarray) else np.asarray(index, dtype=np.int64)
+    if cnp.PyArray_TYPE(a) == cnp.NPY_INT64:
+        return a
+    return as_int64(a.reshape(-1)).reshape(shape_of(a))
+
+
+cdef int add_index(cnp.ndarray out, cnp.ndarray index, Py_ssize_t length, bint accumulate, bint constant) except -1:
+    """out = index, or out · length + index when accumulating."""
+    cdef Call call
+    cdef int d
+    if not bind_broadcast("ravel_index", &call, out, index, index):      # too many axes for one call
+        index = np.broadcast_to(index, shape_of(out))
+        for d in range(cnp.PyArray_DIM(out, 0)):
+            add_index(out[d], index[d], length, accumulate, constant)
+        return 0
+    call.loop = loops.ravel_index
+    call.accumulate = accumulate
+    call.scalar = length
+    call.parts = call.size[0] * call.size[1] * call.size[2]
+    call.work = 30.0 * cnp.PyArray_SIZE(out)
+    stop = launch("ravel_index", &call, 1, constant << 1, out, index)
+    require(stop == CONTINUE, partial(refuse_index, length), index)
+    return 0
+
+
+def refuse_index(length, index):
+    """Raise IndexError for the first index that is not in −length … length − 1."""
+    index = index.view(np.ndarray)
+    bad = index[(index < -length) | (index >= length)][0]
+    raise IndexError(f"index {bad} is out of bounds for an axis of length {length}")
+
+
+def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None):
+    """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype but object; order (m,) int64 → (m, …).
+
+    IndexError for an entry of `order` that is not in 0 … n − 1.
+    """
+    cdef Call call
+    cdef tuple shape
+    if rows.dtype.hasobject:
+        raise TypeError(f"take copies bytes, which {rows.dtype} does not allow")
+    if cnp.PyArray_NDIM(rows) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(rows):
+        raise ValueError(f"take needs contiguous rows, got shape {shape_of(rows)}")
+    order = checked_labels("take", order, -1)
+    shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
+    if out is None:
+        out = output(shape, rows.dtype)
+    elif out.dtype != rows.dtype:
+        raise TypeError(f"take got an `out` of {out.dtype} for rows of {rows.dtype}")
+    elif shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
+        raise ValueError(f"take got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+
+    call.loop = loops.take
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(rows)
+    call.operand[2].data = <char*> cnp.PyArray_DATA(order)
+    call.size[0] = cnp.PyArray_DIM(rows, 0)
+    call.size[1] = cnp.PyArray_NBYTES(out) // max(cnp.PyArray_SIZE(order), 1)
+    call.parts = cnp.PyArray_SIZE(order)
+    call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
+    if launch("take", &call, 1, 0, out, rows, order) != CONTINUE:
+        refuse_row("take", order, call.size[0])
+    return out
+
+
+def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t rows):
+    """dx[order[i]] += dy[i], the others 0: dy (m, …), order (m,) int64 → (rows, …). IndexError as for `take`."""
+    cdef Call call
+    cdef int real = real_type("take_grad", dy)
+    cdef cnp.ndarray out
+    if cnp.PyArray_NDIM(dy) == 0 or rows < 0:
+        raise ValueError(f"take_grad got dy of shape {shape_of(dy)} and {rows} rows")
+    dy, order = contiguous(dy), checked_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
+    out = output((rows,) + shape_of(dy)[1:], dy.dtype)
+    call.loop = loops.take_grad[real]
+    call.accumulate = False
+    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
+    call.operand[1].data = <char*> cnp.PyArray_DATA(dy)
+    call.operand[2].data = <char*> cnp.PyArray_DATA(order)
+    call.size[0], call.size[2] = rows, cnp.PyArray_SIZE(order)
+    call.size[1] = call.parts = cnp.PyArray_SIZE(out) // max(rows, 1)
+    call.work = 10.0 * (cnp.PyArray_SIZE(out) + cnp.PyArray_SIZE(dy))
+    if launch("take_grad", &call, 1, 0, out, dy, order) != CONTINUE:
+        refuse_row("take_grad", order, rows)
+    return out
+
+
+cdef int refuse_row(str name, cnp.ndarray order, Py_ssize_t rows) except -1:
+    cdef Py_ssize_t i = 0
+    while 0 <= order[i] < rows:
+        i += 1
+    raise IndexError(f"{name} got the row {order[i]} at {i}; there are {rows} rows")
+
+
 # ---- updates -------------------------------------------------------------------------------------------------------
 
 def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarray hyper not None):
@@ -936,43 +1054,6 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     call.parts = 1
     call.work = 300.0 * call.size[0]
     launch("shuffle", &call, 0b11, 0, order, state)
-
-
-def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None):
-    """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype but object; order (m,) int64 → (m, …).
-
-    IndexError for an entry of `order` that is not in 0 … n − 1.
-    """
-    cdef Call call
-    cdef cnp.ndarray first
-    cdef tuple shape
-    if rows.dtype.hasobject:
-        raise TypeError(f"take copies bytes, which {rows.dtype} does not allow")
-    if cnp.PyArray_NDIM(rows) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(rows):
-        raise ValueError(f"take needs contiguous rows, got shape {shape_of(rows)}")
-    order = checked_labels("take", order, -1)
-    shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
-    if out is None:
-        out = output(shape, rows.dtype)
-    elif out.dtype != rows.dtype:
-        raise TypeError(f"take got an `out` of {out.dtype} for rows of {rows.dtype}")
-    elif shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
-        raise ValueError(f"take got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
-    first = np.asarray(check_labels(order, cnp.PyArray_DIM(rows, 0)))
-    if first >= 0:
-        raise IndexError(f"take got the row {order[first]} at {first}; there are {len(rows)} rows")
-
-    call.loop = loops.take
-    call.accumulate = False
-    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
-    call.operand[1].data = <char*> cnp.PyArray_DATA(rows)
-    call.operand[2].data = <char*> cnp.PyArray_DATA(order)
-    call.size[0] = cnp.PyArray_SIZE(order)
-    call.size[1] = cnp.PyArray_NBYTES(out) // max(call.size[0], 1)
-    call.parts = call.size[0]
-    call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
-    launch("take", &call, 1, 0, out, rows, order)
-    return out
 
 
 # ---- epochs ------------------------------------------------------------------------------------------------------

@@ -86,6 +86,7 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop log_softmax_grad[2]
     Loop softmax_loss[2]
     Loop softmax_loss_grad[2]
+    Loop take_grad[2]
     Loop sgd[2]
     Loop adam[2]
     Loop add_mean[2]
@@ -94,6 +95,7 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop check_labels
     Loop count_steps
     Loop shuffle
+    Loop ravel_index
     Loop take
     Loop take_batch
     Loop advance

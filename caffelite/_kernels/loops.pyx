@@ -43,6 +43,7 @@ include "reduction.pxi"
 include "softmax.pxi"
 include "loss.pxi"
 include "update.pxi"
+include "indexing.pxi"
 include "batches.pxi"
 
 cdef Loops table
@@ -60,6 +61,7 @@ table.log_softmax = [<Loop> log_softmax[float], <Loop> log_softmax[double]]
 table.log_softmax_grad = [<Loop> log_softmax_grad[float], <Loop> log_softmax_grad[double]]
 table.softmax_loss = [<Loop> softmax_loss[float], <Loop> softmax_loss[double]]
 table.softmax_loss_grad = [<Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double]]
+table.take_grad = [<Loop> take_grad[float], <Loop> take_grad[double]]
 table.sgd = [<Loop> sgd[float], <Loop> sgd[double]]
 table.adam = [<Loop> adam[float], <Loop> adam[double]]
 table.add_mean = [<Loop> add_mean[float], <Loop> add_mean[double]]
@@ -68,6 +70,7 @@ table.as_int64 = as_int64
 table.check_labels = check_labels
 table.count_steps = count_steps
 table.shuffle = shuffle
+table.ravel_index = ravel_index
 table.take = take
 table.take_batch = take_batch
 table.advance = advance

@@ -262,7 +262,7 @@ class Recorded(np.ndarray):
 
     def __getitem__(self, index):
         item = super().__getitem__(index)
-        if this_threads_recorder != NULL and not (isinstance(item, np.ndarray) and np.may_share_memory(item, self)):
+        if this_threads_recorder != NULL and not is_view(item, self):
             refuse("an element's value")
         return item
 
@@ -295,6 +295,11 @@ class Recorded(np.ndarray):
         return complex(value_of(self))
 
 
+def is_view(item, array):
+    """Whether what an array's index gave is a view of it, and not a copy or a scalar."""
+    return isinstance(item, np.ndarray) and item.base is not None and (item.base is array or item.base is array.base)
+
+
 def value_of(array):
     if this_threads_recorder != NULL:
         refuse("an array's value")
@@ -306,16 +311,32 @@ def refuse(what):
                     "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable")
 
 
-def require(bint condition, otherwise):
+def require(bint condition, otherwise, cnp.ndarray checked=None):
     """Call `otherwise`, which raises, unless the condition holds that the last kernel was launched to find out.
 
-    Where this thread records, the replay calls it when that kernel stops the step.
+    Where this thread records, the replay calls it when that kernel stops the step. With `checked` it is given that
+    array; a replay gives it the values of operand 1, int64, as they then are.
     """
+    cdef Kernel kernel
     if not condition:
-        otherwise()
+        otherwise() if checked is None else otherwise(checked)
     if this_threads_recorder != NULL:
         entries = (<object> this_threads_recorder).entries
-        (<Kernel> entries[len(entries) - 1]).otherwise = otherwise
+        kernel = entries[len(entries) - 1]
+        kernel.otherwise = otherwise
+        kernel.checked = None if checked is None else (kernel.arrays[1].shape, kernel.arrays[1].strides)
+
+
+cdef object int64_values(char* data, tuple shape, tuple strides):
+    """A copy of an array in memory."""
+    cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
+    cdef cnp.npy_intp steps[NUMPY_MAX_DIMS]
+    cdef int d
+    cdef cnp.dtype int64 = np.dtype(np.int64)
+    for d in range(len(shape)):
+        lengths[d], steps[d] = shape[d], strides[d]
+    Py_INCREF(int64)                      # which the new array takes over
+    return np.array(PyArray_NewFromDescr(<PyTypeObject*> ndarray, int64, len(shape), lengths, steps, data, 0, NULL))
 
 
 cdef class Kernel:
@@ -327,6 +348,9 @@ cdef class Kernel:
 
     def raise_why(self):
         """Raise what the step raises where this call stops it."""
+        if self.checked is not None:
+            shape, strides = self.checked
+            self.otherwise(int64_values(self.call.operand[1].data, shape, strides))
         if self.otherwise is not None:
             self.otherwise()
         raise FloatingPointError(f"{self!r} stopped the step")
@@ -343,14 +367,14 @@ cdef class Kernel:
     @property
     def stops(self):
         """Whether the call may stop a step."""
-        return self.name in ("all_finite", "check_labels")
+        return self.name in ("all_finite", "check_labels", "ravel_index")
 
     def copy(self, str name=None):
         """The same call, by another name, to be changed."""
         cdef Kernel kernel = Kernel.__new__(Kernel)
         kernel.call, kernel.name, kernel.arrays = self.call, name or self.name, self.arrays
         kernel.reads, kernel.writes, kernel.constants = self.reads, self.writes, self.constants
-        kernel.otherwise = self.otherwise
+        kernel.otherwise, kernel.checked = self.otherwise, self.checked
         return kernel
 
     def release(self):

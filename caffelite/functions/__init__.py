@@ -14,6 +14,7 @@ from caffelite.functions.activation import (
 )
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
 from caffelite.functions.elementary import Abs, Exp, Log, Sqrt, abs, exp, log, sqrt
+from caffelite.functions.indexing import Concatenate, Index, Stack, concatenate, stack
 from caffelite.functions.linear import Linear, MatMul, matmul
 from caffelite.functions.loss import SoftmaxLoss
 from caffelite.functions.reduction import Max, Mean, Min, Sum, max, mean, min, sum
@@ -24,8 +25,10 @@ __all__ = [
     "Abs",
     "Add",
     "Clip",
+    "Concatenate",
     "Divide",
     "Exp",
+    "Index",
     "Linear",
     "Log",
     "LogSoftmax",
@@ -42,6 +45,7 @@ __all__ = [
     "Softmax",
     "SoftmaxLoss",
     "Sqrt",
+    "Stack",
     "Subtract",
     "Sum",
     "Tanh",
@@ -49,6 +53,7 @@ __all__ = [
     "Where",
     "abs",
     "clip",
+    "concatenate",
     "exp",
     "log",
     "log_softmax",
@@ -61,6 +66,7 @@ __all__ = [
     "sigmoid",
     "softmax",
     "sqrt",
+    "stack",
     "sum",
     "tanh",
     "transpose",

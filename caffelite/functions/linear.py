@@ -125,7 +125,7 @@ def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     except ValueError:
         raise ValueError(f"matmul got shapes {a.shape} and {b.shape}, whose stacks don't broadcast") from None
     as_, bs = (np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, b))
-    y = np.empty((*stack, a.shape[-2], b.shape[-1]), a.dtype.newbyteorder("="))
+    y = kernels.output((*stack, a.shape[-2], b.shape[-1]), a.dtype.newbyteorder("="))
     for i in np.ndindex(stack):
         kernels.matmul(as_[i], bs[i], y[i])
     return y

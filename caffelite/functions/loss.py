@@ -46,7 +46,7 @@ class SoftmaxLoss(Function, recordable=True):
             raise ValueError("SoftmaxLoss got no labels")
         if classes is not None:
             in_range = kernels.check_labels(_labels(labels), classes) < 0
-            kernels.require(in_range, functools.partial(_say_which_label, np.asarray(labels), classes))
+            kernels.require(in_range, functools.partial(_say_which_label, classes), labels)
 
     def forward(self, scores: np.ndarray, targets: Any) -> np.ndarray:
         self.probabilities = None
@@ -76,7 +76,8 @@ def _first_that_is_no_label(targets: Any, classes: int | None) -> tuple[int, Any
     return (0, values[0]) if values.size else (-1, None)
 
 
-def _say_which_label(labels: np.ndarray, classes: int) -> None:
+def _say_which_label(classes: int, labels: np.ndarray) -> None:
+    labels = labels.view(np.ndarray)
     with kernels.Paused():
         row = kernels.check_labels(_labels(labels), classes)
     raise ValueError(f"label {labels[row]} in row {row} is not one of the classes 0 … {classes - 1}")

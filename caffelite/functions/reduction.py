@@ -43,7 +43,7 @@ class Sum(Reduction, recordable=True):
     def backward(self, dy: np.ndarray) -> np.ndarray:
         axes = self.axes(len(self.shape))
         kept = tuple(1 if i in axes else n for i, n in enumerate(self.shape))
-        return kernels.multiply(dy.reshape(kept), self.factor, np.empty(self.shape, self.dtype))
+        return kernels.multiply(dy.reshape(kept), self.factor, kernels.output(self.shape, self.dtype))
 
 
 class Mean(Sum, recordable=True):

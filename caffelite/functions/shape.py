@@ -19,16 +19,17 @@ class Reshape(Function, recordable=True):
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x_shape = x.shape
-        return _reshaped(x, self.shape)
+        return reshaped(x, self.shape)
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return _reshaped(dy, self.x_shape)
+        return reshaped(dy, self.x_shape)
 
     def __repr__(self) -> str:
         return f"Reshape{self.shape}"
 
 
-def _reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """x in another shape, a view where the memory allows it."""
     view = x.reshape(shape)
     return view if np.may_share_memory(view, x) or x.size == 0 else kernels.copy(x).reshape(shape)
 

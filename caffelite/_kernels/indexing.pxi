@@ -1,0 +1,64 @@
+# Indexing: rows by their numbers, and the gradient of that.
+
+# y = index, or y · n + index when accumulating: places in C order from one number for each axis. Negative numbers count
+# from the end. Stops with BAD_LABEL at an index that is not in −n … n − 1.
+#   size     the shape of y, padded in front with ones; size[3] is innermost
+#   operand  0 y (int64, contiguous), 1 index (int64, any strides)
+#   scalar   n, the length of the axis
+#   parts    the rows (all but the innermost dimension)
+cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* index = &call.operand[1]
+    cdef Py_ssize_t m = call.size[3], stride = index.stride[3], i, i0, i1, i2, j
+    cdef int64_t n = <int64_t> call.scalar, k
+    cdef const int64_t* row
+    cdef int64_t* y
+    for i in range(begin, end):
+        i2 = i % call.size[2]
+        i1 = i // call.size[2] % call.size[1]
+        i0 = i // call.size[2] // call.size[1]
+        row = (<const int64_t*> index.data) + i0 * index.stride[0] + i1 * index.stride[1] + i2 * index.stride[2]
+        y = <int64_t*> out + i * m
+        for j in range(m):
+            k = row[j * stride]
+            if k < -n or k >= n:
+                return BAD_LABEL
+            y[j] = (y[j] * n if call.accumulate else 0) + (k + n if k < 0 else k)
+    return CONTINUE
+
+
+# y[i] = rows[order[i]], rows as bytes. Stops with BAD_LABEL at a number that is not in 0 … n − 1.
+#   size     0 n, 1 bytes a row
+#   operand  0 y, 1 rows, 2 order (int64; all contiguous)
+#   parts    the rows of y
+cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const char* rows = call.operand[1].data
+    cdef const int64_t* order = <const int64_t*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[1], i
+    for i in range(begin, end):
+        if order[i] < 0 or order[i] >= call.size[0]:
+            return BAD_LABEL
+    for i in range(begin, end):
+        memcpy(<char*> out + i * n, rows + order[i] * n, n)
+    return CONTINUE
+
+
+# dx[order[i]] += dy[i], in the order of i, and 0 in rows that are not in `order`. Stops as `take`.
+#   size     0 rows of dx, 1 elements a row, 2 rows of dy
+#   operand  0 dx, 1 dy, 2 order (int64; all contiguous)
+#   parts    the elements of a row
+cdef int take_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* dy = <const real*> call.operand[1].data
+    cdef const int64_t* order = <const int64_t*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[1], i, j
+    cdef int64_t k
+    cdef real* row
+    for i in range(call.size[0]):
+        memset(dx + i * n + begin, 0, (end - begin) * sizeof(real))
+    for i in range(call.size[2]):
+        k = order[i]
+        if k < 0 or k >= call.size[0]:
+            return BAD_LABEL
+        row = dx + k * n
+        for j in range(begin, end):
+            row[j] += dy[i * n + j]
+    return CONTINUE

@@ -1,0 +1,203 @@
+"""Taking arrays apart and putting them together."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from caffelite import _kernels as kernels
+from caffelite.function import Function
+from caffelite.functions.arithmetic import operand
+from caffelite.functions.shape import reshaped
+from caffelite.tensor import Tensor, as_real
+
+WHOLE = slice(None)
+Numbers = np.ndarray | Sequence[int] | int
+
+
+class Index(Function, recordable=True):
+    """y = x[index], as NumPy's; where an element is taken several times, its gradients add up.
+
+    `index` is a number, a slice, `...`, None, an array of integers or bool, or a tuple of these. y is a view if there
+    is no array among them. IndexError for what is out of bounds, and for arrays of anything else.
+    """
+
+    def __init__(self, index: Any) -> None:
+        self.index = index if isinstance(index, tuple) else (index,)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.shape = x.shape
+        if all(_is_basic(entry) for entry in self.index):
+            self.slices = self.index if any(entry is ... for entry in self.index) else (*self.index, ...)
+            self.places = None
+            return x[self.slices]
+
+        # What is not an array is a view. The axes that arrays index are moved to its front and become one, of rows to
+        # take. The axes of the arrays end where NumPy has them: where those stood, or in front if others are between.
+        self.slices, numbers, side_by_side = _parted(self.index, x.shape)
+        self.axes, self.front = list(numbers), list(range(len(numbers)))
+        view = _moved(x[self.slices], self.axes, self.front)
+        self.view_shape, lengths, row = view.shape, view.shape[: len(numbers)], view.shape[len(numbers) :]
+        self.places = kernels.ravel_index(lengths, *numbers.values())
+        rows = reshaped(view, (math.prod(lengths), *row))
+        rows = rows if rows.flags.c_contiguous else kernels.copy(rows)
+        y = kernels.take(rows, self.places.reshape(-1)).reshape(self.places.shape + row)
+        first = self.axes[0] if side_by_side else 0
+        self.y_axes, self.y_front = [first + i for i in range(self.places.ndim)], list(range(self.places.ndim))
+        return _moved(y, self.y_front, self.y_axes)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        if self.places is not None:
+            dy = _moved(dy, self.y_axes, self.y_front)
+            rows = reshaped(dy, (self.places.size, *dy.shape[self.places.ndim :]))
+            count = math.prod(self.view_shape[: len(self.axes)])
+            dview = kernels.take_grad(rows, self.places.reshape(-1), count).reshape(self.view_shape)
+            dy = _moved(dview, self.front, self.axes)
+            if all(entry == WHOLE for entry in self.slices):
+                return dy
+        dx = kernels.full(self.shape, 0, dy.dtype.newbyteorder("="))
+        kernels.copy(dy, dx[self.slices])
+        return dx
+
+    def __repr__(self) -> str:
+        return f"Index[{', '.join(map(_text, self.index))}]"
+
+
+def _is_basic(entry: Any) -> bool:
+    """Whether an entry of an index selects a view."""
+    if isinstance(entry, int | np.integer):
+        return not isinstance(entry, bool)
+    return entry is None or entry is ... or isinstance(entry, slice)
+
+
+def _parted(index: tuple, shape: tuple[int, ...]) -> tuple[tuple, dict[int, Numbers], bool]:
+    """An index as slices of all axes; by axes of the view they give, the numbers to take; and whether these stand
+    side by side, with no slice, None or `...` between them.
+    """
+    index = index if any(entry is ... for entry in index) else (*index, ...)
+    arrays = [None if entry is None or entry is ... or isinstance(entry, slice) else _array(entry) for entry in index]
+    used = sum(isinstance(entry, slice) for entry in index)
+    used += sum(array.ndim if array.dtype == np.bool_ else 1 for array in arrays if array is not None)
+    if used > len(shape) or sum(entry is ... for entry in index) > 1:
+        raise IndexError(f"an array of shape {shape} has {len(shape)} axes, and an index at most one ...: got {index}")
+
+    slices: list[slice | None] = []
+    numbers: dict[int, Numbers] = {}
+    for entry, array in zip(index, arrays, strict=True):
+        if entry is ...:
+            slices += [WHOLE] * (len(shape) - used)
+        elif array is None:
+            slices.append(entry)
+        elif array.dtype != np.bool_:
+            numbers[len(slices)] = entry  # a list as it is: a constant, where a step is recorded
+            slices.append(WHOLE)
+        elif array.ndim == 0:  # an axis more, of length 1 or 0
+            numbers[len(slices)] = [0] * int(array)
+            slices.append(None)
+        else:
+            axis = sum(entry is not None for entry in slices)
+            if array.shape != shape[axis : axis + array.ndim]:
+                raise IndexError(f"a mask of shape {array.shape} for axes of shape {shape[axis : axis + array.ndim]}")
+            if array is entry and kernels.recorder() is not None:
+                raise TypeError("a mask in a step that is being recorded: a replay may find another number of elements")
+            for part in array.nonzero():
+                numbers[len(slices)] = part if array is entry else part.tolist()
+                slices.append(WHOLE)
+    taken = [i for i, array in enumerate(arrays) if array is not None]
+    return tuple(slices), numbers, taken[-1] - taken[0] + 1 == len(taken)
+
+
+def _array(entry: Any) -> np.ndarray:
+    """An entry of an index as an array of integers or of bool; IndexError if it is nothing of the kind."""
+    array = entry if isinstance(entry, np.ndarray) else np.asarray(entry)
+    if array.dtype.kind not in "iub" and not (array.size == 0 and isinstance(entry, list)):
+        raise IndexError(f"an index is of integers, slices, ..., None and arrays of integers or bool, got {entry!r}")
+    return array
+
+
+def _moved(x: np.ndarray, source: list[int], destination: list[int]) -> np.ndarray:
+    """x with axes moved, as numpy.moveaxis, which takes its time when there is nothing to move."""
+    return x if source == destination else np.moveaxis(x, source, destination)
+
+
+def _text(entry: Any) -> str:
+    """An entry of an index as it is written, without an array's numbers."""
+    if isinstance(entry, slice):
+        parts = [entry.start, entry.stop, *([] if entry.step is None else [entry.step])]
+        return ":".join("" if part is None else str(part) for part in parts)
+    if entry is ...:
+        return "..."
+    return f"{entry.dtype}{entry.shape}" if isinstance(entry, np.ndarray) else str(entry)
+
+
+class Concatenate(Function, recordable=True):
+    """y = the inputs one after the other along an axis; their other lengths are the same, else ValueError."""
+
+    def __init__(self, axis: int = 0) -> None:
+        self.axis = axis
+
+    def forward(self, *arrays: np.ndarray) -> np.ndarray:
+        shape, self.parts = self.layout([x.shape for x in arrays])
+        y = kernels.output(shape, arrays[0].dtype.newbyteorder("="))
+        for x, part in zip(arrays, self.parts, strict=True):
+            kernels.copy(x, y[part])
+        return y
+
+    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple([dy[part] for part in self.parts])
+
+    def layout(self, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple]]:
+        """The shape of y, and the slices of it that are the inputs."""
+        axis = normalize_axis_index(self.axis, len(shapes[0]))
+        if len({(len(shape), shape[:axis], shape[axis + 1 :]) for shape in shapes}) > 1:
+            raise ValueError(f"concatenate along axis {axis} got shapes {_listed(shapes)}, which differ elsewhere too")
+        ends = [0, *itertools.accumulate(shape[axis] for shape in shapes)]
+        parts = [(*[WHOLE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
+        return (*shapes[0][:axis], ends[-1], *shapes[0][axis + 1 :]), parts
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.axis})"
+
+
+class Stack(Concatenate, recordable=True):
+    """y = the inputs one after the other along a new axis; their shapes are the same, else ValueError."""
+
+    def layout(self, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple]]:
+        axis = normalize_axis_index(self.axis, len(shapes[0]) + 1)
+        if len(set(shapes)) > 1:
+            raise ValueError(f"stack got shapes {_listed(shapes)}; expected all the same")
+        parts = [(*[WHOLE] * axis, i, ...) for i in range(len(shapes))]
+        return (*shapes[0][:axis], len(shapes), *shapes[0][axis:]), parts
+
+
+def _listed(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join(map(str, dict.fromkeys(shapes)))
+
+
+def concatenate(tensors: Iterable[Any], axis: int = 0) -> Tensor:
+    """Tensors, or arrays, one after the other along an axis."""
+    return Concatenate(axis).applied_to(*_alike(tensors, "concatenate"))
+
+
+def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
+    """Tensors, or arrays, of one shape, one after the other along a new axis."""
+    return Stack(axis).applied_to(*_alike(tensors, "stack"))
+
+
+def _alike(tensors: Iterable[Any], name: str) -> list[Any]:
+    """Tensors and arrays of one dtype, that of the first Tensor or array of floats; TypeError for floats of another."""
+    values = list(tensors)
+    if not values:
+        raise ValueError(f"{name} got no Tensors")
+    like = [x for x in values if isinstance(x, Tensor) or (isinstance(x, np.ndarray) and x.dtype.kind == "f")]
+    first = Tensor((like or values)[0])
+    operands = [operand(x, first, name) for x in values]
+    return [as_real(x, first.dtype, name) if isinstance(x, float) else x for x in operands]
+
+
+Tensor.__getitem__ = lambda self, index: Index(index).applied_to(self)
