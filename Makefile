@@ -26,6 +26,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/elementary.py --every 1000
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/autograd.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/threshold.py
 

@@ -66,6 +66,12 @@ def test_every_benchmark_prints_a_table_of_numbers(script):
         assert list(summary) == SMALL
         assert {"matmul_relu", "softmax_loss", "sgd", "total"} <= set(of_spiral32)
         assert {"matmul_relu", "softmax_loss", "adam", "total"} <= set(of_digits)
+    if script == "autograd.py":
+        chain, moons, left = found
+        assert {*chain} - {"PyTorch"} == {"caffelite"}
+        assert {name for name in moons if "PyTorch" not in name} == {"caffelite", "caffelite, captured"}
+        assert left == {"with backward": [0, 0], "dropped without": [0, 0]}
+        assert ("PyTorch" in chain) != ("left out: PyTorch (no module torch)" in benchmark.stdout)
     if script == "threshold.py":
         assert {"matmul", "add", "sgd"} <= set(found[1])
 
@@ -89,6 +95,15 @@ def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path):
     assert benchmark.stdout.endswith(f"Not installed, left out: {left_out}\n")
 
 
+def test_the_benchmark_of_dynamic_graphs_does_without_pytorch(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(name='torch')\n")
+    benchmark = run("autograd.py", "--quick", modules=tmp_path)
+    assert benchmark.returncode == 0, benchmark.stderr
+    chain, moons, _ = tables(benchmark.stdout)
+    assert [*chain, *moons] == ["caffelite", "caffelite, captured", "caffelite"]
+    assert benchmark.stdout.endswith("\nNot installed, left out: PyTorch (no module torch)\n")
+
+
 def test_a_peer_that_fails_ends_the_run(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('this installation is broken')\n")
     benchmark = run("steps.py", "--quick", "--only", "spiral32", modules=tmp_path)
@@ -102,6 +117,17 @@ def test_loss_curves_that_disagree_end_the_run(steps):
     for wrong in (curve + 0.01, curve * np.nan):
         with pytest.raises(SystemExit, match="PyTorch's losses differ"):
             steps.check_agreement({"caffelite": curve, "PyTorch": wrong})
+
+
+def test_gradients_that_disagree_end_the_run(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    import autograd
+
+    gradient = np.array([1.0, -0.5, 0.0])
+    autograd.check_agreement({"caffelite": gradient, "PyTorch": gradient + 1e-6}, tolerance=1e-5)
+    for wrong in (gradient + 0.01, gradient * np.nan):
+        with pytest.raises(SystemExit, match="PyTorch's numbers differ from caffelite's"):
+            autograd.check_agreement({"caffelite": gradient, "PyTorch": wrong}, tolerance=1e-5)
 
 
 def test_caffelite_and_numpy_by_hand_train_every_workload_alike(steps, threads_restored):

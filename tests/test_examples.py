@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -71,6 +72,25 @@ def test_xor_is_learned_one_example_at_a_time():
 def test_all_30_test_points_of_the_blobs_are_classified():
     output = run("blobs.py").stdout
     assert numbers_after("30 test points: accuracy", output) == [1]
+
+
+def test_the_gradients_of_a_matrix_product_and_its_sum_are_those_worked_out_by_hand():
+    output = run("matmul_gradients.py").stdout
+    assert "dy/dx =\n[[2. 4.]\n [2. 4.]\n [2. 4.]]\n" in output
+    assert "dy/dW =\n[[ 9.  9.  9.  9.]\n [12. 12. 12. 12.]]\n" in output
+    assert numbers_after("y =", output) == [66]
+
+
+def test_relu_of_x_w_plus_b_finds_the_numbers_that_made_the_data(tmp_path):
+    picture = tmp_path / "graph.svg"
+    output = run("relu_regression.py", str(picture)).stdout
+    errors = numbers_after("mean squared error", output)
+    assert errors == sorted(errors, reverse=True)
+    assert errors[-1] < 1e-8
+    (away,) = numbers_after("made the data:", output)
+    assert away < 1e-3
+    labels = [text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"W", "b", "MatMul()", "ReLU()"} <= set(labels)
 
 
 def test_two_hidden_layers_and_adam_classify_96_percent_of_the_digits():

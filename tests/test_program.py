@@ -152,6 +152,46 @@ def test_every_optimizer_replays_to_the_bit_and_leaves_the_state_of_eager_code(m
         assert state(replayed, optimizers[0]) == state(eager, optimizers[1])
 
 
+def two_moons(dtype):
+    """Points (100, 2) on two half circles, with noise, and the sides they are on, −1 or 1."""
+    angle = np.linspace(0, np.pi, 50)
+    above, below = [np.cos(angle), np.sin(angle)], [1 - np.cos(angle), 0.5 - np.sin(angle)]
+    x = np.concatenate([above, below], axis=1).T + 0.1 * np.random.default_rng(0).standard_normal((100, 2))
+    return x.astype(dtype), np.repeat([-1, 1], 50).astype(dtype)[:, None]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda dtype: dtype.__name__)
+def test_a_step_written_with_tensors_replays_to_the_bit_while_the_learning_rate_falls(dtype, passes):
+    """The demo of micrograd: hinge loss, the squares of all parameters as penalty, SGD."""
+
+    def training():
+        model = cl.MLP(2, [16, 16, 1], seed=0, dtype=dtype)
+        optimizer = cl.SGD(model.parameters(), lr=1.0)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            hinge = (1 - y * model(x)).relu().mean()
+            loss = hinge + 1e-4 * sum((p * p).sum() for p in model.parameters())
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return model, optimizer, step
+
+    x, y = two_moons(dtype)
+    captured, captureds_optimizer, step_to_capture = training()
+    eager, eagers_optimizer, step = training()
+    program = cl.capture(step_to_capture, x, y)
+    first = step(x, y).item()
+    for k in range(1, 100):
+        captureds_optimizer.lr = eagers_optimizer.lr = 1 - 0.9 * k / 100
+        loss = program(x, y)
+        assert loss.dtype == dtype
+        assert loss.tobytes() == step(x, y).data.tobytes()
+        assert state(captured, captureds_optimizer) == state(eager, eagers_optimizer)
+    assert loss < first / 10
+
+
 def test_replays_of_adam_follow_what_eager_steps_in_between_have_skipped_and_counted():
     replayed, eager = small_net(), small_net()
     optimizers = [cl.Adam(m.parameters(), lr=0.01) for m in (replayed, eager)]

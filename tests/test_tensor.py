@@ -915,6 +915,24 @@ def test_a_graph_holds_no_reference_cycle():
 
 
 @pytest.mark.usefixtures("without_collector")
+@pytest.mark.parametrize("backward", [True, False], ids=["with backward", "dropped without"])
+def test_10_000_graphs_leave_nothing_behind(backward):
+    x, w = np.ones((4, 3), np.float32), leaf(np.ones((3, 2), np.float32))
+
+    def make_and_drop(graphs):
+        for _ in range(graphs):
+            y = cl.SoftmaxLoss()((x @ w).tanh() * 2 + w.mean(axis=0), [0, 1, 0, 1]) + (w * w).sum()
+            if backward:
+                y.backward()
+
+    make_and_drop(100)
+    objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
+    make_and_drop(10_000)
+    assert len(gc.get_objects()) == objects
+    assert sys.getallocatedblocks() - blocks < 10_000  # not one for a graph; Python's free lists take some
+
+
+@pytest.mark.usefixtures("without_collector")
 def test_backward_frees_what_it_is_done_with_as_it_goes():
     alive = []
 
