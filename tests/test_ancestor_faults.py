@@ -2,25 +2,32 @@
 
 import gc
 import itertools
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
+import reference
 from conftest import bits, classifier, train
 
 import caffelite as cl
+from caffelite import _kernels as kernels
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
+
+both_dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda dtype: dtype.__name__)
 
 
 def parameter(values):
     return cl.Tensor(np.asarray(values, np.float64), requires_grad=True)
 
 
-def steps(gradients, start=0.0, **options):
-    """The values of a parameter after each step of SGD with these gradients."""
+def steps(gradients, start=0.0, rule=cl.SGD, **options):
+    """The values of a parameter after each step with these gradients, of SGD unless another rule is given."""
     p = parameter([start])
-    optimizer = cl.SGD([p], **options)
+    optimizer = rule([p], **options)
     values = []
     for g in gradients:
         optimizer.zero_grad()
@@ -79,7 +86,7 @@ def test_a_second_backward_of_the_loss_gives_the_same_gradient():
     assert (loss.backward() == first).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@both_dtypes
 @pytest.mark.parametrize("score", [1e3, 1e30])
 def test_a_probability_that_underflows_has_a_finite_logarithm(dtype, score):
     loss = cl.SoftmaxLoss()
@@ -235,6 +242,23 @@ def test_every_operation_broadcasts_and_reduces_its_gradients(operation, shape, 
     assert cl.check_gradients(operate, a, b) < 1e-6
 
 
+@pytest.mark.parametrize(
+    "shapes", [((5, 1, 2, 3), (4, 3, 2)), ((2, 3), (5, 3, 4)), ((3,), (5, 3, 4)), ((5, 2, 3), (3,))]
+)
+def test_products_of_stacks_broadcast_and_reduce_their_gradients(shapes):
+    a, b = (np.random.default_rng(0).uniform(0.5, 2, shape) for shape in shapes)
+    np.testing.assert_allclose((cl.Tensor(a) @ cl.Tensor(b)).data, a @ b, rtol=1e-12)
+    assert cl.check_gradients(cl.matmul, a, b) < 1e-6
+
+
+@pytest.mark.parametrize("shapes", [((3, 4), (4,)), ((), (3, 4)), ((2, 3, 1), (4,)), ((1,), ()), ((3, 1), (1, 4))])
+def test_a_choice_broadcasts_and_reduces_its_gradients(shapes):
+    a, b = (np.random.default_rng(0).uniform(0.5, 2, shape) for shape in shapes)
+    condition = np.array([[True], [False], [True]])
+    np.testing.assert_array_equal(cl.where(condition, cl.Tensor(a), cl.Tensor(b)).data, np.where(condition, a, b))
+    assert cl.check_gradients(lambda a, b: cl.where(condition, a, b), a, b) < 1e-6
+
+
 # ---- the readable framework -----------------------------------------------------------------------------------------
 
 
@@ -246,15 +270,52 @@ def test_a_tensor_used_several_times_gets_all_its_gradients():
 
 
 @pytest.mark.usefixtures("threads_restored")
-def test_the_gradient_of_the_bias_is_the_sum_over_all_rows_for_any_number_of_threads():
-    layer = cl.Linear(2, 600)
-    dy = np.random.default_rng(0).integers(-9, 9, (2000, 600)).astype(np.float32)
-    for n in (1, 2, 8):
+@pytest.mark.parametrize("rows", [500, 20_000])
+def test_the_gradient_of_the_bias_is_the_sum_over_all_rows_for_any_number_of_threads(rows):
+    columns = 1_200_000 // rows
+    x, dy = np.ones((rows, 2), np.float32), np.random.default_rng(0).integers(-9, 9, (rows, columns)).astype(np.float32)
+    layer, bias = cl.Linear(2, columns), cl.Tensor(np.zeros(columns, np.float32), requires_grad=True)
+    for n in (1, *[2, 8] * 10):  # a race is not lost every time
         cl.set_num_threads(n)
-        layer.forward(np.ones((2000, 2), np.float32))
         layer.bias.zero_grad()
+        layer.forward(x)
         layer.backward(dy)
-        assert (layer.bias.grad == dy.sum(axis=0)).all()
+        bias.zero_grad()
+        (bias + dy).backward(dy)
+        for gradient in (layer.bias.grad, bias.grad):
+            assert (gradient == dy.sum(axis=0)).all()
+
+
+@pytest.mark.skipif(not kernels.OPENMP, reason="compiled without OpenMP")
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not list a process's threads")
+@pytest.mark.parametrize(
+    ("forward", "rows", "columns"),
+    [
+        ("x.relu()", 900, 1000),
+        ("x.sum(axis=1)", 900, 1000),
+        ("x.max(axis=1)", 300, 1000),
+        ("x.softmax()", 50, 1000),
+        ("x @ w", 900, 2000),
+        ("linear(x)", 200, 2000),
+    ],
+)
+def test_a_second_thread_is_started_for_the_work_and_not_for_the_rows(forward, rows, columns):
+    program = f"""
+import os
+import numpy as np
+import caffelite as cl
+
+def started(rows, columns):
+    x, w, linear = cl.Tensor(np.ones((rows, columns), np.float32)), np.ones((columns, 2), int), cl.Linear(columns, 40)
+    before = len(os.listdir("/proc/self/task"))
+    {forward}
+    return len(os.listdir("/proc/self/task")) - before
+
+cl.set_num_threads(2)
+print(started(2000, 2), started({rows}, {columns}))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["0", "1"]
 
 
 # ---- PureTorch ------------------------------------------------------------------------------------------------------
@@ -267,6 +328,19 @@ def test_gradients_do_not_share_a_buffer(turned):
     y.backward(dy)
     assert (a.grad.tolist(), b.grad.tolist(), dy.tolist()) == ([3], [1], [1])
     assert not np.shares_memory(a.grad, b.grad)
+
+
+@both_dtypes
+@pytest.mark.parametrize("score", [1e3, 1e30])
+def test_a_composed_loss_of_scores_far_apart_is_finite_and_has_the_fused_ones_gradient(score, dtype):
+    values, labels = np.array([[score, 0], [0, score], [0, 0]], dtype), np.array([1, 1, 0])
+    onehot = np.eye(2, dtype=dtype)[labels]
+    scores, loss = cl.Tensor(values, requires_grad=True), cl.SoftmaxLoss()
+    value = -(scores.log_softmax() * onehot).sum(axis=1).mean()
+    value.backward()
+    assert value.item() == pytest.approx(loss.forward(values, labels), rel=1e-6)
+    np.testing.assert_allclose(scores.grad, loss.backward(), rtol=1e-6)
+    assert scores.softmax().data.tolist() == [[1, 0], [0, 1], [0.5, 0.5]]
 
 
 def test_a_gradient_that_is_added_stays_the_callers():
@@ -302,6 +376,28 @@ def test_every_setting_reaches_the_optimizer(options, expected):
     assert steps([1, 1], start=2.0, **options) == expected
 
 
+@pytest.mark.parametrize("rule", [cl.Adam, cl.AdamW])
+@pytest.mark.parametrize(
+    "option", [{}, {"lr": 0.5}, {"betas": (0.5, 0.999)}, {"betas": (0.9, 0.5)}, {"eps": 0.5}, {"weight_decay": 0.5}]
+)
+def test_every_setting_reaches_adam(rule, option):
+    gradients, options = [1.0, 3.0], {"lr": 0.1, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.1} | option
+    w, m, v, expected = np.array([2.0]), np.zeros(1), np.zeros(1), []
+    lr, (beta1, beta2), eps, decay = options.values()
+    for t, g in enumerate(gradients, 1):
+        w, m, v = reference.adam(w, [g], m, v, t, lr, beta1, beta2, eps, decay, decoupled=rule is cl.AdamW)
+        expected.append(w.item())
+    assert steps(gradients, start=2.0, rule=rule, **options) == pytest.approx(expected, rel=1e-12)
+
+
+def test_every_setting_reaches_the_model_that_mlp_builds():
+    model = cl.MLP(2, [5, 3], cl.Tanh, seed=7, dtype=np.float64)
+    same = cl.Model([cl.Linear(2, 5), cl.Tanh(), cl.Linear(5, 3)], seed=7, dtype=np.float64)
+    assert repr(model) == repr(same)
+    assert bits(model) == bits(same)
+    assert {p.dtype for p in model.parameters()} == {np.dtype(np.float64)}
+
+
 def test_a_new_learning_rate_reaches_the_optimizer():
     p = parameter([0.0])
     optimizer = cl.SGD([p], lr=1)
@@ -324,6 +420,29 @@ def test_gradients_are_divided_by_the_batch_size_once():
     assert model.parameters()[0].data.tolist() == [[1, -1], [1.5, -1.5]]  # Σ xᵢ (onehot − 1/2) / 2
 
 
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 2)])
+def test_a_mean_divides_its_gradient_once(axis):
+    x = parameter(np.ones((4, 3, 2)))
+    mean = x.mean(axis=axis)
+    mean.backward(np.ones(mean.shape))
+    np.testing.assert_allclose(x.grad, np.full(x.shape, mean.size / x.size), rtol=1e-12)
+
+
+@both_dtypes
+@pytest.mark.parametrize("size", [20.0, 800.0, 1e30, np.inf])
+def test_tanh_of_large_numbers_is_1_and_its_gradient_0(size, dtype):
+    values, dy = np.array([[size, -size, 0.0]], dtype), np.full((1, 3), 2, dtype)
+    function, x = cl.Tanh(), cl.Tensor(values, requires_grad=True)
+    model = cl.Model([cl.Tanh()], dtype=dtype)
+    y = x.tanh()
+    y.backward(dy)
+    outputs = [function.forward(values), y.data, cl.tanh(x).data, model.predict(values), model.forward(values)]
+    gradients = [function.backward(dy), x.grad, model.backward(dy)]
+    assert [output.tolist() for output in outputs] == [[[1, -1, 0]]] * 5
+    assert [gradient.tolist() for gradient in gradients] == [[[0, 0, 2]]] * 3
+    assert {array.dtype for array in (*outputs, *gradients)} == {np.dtype(dtype)}
+
+
 def test_weights_are_drawn_on_both_sides_of_zero():
     model = cl.Model([cl.Linear(100, 200)], seed=0)
     for layer in (cl.Linear(100, 200), model.functions[0]):
@@ -337,3 +456,19 @@ def test_an_epoch_draws_no_row_twice_and_drops_no_remainder():
     generator = cl.DataGenerator(np.arange(103), batch_size=10, seed=0)
     for _ in range(3):
         assert sorted(np.concatenate(list(generator)).tolist()) == list(range(103))
+
+
+def test_a_fit_takes_every_row_once_in_every_epoch():
+    class Noting(cl.ReLU):
+        def forward(self, x):
+            batches.append(x[:, 0].astype(int).tolist())
+            return super().forward(x)
+
+    batches = []
+    model = cl.Model([Noting(), cl.Linear(1, 2)], seed=0)
+    for shuffle in (True, False):
+        batches.clear()
+        train(model, np.arange(103)[:, None], np.zeros(103, int), lr=0, batch_size=10, epochs=3, shuffle=shuffle)
+        assert [len(batch) for batch in batches] == [*[10] * 10, 3] * 3
+        for epoch in (batches[:11], batches[11:22], batches[22:]):
+            assert sorted(itertools.chain(*epoch)) == list(range(103))
