@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import reference
-from hypothesis import given, settings
+from hypothesis import given
 from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_array, plain_copy, read_only, widened
 
 import caffelite as cl
@@ -20,7 +20,6 @@ from caffelite.recording import Recording
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
-quick = settings(deadline=None, max_examples=60, derandomize=True)
 
 
 def uniform(*shape, dtype=np.float32, seed=0):
@@ -57,7 +56,6 @@ def random_view(rng, rows, columns, dtype):
 
 
 @both_dtypes
-@quick
 @given(st.tuples(*[st.integers(0, 70)] * 3), st.booleans(), st.integers(0, 2**32))
 def test_a_product_of_strided_matrices_is_the_judges(dtype, sizes, with_bias, seed):
     (m, n, k), rng = sizes, np.random.default_rng(seed)
@@ -285,7 +283,6 @@ def test_elementwise_kernels_take_more_axes_than_a_call_has(name, dtype):
 
 @both_dtypes
 @pytest.mark.parametrize("name", BINARY)
-@quick
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_elementwise_kernels_broadcast_as_numpy_does(name, dtype, data, seed):
     ndim, rng = data.draw(st.integers(0, 6)), np.random.default_rng(seed)

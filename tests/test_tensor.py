@@ -12,7 +12,7 @@ import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from reference import LAYOUTS, assert_close, assert_same_bits, odd_array, plain_copy
 
 import caffelite as cl
@@ -503,7 +503,6 @@ def test_operators_refuse_what_is_not_a_real_number(symbol, other):
 
 
 @every_operator
-@settings(deadline=None, max_examples=30, derandomize=True)
 @given(shapes=hnp.mutually_broadcastable_shapes(num_shapes=2, max_dims=4, max_side=4), seed=st.integers(0, 2**32))
 def test_gradients_of_broadcast_operands_are_summed_back(symbol, shapes, seed):
     rng = np.random.default_rng(seed)
