@@ -17,6 +17,11 @@ def reduced(reduce, x, function):
     return x.clone() if axes == () else reduce(x, axes, function.keepdims)
 
 
+def indexed(x, index):
+    """x[index]; PyTorch has no negative steps, so NumPy says which of all elements are meant."""
+    return x.reshape(-1)[torch.tensor(np.array(np.arange(x.numel()).reshape(x.shape)[index]))]
+
+
 # A counterpart takes the Function, which knows its arguments, and then what its judge takes: inputs, parameters last.
 COUNTERPARTS = {
     functions.Add: lambda f, a, b: a + b,
@@ -43,6 +48,9 @@ COUNTERPARTS = {
     functions.Linear: lambda f, x, weight, bias=None: torch.nn.functional.linear(x, weight.T, bias),
     functions.MatMul: lambda f, a, b: a @ b,
     functions.SoftmaxLoss: lambda f, scores, labels: torch.nn.functional.cross_entropy(scores, labels),
+    functions.Index: lambda f, x: indexed(x, f.index),
+    functions.Concatenate: lambda f, *arrays: torch.cat(arrays, f.axis),
+    functions.Stack: lambda f, *arrays: torch.stack(arrays, f.axis),
     functions.Reshape: lambda f, x: x.reshape(f.shape),
     functions.Transpose: lambda f, x: x.permute(f.axes or tuple(range(x.ndim))[::-1]),
 }
