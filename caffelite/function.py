@@ -30,7 +30,7 @@ class Function(ABC):
     """
 
     recordable = False
-    __inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
+    _applied_inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
     unwatched: frozenset[str] = frozenset()  # attributes that have no influence on what a recorded step computes
 
     #: The shape of the input this Function needs, batch axis first, None = any; None where it takes every shape.
@@ -39,9 +39,9 @@ class Function(ABC):
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.recordable = recordable
-        for name in ("forward", "backward"):
-            if not recordable and name in cls.__dict__:
-                setattr(cls, name, in_python(cls.__dict__[name]))
+        if not recordable and not {"forward", "backward"}.isdisjoint(cls.__dict__):
+            cls.forward = in_python(cls.forward)  # type: ignore[method-assign]
+            cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
 
     @abstractmethod
     def forward(self, *inputs: Any) -> np.ndarray:
@@ -56,7 +56,7 @@ class Function(ABC):
 
         Where the Function was called on Tensors, those want it that need a gradient; on arrays, all do.
         """
-        inputs = self.__inputs
+        inputs = self._applied_inputs
         return not inputs or ((x := inputs[i]) is not None and x._requires_grad)
 
     def parameters(self) -> list[Tensor]:
@@ -100,16 +100,23 @@ class Function(ABC):
         for array in arrays:
             shares = shares or array is y
         if shares:
-            _share_version(result, tensors)
+            _share_version(result, [*tensors, *self.parameters()])
         if mode.records_graph:
             for p in self.parameters():
                 versions.append((p, p._version[0]))
                 recorded = recorded or p._requires_grad
             if recorded:
-                self.__inputs = result.inputs = tuple(tensors)
+                self._applied_inputs = result.inputs = tuple(tensors)
                 result.function, result._versions, result._requires_grad = self, versions, True
                 result._version_made, result._serial_number = result._version[0], next(serial_numbers)
         return result
+
+    def _become(self, original: Function) -> None:
+        """Be as `original` is, and as if it had just been applied to what this Function was applied to."""
+        inputs = self._applied_inputs
+        vars(self).clear()
+        vars(self).update(vars(original))
+        self._applied_inputs = inputs
 
     def copy(self) -> Function:
         """A shallow copy: its own attributes, the same parameters."""

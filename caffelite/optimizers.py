@@ -190,9 +190,11 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
         if recording is not None and self.recordable:
             recording.note_optimizer(self)
         self._check_gradients()
-        step(self)
-        for p in self.parameters:
-            p._changed()
+        try:
+            step(self)
+        finally:
+            for p in self.parameters:
+                p._changed()
 
     return guarded
 

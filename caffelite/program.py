@@ -369,6 +369,9 @@ class Program:
         of_python = [array for call in step if isinstance(call, PythonCall) for array in call.outputs]
         of_tensors = [array for w in watched for array in (w.data, w.gradient)]
         _check_result(result, [*inputs, *of_python, *of_tensors], buffers)
+        written = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
+        for w in watched:
+            w.changed = w.changed or id(_owner(w.data)) in written
         memory: list[Any] = [numbers]  # what the calls' addresses point into
         for buffer in buffers:
             owner = buffer.owner()

@@ -188,6 +188,5 @@ def _call(method: Callable[..., Any], self: Any, original: Any, *arguments: Any)
 
 def _forward_anew(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
     """`forward` on a copy of the original as it is now, as if it had just been applied."""
-    vars(self).clear()
-    vars(self).update(vars(original))
+    self._become(original)
     return method(self, *arguments)

@@ -392,7 +392,8 @@ def _input_gradients(function: Any, inputs: tuple[Tensor | None, ...], gradients
         raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
     if not isinstance(gradients, tuple):
         gradients = (gradients,)
-    if len(gradients) < len(inputs) and any(x is not None and x.requires_grad for x in inputs[len(gradients) :]):
+    missing = len(gradients) < len(inputs) and any(x is not None and x.requires_grad for x in inputs[len(gradients) :])
+    if missing or len(gradients) > len(inputs):
         raise ValueError(f"{function!r}.backward returned {len(gradients)} gradients for {len(inputs)} inputs")
     return gradients
 
@@ -407,7 +408,7 @@ def _as_gradient(dx: Any, x: Tensor, function: Any) -> np.ndarray:
 
 
 def _holds(function: Any, data: np.ndarray) -> bool:
-    """Whether an applied Function, or anything it keeps, has an array over the same memory."""
+    """Whether an applied Function may have kept an array over the same memory. What a user's keeps can't be known."""
     stack, seen = [function], set()
     while stack:
         value = stack.pop()
@@ -421,6 +422,8 @@ def _holds(function: Any, data: np.ndarray) -> bool:
         elif isinstance(value, dict):
             stack.extend(value.values())
         elif hasattr(type(value), "recordable"):  # a Function
+            if not value.recordable:
+                return True
             stack.append(vars(value))
     return False
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from conftest import bits
 from test_functions import FAMILIES, every_function
 
 import caffelite as cl
@@ -242,6 +243,68 @@ def test_a_users_function_is_called_back_at_its_place(function, passes):
         assert state(replayed, first) == state(eager, second)
     assert f"Python: {function.__name__}.forward" in str(program)
     assert f"Python: {function.__name__}.backward" in str(program)
+
+
+def forward_alone(base):
+    class Child(base):
+        def forward(self, *inputs):
+            return super().forward(*inputs)
+
+    return Child
+
+
+def backward_alone(base):
+    class Child(base):
+        def backward(self, dy):
+            return super().backward(dy)
+
+    return Child
+
+
+@pytest.mark.parametrize("overriding", [forward_alone, backward_alone])
+def test_a_function_that_overrides_half_of_another_trains_as_that_does(overriding):
+    def trained(linear, tanh, loss):
+        model = cl.Model([linear(3, 8), tanh(), cl.Linear(8, 4)], seed=0)
+        x, y = batch(0, rows=40)
+        history = model.fit(x, y, loss=loss(), optimizer=cl.SGD(model.parameters(), lr=0.5), epochs=4, verbose=0)
+        return history["loss"], bits(model)
+
+    expected = trained(cl.Linear, cl.Tanh, cl.SoftmaxLoss)
+    assert trained(*map(overriding, (cl.Linear, cl.Tanh, cl.SoftmaxLoss))) == expected
+
+
+def test_a_users_function_that_computes_wanted_gradients_only_is_replayed():
+    class Product(cl.Function):
+        def forward(self, a, b):
+            self.a, self.b = a, b
+            return a * b
+
+        def backward(self, dy):
+            return tuple(dy * x if self.wants_gradient(i) else None for i, x in enumerate((self.b, self.a)))
+
+    w = cl.Tensor([1.0, 2.0, 3.0], requires_grad=True)
+
+    def step(x):
+        w.zero_grad()
+        Product()(cl.Tensor(x), w).sum().backward()
+        return w.grad
+
+    program = cl.capture(step, np.ones(3, np.float32))
+    assert program(np.float32([4, 5, 6])).tolist() == [4, 5, 6]
+
+
+def test_a_graph_kept_from_a_recorded_step_notices_the_next_replay():
+    w, kept = cl.Tensor([1.0, 2.0], requires_grad=True), []
+
+    def step(x):
+        kept.append((w * cl.Tensor(x) * w).sum())
+        return kept[-1]
+
+    program = cl.capture(step, np.ones(2, np.float32))
+    program(np.float32([50, 60]))
+    with pytest.raises(RuntimeError, match="changed"):
+        kept[0].backward()
+    assert w.grad is None
 
 
 def test_a_textbook_loop_by_hand_can_be_captured(passes):

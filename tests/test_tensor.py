@@ -16,6 +16,7 @@ from hypothesis import given
 from reference import LAYOUTS, assert_close, assert_same_bits, odd_array, plain_copy
 
 import caffelite as cl
+from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.recording import Recording
 
@@ -1068,11 +1069,30 @@ def test_a_function_that_returns_its_input_shares_its_version():
         z.backward()
 
 
-def test_values_kept_in_a_container_are_noticed():
+def test_values_that_a_users_function_keeps_anywhere_are_noticed():
     class Square(cl.Function):
         def forward(self, x):
             self.kept = self.keep(x)
             return x * x
+
+        def backward(self, dy):
+            return dy
+
+    for keep in (lambda x: [x], lambda x: {"x": (x,)}, cl.Tensor, lambda x: lambda: x, lambda x: iter([x])):
+        square = Square()
+        square.keep = keep
+        x = leaf([1.0, 2.0])
+        y = square(x)
+        x.data = [5, 5]
+        with pytest.raises(RuntimeError, match="changed"):
+            y.sum().backward()
+
+
+def test_values_that_a_declared_function_keeps_in_a_container_are_noticed():
+    class Square(cl.Function, recordable=True):
+        def forward(self, x):
+            self.kept = self.keep(x)
+            return kernels.multiply(x, x)
 
         def backward(self, dy):
             return dy
@@ -1085,6 +1105,64 @@ def test_values_kept_in_a_container_are_noticed():
         x.data = [5, 5]
         with pytest.raises(RuntimeError, match="changed"):
             y.sum().backward()
+    square.keep = lambda x: None
+    y = square(x)
+    x.data = [6, 6]
+    y.sum().backward()
+
+
+def test_parameters_that_a_step_changed_before_it_failed_are_noticed():
+    class Failing(cl.Optimizer):
+        def step(self):
+            self.parameters[0].data[...] = -99
+            raise OSError("disk full")
+
+    p = leaf([1.0, 2.0])
+    y = (p * p).sum()
+    p.add_grad([1, 1])
+    with pytest.raises(OSError, match="disk full"):
+        Failing([p], lr=0.1).step()
+    with pytest.raises(RuntimeError, match="changed"):
+        y.backward()
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_view_of_a_parameter_shares_its_version(frozen):
+    class Row(cl.Function):
+        def __init__(self):
+            self.table = cl.Tensor(np.ones((2, 3)), requires_grad=not frozen)
+
+        def parameters(self):
+            return [self.table]
+
+        def forward(self):
+            return self.table.data[0]
+
+        def backward(self, dy):
+            return ()
+
+    row, w = Row(), leaf(np.ones(3))
+    with cl.no_grad():
+        y = row()
+    z = (w * y).sum()
+    row.table.data = np.full((2, 3), 50)
+    with pytest.raises(RuntimeError, match="changed"):
+        z.backward()
+
+
+def test_a_backward_that_returns_too_many_or_too_few_gradients_raises():
+    class Pair(cl.Function):
+        def forward(self, a, b):
+            return a + b
+
+        def backward(self, dy):
+            return self.gradients * (dy,)
+
+    for gradients in (1, 3):
+        pair = Pair()
+        pair.gradients = gradients
+        with pytest.raises(ValueError, match=f"{gradients} gradients for 2 inputs"):
+            pair(leaf([1.0]), leaf([2.0])).backward()
 
 
 def test_a_function_that_knows_itself_is_no_trouble():
