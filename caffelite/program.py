@@ -26,7 +26,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.interrupts import InterruptsBetweenSteps
-from caffelite.recording import Attributes, Note, PythonCall, Recording
+from caffelite.recording import Note, PythonCall, Recording
 from caffelite.tensor import Tensor, mode
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
@@ -245,42 +245,32 @@ PASSES = [drop_unread, fuse_relu, place_temporaries]
 # ---- the Program ----------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Watched:
-    """A Tensor that the step looked at: where its array and its gradient lay, and what the step did to it."""
+def _state(t: Tensor, note: Note) -> kernels.Attributes:
+    """How the step has to find a Tensor if it is to do what it did when it was recorded."""
+    attributes = {"_data": t._data, "_gradient": t._gradient, "_requires_grad": t._requires_grad}
+    if note.gradient_before is not None:  # else it made no difference
+        attributes["_has_gradient"] = note.gradient_before
+    return kernels.Attributes(t, attributes)
+
+
+class Effect(NamedTuple):
+    """What the step does to a Tensor, besides what its kernels write."""
 
     tensor: weakref.ref[Tensor]
-    data: np.ndarray
-    gradient: np.ndarray | None
-    requires_grad: bool
-    gradient_before: bool | None  # None where it made no difference
-    gradient_after: bool | None  # None where the step left it as it was
-    changed: bool
+    has_gradient: bool | None  # whether it has one afterwards; None where the step leaves that as it was
+    changed: bool  # whether its values are others
 
     @classmethod
-    def after(cls, note: Note) -> Watched:
-        t = note.tensor()
-        assert t is not None
-        changed = t._version[0] != note.version
-        after = t._has_gradient if note.gradient_set else None
-        return cls(note.tensor, t._data, t._gradient, t._requires_grad, note.gradient_before, after, changed)
-
-    def is_as_before(self) -> bool:
-        """Whether the step would find the Tensor as it did when it was recorded."""
-        t = self.tensor()
-        return t is None or (
-            t._data is self.data
-            and t._gradient is self.gradient
-            and t._requires_grad == self.requires_grad
-            and self.gradient_before in (None, t._has_gradient)
+    def on(cls, t: Tensor, note: Note, written: bool) -> Effect:
+        return cls(
+            note.tensor, t._has_gradient if note.gradient_set else None, written or t._version[0] != note.version
         )
 
-    def replayed(self) -> None:
-        """Note on the Tensor what a replay has done to it."""
+    def repeat(self) -> None:
         t = self.tensor()
         if t is not None:
-            if self.gradient_after is not None:
-                t._has_gradient = self.gradient_after
+            if self.has_gradient is not None:
+                t._has_gradient = self.has_gradient
             if self.changed:
                 t._changed()
 
@@ -298,8 +288,8 @@ class Program:
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
         self._function = function
         self._lock = threading.RLock()
-        self._watched: list[Watched] | None = None  # None: nothing is recorded yet
-        self._attributes: list[Attributes] = []
+        self._depends_on: list[kernels.Attributes] | None = None  # None: nothing is recorded yet
+        self._effects: list[Effect] = []
         self._mode = (True, True)
         self._inputs: list[np.ndarray] = []
         self._step: Step = []
@@ -314,15 +304,15 @@ class Program:
 
     def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
         """Replay on these arrays, or record `function` on them; returns copies of its results."""
-        given = [np.asanyarray(x.data if isinstance(x, Tensor) else x) for x in arrays]
+        given = [x if type(x) is np.ndarray else np.asanyarray(x.data if isinstance(x, Tensor) else x) for x in arrays]
         if kernels.recorder() is not None:  # inside a step that is being recorded: a part of it
             return _plain(function(*given))
         with self._lock:
-            if self._watched is not None:
+            if self._depends_on is not None:
                 self._check_like_before(given)
             if self.is_current():
                 for buffer, array in zip(self._inputs, given, strict=True):
-                    np.copyto(buffer, array)
+                    buffer[...] = array
                 stopped = self.tape.replay()
                 if stopped is not None:
                     stopped.raise_why()
@@ -335,24 +325,24 @@ class Program:
         if len(arrays) != len(self._inputs):
             raise TypeError(f"the Program was recorded with {len(self._inputs)} arrays, got {len(arrays)}")
         for i, (array, buffer) in enumerate(zip(arrays, self._inputs, strict=True)):
+            if kernels.alike(array, buffer):
+                continue
             if array.shape != buffer.shape:
                 raise ValueError(f"argument {i} was recorded with shape {buffer.shape}, got {array.shape}")
-            if array.dtype != buffer.dtype:
-                raise TypeError(f"argument {i} was recorded with dtype {buffer.dtype}, got {array.dtype}")
+            raise TypeError(f"argument {i} was recorded with dtype {buffer.dtype}, got {array.dtype}")
 
     def is_current(self) -> bool:
         """Whether a replay would do what the step would."""
         return (
-            self._watched is not None
+            self._depends_on is not None
             and self._mode == (mode.records_graph, mode.training)
-            and all([watched.is_as_before() for watched in self._watched])  # noqa: C419 (faster than a generator)
-            and all([attributes.are_as_before() for attributes in self._attributes])  # noqa: C419
+            and kernels.are_unchanged(self._depends_on)
         )
 
     def replayed(self) -> None:
         """After replays of the tape, note on the Tensors what has happened to them."""
-        for watched in self._watched or ():
-            watched.replayed()
+        for effect in self._effects:
+            effect.repeat()
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
         """Run `function` on the arrays, really, and keep what it did."""
@@ -360,18 +350,17 @@ class Program:
         recording = Recording()
         with InterruptsBetweenSteps() as interrupts, interrupts.held(), recording:
             result = _plain(function(*[x.view(kernels.Recorded) for x in inputs]))
-        watched = [Watched.after(note) for note in recording.notes()]
-        attributes = recording.attributes()
+        notes = recording.notes()
+        depends_on = [_state(t, note) for t, note in notes] + recording.attributes()
         entries = recording.entries
         del recording
         step, buffers, numbers = _step(entries)
         del entries
         of_python = [array for call in step if isinstance(call, PythonCall) for array in call.outputs]
-        of_tensors = [array for w in watched for array in (w.data, w.gradient)]
+        of_tensors = [array for t, _ in notes for array in (t._data, t._gradient)]
         _check_result(result, [*inputs, *of_python, *of_tensors], buffers)
         written = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
-        for w in watched:
-            w.changed = w.changed or id(_owner(w.data)) in written
+        effects = [Effect.on(t, note, id(_owner(t._data)) in written) for t, note in notes]
         memory: list[Any] = [numbers]  # what the calls' addresses point into
         for buffer in buffers:
             owner = buffer.owner()
@@ -388,7 +377,8 @@ class Program:
         memory.append((place_temporaries if place_temporaries in PASSES else scatter_temporaries)(step))
         self.tape = kernels.Tape([call.placed() if isinstance(call, Call) else call for call in step], memory)
         self._inputs, self._step, self._result = inputs, step, result
-        self._watched, self._attributes, self._mode = watched, attributes, (mode.records_graph, mode.training)
+        self._depends_on, self._mode = depends_on, (mode.records_graph, mode.training)
+        self._effects = [effect for effect in effects if effect.changed or effect.has_gradient is not None]
 
     def __len__(self) -> int:
         return len(self._step)
@@ -441,6 +431,8 @@ def _copied(result: Any) -> Any:
 
 def _mapped(f: Callable[[Any], Any], result: Any) -> Any:
     """The result with f of everything in it, through tuples, lists and dicts."""
+    if isinstance(result, np.ndarray):
+        return f(result)
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         return type(result)(*[_mapped(f, x) for x in result])
     if isinstance(result, tuple | list):

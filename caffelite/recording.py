@@ -8,7 +8,6 @@ arrays or gradients are looked at, and Functions and Optimizers that are not dec
 from __future__ import annotations
 
 import functools
-import operator
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -47,19 +46,23 @@ class Recording(kernels.Recorder):
         """What a Function that is applied was copied from; None if it is no copy."""
         return self._copies.get(id(copy), (None, None))[1]
 
-    def notes(self) -> list[Note]:
-        """Of the Tensors that are still there."""
-        return [note for note in self._notes.values() if note.tensor() is not None]
+    def notes(self) -> list[tuple[Tensor, Note]]:
+        """The Tensors that are still there, with their notes."""
+        return [(t, note) for note in self._notes.values() if (t := note.tensor()) is not None]
 
-    def attributes(self) -> list[Attributes]:
-        """The attributes that had an influence, and what they were."""
+    def attributes(self) -> list[kernels.Attributes]:
+        """The attributes of Functions and Optimizers that had an influence."""
         # What forward has set on a copy it did not need from the original.
-        of_functions = [
-            Attributes(original, {k: v for k, v in vars(original).items() if vars(copy).get(k) is v})
+        influential = [
+            (original, {k: v for k, v in vars(original).items() if vars(copy).get(k) is v})
             for copy, original in self._copies.values()
             if original.recordable
         ]
-        return of_functions + [Attributes(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
+        influential += [(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
+        return [
+            kernels.Attributes(of, {name: value for name, value in attributes.items() if name not in of.unwatched})
+            for of, attributes in influential
+        ]
 
 
 class Note:
@@ -76,26 +79,6 @@ class Note:
         """Whether there is a gradient has an influence on what happens next."""
         if not self.gradient_set and self.gradient_before is None:
             self.gradient_before = tensor._has_gradient
-
-
-class Attributes:
-    """Attributes of a Function or an Optimizer, and what they were; of those that are lists, what was in them."""
-
-    def __init__(self, of: Any, values: dict[str, Any]) -> None:
-        self.of = weakref.ref(of)
-        watched = {name: value for name, value in values.items() if name not in of.unwatched}
-        self.values = list(watched.items())
-        self.lists = [(value, list(value)) for value in watched.values() if isinstance(value, list)]
-
-    def are_as_before(self) -> bool:
-        of = self.of()
-        if of is None:
-            return True
-        now = vars(of)
-        for name, value in self.values:
-            if now.get(name, self) is not value:
-                return False
-        return all([len(now) == len(b) and all(map(operator.is_, now, b)) for now, b in self.lists])  # noqa: C419
 
 
 class PythonCall:

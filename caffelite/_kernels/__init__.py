@@ -74,6 +74,7 @@ from caffelite._kernels.border import (
 from caffelite._kernels.tape import (
     OPENMP,
     PARALLEL_WORK,
+    Attributes,
     Epochs,
     Kernel,
     Paused,
@@ -83,6 +84,7 @@ from caffelite._kernels.tape import (
     address,
     after_fork,
     alike,
+    are_unchanged,
     get_num_threads,
     recorder,
     require,

@@ -10,11 +10,14 @@ Design
 (d) What kernels return while their thread records is `Recorded`, an array that refuses whatever would compute with it
     or look at its values outside kernels, since a replay would not repeat that.
 """
+from cpython.dict cimport PyDict_GetItem
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObject
 from cython.parallel cimport prange
 from libc.stdint cimport int32_t, int64_t
 cimport numpy as cnp
+
+import weakref
 
 import numpy as np
 
@@ -174,13 +177,8 @@ def address(cnp.ndarray array not None):
 
 def alike(a, cnp.ndarray b not None):
     """Whether a is an array of b's shape and dtype."""
-    cdef int d
-    if not isinstance(a, cnp.ndarray) or cnp.PyArray_NDIM(a) != cnp.PyArray_NDIM(b):
-        return False
-    for d in range(cnp.PyArray_NDIM(b)):
-        if cnp.PyArray_DIM(a, d) != cnp.PyArray_DIM(b, d):
-            return False
-    return cnp.PyArray_TYPE(a) == cnp.PyArray_TYPE(b) and cnp.PyArray_ISNOTSWAPPED(a) == cnp.PyArray_ISNOTSWAPPED(b)
+    return (isinstance(a, cnp.ndarray) and cnp.PyArray_SAMESHAPE(a, b)
+            and cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr))
 
 
 # ---- recording ---------------------------------------------------------------------------------------------------
@@ -396,6 +394,53 @@ cdef class Kernel:
     def set_mask(self):
         """Let a matmul have a mask, operand 4."""
         self.reads |= 1 << 4
+
+
+# ---- what a recording depends on ---------------------------------------------------------------------------------
+
+cdef class Attributes:
+    """What some attributes of an object are, to be compared later: by identity, and lists also by what is in them.
+
+    The object is not kept alive. Once it is gone, nothing of it has changed.
+    """
+    cdef object of
+    cdef list names, values, lists
+
+    def __init__(self, of, dict attributes):
+        self.of = weakref.ref(of)
+        self.names, self.values = list(attributes), list(attributes.values())
+        self.lists = [(value, list(value)) for value in self.values if isinstance(value, list)]
+
+    cdef bint are_unchanged(self):
+        cdef PyObject* value
+        cdef Py_ssize_t i
+        of = self.of()
+        if of is None:
+            return True
+        now = of.__dict__
+        for i in range(len(self.names)):
+            value = PyDict_GetItem(now, self.names[i])
+            if value == NULL:             # then the class may have it
+                if getattr(of, self.names[i], self) is not self.values[i]:
+                    return False
+            elif value != <PyObject*> self.values[i]:
+                return False
+        for content, before in self.lists:
+            if len(content) != len(before):
+                return False
+            for i in range(len(<list> before)):
+                if (<list> content)[i] is not (<list> before)[i]:
+                    return False
+        return True
+
+
+def are_unchanged(list attributes):
+    """Whether all these `Attributes` are what they were."""
+    cdef Attributes one
+    for one in attributes:
+        if not one.are_unchanged():
+            return False
+    return True
 
 
 # ---- replaying ---------------------------------------------------------------------------------------------------
