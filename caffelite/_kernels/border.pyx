@@ -233,6 +233,20 @@ cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarr
     return 0
 
 
+cdef tuple broadcast_shape(str name, list arrays):
+    """The shape that arrays broadcast to; ValueError where they don't."""
+    cdef cnp.npy_intp shape[NUMPY_MAX_DIMS]
+    cdef cnp.ndarray a
+    cdef int ndim = 0, d
+    for a in arrays:
+        ndim = max(ndim, cnp.PyArray_NDIM(a))
+    for d in range(ndim):
+        shape[d] = 1
+    for a in arrays:
+        widen(name, shape, ndim, a, arrays[0])
+    return tuple([shape[d] for d in range(ndim)])
+
+
 cdef bint bind_broadcast(str name, Call* call, cnp.ndarray y, cnp.ndarray a, cnp.ndarray b) except -1:
     """Bind y and its inputs over as few axes as their strides allow; False if MAX_DIMS are not enough."""
     cdef Py_ssize_t stride[3][NUMPY_MAX_DIMS]
@@ -383,8 +397,9 @@ def equal(a, b, out=None):
 def where(cnp.ndarray condition not None, a, b):
     """y = a where the condition, of their dtype, is not 0, else b, broadcast; a and b may be numbers."""
     real_type("where", condition)
-    shape = np.broadcast_shapes(shape_of(condition), np.shape(a), np.shape(b))
-    out = elementwise("where", COPY, b, None, output(shape, condition.dtype.newbyteorder("=")))
+    arrays = [condition] + [x for x in (a, b) if isinstance(x, cnp.ndarray)]
+    out = output(broadcast_shape("where", arrays), condition.dtype.newbyteorder("="))
+    elementwise("where", COPY, b, None, out)
     return elementwise("where", PUT_WHERE, a, condition, out)
 
 
@@ -840,11 +855,10 @@ def ravel_index(tuple lengths, *indices):
     cdef cnp.ndarray out
     cdef Py_ssize_t i
     try:
-        shape = np.broadcast_shapes(*[shape_of(a) for a in arrays])
+        out = output(broadcast_shape("ravel_index", arrays), np.dtype(np.int64))
     except ValueError:
         shapes = ", ".join([str(shape_of(a)) for a in arrays])
         raise IndexError(f"index arrays of shapes {shapes} don't broadcast") from None
-    out = output(shape, np.dtype(np.int64))
     for i in range(len(arrays)):
         add_index(out, arrays[i], lengths[i], i > 0, not isinstance(indices[i], cnp.ndarray))
     return out
