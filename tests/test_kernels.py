@@ -601,6 +601,32 @@ def test_take_refuses_rows_that_are_not_there(bad):
     assert (out == 5).all()
 
 
+@both_dtypes
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 7, 5), (17, 1, 40), (1, 300, 2), (70, 600, 33), (0, 2, 3), (2, 0, 3)])
+def test_a_stack_of_products_is_the_products_one_by_one(sizes, dtype):
+    m, k, n = sizes
+    a, b = uniform(4, m, k, dtype=dtype), uniform(4, k, n, dtype=dtype)
+    turned = uniform(k, m, 4, dtype=dtype).transpose(2, 1, 0)
+    for left, right in ((a, b), (turned, b[::-1]), (np.broadcast_to(a[0], a.shape), b), (reference.unaligned(a), b)):
+        expected = np.stack([kernels.matmul(x, y) for x, y in zip(left, right, strict=True)])
+        assert_same_bits(kernels.matmul_stack(left, right), expected)
+        out = np.full((m, n, 4), np.nan, dtype).transpose(2, 0, 1)
+        assert kernels.matmul_stack(left, right, out) is out
+        assert_same_bits(out, expected)
+
+
+def test_stacks_of_matrices_that_dont_fit_raise_with_both_shapes():
+    a = np.ones((2, 3, 4))
+    for b in (np.ones((2, 3, 4)), np.ones((3, 4, 2)), np.ones((4, 2))):
+        with pytest.raises(ValueError, match="matmul_stack") as raised:
+            kernels.matmul_stack(a, b)
+        assert str(a.shape) in str(raised.value)
+        assert str(b.shape) in str(raised.value)
+    for out in (np.ones((2, 3, 3)), a):
+        with pytest.raises(ValueError, match="out"):
+            kernels.matmul_stack(a, np.ones((2, 4, 4)), out)
+
+
 @pytest.mark.parametrize("kind", ["i1", "i8", "u2", ">i4"])
 def test_ravel_index_is_numpys_for_indices_from_either_end(kind):
     rng, lengths = np.random.default_rng(0), (4, 3, 70)
@@ -718,6 +744,7 @@ def test_float32_and_float64_do_not_mix():
         "where condition": lambda: kernels.where(b, a, a),
         "softmax_grad": lambda: kernels.softmax_grad(a, b),
         "matmul": lambda: kernels.matmul(a, b),
+        "matmul_stack": lambda: kernels.matmul_stack(a[None], b[None]),
         "matmul bias": lambda: kernels.matmul(a, a, bias=b[0]),
         "matmul to": lambda: kernels.matmul(a, a, b),
         "sum to": lambda: kernels.sum(a, 0, out=b[0]),
@@ -793,6 +820,7 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         kernels.matmul(a, b, out, accumulate=True)
         loss, p = kernels.softmax_loss(long, labels)
         products = [kernels.matmul(a, b), kernels.matmul(b.T, a.T), out]
+        products += [kernels.matmul_stack(a.reshape(30, 10, 600), np.broadcast_to(b, (30, *b.shape)))]
         sums = [kernels.sum(long, axis) for axis in (0, 1, None)]
         others = [kernels.add(long, long[0]), kernels.add(long.T, long.T), kernels.relu(long), kernels.power(long, 3)]
         others += [*kernels.largest(long, 0), *kernels.smallest(long, 1), kernels.where(long, long[0], long[::-1])]
@@ -841,6 +869,7 @@ RECORDED = {
     "sigmoid": (uniform(4, 5),),
     "sigmoid_grad": (uniform(4, 5), uniform(4, 5)),
     "matmul": (uniform(40, 30).T, uniform(40, 50)),
+    "matmul_stack": (uniform(3, 7, 9).transpose(0, 2, 1), uniform(3, 7, 5)),
     "sum": (uniform(4, 5, 6), (0, 2)),
     "largest": (uniform(4, 5, 6), (0, 2)),
     "smallest": (uniform(4, 5, 6), 1),
@@ -1222,6 +1251,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                         k.matmul(left, right)
                         k.matmul(right, left)
                 k.matmul(a.T, a)
+                k.matmul_stack(guarded(a[None]), guarded(b[None]), guarded(np.empty((1, m, m), dtype)))
                 for axis in (0, 1):
                     k.sum(a, axis)
                     k.softmax(a, axis)

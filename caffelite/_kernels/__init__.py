@@ -40,6 +40,7 @@ from caffelite._kernels.border import (
     log_softmax,
     log_softmax_grad,
     matmul,
+    matmul_stack,
     maximum,
     minimum,
     multiply,

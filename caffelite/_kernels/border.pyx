@@ -521,6 +521,49 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
     return out
 
 
+def matmul_stack(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None):
+    """y[i] = a[i] b[i]: a (n, M, K), b (n, K, N) → (n, M, N). Errors as of `matmul`."""
+    cdef Call call
+    cdef int real = real_type("matmul_stack", a), i
+    cdef tuple shape
+
+    same_type("matmul_stack", a, b)
+    if (cnp.PyArray_NDIM(a) != 3 or cnp.PyArray_NDIM(b) != 3 or cnp.PyArray_DIM(a, 0) != cnp.PyArray_DIM(b, 0)
+            or cnp.PyArray_DIM(a, 2) != cnp.PyArray_DIM(b, 1)):
+        raise ValueError(f"matmul_stack got shapes {shape_of(a)} and {shape_of(b)}; expected (n, M, K) and (n, K, N)")
+    a, b = plain(a), plain(b)
+    shape = (cnp.PyArray_DIM(a, 0), cnp.PyArray_DIM(a, 1), cnp.PyArray_DIM(b, 2))
+    if out is None:
+        out = output(shape, a.dtype)
+    else:
+        out = writable("matmul_stack", out)
+        same_type("matmul_stack", a, out)
+        if shape_of(out) != shape or overlap(out, a) or overlap(out, b):
+            raise ValueError(f"matmul_stack needs an `out` of shape {shape}, none of its operands, got {shape_of(out)}")
+
+    call.loop = loops.matmul_stack[real]
+    for i, operand in enumerate((out, a, b)):
+        bind_matrices(&call, i, operand)
+    call.operand[3].data = call.operand[4].data = NULL
+    call.size[0], call.size[1], call.size[2] = shape[1], shape[2], cnp.PyArray_DIM(a, 2)
+    call.accumulate = call.relu = False
+    call.parts = shape[0]
+    call.work = shape[0] * (100.0 + 2.0 * shape[1] * shape[2] * call.size[2])
+    launch("matmul_stack", &call, 1, 0, out, a, b)
+    return out
+
+
+cdef int bind_matrices(Call* call, int operand, cnp.ndarray a) except -1:
+    """Bind a stack of matrices: strides 0 and 1 are the matrices', 2 leads from one to the next."""
+    cdef int d
+    bind(call, operand, a)
+    cdef Py_ssize_t stride = call.operand[operand].stride[0]
+    for d in range(2):
+        call.operand[operand].stride[d] = call.operand[operand].stride[d + 1]
+    call.operand[operand].stride[2] = stride
+    return 0
+
+
 # ---- reductions ----------------------------------------------------------------------------------------------------
 
 def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,

@@ -75,6 +75,7 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop elementwise[2]
     Loop convert[2]                       # by the type converted from
     Loop matmul[2]
+    Loop matmul_stack[2]
     Loop sum[2]
     Loop extreme[2]
     Loop extreme_grad[2]

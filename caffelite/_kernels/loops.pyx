@@ -50,6 +50,7 @@ cdef Loops table
 table.elementwise = [<Loop> elementwise[float], <Loop> elementwise[double]]
 table.convert = [<Loop> convert_to_double, <Loop> convert_to_float]
 table.matmul = [<Loop> matmul[float], <Loop> matmul[double]]
+table.matmul_stack = [<Loop> matmul_stack[float], <Loop> matmul_stack[double]]
 table.sum = [<Loop> sum[float], <Loop> sum[double]]
 table.extreme = [<Loop> extreme[float], <Loop> extreme[double]]
 table.extreme_grad = [<Loop> extreme_grad[float], <Loop> extreme_grad[double]]

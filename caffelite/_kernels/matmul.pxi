@@ -85,6 +85,21 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
+# y[i] = a[i] b[i] for stacks of matrices, as `matmul` one by one; without bias and mask.
+#   size     3 the number of matrices
+#   operand  0 y, 1 a, 2 b (stride 2 from matrix to matrix, 0 where one serves all)
+#   parts    the matrices
+cdef int matmul_stack(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Call one = call[0]
+    cdef Py_ssize_t i, operand
+    for i in range(begin, end):
+        for operand in range(3):
+            one.operand[operand].data = (call.operand[operand].data
+                                         + i * call.operand[operand].stride[2] * <Py_ssize_t> sizeof(real))
+        matmul(<real*> one.operand[0].data, &one, 0, max(call.size[0], call.size[1]))
+    return CONTINUE
+
+
 # The strips of one block of y, from row i and column j. b holds what belongs to it from k on, packed or as it lies.
 cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i, Py_ssize_t j,
                 Py_ssize_t columns, Py_ssize_t k, const real* b, bint packed, bint last) noexcept nogil:

@@ -10,6 +10,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import Gradients, operand, reduced
+from caffelite.functions.shape import reshaped
 from caffelite.initializers import Initializer, uniform
 from caffelite.tensor import Tensor
 
@@ -100,15 +101,19 @@ class MatMul(Function, recordable=True):
             raise ValueError(
                 f"matmul got shapes {self.a_shape} and {self.b_shape}; expected (…, M, K) and (…, K, N), or (K,)"
             )
-        self.a = a.reshape(1, -1) if a.ndim == 1 else a
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
+        if a.ndim == 1 or self.b.ndim == 2:  # one row, or a stack of matrices whose rows are all to meet the same b
+            self.a = reshaped(a, (math.prod(a.shape[:-1]), a.shape[-1]))
+        else:
+            self.a = a
         y = stacked_product(self.a, self.b)
         self.y_shape = y.shape
-        return y.reshape(y.shape[:-2] + a.shape[-2:-1] + (b.shape[-1:] if b.ndim > 1 else ()))
+        stack = y.shape[:-2] if self.b.ndim > 2 else a.shape[:-2]
+        return y.reshape(stack + a.shape[-2:-1] + (b.shape[-1:] if b.ndim > 1 else ()))
 
     def backward(self, dy: np.ndarray) -> Gradients:
         da = db = None
-        dy = dy.reshape(self.y_shape)
+        dy = reshaped(dy, self.y_shape)
         if self.wants_gradient(0):
             da = reduced(stacked_product(dy, self.b.swapaxes(-1, -2)), self.a.shape).reshape(self.a_shape)
         if self.wants_gradient(1):
@@ -117,17 +122,17 @@ class MatMul(Function, recordable=True):
 
 
 def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a b for matrices, or for stacks of them, which broadcast: one product for each."""
+    """a b for matrices, or for stacks of them, which broadcast."""
     if a.ndim == b.ndim == 2:
         return kernels.matmul(a, b)
     try:
         stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
         raise ValueError(f"matmul got shapes {a.shape} and {b.shape}, whose stacks don't broadcast") from None
-    as_, bs = (np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, b))
+    as_, bs = (x if x.shape[:-2] == stack else np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, b))
     y = kernels.output((*stack, a.shape[-2], b.shape[-1]), a.dtype.newbyteorder("="))
-    for i in np.ndindex(stack):
-        kernels.matmul(as_[i], bs[i], y[i])
+    for i in np.ndindex(stack[:-1]):
+        kernels.matmul_stack(as_[i], bs[i], y[i])
     return y
 
 
