@@ -559,6 +559,14 @@ def test_a_program_does_not_hold_for_another_mode():
     assert program(x).tolist() == [2, 2]
 
 
+def test_a_parameter_that_is_given_a_view_of_itself_is_replayed():
+    p = cl.Tensor(np.arange(6.0), requires_grad=True)
+    program = cl.capture(lambda x: setattr(p, "data", p.data[::-1]), np.zeros(1))
+    assert p.data.tolist() == [5, 4, 3, 2, 1, 0]
+    program(np.zeros(1))
+    assert p.data.tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_labels_kept_outside_are_a_constant():
     model, (x, y) = small_net(), batch(0)
     for labels in (y, y.astype(np.int32)):

@@ -725,6 +725,20 @@ def test_add_grad_adds_a_copy():
     assert x.grad.tolist() == [3, 4]
 
 
+@pytest.mark.parametrize("view", [lambda a: a[::-1], lambda a: a.T, lambda a: a[:, ::-1].T], ids=["rows", "T", "both"])
+def test_a_view_of_itself_is_assigned_or_added_as_its_copy_would_be(view):
+    values = np.arange(9.0).reshape(3, 3)
+    p = leaf(values)
+    p.data = view(p.data)
+    assert (p.data == view(values)).all()
+    p.add_grad(values)
+    p.add_grad(view(p.grad))
+    assert (p.grad == values + view(values)).all()
+    memory = np.arange(9.0)
+    cl.Tensor(memory[2:8]).data = memory[1:7]
+    assert memory.tolist() == [0, 1, 1, 2, 3, 4, 5, 6, 8]
+
+
 def test_a_gradient_does_not_alias_the_one_that_backward_was_given():
     x, dy = leaf([1.0, 2.0]), np.array([1.0, 1.0], np.float32)
     x.reshape(2).backward(dy)

@@ -109,7 +109,23 @@ cdef inline int bind(Call* call, int operand, cnp.ndarray a) except -1:
     return 0
 
 
-cdef bint overlap(cnp.ndarray a, cnp.ndarray b):
+cdef inline cnp.ndarray apart(cnp.ndarray a, cnp.ndarray out):
+    """The array itself, or its copy if writing `out`, element by element, would change what is still to be read."""
+    return copy(a) if a is not out and overlap(a, out) and not lie_alike(a, out) else a
+
+
+cdef inline bint lie_alike(cnp.ndarray a, cnp.ndarray b) noexcept:
+    """Whether two arrays of one dtype have each element at the same place."""
+    cdef int d
+    if cnp.PyArray_DATA(a) != cnp.PyArray_DATA(b) or cnp.PyArray_NDIM(a) != cnp.PyArray_NDIM(b):
+        return False
+    for d in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, d) != cnp.PyArray_DIM(b, d) or cnp.PyArray_STRIDE(a, d) != cnp.PyArray_STRIDE(b, d):
+            return False
+    return True
+
+
+cdef inline bint overlap(cnp.ndarray a, cnp.ndarray b) noexcept:
     """Whether the bytes from the first to the last element of one are among those of the other."""
     cdef Py_ssize_t begin_a, end_a, begin_b, end_b
     extent(a, &begin_a, &end_a)
@@ -117,12 +133,15 @@ cdef bint overlap(cnp.ndarray a, cnp.ndarray b):
     return begin_a < end_b and begin_b < end_a
 
 
-cdef void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end):
+cdef inline void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end) noexcept:
     cdef int d
     cdef Py_ssize_t reach
     begin[0] = <Py_ssize_t> cnp.PyArray_DATA(a)
-    end[0] = begin[0] + (cnp.PyArray_ITEMSIZE(a) if cnp.PyArray_SIZE(a) > 0 else 0)
+    end[0] = begin[0] + cnp.PyArray_ITEMSIZE(a)
     for d in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, d) == 0:
+            begin[0] = end[0] = 0
+            return
         reach = (cnp.PyArray_DIM(a, d) - 1) * cnp.PyArray_STRIDE(a, d)
         if reach < 0:
             begin[0] += reach
@@ -187,6 +206,8 @@ cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
     if out is not None:
         y = writable(name, out)
         same_type(name, x, y)
+        x = apart(x, y)
+        z = x if b is None else apart(z, y)
     else:
         ndim = max(cnp.PyArray_NDIM(x), cnp.PyArray_NDIM(z))
         for d in range(ndim):
@@ -543,6 +564,7 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
         same_type("sum", a, out)
         if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(out):
             raise ValueError(f"sum got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+        a = copy(a) if overlap(a, out) else a
 
     call.loop = loops.sum[real]
     call.operand[0].data = <char*> cnp.PyArray_DATA(out)
@@ -917,6 +939,8 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
         raise TypeError(f"take got an `out` of {out.dtype} for rows of {rows.dtype}")
     elif shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
         raise ValueError(f"take got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+    elif overlap(out, rows) or overlap(out, order):
+        raise ValueError("take can't write its result into one of its operands")
 
     call.loop = loops.take
     call.accumulate = False
