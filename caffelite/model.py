@@ -15,7 +15,7 @@ from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
-from caffelite.tensor import FLOATS, Tensor, as_real, inference
+from caffelite.tensor import FLOATS, Tensor, as_array, as_real, inference
 from caffelite.training import Programs, Steps
 
 
@@ -394,7 +394,7 @@ class Model(Function, recordable=True):
 
     def _checked(self, name: str, x: Any, y: Any, loss: Function) -> tuple[np.ndarray, np.ndarray]:
         """x and y as arrays that the model and the loss can take."""
-        x, targets = as_real(x, self.dtype, name), np.asarray(y)
+        x, targets = as_real(x, self.dtype, name), as_array(y, name)
         self._check_rows(name, x)
         if targets.ndim == 0 or len(targets) != len(x):
             raise ValueError(f"{name} has {len(x)} rows, y has shape {targets.shape}")

@@ -1406,6 +1406,14 @@ def test_what_a_users_function_calls_its_input_shape_is_its_own_affair():
     assert model.add(cl.ReLU()).predict(np.ones((7, 4, 1), np.float32)).shape == (7, 3)
 
 
+def test_masked_rows_and_labels_are_refused():
+    mask = np.zeros(len(Y), bool)
+    mask[3] = True
+    for x, y in ((np.ma.masked_array(X, np.stack([mask, mask], axis=1)), Y), (X, np.ma.masked_array(Y, mask))):
+        with pytest.raises(ValueError, match="masked elements"):
+            train(classifier(2, 3), x, y)
+
+
 def test_a_shared_function_counts_once_in_the_total():
     shared = cl.Linear(4, 4)
     assert cl.Model([shared, cl.ReLU(), shared]).summary().splitlines()[-1].split() == ["total", "20"]

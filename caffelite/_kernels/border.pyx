@@ -16,7 +16,7 @@ import numpy as np
 
 from caffelite._kernels.call cimport *
 from caffelite._kernels.tape cimport NUMPY_MAX_DIMS, empty, launch
-from caffelite._kernels.tape import require
+from caffelite._kernels.tape import recorder, require
 
 cnp.import_array()
 
@@ -72,6 +72,14 @@ cdef inline int same_type(str name, cnp.ndarray a, cnp.ndarray b) except -1:
     return 0
 
 
+cdef cnp.ndarray copied(cnp.ndarray a, dtype):
+    """NumPy's copy of an array that no loop reads; TypeError in a recorded step, whose replay would not make it."""
+    if recorder() is not None:
+        raise TypeError(f"kernels can't read an array of {a.dtype}, strides {(<object> a).strides}, and a step that "
+                        "is being recorded can't convert it: give it aligned, in native byte order, and not in float16")
+    return np.array(a, dtype=dtype, order="C")
+
+
 cdef inline cnp.ndarray plain(cnp.ndarray a):
     """The array itself where loops can read it as it lies, else its copy."""
     cdef int d
@@ -83,7 +91,7 @@ cdef inline cnp.ndarray plain(cnp.ndarray a):
                 break
         else:
             return a
-    return np.array(a, dtype=a.dtype.newbyteorder("="), order="C")
+    return copied(a, a.dtype.newbyteorder("="))
 
 
 cdef inline cnp.ndarray contiguous(cnp.ndarray a):
@@ -324,40 +332,44 @@ def copy(a, out=None):
     return elementwise("copy", COPY, a, None, out)
 
 
-def convert(cnp.ndarray a not None):
-    """y = a in the other dtype: float64 for float32, float32 for float64."""
-    cdef Call call
-    cdef int real = real_type("convert", a)
+# What can be converted, and to what: the index into the table of loops.
+cdef dict SOURCES = {
+    np.dtype(np.bool_): BOOL, np.dtype(np.float32): FLOAT32, np.dtype(np.float64): FLOAT64,
+    np.dtype(np.int8): INT8, np.dtype(np.int16): INT16, np.dtype(np.int32): INT32, np.dtype(np.int64): INT64,
+    np.dtype(np.uint8): UINT8, np.dtype(np.uint16): UINT16, np.dtype(np.uint32): UINT32, np.dtype(np.uint64): UINT64,
+}
+cdef dict TARGETS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.int64): 2}
+
+
+def convert(cnp.ndarray a not None, dtype):
+    """y = a in float32 or float64, a being bool, integers of any width, float32 or float64; or integers in int64.
+
+    What int64 does not hold (uint64 of 2⁶³ or more) becomes negative. Only outside recorded steps: float16.
+    """
+    cdef cnp.dtype to = np.dtype(dtype)
     cdef cnp.ndarray out
-    a = contiguous(a)
-    out = output(shape_of(a), np.dtype(np.float64 if real == 0 else np.float32))
-    call.loop = loops.convert[real]
+    a = copied(a, np.float32) if cnp.PyArray_TYPE(a) == cnp.NPY_FLOAT16 else plain(a)
+    if to not in TARGETS or a.dtype not in SOURCES or (to == np.int64 and a.dtype.kind not in "iu"):
+        raise TypeError(f"convert makes float32 or float64 of real numbers, int64 of integers; not {to} of {a.dtype}")
+    out = output(shape_of(a), to)
+    convert_into(out, a, TARGETS[to], SOURCES[a.dtype])
+    return out
+
+
+cdef int convert_into(cnp.ndarray out, cnp.ndarray a, int target, Type source) except -1:
+    cdef Call call
+    cdef int d
+    if not bind_broadcast("convert", &call, out, a, a):       # too many axes for one call
+        for d in range(cnp.PyArray_DIM(out, 0)):
+            convert_into(out[d], a[d], target, source)
+        return 0
+    call.loop = loops.convert[target]
     call.accumulate = False
-    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
-    call.operand[1].data = <char*> cnp.PyArray_DATA(a)
-    call.parts = cnp.PyArray_SIZE(a)
+    call.source = source
+    call.parts = cnp.PyArray_SIZE(out)
     call.work = 10.0 * call.parts
     launch("convert", &call, 1, 0, out, a)
-    return out
-
-
-def from_bool(cnp.ndarray a not None, dtype):
-    """y = 1 where a is True, else 0, in float32 or float64."""
-    cdef Call call
-    cdef cnp.ndarray out
-    if cnp.PyArray_TYPE(a) != cnp.NPY_BOOL:
-        raise TypeError(f"from_bool takes an array of bool, got {a.dtype}")
-    if not cnp.PyArray_IS_C_CONTIGUOUS(a):
-        a = np.array(a, order="C")
-    out = output(shape_of(a), np.dtype(dtype))
-    call.loop = loops.from_bool[real_type("from_bool", out)]
-    call.accumulate = False
-    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
-    call.operand[1].data = <char*> cnp.PyArray_DATA(a)
-    call.parts = cnp.PyArray_SIZE(a)
-    call.work = 10.0 * call.parts
-    launch("from_bool", &call, 1, 0, out, a)
-    return out
+    return 0
 
 
 def full(shape, value, dtype):
@@ -824,29 +836,7 @@ cdef cnp.ndarray checked_labels(str name, cnp.ndarray labels, Py_ssize_t rows):
         raise ValueError(f"{name} got labels of shape {shape_of(labels)}"
                          + (f"; expected ({rows},)" if rows >= 0 else "; expected one axis"))
     return labels if cnp.PyArray_IS_C_CONTIGUOUS(labels) and cnp.PyArray_ISBEHAVED_RO(labels) \
-        else np.array(labels, dtype=np.int64, order="C")
-
-
-def as_int64(cnp.ndarray labels not None):
-    """Integer labels (n,) of any width as int64; what does not fit (uint64 of 2⁶³ or more) becomes negative."""
-    cdef Call call
-    cdef cnp.ndarray out
-    if labels.dtype.kind not in "iu" or not labels.dtype.isnative:
-        raise TypeError(f"as_int64 takes integers in native byte order, got {labels.dtype}")
-    if cnp.PyArray_NDIM(labels) != 1:
-        raise ValueError(f"as_int64 got shape {shape_of(labels)}; expected one axis")
-    if not cnp.PyArray_IS_C_CONTIGUOUS(labels) or not cnp.PyArray_ISBEHAVED_RO(labels):
-        labels = np.array(labels, order="C")
-    out = output(shape_of(labels), np.dtype(np.int64))
-    call.loop = loops.as_int64
-    call.accumulate = False
-    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
-    call.operand[1].data = <char*> cnp.PyArray_DATA(labels)
-    call.size[0], call.size[1] = cnp.PyArray_ITEMSIZE(labels), labels.dtype.kind == "i"
-    call.parts = cnp.PyArray_SIZE(labels)
-    call.work = 10.0 * call.parts
-    launch("as_int64", &call, 1, 0, out, labels)
-    return out
+        else convert(labels, np.int64)
 
 
 def check_labels(cnp.ndarray labels not None, Py_ssize_t classes):
@@ -891,7 +881,7 @@ cdef cnp.ndarray as_indices(object index):
     cdef cnp.ndarray a = plain(index) if isinstance(index, cnp.ndarray) else np.asarray(index, dtype=np.int64)
     if cnp.PyArray_TYPE(a) == cnp.NPY_INT64:
         return a
-    return as_int64(a.reshape(-1)).reshape(shape_of(a))
+    return convert(a, np.int64)
 
 
 cdef int add_index(cnp.ndarray out, cnp.ndarray index, Py_ssize_t length, bint accumulate, bint constant) except -1:
