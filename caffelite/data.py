@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.tensor import as_real
+from caffelite.tensor import as_array, as_real
 
 
 class DataGenerator:
@@ -75,7 +75,7 @@ class DataGenerator:
 
 def as_targets(y: Any, dtype: np.dtype) -> np.ndarray:
     """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
-    array = np.asarray(y)
+    array = as_array(y, "targets")
     if array.dtype.kind in "iub":
         return array.astype(array.dtype.newbyteorder("="), copy=False)
     return as_real(array, dtype, "targets")
@@ -91,7 +91,7 @@ def positive_integer(name: str, value: Any) -> int:
 
 
 def _rows(name: str, data: Any) -> np.ndarray:
-    array = np.asarray(data)
+    array = as_array(data, name)
     if array.ndim == 0 or len(array) == 0:
         raise ValueError(f"{name} has no rows: shape {array.shape}")
     if array.dtype.hasobject:

@@ -33,8 +33,8 @@ class Function(ABC):
     _applied_inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
     unwatched: frozenset[str] = frozenset()  # attributes that have no influence on what a recorded step computes
 
-    #: The shape of the input this Function needs, batch axis first, None = any; None where it takes every shape.
-    input_shape: Shape | None = None
+    #: The shape of the input this Function requires, batch axis first, None = any; None where it takes every shape.
+    required_input_shape: Shape | None = None
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -15,7 +15,7 @@ from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
-from caffelite.tensor import FLOATS, Tensor, as_real, inference
+from caffelite.tensor import FLOATS, Tensor, as_array, as_real, inference
 from caffelite.training import Programs, Steps
 
 
@@ -149,8 +149,8 @@ class Model(Function, recordable=True):
         return list(dict.fromkeys(p for function in self.functions for p in function.parameters()))
 
     @property
-    def input_shape(self) -> Shape | None:  # type: ignore[override]
-        """The shape of the input, batch axis first, where the first Function knows it."""
+    def required_input_shape(self) -> Shape | None:  # type: ignore[override]
+        """The shape of the input that the first Function requires."""
         return self._known_input(self.functions)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -159,12 +159,12 @@ class Model(Function, recordable=True):
 
     @staticmethod
     def _known_input(functions: list[Function]) -> Shape | None:
-        return functions[0].input_shape if functions else None
+        return functions[0].required_input_shape if functions else None
 
     @staticmethod
     def _shape_after(functions: list[Function], shape: Any) -> Any:
         for function in functions:
-            shape = shape or function.input_shape
+            shape = shape or function.required_input_shape
             shape = None if shape is None else function.output_shape(shape)
         return shape
 
@@ -173,7 +173,7 @@ class Model(Function, recordable=True):
 
         `input_shape` is that of one row, without the batch axis; it is needed where the first Function takes any shape.
         """
-        shape: Any = (None, *input_shape) if input_shape is not None else self.input_shape
+        shape: Any = (None, *input_shape) if input_shape is not None else self.required_input_shape
         rows = [("", "function", "output", "parameters")]
         for i, function in enumerate(self.functions):
             shape = self._shape_after([function], shape)
@@ -394,7 +394,7 @@ class Model(Function, recordable=True):
 
     def _checked(self, name: str, x: Any, y: Any, loss: Function) -> tuple[np.ndarray, np.ndarray]:
         """x and y as arrays that the model and the loss can take."""
-        x, targets = as_real(x, self.dtype, name), np.asarray(y)
+        x, targets = as_real(x, self.dtype, name), as_array(y, name)
         self._check_rows(name, x)
         if targets.ndim == 0 or len(targets) != len(x):
             raise ValueError(f"{name} has {len(x)} rows, y has shape {targets.shape}")

@@ -22,6 +22,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+PLAIN = (np.ndarray, kernels.Recorded)
 
 
 class Tensor:
@@ -41,6 +42,8 @@ class Tensor:
     ------
     TypeError
         For data that are not real numbers (complex, object, strings) or are longdouble, and for any other dtype.
+    ValueError
+        For an array with masked elements.
     """
 
     # Defaults live on the class: a result of an operation sets only what differs.
@@ -174,6 +177,8 @@ class Tensor:
     def copy(self) -> Tensor:
         """A new leaf with a copy of the values, `requires_grad` and the name as here; no gradient, no graph."""
         return Tensor(self._data.copy(), self.requires_grad, name=self.name)
+
+    __copy__ = copy
 
     def detach(self) -> Tensor:
         """A Tensor over the same memory that is in no graph and needs no gradient."""
@@ -438,9 +443,9 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     Without a dtype, float32 and float64 arrays and NumPy scalars keep theirs, and other real numbers become float32.
     TypeError, beginning with `what`, for anything else.
     """
-    if isinstance(data, np.ndarray) and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
+    if type(data) in PLAIN and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
         return data
-    array = np.asarray(data)
+    array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {array.dtype}")
     if dtype is None:
@@ -448,9 +453,17 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
         dtype = array.dtype.newbyteorder("=") if keeps else np.float32
     if np.dtype(dtype) not in FLOATS:
         raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
-    if isinstance(data, kernels.Recorded) and data.dtype in FLOATS:
-        return kernels.convert(data)
-    return np.asarray(array, dtype=dtype)
+    return array if array.dtype == dtype else kernels.convert(array, dtype)
+
+
+def as_array(data: Any, what: Any) -> np.ndarray:
+    """Data as a plain array, shared where possible.
+
+    Masked elements have no value, and what lies under the mask must not be taken for one: ValueError.
+    """
+    if isinstance(data, np.ndarray) and type(data) not in PLAIN and np.ma.is_masked(data):
+        raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
+    return np.asarray(data)
 
 
 # ---- modes, a thread's own ------------------------------------------------------------------------------------------

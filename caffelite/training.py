@@ -92,7 +92,7 @@ class Steps:
         kernels.add_mean(self.cursor, 1, value.data, rows)
         for slot, (name, metric) in enumerate(self.metrics.items(), start=2):
             if metric is accuracy and outputs.ndim == 2 and y.dtype.kind in "iu" and y.shape == (rows,):
-                labels = y if y.dtype == np.int64 else kernels.as_int64(y)
+                labels = y if y.dtype == np.int64 else kernels.convert(y, np.int64)
                 kernels.add_correct(self.cursor, slot, outputs.data, labels)
             else:
                 mean = call_python(name, lambda *batch, of=metric: np.float64(of(*batch)), outputs.data, y)

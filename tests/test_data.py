@@ -130,6 +130,13 @@ def test_x_and_y_of_different_lengths_raise_value_error_naming_both_shapes():
         cl.DataGenerator(numbered(5)[0], np.arange(4))
 
 
+def test_masked_elements_raise_value_error():
+    masked = np.ma.masked_array(np.arange(3), [False, True, False])
+    for x, y in ((masked, np.arange(3)), (np.arange(3), masked)):
+        with pytest.raises(ValueError, match="masked elements"):
+            cl.DataGenerator(x, y)
+
+
 def test_python_objects_raise_type_error():
     with pytest.raises(TypeError, match="objects"):
         cl.DataGenerator(np.array([None, 1, "a"]))

@@ -766,8 +766,11 @@ def test_other_arguments_of_a_wrong_dtype_are_type_errors():
     wrong = {
         "softmax_loss": lambda: kernels.softmax_loss(rows, order.astype(np.int32)),
         "check_labels": lambda: kernels.check_labels(order.astype(np.float64), 3),
-        "from_bool": lambda: kernels.from_bool(order, np.float32),
-        "from_bool to": lambda: kernels.from_bool(order > 1, np.int64),
+        "convert": lambda: kernels.convert(order.astype(complex), np.float32),
+        "convert to": lambda: kernels.convert(order, np.int32),
+        "convert swapped to": lambda: kernels.convert(order, ">f4"),
+        "convert bool": lambda: kernels.convert(order > 1, np.int64),
+        "convert float": lambda: kernels.convert(rows, np.int64),
         "extreme_grad": lambda: kernels.extreme_grad(rows[0], np.zeros(2, np.int32), (3, 2), 0),
         "shuffle": lambda: kernels.shuffle(order.astype(np.int32), state),
         "shuffle state": lambda: kernels.shuffle(order, state.astype(np.int64)),
@@ -803,6 +806,83 @@ def test_sizes_that_cannot_be_are_errors():
             call()
 
 
+# ---- an output that overlaps an operand ----
+
+OVERLAPS = {
+    "the same": (np.s_[:, :], lambda v: v),
+    "reversed": (np.s_[:, :], lambda v: v[::-1]),
+    "transposed": (np.s_[:, :], lambda v: v.T),
+    "shifted up": (np.s_[1:], lambda v: v[:-1]),
+    "shifted down": (np.s_[:-1], lambda v: v[1:]),
+    "interleaved": (np.s_[:, 1:7:2], lambda v: v[:, 0:6:2]),
+    "a row of it": (np.s_[:, :], lambda v: v[3]),
+    "a column of it": (np.s_[:, :], lambda v: v[:, 3:4]),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPS)
+@both_dtypes
+def test_an_output_that_overlaps_an_operand_gets_what_a_copy_of_the_operand_would_give(name, dtype):
+    part, of = OVERLAPS[name]
+    for kernel in (
+        lambda x, out: kernels.copy(x, out),
+        lambda x, out: kernels.exp(x, out),
+        lambda x, out: kernels.subtract(out, x, out),
+        lambda x, out: kernels.divide(x, out, out),
+        lambda x, out: kernels.multiply(x, x, out),
+    ):
+        memory = uniform(8, 8, dtype=dtype)
+        apart = memory.copy()
+        kernel(of(memory), memory[part])
+        kernel(of(apart).copy(), apart[part])
+        assert_same_bits(memory, apart)
+
+
+def test_an_operand_of_many_axes_may_overlap_the_output():
+    memory = uniform(64).reshape([2] * 6)
+    expected = memory.transpose(5, 3, 1, 4, 2, 0).copy()
+    kernels.copy(memory.transpose(5, 3, 1, 4, 2, 0), memory)
+    assert_same_bits(memory, expected)
+
+
+def test_the_copy_of_an_operand_that_overlaps_the_output_is_recorded():
+    memory = uniform(6)
+    before = memory.copy()
+    with Recording() as recording:
+        kernels.copy(memory[::-1], memory)
+    kernels.Tape(recording.entries).replay()
+    assert_same_bits(memory, before)
+    with Recording() as recording:
+        kernels.add(memory, uniform(6), memory)
+    assert len(recording.entries) == 1
+
+
+def test_a_sum_may_be_written_into_what_is_summed():
+    memory = uniform(4, 4)
+    expected = memory.sum(axis=1) + memory[2]
+    kernels.sum(memory, 1, out=memory[2], accumulate=True)
+    assert_close(memory[2], expected, np.float32)
+    expected = 2 * memory
+    assert_same_bits(kernels.sum(memory, (), out=memory, scale=2), expected)
+
+
+def test_take_and_matmul_refuse_to_write_into_an_operand():
+    rows, order = uniform(4, 4), np.arange(4)
+    for call in [
+        lambda: kernels.take(rows, order, rows),
+        lambda: kernels.take(order, order[:3], order[1:]),
+        lambda: kernels.matmul(rows, rows, rows),
+    ]:
+        with pytest.raises(ValueError, match="into one of its operands"):
+            call()
+
+
+def test_an_operand_without_elements_overlaps_nothing():
+    memory = np.ones(8, np.float32)
+    kernels.matmul(memory[4:4].reshape(2, 0), np.ones((0, 2), np.float32), memory[:4].reshape(2, 2))
+    assert memory.tolist() == [0] * 4 + [1] * 4
+
+
 # ---- threads ----
 
 
@@ -822,10 +902,12 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         products = [kernels.matmul(a, b), kernels.matmul(b.T, a.T), out]
         products += [kernels.matmul_stack(a.reshape(30, 10, 600), np.broadcast_to(b, (30, *b.shape)))]
         sums = [kernels.sum(long, axis) for axis in (0, 1, None)]
+        numbers = (100 * long).astype(np.int16)
         others = [kernels.add(long, long[0]), kernels.add(long.T, long.T), kernels.relu(long), kernels.power(long, 3)]
         others += [*kernels.largest(long, 0), *kernels.smallest(long, 1), kernels.where(long, long[0], long[::-1])]
         others += [kernels.softmax(long), kernels.log_softmax(long, 0), kernels.log_softmax_grad(long, long)]
         others += [kernels.take_grad(long, np.arange(1000) % 7, 9), kernels.take(long, np.arange(999, -1, -1))]
+        others += [kernels.convert(numbers, dtype), kernels.convert(numbers.T, np.float64)]
         others += [kernels.softmax_grad(long, p), kernels.extreme_grad(long[0], np.arange(1001), (1001, 1001), 0)]
         return [w, v, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
 
@@ -889,9 +971,7 @@ RECORDED = {
     "take_grad": (uniform(4, 3), LABELS, 3),
     "all_finite": (uniform(40),),
     "check_labels": (LABELS, 3),
-    "as_int64": (LABELS.astype(np.int16),),
-    "from_bool": (LABELS > 0, np.float32),
-    "convert": (uniform(4, 5).T,),
+    "convert": (np.arange(20, dtype=np.uint8).reshape(4, 5).T, np.float64),
 }
 NOT_RECORDED = {"full", "output"}
 THROUGH_A_CURSOR = {"take_batch", "advance", "add_mean", "add_correct"}
@@ -975,12 +1055,43 @@ def test_equal_and_nan_outputs_count_as_numpys_argmax_does():
         assert sums[1] == (outputs.argmax(axis=1) == label).sum()
 
 
-@pytest.mark.parametrize("kind", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
-def test_labels_of_any_width_become_int64(kind):
-    info = np.iinfo(kind)
-    labels = np.array([0, 1, info.max, info.min], kind)
-    for layout in (labels, labels[::-1], np.repeat(labels, 2)[::2]):
-        assert_same_bits(kernels.as_int64(layout), layout.astype(np.int64))
+NUMBERS = {
+    "bool": [False, True, True],
+    "float16": [-0.0, 0.1, 65504, -np.inf, np.nan],
+    "float32": [-0.0, 0.1, 1e-40, 3e38, -np.inf, np.nan],
+    "float64": [-0.0, 0.1, 1e-40, 1e-300, 1e300, 1 + 2**-24, -np.inf, np.nan],
+}
+for integers in ("int8", "int16", "int32", "int64", "longlong", "uint8", "uint16", "uint32", "uint64"):
+    info = np.iinfo(integers)
+    halves = [2**24 + 1, 2**53 + 1, 2**62 + 2**38 + 1, 2**63 + 2**39 + 1]  # between two numbers of float32 or float64
+    NUMBERS[integers] = [0, 1, 100, info.max - 1, info.max, info.min, *[x for x in halves if x < info.max]]
+
+
+@pytest.mark.parametrize("target", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_numbers_of_every_type_are_converted_as_numpy_converts_them(kind, target):
+    if target == "int64" and "int" not in kind and kind != "longlong":
+        return
+    numbers = np.array(NUMBERS[kind], kind)
+    wide = np.resize(numbers, (3, 1, 5, 2, 7, 3, 2))
+    swapped = numbers.astype(numbers.dtype.newbyteorder())
+    views = [numbers[::-1], numbers[:0], numbers[1, ...], np.repeat(numbers, 2)[::2]]
+    for array in (numbers, swapped, *views, wide, wide.T, wide[::-1, :, ::2, ..., ::3, ::-1]):
+        with np.errstate(over="ignore"):
+            expected = array.astype(target, order="C")
+        assert_same_bits(kernels.convert(array, target), expected)
+
+
+def test_every_byte_of_a_bool_array_but_0_is_true():
+    bools = np.arange(4, dtype=np.uint8).view(np.bool_)
+    assert kernels.convert(bools, np.float32).tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("dtype", ["float16", ">f4", ">i2"])
+def test_what_only_numpy_converts_is_refused_in_a_recorded_step(dtype):
+    array = np.ones(3, dtype)
+    with Recording(), pytest.raises(TypeError, match=rf"{dtype}.*a step that is being recorded can't convert it"):
+        kernels.convert(array, np.float32)
 
 
 @pytest.mark.parametrize("k", [30, 300])
@@ -1228,7 +1339,8 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             for kernel in (k.copy, k.negative, k.relu, k.abs, k.sqrt, k.exp, k.log, k.tanh, k.sigmoid):
                 kernel(x, guarded(np.empty(n, dtype)))
             k.where(x, y, one)
-            k.from_bool(guarded(np.ones(n, bool)), dtype)
+            for kind in ("b1", "u1", "i2", "u4", "i8", "f4", "f8"):
+                k.convert(guarded(np.ones(n, kind)), dtype)
             k.softmax(x)
             k.log_softmax_grad(x, y)
             k.add(x, one)

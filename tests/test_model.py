@@ -1385,6 +1385,35 @@ def test_the_summary_takes_the_shape_of_a_row_where_it_is_not_known():
     assert cl.Model().summary().splitlines()[-1].split() == ["total", "0"]
 
 
+def test_what_a_users_function_calls_its_input_shape_is_its_own_affair():
+    class Flatten(cl.Function):
+        def forward(self, x):
+            self.input_shape = x.shape
+            return x.reshape(len(x), -1)
+
+        def backward(self, dy):
+            return dy.reshape(self.input_shape)
+
+        def output_shape(self, shape):
+            return (shape[0], None)
+
+    model = cl.Model([Flatten(), cl.Linear(4, 3)])
+    before = model.summary()
+    x = np.ones((5, 2, 2), np.float32)
+    flatten, linear = model.functions
+    assert flatten.backward(linear.backward(linear.forward(flatten.forward(x)))).shape == x.shape
+    assert model.summary() == before
+    assert model.add(cl.ReLU()).predict(np.ones((7, 4, 1), np.float32)).shape == (7, 3)
+
+
+def test_masked_rows_and_labels_are_refused():
+    mask = np.zeros(len(Y), bool)
+    mask[3] = True
+    for x, y in ((np.ma.masked_array(X, np.stack([mask, mask], axis=1)), Y), (X, np.ma.masked_array(Y, mask))):
+        with pytest.raises(ValueError, match="masked elements"):
+            train(classifier(2, 3), x, y)
+
+
 def test_a_shared_function_counts_once_in_the_total():
     shared = cl.Linear(4, 4)
     assert cl.Model([shared, cl.ReLU(), shared]).summary().splitlines()[-1].split() == ["total", "20"]

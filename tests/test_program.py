@@ -559,9 +559,42 @@ def test_a_program_does_not_hold_for_another_mode():
     assert program(x).tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int64", "uint64", "float64"])
+def test_a_step_may_be_given_integers_and_read_integers_kept_outside(dtype):
+    images, shift, mask = np.arange(12).reshape(3, 4).astype(dtype), np.arange(3).astype(dtype), np.ones((4, 3), bool)
+    w = cl.Tensor(np.ones((4, 3)), requires_grad=True, dtype=np.float32)
+
+    def step(x, mask):
+        w.zero_grad()
+        x = cl.where(mask.T, cl.Tensor(x[:, ::-1], dtype=np.float32), 0)
+        loss = (x @ w + cl.Tensor(shift, dtype=np.float32)).sum()
+        loss.backward()
+        return loss
+
+    program = cl.capture(step, images, mask)
+    images, shift[:], mask = images[::-1], shift[::-1] * 3 + 1, np.arange(12).reshape(4, 3) % 2 == 0
+    result, gradient = program(images, mask), w.grad.copy()
+    assert result == step(images, mask).data
+    assert (gradient == w.grad).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", ">f4", ">i4"])
+def test_a_step_that_is_recorded_says_which_arrays_it_cannot_read(dtype):
+    with pytest.raises(TypeError, match=f"{dtype}.*in native byte order, and not in float16"):
+        cl.capture(lambda x: cl.Tensor(x) * 2, np.ones(3, dtype))
+
+
+def test_a_parameter_that_is_given_a_view_of_itself_is_replayed():
+    p = cl.Tensor(np.arange(6.0), requires_grad=True)
+    program = cl.capture(lambda x: setattr(p, "data", p.data[::-1]), np.zeros(1))
+    assert p.data.tolist() == [5, 4, 3, 2, 1, 0]
+    program(np.zeros(1))
+    assert p.data.tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_labels_kept_outside_are_a_constant():
     model, (x, y) = small_net(), batch(0)
-    for labels in (y, y.astype(np.int32)):
+    for labels in (y, y.astype(np.int32), np.repeat(y, 2)[::2], np.repeat(y, 2).astype(np.int8)[::2]):
         program = cl.capture(lambda x, labels=labels: cl.SoftmaxLoss()(model(x), labels), x)
         labels[:] = (labels + 1) % 4
         assert program(x) == cl.SoftmaxLoss()(model(x), labels).data

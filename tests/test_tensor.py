@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy as shallow_copy
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -91,6 +92,43 @@ def test_what_is_not_a_real_number_of_up_to_64_bits_is_a_type_error(dtype):
 def test_other_objects_are_type_errors(data):
     with pytest.raises(TypeError, match="Tensor"):
         cl.Tensor(data)
+
+
+def test_subclasses_of_arrays_are_taken_as_plain_arrays(tmp_path):
+    class Matrix(np.ndarray):
+        """As np.matrix, of two axes whatever happens."""
+
+        def reshape(self, *shape):
+            return super().reshape(1, -1)
+
+    for dtype in (np.float32, np.float64, np.int64):
+        t = cl.Tensor(np.arange(4, dtype=dtype).reshape(2, 2).view(Matrix))
+        assert type(t.data) is np.ndarray
+        assert t.reshape(4).shape == (4,)
+    on_disk = np.memmap(tmp_path / "numbers", np.float32, "w+", shape=3)
+    t = cl.Tensor(on_disk)
+    assert type(t.data) is np.ndarray
+    assert np.shares_memory(t.data, on_disk)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_what_is_masked_is_not_taken_for_a_number(dtype):
+    masked = np.ma.masked_array(np.arange(3, dtype=dtype), [False, True, False])
+    t = leaf([0, 0, 0])
+    for use in (cl.Tensor, t.add_grad, lambda a: t + a, lambda a: setattr(t, "data", a)):
+        with pytest.raises(ValueError, match="masked elements"):
+            use(masked)
+    assert cl.Tensor(masked.filled(7)).data.tolist() == [0, 7, 2]
+    assert cl.Tensor(np.ma.masked_array(masked.data)).data.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("number", [1e300, -1e300])
+def test_a_number_beyond_float32_is_infinite_without_a_warning(number):
+    expected = math.copysign(math.inf, number)
+    assert (cl.Tensor([0.0]) + number).item() == expected
+    assert cl.Tensor(number).item() == expected
+    assert cl.Tensor([number]).item() == expected
+    assert cl.Tensor(np.array(number), dtype=np.float32).item() == expected
 
 
 def test_ragged_lists_are_refused():
@@ -254,6 +292,17 @@ def test_a_copy_is_a_new_leaf():
     plain = cl.Tensor([1.0])
     assert not plain.copy().requires_grad
     assert not np.shares_memory(plain.copy().data, plain.data)
+
+
+def test_pythons_shallow_copy_of_a_tensor_is_its_copy():
+    t = leaf([1.0, 2.0], name="w")
+    t.add_grad([1, 1])
+    other = shallow_copy(t)
+    assert (other.requires_grad, other.name, other.grad) == (True, "w", None)
+    other.add_grad([5, 5])
+    other.data = [7, 7]
+    assert t.grad.tolist() == [1, 1]
+    assert t.data.tolist() == [1, 2]
 
 
 def test_a_detached_tensor_shares_memory_and_no_graph():
@@ -723,6 +772,20 @@ def test_add_grad_adds_a_copy():
     with pytest.raises(TypeError):
         x.add_grad(np.array(["a", "b"]))
     assert x.grad.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("view", [lambda a: a[::-1], lambda a: a.T, lambda a: a[:, ::-1].T], ids=["rows", "T", "both"])
+def test_a_view_of_itself_is_assigned_or_added_as_its_copy_would_be(view):
+    values = np.arange(9.0).reshape(3, 3)
+    p = leaf(values)
+    p.data = view(p.data)
+    assert (p.data == view(values)).all()
+    p.add_grad(values)
+    p.add_grad(view(p.grad))
+    assert (p.grad == values + view(values)).all()
+    memory = np.arange(9.0)
+    cl.Tensor(memory[2:8]).data = memory[1:7]
+    assert memory.tolist() == [0, 1, 1, 2, 3, 4, 5, 6, 8]
 
 
 def test_a_gradient_does_not_alias_the_one_that_backward_was_given():

@@ -16,7 +16,7 @@ import numpy as np
 
 from caffelite._kernels.call cimport *
 from caffelite._kernels.tape cimport NUMPY_MAX_DIMS, empty, launch
-from caffelite._kernels.tape import require
+from caffelite._kernels.tape import recorder, require
 
 cnp.import_array()
 
@@ -72,6 +72,14 @@ cdef inline int same_type(str name, cnp.ndarray a, cnp.ndarray b) except -1:
     return 0
 
 
+cdef cnp.ndarray copied(cnp.ndarray a, dtype):
+    """NumPy's copy of an array that no loop reads; TypeError in a recorded step, whose replay would not make it."""
+    if recorder() is not None:
+        raise TypeError(f"kernels can't read an array of {a.dtype}, strides {(<object> a).strides}, and a step that "
+                        "is being recorded can't convert it: give it aligned, in native byte order, and not in float16")
+    return np.array(a, dtype=dtype, order="C")
+
+
 cdef inline cnp.ndarray plain(cnp.ndarray a):
     """The array itself where loops can read it as it lies, else its copy."""
     cdef int d
@@ -83,7 +91,7 @@ cdef inline cnp.ndarray plain(cnp.ndarray a):
                 break
         else:
             return a
-    return np.array(a, dtype=a.dtype.newbyteorder("="), order="C")
+    return copied(a, a.dtype.newbyteorder("="))
 
 
 cdef inline cnp.ndarray contiguous(cnp.ndarray a):
@@ -109,7 +117,23 @@ cdef inline int bind(Call* call, int operand, cnp.ndarray a) except -1:
     return 0
 
 
-cdef bint overlap(cnp.ndarray a, cnp.ndarray b):
+cdef inline cnp.ndarray apart(cnp.ndarray a, cnp.ndarray out):
+    """The array itself, or its copy if writing `out`, element by element, would change what is still to be read."""
+    return copy(a) if a is not out and overlap(a, out) and not lie_alike(a, out) else a
+
+
+cdef inline bint lie_alike(cnp.ndarray a, cnp.ndarray b) noexcept:
+    """Whether two arrays of one dtype have each element at the same place."""
+    cdef int d
+    if cnp.PyArray_DATA(a) != cnp.PyArray_DATA(b) or cnp.PyArray_NDIM(a) != cnp.PyArray_NDIM(b):
+        return False
+    for d in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, d) != cnp.PyArray_DIM(b, d) or cnp.PyArray_STRIDE(a, d) != cnp.PyArray_STRIDE(b, d):
+            return False
+    return True
+
+
+cdef inline bint overlap(cnp.ndarray a, cnp.ndarray b) noexcept:
     """Whether the bytes from the first to the last element of one are among those of the other."""
     cdef Py_ssize_t begin_a, end_a, begin_b, end_b
     extent(a, &begin_a, &end_a)
@@ -117,12 +141,15 @@ cdef bint overlap(cnp.ndarray a, cnp.ndarray b):
     return begin_a < end_b and begin_b < end_a
 
 
-cdef void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end):
+cdef inline void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end) noexcept:
     cdef int d
     cdef Py_ssize_t reach
     begin[0] = <Py_ssize_t> cnp.PyArray_DATA(a)
-    end[0] = begin[0] + (cnp.PyArray_ITEMSIZE(a) if cnp.PyArray_SIZE(a) > 0 else 0)
+    end[0] = begin[0] + cnp.PyArray_ITEMSIZE(a)
     for d in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, d) == 0:
+            begin[0] = end[0] = 0
+            return
         reach = (cnp.PyArray_DIM(a, d) - 1) * cnp.PyArray_STRIDE(a, d)
         if reach < 0:
             begin[0] += reach
@@ -187,6 +214,8 @@ cdef cnp.ndarray elementwise(str name, Op op, object a, object b, object out):
     if out is not None:
         y = writable(name, out)
         same_type(name, x, y)
+        x = apart(x, y)
+        z = x if b is None else apart(z, y)
     else:
         ndim = max(cnp.PyArray_NDIM(x), cnp.PyArray_NDIM(z))
         for d in range(ndim):
@@ -303,40 +332,44 @@ def copy(a, out=None):
     return elementwise("copy", COPY, a, None, out)
 
 
-def convert(cnp.ndarray a not None):
-    """y = a in the other dtype: float64 for float32, float32 for float64."""
-    cdef Call call
-    cdef int real = real_type("convert", a)
+# What can be converted, and to what: the index into the table of loops.
+cdef dict SOURCES = {
+    np.dtype(np.bool_): BOOL, np.dtype(np.float32): FLOAT32, np.dtype(np.float64): FLOAT64,
+    np.dtype(np.int8): INT8, np.dtype(np.int16): INT16, np.dtype(np.int32): INT32, np.dtype(np.int64): INT64,
+    np.dtype(np.uint8): UINT8, np.dtype(np.uint16): UINT16, np.dtype(np.uint32): UINT32, np.dtype(np.uint64): UINT64,
+}
+cdef dict TARGETS = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.int64): 2}
+
+
+def convert(cnp.ndarray a not None, dtype):
+    """y = a in float32 or float64, a being bool, integers of any width, float32 or float64; or integers in int64.
+
+    What int64 does not hold (uint64 of 2⁶³ or more) becomes negative. Only outside recorded steps: float16.
+    """
+    cdef cnp.dtype to = np.dtype(dtype)
     cdef cnp.ndarray out
-    a = contiguous(a)
-    out = output(shape_of(a), np.dtype(np.float64 if real == 0 else np.float32))
-    call.loop = loops.convert[real]
+    a = copied(a, np.float32) if cnp.PyArray_TYPE(a) == cnp.NPY_FLOAT16 else plain(a)
+    if to not in TARGETS or a.dtype not in SOURCES or (to == np.int64 and a.dtype.kind not in "iu"):
+        raise TypeError(f"convert makes float32 or float64 of real numbers, int64 of integers; not {to} of {a.dtype}")
+    out = output(shape_of(a), to)
+    convert_into(out, a, TARGETS[to], SOURCES[a.dtype])
+    return out
+
+
+cdef int convert_into(cnp.ndarray out, cnp.ndarray a, int target, Type source) except -1:
+    cdef Call call
+    cdef int d
+    if not bind_broadcast("convert", &call, out, a, a):       # too many axes for one call
+        for d in range(cnp.PyArray_DIM(out, 0)):
+            convert_into(out[d], a[d], target, source)
+        return 0
+    call.loop = loops.convert[target]
     call.accumulate = False
-    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
-    call.operand[1].data = <char*> cnp.PyArray_DATA(a)
-    call.parts = cnp.PyArray_SIZE(a)
+    call.source = source
+    call.parts = cnp.PyArray_SIZE(out)
     call.work = 10.0 * call.parts
     launch("convert", &call, 1, 0, out, a)
-    return out
-
-
-def from_bool(cnp.ndarray a not None, dtype):
-    """y = 1 where a is True, else 0, in float32 or float64."""
-    cdef Call call
-    cdef cnp.ndarray out
-    if cnp.PyArray_TYPE(a) != cnp.NPY_BOOL:
-        raise TypeError(f"from_bool takes an array of bool, got {a.dtype}")
-    if not cnp.PyArray_IS_C_CONTIGUOUS(a):
-        a = np.array(a, order="C")
-    out = output(shape_of(a), np.dtype(dtype))
-    call.loop = loops.from_bool[real_type("from_bool", out)]
-    call.accumulate = False
-    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
-    call.operand[1].data = <char*> cnp.PyArray_DATA(a)
-    call.parts = cnp.PyArray_SIZE(a)
-    call.work = 10.0 * call.parts
-    launch("from_bool", &call, 1, 0, out, a)
-    return out
+    return 0
 
 
 def full(shape, value, dtype):
@@ -586,6 +619,7 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
         same_type("sum", a, out)
         if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(out):
             raise ValueError(f"sum got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+        a = copy(a) if overlap(a, out) else a
 
     call.loop = loops.sum[real]
     call.operand[0].data = <char*> cnp.PyArray_DATA(out)
@@ -845,29 +879,7 @@ cdef cnp.ndarray checked_labels(str name, cnp.ndarray labels, Py_ssize_t rows):
         raise ValueError(f"{name} got labels of shape {shape_of(labels)}"
                          + (f"; expected ({rows},)" if rows >= 0 else "; expected one axis"))
     return labels if cnp.PyArray_IS_C_CONTIGUOUS(labels) and cnp.PyArray_ISBEHAVED_RO(labels) \
-        else np.array(labels, dtype=np.int64, order="C")
-
-
-def as_int64(cnp.ndarray labels not None):
-    """Integer labels (n,) of any width as int64; what does not fit (uint64 of 2⁶³ or more) becomes negative."""
-    cdef Call call
-    cdef cnp.ndarray out
-    if labels.dtype.kind not in "iu" or not labels.dtype.isnative:
-        raise TypeError(f"as_int64 takes integers in native byte order, got {labels.dtype}")
-    if cnp.PyArray_NDIM(labels) != 1:
-        raise ValueError(f"as_int64 got shape {shape_of(labels)}; expected one axis")
-    if not cnp.PyArray_IS_C_CONTIGUOUS(labels) or not cnp.PyArray_ISBEHAVED_RO(labels):
-        labels = np.array(labels, order="C")
-    out = output(shape_of(labels), np.dtype(np.int64))
-    call.loop = loops.as_int64
-    call.accumulate = False
-    call.operand[0].data = <char*> cnp.PyArray_DATA(out)
-    call.operand[1].data = <char*> cnp.PyArray_DATA(labels)
-    call.size[0], call.size[1] = cnp.PyArray_ITEMSIZE(labels), labels.dtype.kind == "i"
-    call.parts = cnp.PyArray_SIZE(labels)
-    call.work = 10.0 * call.parts
-    launch("as_int64", &call, 1, 0, out, labels)
-    return out
+        else convert(labels, np.int64)
 
 
 def check_labels(cnp.ndarray labels not None, Py_ssize_t classes):
@@ -912,7 +924,7 @@ cdef cnp.ndarray as_indices(object index):
     cdef cnp.ndarray a = plain(index) if isinstance(index, cnp.ndarray) else np.asarray(index, dtype=np.int64)
     if cnp.PyArray_TYPE(a) == cnp.NPY_INT64:
         return a
-    return as_int64(a.reshape(-1)).reshape(shape_of(a))
+    return convert(a, np.int64)
 
 
 cdef int add_index(cnp.ndarray out, cnp.ndarray index, Py_ssize_t length, bint accumulate, bint constant) except -1:
@@ -960,6 +972,8 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
         raise TypeError(f"take got an `out` of {out.dtype} for rows of {rows.dtype}")
     elif shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
         raise ValueError(f"take got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+    elif overlap(out, rows) or overlap(out, order):
+        raise ValueError("take can't write its result into one of its operands")
 
     call.loop = loops.take
     call.accumulate = False

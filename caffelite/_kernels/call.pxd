@@ -52,6 +52,20 @@ cdef enum Op:                             # what an elementwise loop computes; s
     SIGMOID_GRAD
 
 
+cdef enum Type:                           # what can be converted
+    BOOL
+    INT8
+    INT16
+    INT32
+    INT64
+    UINT8
+    UINT16
+    UINT32
+    UINT64
+    FLOAT32
+    FLOAT64
+
+
 cdef struct Operand:
     char* data
     Py_ssize_t stride[MAX_DIMS]           # in elements; 0 repeats one element along that axis
@@ -67,20 +81,20 @@ cdef struct Call:
     double work                           # to decide on threads: see (f)
     double scalar
     Op op                                 # for elementwise loops
+    Type source                           # for convert: the type of operand 1
     bint accumulate                       # read what is written: for matmul and sum, add to it
     bint relu                             # for matmul: max(y, 0) is stored
 
 
 cdef struct Loops:                        # one loop for float32 [0], one for float64 [1]
     Loop elementwise[2]
-    Loop convert[2]                       # by the type converted from
+    Loop convert[3]                       # to float32, float64, int64
     Loop matmul[2]
     Loop matmul_stack[2]
     Loop sum[2]
     Loop extreme[2]
     Loop extreme_grad[2]
     Loop all_finite[2]
-    Loop from_bool[2]
     Loop softmax[2]
     Loop softmax_grad[2]
     Loop log_softmax[2]
@@ -92,8 +106,7 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop adam[2]
     Loop add_mean[2]
     Loop add_correct[2]
-    Loop as_int64                         # these know one type only, or all integers
-    Loop check_labels
+    Loop check_labels                     # these know one type only
     Loop count_steps
     Loop shuffle
     Loop ravel_index

@@ -117,30 +117,70 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy,
             y[j * sy] = a[j * sa] * b[j * sb] * (<real> 1 - b[j * sb])
 
 
-# y = 1 where a is True, else 0, contiguous.
-#   operand  0 y, 1 a (bytes)
+ctypedef fused target:
+    float
+    double
+    int64_t
+
+ctypedef fused number:
+    int8_t
+    int16_t
+    int32_t
+    int64_t
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+    float
+    double
+
+
+# y = a in another type; True is 1.
+#   source   the type of a
+#   size     the shape, padded in front with ones; size[3] is innermost
+#   operand  0 y (contiguous), 1 a (any strides)
 #   parts    the elements
-cdef int from_bool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const uint8_t* a = <const uint8_t*> call.operand[1].data
+cdef int convert(target* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const void* a = call.operand[1].data
     cdef Py_ssize_t i
-    for i in range(begin, end):
-        y[i] = <real> 1 if a[i] != 0 else <real> 0
+    if call.source == BOOL:
+        convert_from(y, <const uint8_t*> a, call, begin, end)
+        for i in range(begin, end):       # a byte of a bool array may be any: all but 0 are True
+            y[i] = <target> 1 if y[i] != 0 else <target> 0
+    elif call.source == INT8:
+        convert_from(y, <const int8_t*> a, call, begin, end)
+    elif call.source == INT16:
+        convert_from(y, <const int16_t*> a, call, begin, end)
+    elif call.source == INT32:
+        convert_from(y, <const int32_t*> a, call, begin, end)
+    elif call.source == INT64:
+        convert_from(y, <const int64_t*> a, call, begin, end)
+    elif call.source == UINT8:
+        convert_from(y, <const uint8_t*> a, call, begin, end)
+    elif call.source == UINT16:
+        convert_from(y, <const uint16_t*> a, call, begin, end)
+    elif call.source == UINT32:
+        convert_from(y, <const uint32_t*> a, call, begin, end)
+    elif call.source == UINT64:
+        convert_from(y, <const uint64_t*> a, call, begin, end)
+    elif call.source == FLOAT32:
+        convert_from(y, <const float*> a, call, begin, end)
+    else:
+        convert_from(y, <const double*> a, call, begin, end)
     return CONTINUE
 
 
-# y = a in the other dtype, contiguous.
-#   parts    the elements
-cdef int convert_to_double(double* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const float* a = <const float*> call.operand[1].data
-    cdef Py_ssize_t i
-    for i in range(begin, end):
-        y[i] = a[i]
-    return CONTINUE
-
-
-cdef int convert_to_float(float* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const double* a = <const double*> call.operand[1].data
-    cdef Py_ssize_t i
-    for i in range(begin, end):
-        y[i] = <float> a[i]
-    return CONTINUE
+cdef void convert_from(target* y, const number* a, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* x = &call.operand[1]
+    cdef Py_ssize_t n = call.size[3], stride = x.stride[3], stop, i, i0, i1, i2, j
+    cdef const number* row
+    while begin < end:                    # a row, or what is wanted of it, at a time
+        i = begin // n
+        stop = min(end, (i + 1) * n)
+        i2 = i % call.size[2]
+        i1 = i // call.size[2] % call.size[1]
+        i0 = i // call.size[2] // call.size[1]
+        row = a + i0 * x.stride[0] + i1 * x.stride[1] + i2 * x.stride[2] + (begin - i * n) * stride
+        for j in range(stop - begin):
+            y[begin + j] = <target> row[j * stride]
+        begin = stop

@@ -48,14 +48,13 @@ include "batches.pxi"
 
 cdef Loops table
 table.elementwise = [<Loop> elementwise[float], <Loop> elementwise[double]]
-table.convert = [<Loop> convert_to_double, <Loop> convert_to_float]
+table.convert = [<Loop> convert[float], <Loop> convert[double], <Loop> convert[int64_t]]
 table.matmul = [<Loop> matmul[float], <Loop> matmul[double]]
 table.matmul_stack = [<Loop> matmul_stack[float], <Loop> matmul_stack[double]]
 table.sum = [<Loop> sum[float], <Loop> sum[double]]
 table.extreme = [<Loop> extreme[float], <Loop> extreme[double]]
 table.extreme_grad = [<Loop> extreme_grad[float], <Loop> extreme_grad[double]]
 table.all_finite = [<Loop> all_finite[float], <Loop> all_finite[double]]
-table.from_bool = [<Loop> from_bool[float], <Loop> from_bool[double]]
 table.softmax = [<Loop> softmax[float], <Loop> softmax[double]]
 table.softmax_grad = [<Loop> softmax_grad[float], <Loop> softmax_grad[double]]
 table.log_softmax = [<Loop> log_softmax[float], <Loop> log_softmax[double]]
@@ -67,7 +66,6 @@ table.sgd = [<Loop> sgd[float], <Loop> sgd[double]]
 table.adam = [<Loop> adam[float], <Loop> adam[double]]
 table.add_mean = [<Loop> add_mean[float], <Loop> add_mean[double]]
 table.add_correct = [<Loop> add_correct[float], <Loop> add_correct[double]]
-table.as_int64 = as_int64
 table.check_labels = check_labels
 table.count_steps = count_steps
 table.shuffle = shuffle

@@ -38,7 +38,7 @@ class Linear(Function, recordable=True):
             if value < 1:
                 raise ValueError(f"Linear: {name} must be at least 1, got {value}")
         self.in_features, self.out_features = int(in_features), int(out_features)
-        self.input_shape = (None, self.in_features)
+        self.required_input_shape = (None, self.in_features)
         self.initializer = initializer
         self.weight = Tensor(np.empty((in_features, out_features), np.float32), requires_grad=True, name="weight")
         self.bias = Tensor(np.empty(out_features, np.float32), requires_grad=True, name="bias") if bias else None

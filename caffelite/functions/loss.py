@@ -86,5 +86,5 @@ def _say_which_label(classes: int, labels: np.ndarray) -> None:
 def _labels(targets: np.ndarray) -> np.ndarray:
     """Integer labels as int64."""
     if kernels.recorder() is not None:
-        return targets if targets.dtype == np.int64 else kernels.as_int64(targets)
+        return targets if targets.dtype == np.int64 else kernels.convert(targets, np.int64)
     return np.ascontiguousarray(targets, dtype=np.int64)

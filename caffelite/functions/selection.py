@@ -59,11 +59,7 @@ class Where(Function, recordable=True):
 
 def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A condition as numbers of this dtype, not 0 where it holds."""
-    if condition.dtype == np.bool_:
-        return kernels.from_bool(condition, dtype)
-    if condition.dtype.newbyteorder("=") == dtype:
-        return condition
-    return kernels.convert(condition)
+    return condition if condition.dtype.newbyteorder("=") == dtype else kernels.convert(condition, dtype)
 
 
 def clip(x: Tensor, lo: float | None, hi: float | None) -> Tensor:
