@@ -74,7 +74,14 @@ class Function(ABC):
         return input_shapes[0]
 
     def __call__(self, *inputs: Any) -> Tensor:
-        """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph."""
+        """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
+
+        A list in the first place becomes an array of the parameters' dtype, float32 without any; a Function that is not
+        recordable gets it as it is.
+        """
+        if inputs and isinstance(inputs[0], (list, tuple)) and self.recordable:
+            dtype = next((p.dtype for p in self.parameters()), None)
+            inputs = (as_real(inputs[0], dtype, self), *inputs[1:])
         return self.copy().applied_to(*inputs)
 
     def applied_to(self, *inputs: Any) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.function import Function
-from caffelite.tensor import Tensor, as_real, inputs_first
+from caffelite.tensor import Tensor, as_real, inputs_first, mode
 
 
 def check_gradients(
@@ -26,13 +26,15 @@ def check_gradients(
     that a Function's backward returns no gradient for (a loss's targets). Existing values and gradients are left alone.
 
     Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
-    |analytic − numeric| > atol + rtol |numeric| anywhere.
+    |analytic − numeric| > atol + rtol |numeric| anywhere; ValueError for tolerances that no number can exceed.
     """
+    if not (0 < eps < np.inf and 0 <= rtol < np.inf and 0 <= atol < np.inf):
+        raise ValueError(f"check_gradients: expected finite eps > 0, rtol and atol ≥ 0; got {eps}, {rtol}, {atol}")
     arrays = [_float64(x) for x in inputs]
     if not isinstance(function, Function):
 
         def forward(*arrays: np.ndarray) -> np.ndarray:
-            return function(*[Tensor(x) if x.dtype.kind == "f" else x for x in arrays]).data
+            return _applied(function, [Tensor(x) if x.dtype.kind == "f" else x for x in arrays]).data
 
         return _check(repr(function), forward, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
     parameters = function.parameters()
@@ -56,12 +58,25 @@ def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
 def _by_graph(function: Callable[..., Tensor], arrays: list[np.ndarray]) -> list[Any]:
     """The gradients that `Tensor.backward` leaves on float inputs, 0 where nothing contributed; None for the others."""
     tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
-    y = function(*tensors)
+    y = _applied(function, tensors)
     graph = inputs_first(y)
     used = [p for t in graph if t.function is not None for p in t.function.parameters()]
     with _restored([t for t in (*graph, *used) if not any(t is x for x in tensors)]):
-        y.backward(_dy(y.data))
+        if y.requires_grad:
+            y.backward(_dy(y.data))
         return [(np.zeros(t.shape) if t.grad is None else t.grad) if isinstance(t, Tensor) else None for t in tensors]
+
+
+def _applied(function: Callable[..., Tensor], inputs: list[Any]) -> Tensor:
+    """What a callable returns, with its graph, in `no_grad` too; TypeError if it is no Tensor."""
+    before, mode.records_graph = mode.records_graph, True
+    try:
+        y = function(*inputs)
+    finally:
+        mode.records_graph = before
+    if not isinstance(y, Tensor):
+        raise TypeError(f"check_gradients: {function!r} returned {type(y).__name__}; it has to return a Tensor")
+    return y
 
 
 def _dy(y: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sized
 from itertools import pairwise
 from typing import Any
@@ -93,6 +94,10 @@ class Model(Function, recordable=True):
         """
         if not isinstance(function, Function):
             raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
+        try:
+            inspect.signature(function.forward).bind(None)
+        except TypeError:
+            raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}") from None
         self._shape_after([*self.functions, function], self._known_input([*self.functions, function]))
         if isinstance(function, Model):
             function._take_dtype(self.dtype)
@@ -164,7 +169,7 @@ class Model(Function, recordable=True):
     @staticmethod
     def _shape_after(functions: list[Function], shape: Any) -> Any:
         for function in functions:
-            shape = shape or function.required_input_shape
+            shape = function.required_input_shape if shape is None else shape
             shape = None if shape is None else function.output_shape(shape)
         return shape
 
@@ -476,7 +481,12 @@ def MLP(
         raise ValueError("MLP needs the size of at least one layer, got none")
     model = Model([Linear(inputs, sizes[0])], seed=seed, dtype=dtype)
     for before, size in pairwise(sizes):
-        function = activation()
+        try:
+            function = activation()
+        except TypeError as error:
+            raise TypeError(
+                f"MLP: activation must be a class or a callable that makes a Function, got {activation!r}: {error}"
+            ) from error
         if not isinstance(function, Function):
             raise TypeError(f"MLP: activation must make a Function, {activation!r} returned {function!r}")
         model.add(function).add(Linear(before, size))

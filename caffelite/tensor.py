@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import reprlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -447,7 +448,8 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
         return data
     array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
-        raise TypeError(f"{what}: expected real numbers in float64 or less, got {array.dtype}")
+        got = f"object, {reprlib.repr(data)}" if array.dtype.hasobject else array.dtype
+        raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
     if dtype is None:
         keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
         dtype = array.dtype.newbyteorder("=") if keeps else np.float32

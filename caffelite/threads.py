@@ -20,13 +20,20 @@ from pathlib import Path, PurePosixPath
 from caffelite import _kernels as kernels
 from caffelite.data import positive_integer
 
+MOST = 2**31 - 1  # threads, to OpenMP
 _reason = ""
 _always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels run on one thread whatever is asked for
 
 
 def set_num_threads(n: int) -> None:
-    """Let kernels use up to n threads; results don't depend on it. ValueError below 1, TypeError for a non-integer."""
-    _use(positive_integer("n", n), "set_num_threads")
+    """Let kernels use up to n threads; results don't depend on it.
+
+    ValueError below 1 and above 2³¹ − 1, TypeError for a non-integer.
+    """
+    n = positive_integer("n", n)
+    if n > MOST:
+        raise ValueError(f"n must be at most {MOST}, got {n}")
+    _use(n, "set_num_threads")
 
 
 def get_num_threads() -> int:
@@ -55,7 +62,7 @@ def _use(n: int, reason: str) -> None:
 def _decide() -> tuple[int, str]:
     for name in ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS"):
         value = os.environ.get(name, "").split(",")[0].strip()
-        if value.isdecimal() and int(value) >= 1:
+        if value.isdecimal() and 1 <= int(value) <= MOST:
             return int(value), name
     if hasattr(os, "sched_getaffinity"):
         processors, reason = len(os.sched_getaffinity(0)), "processors this process may use"

@@ -325,3 +325,29 @@ def test_odd_inputs_are_refused():
 
 def test_arrays_without_elements_have_no_error():
     assert cl.check_gradients(Square(), np.zeros((0, 3))) == 0
+
+
+@pytest.mark.parametrize("options", [{"rtol": np.nan}, {"atol": np.nan}, {"eps": np.nan}, {"eps": 0}, {"rtol": -1}])
+def test_tolerances_that_compare_with_nothing_are_refused(options):
+    with pytest.raises(ValueError, match="eps > 0"):
+        cl.check_gradients(Square(lambda x: 3 * x), X, **options)
+
+
+def test_a_constant_has_gradient_0_and_a_detached_result_a_wrong_one():
+    assert cl.check_gradients(lambda x: cl.Tensor(np.ones(2)), X) == 0
+    with pytest.raises(AssertionError, match="is 0, numerically"):
+        cl.check_gradients(lambda x: (x * x).detach(), X)
+
+
+@pytest.mark.parametrize("returned", [np.ones(2), None, 1.0])
+def test_a_callable_has_to_return_a_tensor(returned):
+    with pytest.raises(TypeError, match=f"returned {type(returned).__name__}; it has to return a Tensor"):
+        cl.check_gradients(lambda x: returned, X)
+
+
+def test_inside_no_grad_gradients_are_checked_all_the_same():
+    with cl.no_grad():
+        assert cl.check_gradients(lambda x: x * x, X) < 1e-7
+        with pytest.raises(AssertionError):
+            cl.check_gradients(lambda x: Square(lambda x: x)(x), X)
+        assert not (cl.Tensor(X, requires_grad=True) * 2).requires_grad

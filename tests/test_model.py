@@ -16,6 +16,7 @@ from conftest import bits, classifier, train
 from reference import LAYOUTS, plain_copy
 
 import caffelite as cl
+from caffelite import functions
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -1475,6 +1476,9 @@ def test_a_multilayer_perceptron_nests_grows_and_is_copied():
         ((2, [1], "relu"), TypeError, "a class or a callable that makes a Function, got 'relu'"),
         ((2, [4, 1], cl.ReLU()), TypeError, r"a class or a callable that makes a Function, got ReLU\(\)"),
         ((2, [4, 1], dict), TypeError, "must make a Function, .* returned {}"),
+        ((2, [4, 1], cl.relu), TypeError, "a class or a callable that makes a Function, got <function relu"),
+        ((2, [4, 1], cl.SoftmaxLoss), TypeError, r"a Function of one input, .* got SoftmaxLoss\(\)"),
+        ((2, [4, 1], functions.Sum), ValueError, r"shape \(\); expected \(n, 4\)"),
     ],
 )
 def test_a_multilayer_perceptron_that_cannot_be_made_raises(arguments, error, message):

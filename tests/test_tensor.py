@@ -3,6 +3,7 @@
 import gc
 import math
 import operator
+import re
 import sys
 import threading
 import weakref
@@ -86,6 +87,12 @@ def test_what_is_not_a_real_number_of_up_to_64_bits_is_a_type_error(dtype):
             cl.Tensor(data)
         with pytest.raises(TypeError, match="Tensor"):
             cl.Tensor(data, dtype=np.float64)
+
+
+@pytest.mark.parametrize("data", [None, [1, None], 2**70])
+def test_objects_that_are_refused_are_shown(data):
+    with pytest.raises(TypeError, match=re.escape(f"got object, {data!r}")):
+        cl.Tensor(data)
 
 
 @pytest.mark.parametrize("data", [None, "1.0", b"1", 1j, [None], ["a"], object(), {}, [2**70]])
@@ -911,8 +918,12 @@ def test_a_chain_of_20_000_operations_may_be_dropped_and_shown():
 
 
 @pytest.mark.parametrize("with_gradient", [0, 1])
+def where_odd(a, b):
+    return cl.where([True, False, True], a, b)
+
+
 @pytest.mark.parametrize(
-    "operation", [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.matmul]
+    "operation", [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.matmul, where_odd]
 )
 def test_nothing_is_computed_for_an_operand_without_gradient(operation, with_gradient):
     rng = np.random.default_rng(0)

@@ -186,6 +186,7 @@ def test_the_number_that_was_set_is_the_number():
         (1.0, TypeError),
         ("2", TypeError),
         (True, TypeError),
+        (2**31, ValueError),
     ],
 )
 def test_a_number_that_cannot_be_used_raises_and_changes_nothing(n, error):
@@ -214,6 +215,7 @@ def number_in_a_process(before="", **environment):
         ({"OMP_NUM_THREADS": "5"}, 5, "OMP_NUM_THREADS"),
         ({"OMP_NUM_THREADS": "4,2"}, 4, "OMP_NUM_THREADS"),
         ({"CAFFELITE_NUM_THREADS": "2", "OMP_NUM_THREADS": "5"}, 2, "CAFFELITE_NUM_THREADS"),
+        ({"CAFFELITE_NUM_THREADS": "2147483648", "OMP_NUM_THREADS": "5"}, 5, "OMP_NUM_THREADS"),
     ],
 )
 def test_the_environment_is_obeyed_and_named(environment, number, reason):

@@ -742,6 +742,8 @@ cdef cnp.ndarray in_place_again(cnp.ndarray a, tuple order):
 
 
 cdef normalized_axis(axis, int ndim):
+    if isinstance(axis, bool):
+        raise TypeError(f"an axis is an integer, got {axis}")
     axis = operator.index(axis)
     if not -ndim <= axis < ndim:
         raise ValueError(f"there is no axis {axis} in an array of {ndim} axes")

@@ -1,9 +1,13 @@
 """Activations."""
 
+from typing import Any
+
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 
 from caffelite import _kernels as kernels
-from caffelite.function import Function
+from caffelite.function import Function, Shape
+from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
 
@@ -43,11 +47,23 @@ class Sigmoid(Function, recordable=True):
         return kernels.sigmoid_grad(dy, self.y)
 
 
-class Softmax(Function, recordable=True):
-    """yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
+class AlongAxis(Function):
+    """A Function along one axis, which keeps its length."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        normalize_axis_index(self.axis, len(shape))
+        return shape
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'' if self.axis == -1 else self.axis})"
+
+
+class Softmax(AlongAxis, recordable=True):
+    """yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.y = kernels.softmax(x, self.axis)
@@ -56,15 +72,9 @@ class Softmax(Function, recordable=True):
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return kernels.softmax_grad(dy, self.y, self.axis)
 
-    def __repr__(self) -> str:
-        return f"Softmax({self.axis})"
 
-
-class LogSoftmax(Function, recordable=True):
+class LogSoftmax(AlongAxis, recordable=True):
     """yⱼ = xⱼ − log Σₖ exp xₖ along an axis, with dxⱼ = dyⱼ − exp yⱼ Σₖ dyₖ."""
-
-    def __init__(self, axis: int = -1) -> None:
-        self.axis = axis
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.y = kernels.log_softmax(x, self.axis)
@@ -73,33 +83,30 @@ class LogSoftmax(Function, recordable=True):
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return kernels.log_softmax_grad(dy, self.y, self.axis)
 
-    def __repr__(self) -> str:
-        return f"LogSoftmax({self.axis})"
 
-
-def relu(x: Tensor) -> Tensor:
+def relu(x: Any) -> Tensor:
     """max(x, 0), elementwise."""
-    return ReLU().applied_to(x)
+    return ReLU().applied_to(as_tensor(x))
 
 
-def tanh(x: Tensor) -> Tensor:
+def tanh(x: Any) -> Tensor:
     """The hyperbolic tangent, elementwise."""
-    return Tanh().applied_to(x)
+    return Tanh().applied_to(as_tensor(x))
 
 
-def sigmoid(x: Tensor) -> Tensor:
+def sigmoid(x: Any) -> Tensor:
     """1 / (1 + exp(−x)), elementwise."""
-    return Sigmoid().applied_to(x)
+    return Sigmoid().applied_to(as_tensor(x))
 
 
-def softmax(x: Tensor, axis: int = -1) -> Tensor:
+def softmax(x: Any, axis: int = -1) -> Tensor:
     """exp x / Σ exp x along an axis."""
-    return Softmax(axis).applied_to(x)
+    return Softmax(axis).applied_to(as_tensor(x))
 
 
-def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """x − log Σ exp x along an axis."""
-    return LogSoftmax(axis).applied_to(x)
+    return LogSoftmax(axis).applied_to(as_tensor(x))
 
 
 Tensor.relu = relu

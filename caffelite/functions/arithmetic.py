@@ -5,13 +5,14 @@ A gradient has the shape of what was broadcast; `reduced` sums it back over the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.function import Function
+from caffelite.function import Function, Shape
 from caffelite.tensor import Tensor, as_real
 
 Gradients = tuple[np.ndarray | None, np.ndarray | None]
@@ -32,7 +33,37 @@ def reduced(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return kernels.sum(gradient, (*range(added), *repeated)).reshape(shape)
 
 
-class Add(Function, recordable=True):
+def common_length(lengths: Iterable[int | None]) -> int | None:
+    """The one length that all of these are, None = unknown; ValueError if they differ."""
+    known = set(lengths)
+    known.discard(None)
+    if len(known) > 1:
+        raise ValueError(f"lengths {known} differ")
+    return known.pop() if known else None
+
+
+def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
+    """The shape that these are broadcast to, None = unknown; ValueError naming them if they can't be."""
+    lengths = [set(along) - {1} for along in zip_longest(*map(reversed, shapes), fillvalue=1)]
+    try:
+        return tuple([common_length(along) if along else 1 for along in reversed(lengths)])
+    except ValueError:
+        raise ValueError(f"shapes {listed(shapes)} don't broadcast") from None
+
+
+def listed(shapes: Iterable[Shape]) -> str:
+    """Different shapes, each once."""
+    return ", ".join(map(str, dict.fromkeys(shapes)))
+
+
+class Broadcasting(Function):
+    """A Function whose inputs are broadcast to each other."""
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        return broadcast_shape(input_shapes)
+
+
+class Add(Broadcasting, recordable=True):
     """y = a + b."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -45,7 +76,7 @@ class Add(Function, recordable=True):
         return da, db
 
 
-class Subtract(Function, recordable=True):
+class Subtract(Broadcasting, recordable=True):
     """y = a − b."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -58,7 +89,7 @@ class Subtract(Function, recordable=True):
         return da, db
 
 
-class Multiply(Function, recordable=True):
+class Multiply(Broadcasting, recordable=True):
     """y = a · b."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -71,7 +102,7 @@ class Multiply(Function, recordable=True):
         return da, db
 
 
-class Divide(Function, recordable=True):
+class Divide(Broadcasting, recordable=True):
     """y = a / b;  da = dy / b,  db = −dy y / b."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -87,7 +118,7 @@ class Divide(Function, recordable=True):
         return reduced(da, self.a_shape) if self.wants_gradient(0) else None, db
 
 
-class Power(Function, recordable=True):
+class Power(Broadcasting, recordable=True):
     """y = a ** b;  da = dy b a ** (b − 1),  db = dy y log a."""
 
     def forward(self, a: Any, b: Any) -> np.ndarray:
@@ -117,6 +148,11 @@ class Negative(Function, recordable=True):
 # ---- Tensor's operators ---------------------------------------------------------------------------------------------
 
 
+def as_tensor(x: Any) -> Tensor:
+    """x, or a Tensor of it."""
+    return x if isinstance(x, Tensor) else Tensor(x)
+
+
 def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     """What an operator's other side is to a Function: a Tensor, an array of the Tensor's dtype, or a number.
 
@@ -133,7 +169,15 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     return as_real(value, tensor.dtype, f"Tensor {symbol}")
 
 
-def _operator(function: type[Function], symbol: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Tensor]:
+def alike(values: Sequence[Any], name: str) -> list[Any]:
+    """Each as an `operand` of the first Tensor or array of floats; without any, the first of all becomes a Tensor."""
+    floats = (isinstance(x, Tensor) or (isinstance(x, np.ndarray) and x.dtype.kind == "f") for x in values)
+    first = next((i for i, is_float in enumerate(floats) if is_float), 0)
+    tensor = as_tensor(values[first])
+    return [operand(tensor if i == first else x, tensor, name) for i, x in enumerate(values)]
+
+
+def operator(function: type[Function], symbol: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Tensor]:
     def apply(self: Tensor, other: Any) -> Tensor:
         other = operand(other, self, symbol)
         return function().applied_to(other, self) if swapped else function().applied_to(self, other)
@@ -141,14 +185,14 @@ def _operator(function: type[Function], symbol: str, *, swapped: bool = False) -
     return apply
 
 
-Tensor.__add__ = _operator(Add, "+")
-Tensor.__radd__ = _operator(Add, "+", swapped=True)
-Tensor.__sub__ = _operator(Subtract, "-")
-Tensor.__rsub__ = _operator(Subtract, "-", swapped=True)
-Tensor.__mul__ = _operator(Multiply, "*")
-Tensor.__rmul__ = _operator(Multiply, "*", swapped=True)
-Tensor.__truediv__ = _operator(Divide, "/")
-Tensor.__rtruediv__ = _operator(Divide, "/", swapped=True)
-Tensor.__pow__ = _operator(Power, "**")
-Tensor.__rpow__ = _operator(Power, "**", swapped=True)
+Tensor.__add__ = operator(Add, "+")
+Tensor.__radd__ = operator(Add, "+", swapped=True)
+Tensor.__sub__ = operator(Subtract, "-")
+Tensor.__rsub__ = operator(Subtract, "-", swapped=True)
+Tensor.__mul__ = operator(Multiply, "*")
+Tensor.__rmul__ = operator(Multiply, "*", swapped=True)
+Tensor.__truediv__ = operator(Divide, "/")
+Tensor.__rtruediv__ = operator(Divide, "/", swapped=True)
+Tensor.__pow__ = operator(Power, "**")
+Tensor.__rpow__ = operator(Power, "**", swapped=True)
 Tensor.__neg__ = lambda self: Negative().applied_to(self)

@@ -1,9 +1,12 @@
 """Elementary functions."""
 
+from typing import Any
+
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function
+from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
 
@@ -51,24 +54,24 @@ class Abs(Function, recordable=True):
         return kernels.abs_grad(dy, self.x)
 
 
-def exp(x: Tensor) -> Tensor:
+def exp(x: Any) -> Tensor:
     """eˣ, elementwise."""
-    return Exp().applied_to(x)
+    return Exp().applied_to(as_tensor(x))
 
 
-def log(x: Tensor) -> Tensor:
+def log(x: Any) -> Tensor:
     """ln x, elementwise."""
-    return Log().applied_to(x)
+    return Log().applied_to(as_tensor(x))
 
 
-def sqrt(x: Tensor) -> Tensor:
+def sqrt(x: Any) -> Tensor:
     """√x, elementwise."""
-    return Sqrt().applied_to(x)
+    return Sqrt().applied_to(as_tensor(x))
 
 
-def abs(x: Tensor) -> Tensor:
+def abs(x: Any) -> Tensor:
     """|x|, elementwise."""
-    return Abs().applied_to(x)
+    return Abs().applied_to(as_tensor(x))
 
 
 Tensor.exp = exp

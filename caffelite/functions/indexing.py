@@ -11,8 +11,8 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from caffelite import _kernels as kernels
-from caffelite.function import Function
-from caffelite.functions.arithmetic import operand
+from caffelite.function import Function, Shape
+from caffelite.functions.arithmetic import alike, common_length, listed
 from caffelite.functions.shape import reshaped
 from caffelite.tensor import Tensor, as_real
 
@@ -29,6 +29,22 @@ class Index(Function, recordable=True):
 
     def __init__(self, index: Any) -> None:
         self.index = index if isinstance(index, tuple) else (index,)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        try:
+            slices, numbers, side_by_side = _parted(self.index, shape)
+            lengths = iter(shape)
+            view = [1 if entry is None else _length(entry, next(lengths)) for entry in slices]
+            for axis, array in numbers.items():
+                if (n := view[axis]) is not None:
+                    kernels.ravel_index((n,), array)  # raises for what is out of bounds
+            places = np.broadcast_shapes(*map(np.shape, numbers.values()))
+        except (IndexError, ValueError) as error:
+            raise ValueError(f"{self!r} got shape {shape}: {error}") from None
+        row = [n for axis, n in enumerate(view) if axis not in numbers]
+        first = next(iter(numbers), 0) if side_by_side else 0
+        return (*row[:first], *places, *row[first:])
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.shape = x.shape
@@ -75,7 +91,12 @@ def _is_basic(entry: Any) -> bool:
     return entry is None or entry is ... or isinstance(entry, slice)
 
 
-def _parted(index: tuple, shape: tuple[int, ...]) -> tuple[tuple, dict[int, Numbers], bool]:
+def _length(entry: slice, n: int | None) -> int | None:
+    """The length of a slice of an axis of length n, None = unknown."""
+    return None if n is None else len(range(n)[entry])
+
+
+def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool]:
     """An index as slices of all axes; by axes of the view they give, the numbers to take; and whether these stand
     side by side, with no slice, None or `...` between them.
     """
@@ -101,7 +122,7 @@ def _parted(index: tuple, shape: tuple[int, ...]) -> tuple[tuple, dict[int, Numb
             slices.append(None)
         else:
             axis = sum(entry is not None for entry in slices)
-            if array.shape != shape[axis : axis + array.ndim]:
+            if any(n not in (None, m) for n, m in zip(shape[axis:], array.shape, strict=False)):
                 raise IndexError(f"a mask of shape {array.shape} for axes of shape {shape[axis : axis + array.ndim]}")
             if array is entry and kernels.recorder() is not None:
                 raise TypeError("a mask in a step that is being recorded: a replay may find another number of elements")
@@ -109,7 +130,7 @@ def _parted(index: tuple, shape: tuple[int, ...]) -> tuple[tuple, dict[int, Numb
                 numbers[len(slices)] = part if array is entry else part.tolist()
                 slices.append(WHOLE)
     taken = [i for i, array in enumerate(arrays) if array is not None]
-    return tuple(slices), numbers, taken[-1] - taken[0] + 1 == len(taken)
+    return tuple(slices), numbers, not taken or taken[-1] - taken[0] + 1 == len(taken)
 
 
 def _array(entry: Any) -> np.ndarray:
@@ -141,8 +162,22 @@ class Concatenate(Function, recordable=True):
     def __init__(self, axis: int = 0) -> None:
         self.axis = axis
 
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        axis = normalize_axis_index(self.axis, len(input_shapes[0]))
+        try:
+            by_axis = list(zip(*input_shapes, strict=True))
+            others = [0 if i == axis else common_length(along) for i, along in enumerate(by_axis)]
+        except ValueError:
+            raise ValueError(
+                f"concatenate along axis {axis} got shapes {listed(input_shapes)}, which differ elsewhere too"
+            ) from None
+        length = None if None in by_axis[axis] else sum(by_axis[axis])
+        return (*others[:axis], length, *others[axis + 1 :])
+
     def forward(self, *arrays: np.ndarray) -> np.ndarray:
-        shape, self.parts = self.layout([x.shape for x in arrays])
+        shapes = [x.shape for x in arrays]
+        shape: Any = self.output_shape(*shapes)
+        self.parts = self.slices(shapes, self.axis % len(shape))
         y = kernels.output(shape, arrays[0].dtype.newbyteorder("="))
         for x, part in zip(arrays, self.parts, strict=True):
             kernels.copy(x, y[part])
@@ -151,53 +186,48 @@ class Concatenate(Function, recordable=True):
     def backward(self, dy: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple([dy[part] for part in self.parts])
 
-    def layout(self, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple]]:
-        """The shape of y, and the slices of it that are the inputs."""
-        axis = normalize_axis_index(self.axis, len(shapes[0]))
-        if len({(len(shape), shape[:axis], shape[axis + 1 :]) for shape in shapes}) > 1:
-            raise ValueError(f"concatenate along axis {axis} got shapes {_listed(shapes)}, which differ elsewhere too")
+    def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple]:
+        """The slices of y that are inputs of these shapes."""
         ends = [0, *itertools.accumulate(shape[axis] for shape in shapes)]
-        parts = [(*[WHOLE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
-        return (*shapes[0][:axis], ends[-1], *shapes[0][axis + 1 :]), parts
+        return [(*[WHOLE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.axis})"
+        return f"{type(self).__name__}({self.axis or ''})"
 
 
 class Stack(Concatenate, recordable=True):
     """y = the inputs one after the other along a new axis; their shapes are the same, else ValueError."""
 
-    def layout(self, shapes: list[tuple[int, ...]]) -> tuple[tuple[int, ...], list[tuple]]:
-        axis = normalize_axis_index(self.axis, len(shapes[0]) + 1)
-        if len(set(shapes)) > 1:
-            raise ValueError(f"stack got shapes {_listed(shapes)}; expected all the same")
-        parts = [(*[WHOLE] * axis, i, ...) for i in range(len(shapes))]
-        return (*shapes[0][:axis], len(shapes), *shapes[0][axis:]), parts
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        axis = normalize_axis_index(self.axis, len(input_shapes[0]) + 1)
+        try:
+            shape = [common_length(along) for along in zip(*input_shapes, strict=True)]
+        except ValueError:
+            raise ValueError(f"stack got shapes {listed(input_shapes)}; expected all the same") from None
+        return (*shape[:axis], len(input_shapes), *shape[axis:])
 
-
-def _listed(shapes: list[tuple[int, ...]]) -> str:
-    return ", ".join(map(str, dict.fromkeys(shapes)))
+    def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple]:
+        return [(*[WHOLE] * axis, i, ...) for i in range(len(shapes))]
 
 
 def concatenate(tensors: Iterable[Any], axis: int = 0) -> Tensor:
     """Tensors, or arrays, one after the other along an axis."""
-    return Concatenate(axis).applied_to(*_alike(tensors, "concatenate"))
+    return Concatenate(axis).applied_to(*_arrays(tensors, "concatenate"))
 
 
 def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
     """Tensors, or arrays, of one shape, one after the other along a new axis."""
-    return Stack(axis).applied_to(*_alike(tensors, "stack"))
+    return Stack(axis).applied_to(*_arrays(tensors, "stack"))
 
 
-def _alike(tensors: Iterable[Any], name: str) -> list[Any]:
+def _arrays(tensors: Iterable[Any], name: str) -> list[Any]:
     """Tensors and arrays of one dtype, that of the first Tensor or array of floats; TypeError for floats of another."""
     values = list(tensors)
     if not values:
         raise ValueError(f"{name} got no Tensors")
-    like = [x for x in values if isinstance(x, Tensor) or (isinstance(x, np.ndarray) and x.dtype.kind == "f")]
-    first = Tensor((like or values)[0])
-    operands = [operand(x, first, name) for x in values]
-    return [as_real(x, first.dtype, name) if isinstance(x, float) else x for x in operands]
+    values = alike(values, name)
+    dtype = next(x.dtype for x in values if not isinstance(x, float))
+    return [as_real(x, dtype, name) if isinstance(x, float) else x for x in values]
 
 
 Tensor.__getitem__ = lambda self, index: Index(index).applied_to(self)

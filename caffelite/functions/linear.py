@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
-from caffelite.functions.arithmetic import Gradients, operand, reduced
+from caffelite.functions.arithmetic import Gradients, alike, broadcast_shape, common_length, operator, reduced, shape_of
 from caffelite.functions.shape import reshaped
 from caffelite.initializers import Initializer, uniform
 from caffelite.tensor import Tensor
@@ -80,7 +80,10 @@ class Linear(Function, recordable=True):
         return f"Linear({self.in_features} → {self.out_features})"
 
     def __repr__(self) -> str:
-        return f"Linear({self.in_features}, {self.out_features}{'' if self.bias is not None else ', bias=False'})"
+        text = f"{self.in_features}, {self.out_features}{'' if self.bias is not None else ', bias=False'}"
+        if self.initializer is not None:
+            text += f", initializer={getattr(self.initializer, '__name__', self.initializer)}"
+        return f"Linear({text})"
 
 
 def _text(shape: Shape) -> str:
@@ -95,12 +98,23 @@ class MatMul(Function, recordable=True):
     broadcast. ValueError for shapes that don't fit.
     """
 
-    def forward(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        self.a_shape, self.b_shape = np.shape(a), np.shape(b)
-        if np.ndim(a) == 0 or np.ndim(b) == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        a, b = input_shapes
+        try:
+            common_length((a[-1], b[-2 if len(b) > 1 else 0]))
+            stack = broadcast_shape((a[:-2], b[:-2])) if len(a) > 2 or len(b) > 2 else ()
+        except (IndexError, ValueError):
             raise ValueError(
-                f"matmul got shapes {self.a_shape} and {self.b_shape}; expected (…, M, K) and (…, K, N), or (K,)"
-            )
+                f"matmul got shapes {a} and {b}; expected (…, M, K) and (…, K, N), or (K,), and stacks that broadcast"
+            ) from None
+        return stack + a[-2:-1] + (b[-1:] if len(b) > 1 else ())
+
+    def forward(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        self.a_shape, self.b_shape = shape_of(a), shape_of(b)
+        if len(self.a_shape) == len(self.b_shape) == 2:
+            self.a, self.b, self.y_shape = a, b, (a.shape[0], b.shape[1])
+            return kernels.matmul(a, b)
+        shape: Any = self.output_shape(self.a_shape, self.b_shape)
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
         if a.ndim == 1 or self.b.ndim == 2:  # one row, or a stack of matrices whose rows are all to meet the same b
             self.a = reshaped(a, (math.prod(a.shape[:-1]), a.shape[-1]))
@@ -108,8 +122,7 @@ class MatMul(Function, recordable=True):
             self.a = a
         y = stacked_product(self.a, self.b)
         self.y_shape = y.shape
-        stack = y.shape[:-2] if self.b.ndim > 2 else a.shape[:-2]
-        return y.reshape(stack + a.shape[-2:-1] + (b.shape[-1:] if b.ndim > 1 else ()))
+        return y.reshape(shape)
 
     def backward(self, dy: np.ndarray) -> Gradients:
         da = db = None
@@ -125,10 +138,7 @@ def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a b for matrices, or for stacks of them, which broadcast."""
     if a.ndim == b.ndim == 2:
         return kernels.matmul(a, b)
-    try:
-        stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
-        raise ValueError(f"matmul got shapes {a.shape} and {b.shape}, whose stacks don't broadcast") from None
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     as_, bs = (x if x.shape[:-2] == stack else np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, b))
     y = kernels.output((*stack, a.shape[-2], b.shape[-1]), a.dtype.newbyteorder("="))
     for i in np.ndindex(stack[:-1]):
@@ -136,10 +146,10 @@ def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return y
 
 
-def matmul(a: Tensor, b: Any) -> Tensor:
+def matmul(a: Any, b: Any) -> Tensor:
     """The matrix product a @ b."""
-    return MatMul().applied_to(a, operand(b, a, "@"))
+    return MatMul().applied_to(*alike((a, b), "@"))
 
 
-Tensor.matmul = Tensor.__matmul__ = matmul
-Tensor.__rmatmul__ = lambda self, other: MatMul().applied_to(operand(other, self, "@"), self)
+Tensor.matmul = Tensor.__matmul__ = operator(MatMul, "@")
+Tensor.__rmatmul__ = operator(MatMul, "@", swapped=True)

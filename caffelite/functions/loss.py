@@ -48,6 +48,12 @@ class SoftmaxLoss(Function, recordable=True):
             in_range = kernels.check_labels(_labels(labels), classes) < 0
             kernels.require(in_range, functools.partial(_say_which_label, classes), labels)
 
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        scores, targets = input_shapes
+        if len(scores) != 2 or len(targets) != 1 or len({scores[0], targets[0]} - {None}) > 1:
+            raise ValueError(f"SoftmaxLoss got shapes {scores} and {targets}; expected (n, classes) and (n,)")
+        return ()
+
     def forward(self, scores: np.ndarray, targets: Any) -> np.ndarray:
         self.probabilities = None
         if isinstance(targets, np.ndarray) and kernels.recorder() is None:
@@ -60,9 +66,9 @@ class SoftmaxLoss(Function, recordable=True):
     def backward(self, dy: Any = 1.0) -> np.ndarray:
         if self.probabilities is None:
             raise RuntimeError("SoftmaxLoss.backward without a forward that succeeded")
-        if not isinstance(dy, np.ndarray):
+        if isinstance(dy, int | float | np.generic):
             dy = kernels.full((), dy, self.probabilities.dtype)
-        dy = as_real(dy, self.probabilities.dtype, self)
+        dy = as_real(dy, self.probabilities.dtype, f"{self!r}.backward")
         return kernels.softmax_loss_grad(self.probabilities, self.labels, dy)
 
 

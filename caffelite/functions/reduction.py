@@ -9,7 +9,8 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
 from caffelite import _kernels as kernels
-from caffelite.function import Function
+from caffelite.function import Function, Shape
+from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
 Axis = int | tuple[int, ...] | None
@@ -21,15 +22,24 @@ class Reduction(Function):
     def __init__(self, axis: Axis = None, keepdims: bool = False) -> None:
         self.axis, self.keepdims = axis, keepdims
 
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        if self.axis is None:
+            return tuple(range(ndim))
+        return normalize_axis_tuple(self.axis if isinstance(self.axis, tuple) else (self.axis,), ndim)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        axes = self.axes(len(shape))
+        return tuple([1 if i in axes else n for i, n in enumerate(shape) if self.keepdims or i not in axes])
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.axis}{', keepdims=True' if self.keepdims else ''})"
+        given = [] if self.axis is None else [str(self.axis)]
+        given += ["keepdims=True"] if self.keepdims else []
+        return f"{type(self).__name__}({', '.join(given)})"
 
 
 class Sum(Reduction, recordable=True):
     """y = Σ x over `axis`."""
-
-    def axes(self, ndim: int) -> tuple[int, ...]:
-        return tuple(range(ndim)) if self.axis is None else normalize_axis_tuple(self.axis, ndim)
 
     def scale(self, x: np.ndarray) -> float:
         return 1.0
@@ -83,24 +93,24 @@ class Min(Reduction, recordable=True):
         return kernels.extreme_grad(dy, self.first, self.shape, self.axis)
 
 
-def sum(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over `axis`: one, a tuple of them, or all (None)."""
-    return Sum(axis, keepdims).applied_to(x)
+    return Sum(axis, keepdims).applied_to(as_tensor(x))
 
 
-def mean(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def mean(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The mean over `axis`: one, a tuple of them, or all (None)."""
-    return Mean(axis, keepdims).applied_to(x)
+    return Mean(axis, keepdims).applied_to(as_tensor(x))
 
 
-def max(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def max(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The largest element over `axis`: one, a tuple of them, or all (None)."""
-    return Max(axis, keepdims).applied_to(x)
+    return Max(axis, keepdims).applied_to(as_tensor(x))
 
 
-def min(x: Tensor, axis: Any = None, keepdims: bool = False) -> Tensor:
+def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The smallest element over `axis`: one, a tuple of them, or all (None)."""
-    return Min(axis, keepdims).applied_to(x)
+    return Min(axis, keepdims).applied_to(as_tensor(x))
 
 
 Tensor.sum = sum

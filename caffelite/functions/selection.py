@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function
-from caffelite.functions.arithmetic import operand, reduced
+from caffelite.functions.arithmetic import Broadcasting, Gradients, alike, as_tensor, reduced
 from caffelite.tensor import Tensor, as_real
 
 
@@ -39,7 +39,7 @@ class Clip(Function, recordable=True):
         return f"Clip({self.low}, {self.high})"
 
 
-class Where(Function, recordable=True):
+class Where(Broadcasting, recordable=True):
     """y = a where the condition, an array of bool, holds, else b; the three are broadcast to each other.
 
     The condition comes last: it has no gradient. Its numbers, if it has such, hold where they are not 0.
@@ -51,32 +51,36 @@ class Where(Function, recordable=True):
         self.condition = as_mask(condition, dtype.newbyteorder("="))
         return kernels.where(self.condition, a, b)
 
-    def backward(self, dy: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        da = kernels.where(self.condition, dy, 0)
-        db = kernels.where(self.condition, 0, dy)
-        return reduced(da, self.a_shape), reduced(db, self.b_shape)
+    def backward(self, dy: np.ndarray) -> Gradients:
+        da = reduced(kernels.where(self.condition, dy, 0), self.a_shape) if self.wants_gradient(0) else None
+        db = reduced(kernels.where(self.condition, 0, dy), self.b_shape) if self.wants_gradient(1) else None
+        return da, db
 
 
 def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A condition as numbers of this dtype, not 0 where it holds."""
-    return condition if condition.dtype.newbyteorder("=") == dtype else kernels.convert(condition, dtype)
+    if condition.dtype.newbyteorder("=") == dtype:
+        return condition
+    if condition.dtype.kind == "f":  # a small float64 is no 0 in float32
+        condition = kernels.equal(kernels.equal(condition, 0), 0)
+    return kernels.convert(condition, dtype)
 
 
-def clip(x: Tensor, lo: float | None, hi: float | None) -> Tensor:
+def clip(x: Any, lo: float | None, hi: float | None) -> Tensor:
     """x, but lo where it is below, and hi where it is above; None is no bound."""
-    return Clip(lo, hi).applied_to(x)
+    return Clip(lo, hi).applied_to(as_tensor(x))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """a where the condition, an array of bool, holds, else b; each a Tensor, an array or a number, broadcast."""
-    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
-        a, b = (a, Tensor(b)) if np.ndim(a) == 0 else (Tensor(a), b)
-    a = operand(a, b, "where") if isinstance(b, Tensor) else a
-    b = operand(b, a, "where") if isinstance(a, Tensor) else b
+    """a where the condition holds, else b; each a Tensor, an array or a number, broadcast.
+
+    A condition of numbers holds where they are not 0.
+    """
+    a, b = alike((a, b), "where")
     if isinstance(condition, Tensor):
         condition = condition.detach()
     elif np.asarray(condition).dtype != np.bool_:
-        condition = as_real(condition, None, "where") != 0
+        condition = np.asanyarray(as_real(condition, None, "where") != 0)
     else:
         condition = np.asanyarray(condition)
     return Where().applied_to(a, b, condition)

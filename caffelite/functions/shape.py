@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.function import Function
+from caffelite.function import Function, Shape
+from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
 
@@ -17,6 +21,16 @@ class Reshape(Function, recordable=True):
     def __init__(self, *shape: int) -> None:
         self.shape = shape
 
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        count = math.prod(n for n in shape if n is not None)
+        others = math.prod(n for n in self.shape if n != -1)
+        rest = None if None in shape else count // max(others, 1)  # what −1 stands for
+        y: Any = tuple([rest if n == -1 else n for n in self.shape])
+        if None not in (*shape, *y) and math.prod(y) != count:
+            raise ValueError(f"{self!r} got shape {shape}")
+        return y
+
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x_shape = x.shape
         return reshaped(x, self.shape)
@@ -25,7 +39,7 @@ class Reshape(Function, recordable=True):
         return reshaped(dy, self.x_shape)
 
     def __repr__(self) -> str:
-        return f"Reshape{self.shape}"
+        return f"Reshape({', '.join(map(str, self.shape))})"
 
 
 def reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -40,6 +54,14 @@ class Transpose(Function, recordable=True):
     def __init__(self, *axes: int) -> None:
         self.axes = axes or None
 
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        try:  # the order of the axes, as the shape of an array of shape (0, 1, 2, …)
+            order = np.empty(range(len(shape))).transpose(self.axes).shape
+        except ValueError as error:
+            raise ValueError(f"{self!r} got shape {shape}: {error}") from None
+        return tuple([shape[i] for i in order])
+
     def forward(self, x: np.ndarray) -> np.ndarray:
         return x.transpose(self.axes)
 
@@ -47,23 +69,24 @@ class Transpose(Function, recordable=True):
         return dy.transpose(None if self.axes is None else np.argsort(np.asarray(self.axes) % dy.ndim))
 
     def __repr__(self) -> str:
-        return f"Transpose{self.axes or '()'}"
+        return f"Transpose({', '.join(map(str, self.axes or ()))})"
 
 
-def reshape(x: Tensor, *shape: Any) -> Tensor:
+def reshape(x: Any, *shape: Any) -> Tensor:
     """The elements of x, in order, in another shape, given as numbers or as a tuple."""
-    return Reshape(*_numbers(shape)).applied_to(x)
+    return Reshape(*_numbers(shape)).applied_to(as_tensor(x))
 
 
-def transpose(x: Tensor, *axes: Any) -> Tensor:
+def transpose(x: Any, *axes: Any) -> Tensor:
     """x with its axes in another order, given as numbers or as a tuple; reversed without them."""
-    return Transpose(*_numbers(axes)).applied_to(x)
+    return Transpose(*_numbers(axes)).applied_to(as_tensor(x))
 
 
 def _numbers(arguments: tuple) -> tuple[int, ...]:
-    if len(arguments) == 1 and not isinstance(arguments[0], int | np.integer):
-        return tuple(arguments[0] or ())
-    return arguments
+    """Integers that were given one by one, in one sequence, or, no integers, as None."""
+    if len(arguments) == 1 and (arguments[0] is None or isinstance(arguments[0], Iterable)):
+        arguments = () if arguments[0] is None else tuple(arguments[0])
+    return tuple([operator.index(n) for n in arguments])
 
 
 Tensor.reshape = reshape
