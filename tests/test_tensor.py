@@ -917,11 +917,11 @@ def test_a_chain_of_20_000_operations_may_be_dropped_and_shown():
     del y
 
 
-@pytest.mark.parametrize("with_gradient", [0, 1])
 def where_odd(a, b):
     return cl.where([True, False, True], a, b)
 
 
+@pytest.mark.parametrize("with_gradient", [0, 1])
 @pytest.mark.parametrize(
     "operation", [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.matmul, where_odd]
 )
