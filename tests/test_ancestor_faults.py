@@ -350,6 +350,13 @@ def test_a_gradient_that_is_added_stays_the_callers():
     assert (a.grad.tolist(), g.tolist()) == ([4], [2])
 
 
+def test_repeated_indices_lose_no_gradient():
+    table = parameter([[1, 2], [3, 4], [5, 6]])
+    y = table[[0, 2, 0]] * np.array([[1.0], [10.0], [100.0]])
+    (y.sum() + table[0, [1, 1]].sum() + table[0].sum()).backward()
+    assert table.grad.tolist() == [[102, 104], [0, 0], [10, 10]]
+
+
 def test_momentum_is_not_ignored():
     assert steps([1, 1], lr=1, momentum=0.9) == [-1, -2.9]
     model, plain = classifier(2, 8, 3), classifier(2, 8, 3)
