@@ -30,6 +30,7 @@ class Function(ABC):
     """
 
     recordable = False
+    called_back = False  # whether `forward` and `backward` are called back at replays, or recorded as kernels
     _applied_inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
     unwatched: frozenset[str] = frozenset()  # attributes that have no influence on what a recorded step computes
 
@@ -39,7 +40,8 @@ class Function(ABC):
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.recordable = recordable
-        if not recordable and not {"forward", "backward"}.isdisjoint(cls.__dict__):
+        cls.called_back = not recordable and (cls.called_back or not {"forward", "backward"}.isdisjoint(cls.__dict__))
+        if cls.called_back:
             cls.forward = in_python(cls.forward)  # type: ignore[method-assign]
             cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
 
@@ -76,10 +78,10 @@ class Function(ABC):
     def __call__(self, *inputs: Any) -> Tensor:
         """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
 
-        A list in the first place becomes an array of the parameters' dtype, float32 without any; a Function that is not
-        recordable gets it as it is.
+        A list in the first place becomes an array of the parameters' dtype, float32 without any; a user's `forward`
+        gets it as it is.
         """
-        if inputs and isinstance(inputs[0], (list, tuple)) and self.recordable:
+        if inputs and isinstance(inputs[0], (list, tuple)) and not self.called_back:
             dtype = next((p.dtype for p in self.parameters()), None)
             inputs = (as_real(inputs[0], dtype, self), *inputs[1:])
         return self.copy().applied_to(*inputs)
@@ -94,7 +96,7 @@ class Function(ABC):
             if isinstance(x, Tensor):
                 arrays.append(x._data if recording is None else x.data)
                 tensors.append(x)
-                versions.append((x, x._version[0]))
+                versions.append((x, x._version, x._version[0]))
                 recorded = recorded or x._requires_grad
             else:
                 arrays.append(x)
@@ -103,14 +105,17 @@ class Function(ABC):
         if type(y) is not np.ndarray or y.dtype not in FLOATS:
             y = _as_result(y, self)
         result = Tensor._of(y)
+        parameters = self.parameters()
         shares = y.base is not None
         for array in arrays:
             shares = shares or array is y
+        for p in parameters:
+            shares = shares or p._data is y
         if shares:
-            _share_version(result, [*tensors, *self.parameters()])
+            _share_version(result, [*tensors, *parameters])
         if mode.records_graph:
-            for p in self.parameters():
-                versions.append((p, p._version[0]))
+            for p in parameters:
+                versions.append((p, p._version, p._version[0]))
                 recorded = recorded or p._requires_grad
             if recorded:
                 self._applied_inputs = result.inputs = tuple(tensors)

@@ -58,6 +58,7 @@ class Optimizer(ABC):
     """
 
     recordable = False
+    called_back = False  # as Function's
     limits: ClassVar[dict[str, float]] = {}
     unwatched = frozenset({"_layout", "_runs"})  # as Function's
     _layout: list | repeat = repeat(object())  # the arrays for which `_runs` was found
@@ -86,6 +87,7 @@ class Optimizer(ABC):
         cls.recordable = recordable
         if "step" in cls.__dict__:
             step = cls.__dict__["step"]
+            cls.called_back = not recordable
             cls.step = _guarded(step if recordable else in_python(step))  # type: ignore[assignment, method-assign]
 
     @abstractmethod
@@ -177,7 +179,7 @@ class Optimizer(ABC):
 
     def _say_which_gradient(self) -> None:
         for i, p in enumerate(self.parameters):
-            if p._has_gradient and not np.isfinite(p._gradient).all():  # type: ignore[arg-type]
+            if p._gradient is not None and not np.isfinite(p._gradient).all():
                 raise TrainingDiverged(f"the gradient of parameter {i}, {p.name or 'Tensor'} {p.shape}, is not finite")
 
 
@@ -187,7 +189,7 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
     @functools.wraps(step)
     def guarded(self: Optimizer) -> None:
         recording = kernels.recorder()
-        if recording is not None and self.recordable:
+        if recording is not None and not self.called_back:
             recording.note_optimizer(self)
         self._check_gradients()
         try:

@@ -26,7 +26,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.interrupts import InterruptsBetweenSteps
-from caffelite.recording import Note, PythonCall, Recording
+from caffelite.recording import Note, PythonCall, Recording, with_tensors
 from caffelite.tensor import Tensor, mode
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
@@ -250,7 +250,7 @@ def _state(t: Tensor, note: Note) -> kernels.Attributes:
     attributes = {"_data": t._data, "_gradient": t._gradient, "_requires_grad": t._requires_grad}
     if note.gradient_before is not None:  # else it made no difference
         attributes["_has_gradient"] = note.gradient_before
-    return kernels.Attributes(t, attributes)
+    return kernels.Attributes(t, attributes, needed=True)  # it may be gone because another is in its place
 
 
 class Effect(NamedTuple):
@@ -305,10 +305,12 @@ class Program:
             if self.is_current():
                 for buffer, array in zip(self._inputs, given):  # noqa: B905 (slower with strict)
                     buffer[...] = array
-                stopped = self.tape.replay()
+                try:
+                    stopped = self.tape.replay()
+                finally:  # what it did before it stopped may have been anything
+                    self.replayed()
                 if stopped is not None:
                     stopped.raise_why()
-                self.replayed()
             else:
                 self.record(function, *given)
             return _copied(self._result)
@@ -348,12 +350,13 @@ class Program:
         recording = Recording()
         with InterruptsBetweenSteps() as interrupts, interrupts.held(), recording:
             result = _plain(function(*[x.view(kernels.Recorded) for x in inputs]))
-        notes = recording.notes()
-        depends_on = [_state(t, note) for t, note in notes] + recording.attributes()
-        entries = recording.entries
+        all_notes, attributes, entries = recording.notes(), recording.attributes(), recording.entries
         del recording
         step, buffers, numbers = _step(entries)
         del entries
+        notes = with_tensors(all_notes)  # of Tensors that others know, now that the recording has let go of its own
+        del all_notes
+        depends_on = [_state(t, note) for t, note in notes] + attributes
         of_python = [array for call in step if isinstance(call, PythonCall) for array in call.outputs]
         of_tensors = [array for t, _ in notes for array in (t._data, t._gradient)]
         _check_result(result, [*inputs, *of_python, *of_tensors], buffers)

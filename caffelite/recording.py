@@ -46,9 +46,9 @@ class Recording(kernels.Recorder):
         """What a Function that is applied was copied from; None if it is no copy."""
         return self._copies.get(id(copy), (None, None))[1]
 
-    def notes(self) -> list[tuple[Tensor, Note]]:
-        """The Tensors that are still there, with their notes."""
-        return [(t, note) for note in self._notes.values() if (t := note.tensor()) is not None]
+    def notes(self) -> list[Note]:
+        """Of all Tensors that were looked at."""
+        return list(self._notes.values())
 
     def attributes(self) -> list[kernels.Attributes]:
         """The attributes of Functions and Optimizers that had an influence."""
@@ -56,7 +56,7 @@ class Recording(kernels.Recorder):
         influential = [
             (original, {k: v for k, v in vars(original).items() if vars(copy).get(k) is v})
             for copy, original in self._copies.values()
-            if original.recordable
+            if not original.called_back
         ]
         influential += [(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
         return [
@@ -79,6 +79,11 @@ class Note:
         """Whether there is a gradient has an influence on what happens next."""
         if not self.gradient_set and self.gradient_before is None:
             self.gradient_before = tensor._has_gradient
+
+
+def with_tensors(notes: list[Note]) -> list[tuple[Tensor, Note]]:
+    """The notes of Tensors that are still there."""
+    return [(t, note) for note in notes if (t := note.tensor()) is not None]
 
 
 class PythonCall:

@@ -58,7 +58,7 @@ class Tensor:
     _owns_data = False
     _gradient: np.ndarray | None = None  # the memory for the gradient, which is kept by zero_grad …
     _has_gradient = False  # … and whether something has contributed to it since
-    _versions: Sequence[tuple[Tensor, int]] = ()  # the versions of what `function` was applied to …
+    _versions: Sequence[tuple[Tensor, list[int], int]] = ()  # the versions of what `function` was applied to …
     _version_made = 0  # … and that of its result
     _serial_number = 0  # results are numbered as they are made; a leaf has no number
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
@@ -98,7 +98,7 @@ class Tensor:
     __getitem__: Callable[..., Tensor]
 
     def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
-        source = data._data if isinstance(data, Tensor) else data
+        source = data._noted() if isinstance(data, Tensor) else data
         self._data = as_real(source, dtype, "Tensor")
         self._version = data._version if isinstance(data, Tensor) and self._data is source else [0]
         self.name = name
@@ -119,6 +119,13 @@ class Tensor:
         """The array. Assigning to it copies the values into place: same shape, real numbers."""
         recording = kernels.recorder()
         return self._data if recording is None else recording.note(self).data
+
+    def _noted(self) -> np.ndarray:
+        """The array as it is, noted where a step is recorded."""
+        recording = kernels.recorder()
+        if recording is not None:
+            recording.note(self)
+        return self._data
 
     @data.setter
     def data(self, values: Any) -> None:
@@ -183,12 +190,14 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """A Tensor over the same memory that is in no graph and needs no gradient."""
-        tensor = Tensor._of(self._data)
+        tensor = Tensor._of(self._noted())
         tensor._version = self._version
         return tensor
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.data, dtype=dtype, copy=copy)
+        if kernels.recorder() is not None:
+            kernels.refuse("a Tensor as an array of NumPy's")
+        return np.array(self._data, dtype=dtype, copy=copy)
 
     def __len__(self) -> int:
         return len(self._data)
@@ -350,15 +359,16 @@ class Tensor:
     def _check_versions(self) -> None:
         """Raise if a value that the Function behind this Tensor kept for its backward has changed since."""
         if self._version[0] != self._version_made:
-            self._refuse_changed(self)
-        for t, version in self._versions:
-            if t._version[0] != version:
-                self._refuse_changed(t)
+            self._refuse_changed(self, self._version)
+        for t, count, version in self._versions:
+            if count[0] != version:
+                self._refuse_changed(t, count)
 
-    def _refuse_changed(self, t: Tensor) -> None:
-        """Raise for a Tensor that has changed, unless the Function behind this one did not keep its values."""
-        kept = t is not self and not any(t is x for x in self.inputs)  # a parameter
-        if kept or _holds(self.function, t._data):
+    def _refuse_changed(self, t: Tensor, count: list[int]) -> None:
+        """Raise for a Tensor whose memory has changed, unless the Function behind this one did not keep its values."""
+        is_parameter = t is not self and not any(t is x for x in self.inputs)
+        has_moved = t._version is not count  # and what was kept can't be known any more
+        if is_parameter or has_moved or _holds(self.function, t._data):
             raise RuntimeError(
                 f"{t._description()}, which {self.function!r} needs for its backward, "
                 "has been changed since its forward"

@@ -652,6 +652,9 @@ def test_ravel_index_names_the_index_that_is_out_of_bounds(bad):
         kernels.ravel_index((3, 4), np.array([0, 1, 2]), np.array([3, bad, 9]))
     with pytest.raises(IndexError, match=r"\(3,\).*\(2,\)"):
         kernels.ravel_index((3, 4), np.array([0, 1, 2]), np.array([3, 0]))
+    for indices in ([np.array([1]), np.array([2])], []):
+        with pytest.raises(ValueError, match=f"{len(indices)} indices"):
+            kernels.ravel_index((5,), *indices)
 
 
 @both_dtypes

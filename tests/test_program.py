@@ -437,6 +437,84 @@ def test_a_program_never_answers_with_old_parameters(change):
     assert model.predict(x).tobytes() == model.forward(x).tobytes()
 
 
+def child_of(base):
+    """A class that overrides nothing."""
+    return type("Child", (base,), {})
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+@pytest.mark.parametrize("make", [cl.Linear, child_of(cl.Linear)])
+def test_a_program_never_answers_with_replaced_parameters(make, by_hand):
+    layer, x = make(3, 2), batch(0)[0]
+    program = cl.capture(layer.forward if by_hand else layer, x)
+    layer.weight = cl.Tensor(np.zeros((3, 2), np.float32), requires_grad=True)
+    layer.bias = cl.Tensor(np.ones(2, np.float32), requires_grad=True)
+    assert (program(x) == 1).all()
+
+
+def test_an_optimizer_that_overrides_nothing_steps_the_parameters_it_has_now():
+    old, new = (cl.Tensor(np.ones(3), requires_grad=True) for _ in range(2))
+    optimizer = child_of(cl.SGD)([old], lr=0.1)
+
+    def step(x):
+        for p in (old, new):
+            p.zero_grad()
+            (p * x).sum().backward()
+        optimizer.step()
+
+    program = cl.capture(step, np.ones(3))
+    optimizer.parameters = [new]
+    program(np.ones(3))
+    assert old.data.tolist() == [0.9] * 3
+    assert new.data.tolist() == [0.9] * 3
+
+
+@pytest.mark.parametrize("read", [cl.Tensor.detach, cl.Tensor])
+def test_what_shares_a_parameters_memory_follows_it(read):
+    w, x = cl.Tensor([1.0, 2.0]), np.ones(2, np.float32)
+    program = cl.capture(lambda x: cl.Tensor(x) * read(w), x)
+    w.requires_grad = True  # which moves it
+    w.data = [3, 4]
+    assert program(x).tolist() == [3, 4]
+
+
+def test_a_replay_that_stops_has_changed_what_it_changed():
+    w = cl.Tensor(np.ones(3, np.float32), requires_grad=True)
+
+    def step(x, index):
+        w.data = x
+        return cl.Tensor(x)[index]
+
+    program = cl.capture(step, np.ones(3, np.float32), np.array([0]))
+    y = (w * w).sum()
+    with pytest.raises(IndexError, match="7 is out of bounds"):
+        program(np.full(3, 5, np.float32), np.array([7]))
+    with pytest.raises(RuntimeError, match="changed"):
+        y.backward()
+
+
+def test_a_gradient_that_is_not_finite_is_named_in_a_replay_that_forgets_it_later():
+    w = cl.Tensor(np.ones(3, np.float32), requires_grad=True, name="w")
+    optimizer = cl.SGD([w], lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        (w * cl.Tensor(x)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    program = cl.capture(step, np.ones(3, np.float32))
+    with pytest.raises(cl.TrainingDiverged, match=r"parameter 0, w \(3,\), is not finite"):
+        program(np.float32([np.inf, 1, 1]))
+
+
+def test_numpy_cannot_read_a_tensor_of_a_recorded_step():
+    x = np.ones(3, np.float32)
+    for read in (np.asarray, np.array, np.float32):
+        with pytest.raises(TypeError, match="recorded"):
+            cl.capture(lambda x, read=read: read(cl.Tensor(x) * 2.0) is None, x)
+
+
 def test_a_frozen_parameter_stays_in_later_fits():
     model = small_net()
     optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)

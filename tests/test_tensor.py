@@ -387,6 +387,7 @@ def test_indices_may_change_after_they_were_used():
         ([0, 3], "3 is out of bounds for an axis of length 3"),
         ((slice(None), [-3]), "-3 is out of bounds for an axis of length 2"),
         ((0, 0, 0), "too many indices"),
+        (([], 9), "9 is out of bounds for an axis of length 2"),
         (([0], 0, 0), r"\(3, 2\).* 2 axes"),
         ((..., [0], ...), r"at most one \.\.\."),
         (([0, 1, 2], [0, 1]), r"\(3,\), \(2,\)"),
@@ -1223,6 +1224,37 @@ def test_a_view_of_a_parameter_shares_its_version(frozen):
     row.table.data = np.full((2, 3), 50)
     with pytest.raises(RuntimeError, match="changed"):
         z.backward()
+
+
+def test_a_parameter_that_is_the_result_shares_its_version():
+    class Itself(cl.Function):
+        def __init__(self):
+            self.w = cl.Tensor(np.ones(3))
+
+        def parameters(self):
+            return [self.w]
+
+        def forward(self, x):
+            return self.w.data
+
+        def backward(self, dy):
+            return dy * 0
+
+    itself, u = Itself(), leaf(np.ones(3))
+    z = (itself(cl.Tensor(np.ones(3))) * u).sum()
+    itself.w.data = np.full(3, 5)
+    with pytest.raises(RuntimeError, match="changed"):
+        z.backward()
+
+
+def test_memory_that_a_tensor_has_left_is_still_watched():
+    x, w = cl.Tensor(np.ones(3)), leaf(np.ones(3))
+    view = x.detach()
+    y = (w * x).sum()
+    x.requires_grad = True  # which gives it memory of its own
+    view.data = np.full(3, 9)
+    with pytest.raises(RuntimeError, match="changed"):
+        y.backward()
 
 
 def test_a_backward_that_returns_too_many_or_too_few_gradients_raises():

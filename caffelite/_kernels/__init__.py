@@ -86,6 +86,7 @@ from caffelite._kernels.tape import (
     are_unchanged,
     get_num_threads,
     recorder,
+    refuse,
     require,
     set_num_threads,
     team_size,

@@ -911,6 +911,11 @@ def ravel_index(tuple lengths, *indices):
     cdef list arrays = [as_indices(index) for index in indices]
     cdef cnp.ndarray out
     cdef Py_ssize_t i
+    if len(arrays) != len(lengths) or not arrays:
+        raise ValueError(f"ravel_index got {len(arrays)} indices for the lengths {lengths}")
+    for i in range(len(arrays)):          # a number is out of bounds even if there is nothing to take
+        if isinstance(indices[i], int) and not -lengths[i] <= indices[i] < lengths[i]:
+            refuse_index(lengths[i], arrays[i])
     try:
         out = output(broadcast_shape("ravel_index", arrays), np.dtype(np.int64))
     except ValueError:

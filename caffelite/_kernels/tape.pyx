@@ -401,13 +401,14 @@ cdef class Kernel:
 cdef class Attributes:
     """What some attributes of an object are, to be compared later: by identity, and lists also by what is in them.
 
-    The object is not kept alive. Once it is gone, nothing of it has changed.
+    The object is not kept alive. Once it is gone, it has changed if it was `needed`, and else it has not.
     """
     cdef object of
+    cdef bint needed
     cdef list names, values, lists
 
-    def __init__(self, of, dict attributes):
-        self.of = weakref.ref(of)
+    def __init__(self, of, dict attributes, bint needed=False):
+        self.of, self.needed = weakref.ref(of), needed
         self.names, self.values = list(attributes), list(attributes.values())
         self.lists = [(value, list(value)) for value in self.values if isinstance(value, list)]
 
@@ -416,7 +417,7 @@ cdef class Attributes:
         cdef Py_ssize_t i
         of = self.of()
         if of is None:
-            return True
+            return not self.needed
         now = of.__dict__
         for i in range(len(self.names)):
             value = PyDict_GetItem(now, self.names[i])
