@@ -120,13 +120,6 @@ class Tensor:
         recording = kernels.recorder()
         return self._data if recording is None else recording.note(self).data
 
-    def _noted(self) -> np.ndarray:
-        """The array as it is, noted where a step is recorded."""
-        recording = kernels.recorder()
-        if recording is not None:
-            recording.note(self)
-        return self._data
-
     @data.setter
     def data(self, values: Any) -> None:
         values = as_real(values._data if isinstance(values, Tensor) else values, self.dtype, "Tensor.data")
@@ -134,6 +127,13 @@ class Tensor:
             raise ValueError(f"{self._description()}.data got values of shape {values.shape}")
         kernels.copy(values, self.data)
         self._changed()
+
+    def _noted(self) -> np.ndarray:
+        """The array as it is, noted where a step is recorded."""
+        recording = kernels.recorder()
+        if recording is not None:
+            recording.note(self)
+        return self._data
 
     def _changed(self) -> None:
         """Note that the values are others now; all Tensors over the same memory share the count."""
