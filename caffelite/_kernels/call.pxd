@@ -20,7 +20,7 @@ cdef enum:
 cdef enum Stop:                           # why a loop wants the step to stop
     CONTINUE = 0
     NOT_FINITE = 1
-    BAD_LABEL = 2
+    OUT_OF_RANGE = 2
     PYTHON_ERROR = 3                      # a call into Python, between kernels, raised
 
 

@@ -1,7 +1,7 @@
 # Indexing: rows by their numbers, and the gradient of that.
 
 # y = index, or y · n + index when accumulating: places in C order from one number for each axis. Negative numbers count
-# from the end. Stops with BAD_LABEL at an index that is not in −n … n − 1.
+# from the end. Stops with OUT_OF_RANGE at an index that is not in −n … n − 1.
 #   size     the shape of y, padded in front with ones; size[3] is innermost
 #   operand  0 y (int64, contiguous), 1 index (int64, any strides)
 #   scalar   n, the length of the axis
@@ -21,12 +21,12 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
         for j in range(m):
             k = row[j * stride]
             if k < -n or k >= n:
-                return BAD_LABEL
+                return OUT_OF_RANGE
             y[j] = (y[j] * n if call.accumulate else 0) + (k + n if k < 0 else k)
     return CONTINUE
 
 
-# y[i] = rows[order[i]], rows as bytes. Stops with BAD_LABEL at a number that is not in 0 … n − 1.
+# y[i] = rows[order[i]], rows as bytes. Stops with OUT_OF_RANGE at a number that is not in 0 … n − 1.
 #   size     0 n, 1 bytes a row
 #   operand  0 y, 1 rows, 2 order (int64; all contiguous)
 #   parts    the rows of y
@@ -36,7 +36,7 @@ cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noe
     cdef Py_ssize_t n = call.size[1], i
     for i in range(begin, end):
         if order[i] < 0 or order[i] >= call.size[0]:
-            return BAD_LABEL
+            return OUT_OF_RANGE
     for i in range(begin, end):
         memcpy(<char*> out + i * n, rows + order[i] * n, n)
     return CONTINUE
@@ -57,7 +57,7 @@ cdef int take_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     for i in range(call.size[2]):
         k = order[i]
         if k < 0 or k >= call.size[0]:
-            return BAD_LABEL
+            return OUT_OF_RANGE
         row = dx + k * n
         for j in range(begin, end):
             row[j] += dy[i * n + j]

@@ -21,7 +21,7 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
         n = min(end - begin, ROWS_AT_A_TIME)
         for i in range(n):
             if labels[begin + i] < 0 or labels[begin + i] >= C:
-                return BAD_LABEL
+                return OUT_OF_RANGE
             s = scores + (begin + i) * C
             q = p + (begin + i) * C
             largest = s[0]
@@ -63,13 +63,13 @@ cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssiz
         ds[j] = weight * p[j]
     for i in range(begin, end):
         if labels[i] < 0 or labels[i] >= C:
-            return BAD_LABEL
+            return OUT_OF_RANGE
         j = i * C + labels[i]
         ds[j] = weight * (p[j] - <real> 1)
     return CONTINUE
 
 
-# first = the first row whose label is not in 0 … C − 1, or −1; then stops with BAD_LABEL.
+# first = the first row whose label is not in 0 … C − 1, or −1; then stops with OUT_OF_RANGE.
 #   size     0 n, 1 C
 #   operand  0 first (one int64), 1 labels
 #   parts    1
@@ -81,5 +81,5 @@ cdef int check_labels(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
     for i in range(call.size[0]):
         if labels[i] < 0 or labels[i] >= call.size[1]:
             first[0] = i
-            return BAD_LABEL
+            return OUT_OF_RANGE
     return CONTINUE

@@ -160,7 +160,7 @@ cdef int extreme_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t e
                 memset(x + k * inner, 0, columns * sizeof(real))
         for i in range(columns):
             if first[part + i] < 0 or first[part + i] >= n:
-                return BAD_LABEL
+                return OUT_OF_RANGE
             x[first[part + i] * inner + i] = dy[part + i]
         part += columns
     return CONTINUE

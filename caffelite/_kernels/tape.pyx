@@ -326,7 +326,7 @@ def require(bint condition, otherwise, cnp.ndarray checked=None):
 
 
 cdef object int64_values(char* data, tuple shape, tuple strides):
-    """A copy of an array in memory."""
+    """A copy of the int64 array at this address."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef cnp.npy_intp steps[NUMPY_MAX_DIMS]
     cdef int d
@@ -349,7 +349,7 @@ cdef class Kernel:
         if self.checked is not None:
             shape, strides = self.checked
             self.otherwise(int64_values(self.call.operand[1].data, shape, strides))
-        if self.otherwise is not None:
+        elif self.otherwise is not None:
             self.otherwise()
         raise FloatingPointError(f"{self!r} stopped the step")
 
