@@ -118,7 +118,7 @@ def _boxes(result: Tensor) -> list[Box]:
         functions = _in_sequence(tensor.function)
         for function in functions[:-1]:
             shapes = [Model._shape_after([function], *shapes)]
-            inputs = [function_box(function, str(shapes[0] or "").replace("None", "n"), inputs)]
+            inputs = [function_box(function, "" if shapes[0] is None else str(shapes[0]).replace("None", "n"), inputs)]
         name = f"{tensor.name} " if tensor.name else ""
         of[tensor] = function_box(functions[-1], f"{name}{tensor.shape}", inputs)
     return boxes

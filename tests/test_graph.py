@@ -10,6 +10,7 @@ import pytest
 from conftest import classifier
 
 import caffelite as cl
+from caffelite import functions
 
 X, Y = cl.datasets.spiral(points_per_class=10, seed=0)
 
@@ -243,6 +244,11 @@ def test_a_model_is_drawn_as_its_functions_would_be_without_it():
     before = cl.graph(later)
     model.add(cl.Tanh())
     assert cl.graph(later) == before
+
+
+def test_a_number_inside_a_model_has_its_shape():
+    model = cl.Model([functions.Sum(), functions.Exp()])
+    assert cl.graph(model(tensor(2, 3))).count(">()</text>") == 2
 
 
 def test_shapes_in_a_model_that_was_applied_to_an_array_have_an_unknown_number_of_rows():
