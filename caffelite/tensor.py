@@ -437,8 +437,8 @@ def _holds(function: Any, data: np.ndarray) -> bool:
             stack.extend(value)
         elif isinstance(value, dict):
             stack.extend(value.values())
-        elif hasattr(type(value), "recordable"):  # a Function
-            if not value.recordable:
+        elif hasattr(type(value), "called_back"):  # a Function
+            if value.called_back:
                 return True
             stack.append(vars(value))
     return False

@@ -169,7 +169,7 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     return as_real(value, tensor.dtype, f"Tensor {symbol}")
 
 
-def alike(values: Sequence[Any], name: str) -> list[Any]:
+def operands(values: Sequence[Any], name: str) -> list[Any]:
     """Each as an `operand` of the first Tensor or array of floats; without any, the first of all becomes a Tensor."""
     floats = (isinstance(x, Tensor) or (isinstance(x, np.ndarray) and x.dtype.kind == "f") for x in values)
     first = next((i for i, is_float in enumerate(floats) if is_float), 0)

@@ -12,7 +12,7 @@ from numpy.lib.array_utils import normalize_axis_index
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
-from caffelite.functions.arithmetic import alike, common_length, listed
+from caffelite.functions.arithmetic import common_length, listed, operands
 from caffelite.functions.shape import reshaped
 from caffelite.tensor import Tensor, as_real
 
@@ -225,7 +225,7 @@ def _arrays(tensors: Iterable[Any], name: str) -> list[Any]:
     values = list(tensors)
     if not values:
         raise ValueError(f"{name} got no Tensors")
-    values = alike(values, name)
+    values = operands(values, name)
     dtype = next(x.dtype for x in values if not isinstance(x, float))
     return [as_real(x, dtype, name) if isinstance(x, float) else x for x in values]
 

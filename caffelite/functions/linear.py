@@ -9,7 +9,15 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
-from caffelite.functions.arithmetic import Gradients, alike, broadcast_shape, common_length, operator, reduced, shape_of
+from caffelite.functions.arithmetic import (
+    Gradients,
+    broadcast_shape,
+    common_length,
+    operands,
+    operator,
+    reduced,
+    shape_of,
+)
 from caffelite.functions.shape import reshaped
 from caffelite.initializers import Initializer, uniform
 from caffelite.tensor import Tensor
@@ -138,7 +146,7 @@ def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a b for matrices, or for stacks of them, which broadcast."""
     if a.ndim == b.ndim == 2:
         return kernels.matmul(a, b)
-    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    stack: Any = broadcast_shape((a.shape[:-2], b.shape[:-2]))
     as_, bs = (x if x.shape[:-2] == stack else np.broadcast_to(x, stack + x.shape[-2:]) for x in (a, b))
     y = kernels.output((*stack, a.shape[-2], b.shape[-1]), a.dtype.newbyteorder("="))
     for i in np.ndindex(stack[:-1]):
@@ -148,7 +156,7 @@ def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def matmul(a: Any, b: Any) -> Tensor:
     """The matrix product a @ b."""
-    return MatMul().applied_to(*alike((a, b), "@"))
+    return MatMul().applied_to(*operands((a, b), "@"))
 
 
 Tensor.matmul = Tensor.__matmul__ = operator(MatMul, "@")

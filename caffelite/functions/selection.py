@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function
-from caffelite.functions.arithmetic import Broadcasting, Gradients, alike, as_tensor, reduced
+from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, operands, reduced, shape_of
 from caffelite.tensor import Tensor, as_real
 
 
@@ -46,7 +46,7 @@ class Where(Broadcasting, recordable=True):
     """
 
     def forward(self, a: Any, b: Any, condition: np.ndarray) -> np.ndarray:
-        self.a_shape, self.b_shape = np.shape(a), np.shape(b)
+        self.a_shape, self.b_shape = shape_of(a), shape_of(b)
         dtype = a.dtype if isinstance(a, np.ndarray) else b.dtype
         self.condition = as_mask(condition, dtype.newbyteorder("="))
         return kernels.where(self.condition, a, b)
@@ -76,7 +76,7 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
 
     A condition of numbers holds where they are not 0.
     """
-    a, b = alike((a, b), "where")
+    a, b = operands((a, b), "where")
     if isinstance(condition, Tensor):
         condition = condition.detach()
     elif np.asarray(condition).dtype != np.bool_:
