@@ -1,7 +1,7 @@
 # Every target makes .venv when it is missing and installs what it needs. PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := setup.py pyproject.toml $(wildcard caffelite/_kernels/*.p* caffelite/_kernels/*.h)
+SOURCES := setup.py pyproject.toml $(wildcard caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
 .PHONY: spiral test lint sanitize bench clean
 .DELETE_ON_ERROR:

@@ -39,10 +39,10 @@ def extensions():
         "define_macros": [("NPY_NO_DEPRECATED_API", "NPY_2_0_API_VERSION")],
         "include_dirs": [numpy.get_include()],
     }
-    tape, border = (
+    compiled_once = [
         Extension(f"caffelite._kernels.{name}", [str(KERNELS / f"{name}.pyx")], extra_compile_args=FLAGS, **options)
-        for name in ("tape", "border")
-    )
+        for name in ("kernel", "record", "launch", "watch", "replay", "border")
+    ]
     loops = Extension("caffelite._kernels.loops", [str(KERNELS / "loops.pyx")])
     directives = {
         "language_level": 3,
@@ -54,12 +54,13 @@ def extensions():
         "embedsignature": True,
         "freethreading_compatible": False,
     }
-    tape, border, loops = cythonize([tape, border, loops], compiler_directives=directives, annotate=DEBUG)
-    return [tape, border] + [
+    *compiled_once, loops = cythonize([*compiled_once, loops], compiler_directives=directives, annotate=DEBUG)
+    return compiled_once + [
         Extension(
             f"caffelite._kernels.loops_{isa.replace('-', '_')}",
             loops.sources,
-            depends=[str(KERNELS / "tile.h"), str(KERNELS / "vectors.h")],
+            depends=[str(KERNELS / "loops" / "tile.h"), str(KERNELS / "loops" / "vectors.h")],
+            include_dirs=[str(KERNELS)],
             # One C file makes several modules, so each needs its own name for the function that Python looks up.
             define_macros=[("PyInit_loops", f"PyInit_loops_{isa.replace('-', '_')}")],
             extra_compile_args=FLAGS + flags,
@@ -72,21 +73,23 @@ class BuildKernels(build_ext):
     """Finds out what the compiler can do, and gives every module an object directory of its own."""
 
     def build_extensions(self):
-        tape, border, *loops = self.extensions
+        loops = [extension for extension in self.extensions if ".loops_" in extension.name]
+        launch = next(extension for extension in self.extensions if extension.name.endswith(".launch"))
         for compile_flags, link_flags in OPENMP:
             if self.compiles(
                 "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }", compile_flags, link_flags
             ):
-                tape.extra_compile_args = tape.extra_compile_args + compile_flags
-                tape.extra_link_args = tape.extra_link_args + link_flags
+                launch.extra_compile_args = launch.extra_compile_args + compile_flags
+                launch.extra_link_args = launch.extra_link_args + link_flags
                 break
         else:
             print("caffelite: no OpenMP here; kernels will use one thread", file=sys.stderr)
-        self.extensions = [tape, border] + [
+        refused = [
             extension
             for extension in loops
-            if self.compiles("int main(void) { return 0; }", extension.extra_compile_args, [])
+            if not self.compiles("int main(void) { return 0; }", extension.extra_compile_args, [])
         ]
+        self.extensions = [extension for extension in self.extensions if extension not in refused]
         super().build_extensions()
 
     def build_extension(self, extension):

@@ -50,7 +50,7 @@ def replayed(name):
 
         program = cl.capture(function, one)
         assert len(program) == length
-        return program.tape.replay
+        return program.replay.run
 
     short, long = chain(200), chain(400)
     return lambda: (

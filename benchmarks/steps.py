@@ -424,7 +424,7 @@ def profiled(net):
     program = cl.capture(step, x[: net.batch], y[: net.batch])
 
     def profile():
-        seconds = min(harness.seconds_per_call("replay()", 1e-3, replay=program.tape.replay) for _ in range(10))
+        seconds = min(harness.seconds_per_call("run()", 1e-3, run=program.replay.run) for _ in range(10))
         return program.profile(max(20, int(0.2 / seconds))), seconds
 
     return profile

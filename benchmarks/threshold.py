@@ -72,23 +72,24 @@ def contestant(dtype):
     cl.set_num_threads(2)
     recorded = {}
 
-    def tapes(name, size):
-        """The work, how often a tape has the kernel, and tapes on which one thread does it and two share it.
+    def replays(name, size):
+        """The work, how often a replay has the kernel, and replays in which one thread does it and two share it.
 
         So often that the call from Python is a small part.
         """
         with Recorder() as recorder:
             calls(kernels, dtype)[name](size)
-        kernel = max(recorder.entries, key=lambda entry: entry.work)
-        work, copies, serial, shared = kernel.work, max(1, 256 // size), kernel.copy(), kernel.copy()
-        serial.work, shared.work = 0.0, inf
-        return work, copies, kernels.Tape([serial] * copies), kernels.Tape([shared] * copies)
+        call = max(recorder.entries, key=lambda entry: entry.work)
+        work, copies, both = call.work, max(1, 256 // size), []
+        for call.work in (0.0, inf):
+            both.append(kernels.Replay([call] * copies))
+        return work, copies, *both
 
     def measure(name, size, threads, at_least):
         if (name, size) not in recorded:
-            recorded[name, size] = tapes(name, size)
+            recorded[name, size] = replays(name, size)
         work, copies, *both = recorded[name, size]
-        return work, harness.seconds_per_call("replay()", at_least, replay=both[threads - 1].replay) / copies
+        return work, harness.seconds_per_call("run()", at_least, run=both[threads - 1].run) / copies
 
     return measure
 

@@ -175,9 +175,9 @@ class Optimizer(ABC):
 
     def _check_gradients(self) -> None:
         for run in self.runs():
-            kernels.require(kernels.all_finite(run.gradient), self._say_which_gradient)
+            kernels.all_finite(run.gradient, self._say_which_gradient)
 
-    def _say_which_gradient(self) -> None:
+    def _say_which_gradient(self, gradient: np.ndarray) -> None:
         for i, p in enumerate(self.parameters):
             if p._gradient is not None and not np.isfinite(p._gradient).all():
                 raise TrainingDiverged(f"the gradient of parameter {i}, {p.name or 'Tensor'} {p.shape}, is not finite")

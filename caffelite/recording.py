@@ -1,6 +1,6 @@
 """Recording: what a step does, noted while it runs, so that a Program can do it again.
 
-While a thread is in a `Recording`, its kernels note their calls there (`_kernels.tape`), Tensors say that their
+While a thread is in a `Recording`, its kernels note their calls there (`_kernels/record.pyx`), Tensors say that their
 arrays or gradients are looked at, and Functions and Optimizers that are not declared recordable become a
 `PythonCall`.
 """
@@ -22,7 +22,7 @@ class Recording(kernels.Recorder):
     """Notes what this thread does from entering to leaving; RuntimeError if it is recording already."""
 
     def __init__(self) -> None:
-        self.entries: list[kernels.Kernel | PythonCall] = []
+        self.entries: list[kernels.RecordedCall | PythonCall] = []
         self._notes: dict[int, Note] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, and what they were copied from
         self._optimizers: dict[int, Any] = {}

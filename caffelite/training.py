@@ -218,7 +218,7 @@ class InMemory:
                 assert new is not None
                 self.epochs.by_hand(lambda: new.record(step, *self._batch()))
                 return
-            self.epochs.full, self.epochs.last = [None if program is None else program.tape for program in current]
+            self.epochs.full, self.epochs.last = [None if program is None else program.replay for program in current]
             try:
                 stopped = self.epochs.run(epochs, ATTENTION)
             finally:
@@ -233,9 +233,9 @@ class InMemory:
         rows = self.rows[self.epochs.batch >= self.epochs.full_batches]
         return np.empty((rows, *self.x.shape[1:]), self.x.dtype), np.empty((rows, *self.y.shape[1:]), self.y.dtype)
 
-    def _raise_why(self, stopped: kernels.Kernel) -> None:
+    def _raise_why(self, stopped: kernels.RecordedCall) -> None:
         """Raise what a step raises where this kernel stops it; for bad labels, by the caller's rows."""
-        if stopped.name == "check_labels" and hasattr(self.of.loss, "check_targets"):
+        if hasattr(self.of.loss, "check_targets"):
             self.of.loss.check_targets(self.y, self.of.model.output_shape(self.x.shape))
         stopped.raise_why()
 
@@ -263,12 +263,11 @@ def means(sums: np.ndarray) -> np.ndarray:
 
 def guard(value: Tensor) -> None:
     """Raise TrainingDiverged unless all elements, a loss usually, are finite."""
-    array = value.data.view(np.ndarray)
 
-    def diverged() -> None:
-        raise TrainingDiverged(f"the loss is {array.item()}")
+    def diverged(value: np.ndarray) -> None:
+        raise TrainingDiverged(f"the loss is {value.item()}")
 
-    kernels.require(kernels.all_finite(value.data), diverged)
+    kernels.all_finite(value.data, diverged)
 
 
 def converted(batches: Iterable, dtype: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:

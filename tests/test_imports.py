@@ -76,7 +76,7 @@ def test_no_module_imports_itself_through_others():
 
 
 def test_kernels_mention_no_other_part_of_the_package():
-    sources = [path for suffix in ("*.pyx", "*.pxd", "*.pxi") for path in (PACKAGE / "_kernels").glob(suffix)]
+    sources = [path for suffix in ("*.pyx", "*.pxd", "*.pxi") for path in (PACKAGE / "_kernels").rglob(suffix)]
     for path in sources:
         lines = path.read_text(encoding="utf-8").splitlines()
         imported = [line for line in lines if "caffelite" in line and ("import " in line)]

@@ -35,7 +35,7 @@ def test_a_wheel_built_from_the_source_distribution_works_on_its_own(tmp_path):
     run(sys.executable, "-m", "pip", "wheel", *options, str(unpacked), cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     contents = zipfile.ZipFile(wheel).namelist()
-    for needed in ("caffelite/py.typed", "caffelite/digits.npz", "caffelite/_kernels/border.pyi"):
+    for needed in ("caffelite/py.typed", "caffelite/digits.npz", "caffelite/_kernels/__init__.pyi"):
         assert needed in contents
     assert not [name for name in contents if name.endswith((".c", ".pyx", ".pxd", ".pxi", ".h")) or "tests" in name]
 

@@ -14,10 +14,12 @@ from test_functions import FAMILIES, every_function
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite import program as programs
+from caffelite.program import PASSES
+from caffelite.program import program as programs
+from caffelite.program.passes.place_temporaries import ALIGNMENT
+from caffelite.program.step import Step
 
-ALL_PASSES = [programs.drop_unread, programs.fuse_relu, programs.place_temporaries]
-COMBINATIONS = [list(some) for n in range(4) for some in itertools.combinations(ALL_PASSES, n)]
+COMBINATIONS = [list(some) for n in range(len(PASSES) + 1) for some in itertools.combinations(PASSES, n)]
 
 
 @pytest.fixture(params=COMBINATIONS, ids=lambda passes: "+".join(p.__name__ for p in passes) or "no pass")
@@ -378,18 +380,136 @@ def test_relu_is_not_fused_where_somebody_else_sees_the_product(passes):
 def test_temporaries_lie_aligned_in_one_block():
     model = small_net()
     program = cl.capture(lambda x: model(x), batch(0)[0])
-    temporaries = programs._temporaries(program._step)
+    temporaries = {operand.buffer for _, operand in program._step.operands() if operand.buffer.temporary}
     assert len(temporaries) == 2  # the hidden layers; the result is seen from outside
-    assert all(buffer.address % programs.ALIGNMENT == 0 for buffer in temporaries)
+    assert all(buffer.address % ALIGNMENT == 0 for buffer in temporaries)
 
 
 def test_a_pass_that_forgets_a_write_is_seen_as_nan(monkeypatch):
     """The block of temporaries holds NaN before the first replay."""
     model = small_net()
-    monkeypatch.setattr(programs, "fuse_relu", lambda step: step[1:])
-    monkeypatch.setattr(programs, "PASSES", [programs.fuse_relu, programs.place_temporaries])
+
+    def forgetful(step):
+        return Step(step.instructions[1:], step.memory)
+
+    monkeypatch.setattr(programs, "PASSES", [forgetful, *PASSES])
     program = cl.capture(lambda x: model(x), batch(0)[0])
     assert np.isnan(program(batch(1)[0])).all()
+
+
+def test_a_pass_that_is_appended_runs(monkeypatch):
+    seen = []
+
+    def look(step):
+        seen.append(len(step.instructions))
+        return step
+
+    monkeypatch.setattr(programs, "PASSES", [*PASSES, look])
+    cl.capture(lambda x: cl.relu(cl.Tensor(x)), np.ones(3, np.float32))
+    assert seen == [1]
+
+
+EPILOGUES = {
+    "relu": lambda y, z, turned: kernels.relu(y),
+    "relu in place": lambda y, z, turned: kernels.relu(y, y),
+    "tanh": lambda y, z, turned: kernels.tanh(y),
+    "its gradient": lambda y, z, turned: kernels.tanh_grad(y, z),
+    "masked": lambda y, z, turned: kernels.relu_grad(y, z),
+    "masked by a row": lambda y, z, turned: kernels.relu_grad(y, z[0]),
+    "masked by a column": lambda y, z, turned: kernels.relu_grad(y, z[:, :1]),
+    "as a mask": lambda y, z, turned: kernels.relu_grad(z, y),
+    "masked by a view": lambda y, z, turned: kernels.relu_grad(y, turned),
+    "a row added": lambda y, z, turned: kernels.add(y, z[0]),
+    "added to a row": lambda y, z, turned: kernels.add(z[:1], y),
+    "a row added, then relu": lambda y, z, turned: kernels.relu(kernels.add(y, z[0])),
+    "a strided row added": lambda y, z, turned: kernels.add(y, turned[0]),
+    "a column added": lambda y, z, turned: kernels.add(y, z[:, :1]),
+    "a number subtracted from": lambda y, z, turned: kernels.subtract(0.5, y),
+    "squared": lambda y, z, turned: kernels.multiply(y, y),
+    "clipped": lambda y, z, turned: kernels.clip(y, -0.5, 0.25),
+    "three inputs": lambda y, z, turned: kernels.where(z, y, -1.0),
+    "three inputs, all the product": lambda y, z, turned: kernels.where(y, y, y),
+    "a chain": lambda y, z, turned: kernels.multiply(kernels.tanh(kernels.add(y, z[0])), z),
+}
+
+
+SEVERAL = {"a chain", "a row added, then relu"}  # one is done in the product, or two where nobody sees it
+TURNED = {"masked by a view", "a strided row added"}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(5, 7, 3), (40, 300, 3), (3, 20, 100), (130, 40, 50), (1, 9, 9), (100, 3, 1)])
+@pytest.mark.parametrize("kept", [False, True], ids=["nobody sees the product", "somebody sees it"])
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+def test_what_follows_a_product_element_by_element_is_done_in_it_to_the_bit(epilogue, kept, shape, dtype):
+    m, k, n = shape
+
+    def step(a, b, z):
+        turned = kernels.copy(z.T).T
+        y = kernels.matmul(a, b)
+        after = EPILOGUES[epilogue](y, z, turned)
+        return (y, after) if kept else after
+
+    def data(seed):
+        rng = np.random.default_rng(seed)
+        return [rng.standard_normal(s).astype(dtype) for s in ((m, k), (k, n), (m, n))]
+
+    program = cl.capture(step, *data(0))
+    products = [line.split()[0] for line in str(program).splitlines()[2:]]
+    if epilogue not in SEVERAL:
+        assert products == ["copy"] * (epilogue in TURNED) + [products[-1]]
+        assert products[-1].startswith("matmul")
+    for seed in (1, 2):
+        results, expected = program(*data(seed)), step(*data(seed))
+        for result, same in zip(results, expected, strict=True):
+            assert result.tobytes() == same.tobytes()
+
+
+def test_what_somebody_changes_in_between_is_not_done_early(passes):
+    z = np.ones((4, 4), np.float32)
+
+    def changed_mask(a, b):
+        mask = kernels.copy(z)
+        y = kernels.matmul(a, b)
+        kernels.copy(a, mask)
+        return kernels.relu_grad(y, mask)
+
+    def changed_product(a, b):
+        y = kernels.matmul(a, b)
+        kernels.add(y, 1.0, y)
+        return kernels.tanh(y)
+
+    def read_before(a, b):
+        y, out = kernels.matmul(a, b), kernels.copy(a)
+        total = kernels.sum(out)
+        return kernels.relu(y, out), total
+
+    for step in (changed_mask, changed_product, read_before):
+        rng = np.random.default_rng(0)
+        first, second = rng.standard_normal((2, 2, 4, 4)).astype(np.float32)
+        results = cl.capture(step, *first)(*second)
+        for result, same in zip(results, step(*second), strict=True):
+            assert result.tobytes() == same.tobytes()
+
+
+def test_memory_that_nobody_reads_any_more_serves_again():
+    """Twelve layers: no more than a tenth above the largest sum of what is alive at once."""
+    sizes = [64, 200, 180, 30, 500, 128, 64, 96, 300, 24, 128, 80, 10]
+    model = cl.Model([f for a, b in itertools.pairwise(sizes) for f in (cl.Linear(a, b), cl.Tanh())])
+    step = training_step(model, cl.SGD(model.parameters(), lr=0.1))
+    program = cl.capture(step, np.ones((50, 64), np.float32), np.arange(50) % 10)
+    lives = {}
+    for i, operand in program._step.operands():
+        if operand.buffer.temporary:
+            lives.setdefault(operand.buffer, [i, i])[1] = i
+    largest = max(sum(b.nbytes for b, (begin, end) in lives.items() if begin <= i <= end) for i in range(len(program)))
+    block = program._step.memory[-1].nbytes
+    assert largest < block <= 1.1 * largest
+    assert block < 0.8 * sum(b.nbytes for b in lives)
+    for one, (begin, end) in lives.items():
+        for other, (other_begin, other_end) in lives.items():
+            if one is not other and begin <= other_end and other_begin <= end:
+                assert one.address + one.nbytes <= other.address or other.address + other.nbytes <= one.address
 
 
 # ---- what changes between steps ------------------------------------------------------------------------------------
@@ -1116,14 +1236,14 @@ def test_a_users_function_that_returns_something_else_in_a_replay_is_refused(oth
         program(np.ones(2, np.float32))
 
 
-def test_a_tape_keeps_the_memory_it_works_on():
+def test_a_replay_keeps_the_memory_it_works_on():
     model, (x, _) = small_net(), batch(0)
     program = cl.capture(lambda x: model(x), x)
     program(batch(1)[0])
-    tape, result, expected = program.tape, program._result, model.forward(batch(1)[0])
+    replay, result, expected = program.replay, program._result, model.forward(batch(1)[0])
     del program
     junk = [np.full(64, np.nan, np.float32) for _ in range(1000)]
-    tape.replay()
+    replay.run()
     assert result.tobytes() == expected.tobytes()
     assert len(junk) == 1000
 

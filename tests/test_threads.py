@@ -313,7 +313,7 @@ def test_a_limit_from_before_the_import_is_obeyed_and_ends():
     printed = in_a_process(f"""
 import ctypes
 from threadpoolctl import threadpool_limits
-ctypes.CDLL({kernels.tape.__file__!r})  # OpenMP is there, caffelite is not
+ctypes.CDLL({kernels.launch.__file__!r})  # OpenMP is there, caffelite is not
 with threadpool_limits(1):
     from caffelite import _kernels as kernels, set_num_threads
     set_num_threads(8)

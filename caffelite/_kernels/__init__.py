@@ -1,10 +1,13 @@
 """Kernels: compiled computations on arrays. They know nothing of Tensors, Functions or Models.
 
+    kernel.pyx      what is true of all calls of a kernel
     call.pxd        what a call is: the struct between the two sides
-    border.pyx      what Python calls: checks, binds, launches
-    tape.pyx        running, recording and replaying calls
-    loops.pyx       the loops themselves, a family to a file: elementwise.pxi and elementary.pxi, matmul.pxi
-                    (tile.h, vectors.h), reduction.pxi, softmax.pxi, loss.pxi, update.pxi, indexing.pxi, batches.pxi
+    border.pyx      what Python calls: checks, binds, launches; a family to a file of border/
+    launch.pyx      threads; running a call
+    record.pyx      noting calls
+    watch.pyx       what a recording depends on
+    replay.pyx      recorded calls run again, without Python
+    loops.pyx       the loops themselves, a family to a file of loops/
 
 The loops are compiled once for each instruction set. The best one that the processor runs is chosen here, at import;
 the environment variable CAFFELITE_ISA names another.
@@ -15,82 +18,19 @@ import importlib.util
 import os
 
 from caffelite._kernels import border
-from caffelite._kernels.border import (
-    abs,
-    abs_grad,
-    adam,
-    add,
-    add_correct,
-    add_mean,
-    advance,
-    all_finite,
-    check_labels,
-    convert,
-    copy,
-    count_steps,
-    divide,
-    equal,
-    exp,
-    extreme_grad,
-    full,
-    largest,
-    log,
-    log_softmax,
-    log_softmax_grad,
-    matmul,
-    matmul_stack,
-    maximum,
-    minimum,
-    multiply,
-    negative,
-    output,
-    power,
-    power_grad_base,
-    power_grad_exponent,
-    ravel_index,
-    relu,
-    relu_grad,
-    sgd,
-    shuffle,
-    sigmoid,
-    sigmoid_grad,
-    smallest,
-    softmax,
-    softmax_grad,
-    softmax_loss,
-    softmax_loss_grad,
-    sqrt,
-    sqrt_grad,
-    subtract,
-    sum,
-    take,
-    take_batch,
-    take_grad,
-    tanh,
-    tanh_grad,
-    where,
-)
-from caffelite._kernels.tape import (
+from caffelite._kernels.border import *  # noqa: F403
+from caffelite._kernels.kernel import KERNELS, Kernel
+from caffelite._kernels.launch import (
     OPENMP,
     PARALLEL_WORK,
-    Attributes,
-    Epochs,
-    Kernel,
-    Paused,
-    Recorded,
-    Recorder,
-    Tape,
-    address,
     after_fork,
-    alike,
-    are_unchanged,
     get_num_threads,
-    recorder,
-    refuse,
-    require,
     set_num_threads,
     team_size,
 )
+from caffelite._kernels.record import Paused, Recorded, RecordedCall, Recorder, recorder, refuse
+from caffelite._kernels.replay import Epochs, Replay
+from caffelite._kernels.watch import Attributes, are_unchanged
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first
 
@@ -105,7 +45,7 @@ def use_instruction_set(isa: str) -> None:
     global ISA
     if isa not in available_instruction_sets():
         raise ValueError(f"CAFFELITE_ISA is {isa!r}; here there is {', '.join(available_instruction_sets()) or 'none'}")
-    border.use_loops(importlib.import_module(_module(isa)).loops())
+    border.use_loops(importlib.import_module(_module(isa)))
     ISA = isa
 
 

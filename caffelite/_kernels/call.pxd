@@ -3,18 +3,21 @@
 Design
 ------
 (a) A call is a struct: the loop's function pointer, where its operands lie, sizes, scalars. An eager call keeps it on
-    the stack; a recorded one keeps a copy in a `Kernel`, which can be run again without Python.
+    the stack; a recorded one keeps a copy in a `RecordedCall`, which can be run again without Python.
 (b) A loop computes the parts `begin <= part < end` of its output and nothing else. Whoever runs the call may cut the
     parts among threads in any way: outputs are split, sums never are, so any number of threads gives the same bits.
 (c) A loop allocates nothing and raises nothing. It returns 0, or a reason for the step to stop.
 (d) Operand 0 is the output; a loop gets it typed, as its first argument, and that type selects float32 or float64.
-(e) Loops are compiled once for each instruction set, and reached through a `Loops` table; borders are compiled once.
+(e) Loops are compiled once for each instruction set and published by name; borders are compiled once. What is true of
+    all calls of a kernel stands once, in its `Kernel` (kernel.pxd).
 (f) `work` says how long a call takes on one thread: as long as about so many operations of a matrix product.
 """
 
 cdef enum:
-    MAX_OPERANDS = 5
+    MAX_OPERANDS = 12
     MAX_DIMS = 4
+    MAX_SIZES = 6
+    EPILOGUE = 4                          # a product's epilogue has its operands from here on; see matmul.pxi
 
 
 cdef enum Stop:                           # why a loop wants the step to stop
@@ -25,19 +28,23 @@ cdef enum Stop:                           # why a loop wants the step to stop
 
 
 cdef enum Op:                             # what an elementwise loop computes; see elementwise.pxi
+    NOTHING = 0
     COPY
     NEGATIVE
     RELU
+    RELU_GRAD
     ADD
     SUBTRACT
     MULTIPLY
     DIVIDE
+    DIVIDE_GRAD
     MAXIMUM
     MINIMUM
     EQUAL
-    PUT_WHERE
+    WHERE
+    CLIP
+    CLIP_GRAD
     POWER
-    RELU_GRAD
     POWER_GRAD_BASE
     POWER_GRAD_EXPONENT
     ABS
@@ -69,48 +76,21 @@ cdef enum Type:                           # what can be converted
 cdef struct Operand:
     char* data
     Py_ssize_t stride[MAX_DIMS]           # in elements; 0 repeats one element along that axis
+    void* array                           # the ndarray that it is, as long as a border holds it
 
 
 ctypedef int (*Loop)(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil
 
-cdef struct Call:
+cdef struct Call:                         # all zero where nothing is said
     Loop loop
-    Operand operand[MAX_OPERANDS]
-    Py_ssize_t size[MAX_DIMS]             # a loop says what they are
     Py_ssize_t parts                      # independent pieces of output
     double work                           # to decide on threads: see (f)
-    double scalar
-    Op op                                 # for elementwise loops
+    Py_ssize_t size[MAX_SIZES]            # a loop says what they are
+    double scalar[2]                      # likewise
+    Op op                                 # what an elementwise loop computes, or a product's epilogue
     Type source                           # for convert: the type of operand 1
-    bint accumulate                       # read what is written: for matmul and sum, add to it
-    bint relu                             # for matmul: max(y, 0) is stored
-
-
-cdef struct Loops:                        # one loop for float32 [0], one for float64 [1]
-    Loop elementwise[2]
-    Loop convert[3]                       # to float32, float64, int64
-    Loop matmul[2]
-    Loop matmul_stack[2]
-    Loop sum[2]
-    Loop extreme[2]
-    Loop extreme_grad[2]
-    Loop all_finite[2]
-    Loop softmax[2]
-    Loop softmax_grad[2]
-    Loop log_softmax[2]
-    Loop log_softmax_grad[2]
-    Loop softmax_loss[2]
-    Loop softmax_loss_grad[2]
-    Loop take_grad[2]
-    Loop sgd[2]
-    Loop adam[2]
-    Loop add_mean[2]
-    Loop add_correct[2]
-    Loop check_labels                     # these know one type only
-    Loop count_steps
-    Loop shuffle
-    Loop ravel_index
-    Loop take
-    Loop take_batch
-    Loop advance
-    Py_ssize_t longest_accumulated        # matmul accumulates sums of at most this many products
+    bint accumulate                       # add to what the output holds
+    bint decoupled                        # for adam: whether the decay is
+    int constants                         # bit i: operand i was made by the border, from a number
+    void* kernel                          # the `Kernel` that this is a call of
+    Operand operand[MAX_OPERANDS]

@@ -114,7 +114,7 @@ class Divide(Broadcasting, recordable=True):
         da = kernels.divide(dy, self.b)
         db = None
         if self.wants_gradient(1):
-            db = reduced(kernels.negative(kernels.multiply(da, self.y)), shape_of(self.b))
+            db = reduced(kernels.divide_grad(da, self.y), shape_of(self.b))
         return reduced(da, self.a_shape) if self.wants_gradient(0) else None, db
 
 
@@ -129,9 +129,9 @@ class Power(Broadcasting, recordable=True):
     def backward(self, dy: np.ndarray) -> Gradients:
         da = db = None
         if self.wants_gradient(0):
-            da = reduced(kernels.multiply(dy, kernels.power_grad_base(self.a, self.b)), shape_of(self.a))
+            da = reduced(kernels.power_grad_base(dy, self.a, self.b), shape_of(self.a))
         if self.wants_gradient(1):
-            db = reduced(kernels.multiply(dy, kernels.power_grad_exponent(self.a, self.y)), shape_of(self.b))
+            db = reduced(kernels.power_grad_exponent(dy, self.a, self.y), shape_of(self.b))
         return da, db
 
 

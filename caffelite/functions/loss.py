@@ -45,8 +45,7 @@ class SoftmaxLoss(Function, recordable=True):
         if labels.size == 0:
             raise ValueError("SoftmaxLoss got no labels")
         if classes is not None:
-            in_range = kernels.check_labels(_labels(labels), classes) < 0
-            kernels.require(in_range, functools.partial(_say_which_label, classes), labels)
+            kernels.check_labels(_labels(labels), classes, functools.partial(_refuse_label, classes, labels.dtype))
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes
@@ -82,11 +81,10 @@ def _first_that_is_no_label(targets: Any, classes: int | None) -> tuple[int, Any
     return (0, values[0]) if values.size else (-1, None)
 
 
-def _say_which_label(classes: int, labels: np.ndarray) -> None:
-    labels = labels.view(np.ndarray)
-    with kernels.Paused():
-        row = kernels.check_labels(_labels(labels), classes)
-    raise ValueError(f"label {labels[row]} in row {row} is not one of the classes 0 … {classes - 1}")
+def _refuse_label(classes: int, dtype: np.dtype, labels: np.ndarray) -> None:
+    """Raise ValueError for the first of these labels, int64 made of that dtype, that is no class."""
+    row = int(((labels < 0) | (labels >= classes)).argmax())
+    raise ValueError(f"label {labels.astype(dtype)[row]} in row {row} is not one of the classes 0 … {classes - 1}")
 
 
 def _labels(targets: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,15 @@ class Clip(Function, recordable=True):
         self.low, self.high = low, high
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self.x = self.y = x
-        if self.low is not None:
-            self.y = kernels.maximum(self.y, self.low)
-        if self.high is not None:
-            self.y = kernels.minimum(self.y, self.high)
-        return self.y
+        self.x = x
+        return kernels.clip(x, *self.bounds())
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.where(kernels.equal(self.x, self.y), dy, 0)
+        return kernels.clip_grad(dy, self.x, *self.bounds())
+
+    def bounds(self) -> tuple[float, float]:
+        """The bounds as numbers, infinite where there is none."""
+        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
 
     def __repr__(self) -> str:
         return f"Clip({self.low}, {self.high})"

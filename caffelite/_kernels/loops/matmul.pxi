@@ -22,18 +22,22 @@
 # next. That order depends on nothing else: not on M, strides, threads, or where in a tile the element lies.
 #
 #   size     0 M, 1 N, 2 K
-#   operand  0 y, 1 a, 2 b (strides 0 row, 1 column), 3 bias or absent (contiguous), 4 mask or absent: as y
-#   relu     max(y, 0) is stored; and where the mask is not above 0, 0 is
+#   operand  0 y, 1 a, 2 b (strides 0 row, 1 column), 3 bias or absent (contiguous)
+#   op       an elementwise function f that each block of y goes through while it is in cache, or NOTHING. Its output
+#            and its inputs are the operands from EPILOGUE on, laid as y; where one is absent, it is y itself.
 #   parts    the rows of y or its columns, whichever are more
 
 cdef enum:
     PACKED_BYTES = 1_048_576              # b is packed if it is larger than a second-level cache,
     PACKED_ROWS = 32                      # and serves at least so many rows
+    EPILOGUE_OPERANDS = 4                 # f's output and inputs
 
 
 cdef struct Product:                      # y = a b as tiles see it: as it is called, or transposed
-    Operand y, a, b, mask
+    Operand y, a, b
+    Operand epilogue[EPILOGUE_OPERANDS]
     bint is_transposed
+    bint in_registers                     # f is max(y, 0) or its gradient, done in registers
 
 
 cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -43,18 +47,24 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     cdef Py_ssize_t i_begin = 0, i_end = M, j_begin = 0, j_end = N, i, j, k = 0, columns
     cdef const real* b
     cdef bint packs, last = False
+    cdef int e
 
     if M >= N:
         i_begin, i_end = begin, end
     else:
         j_begin, j_end = begin, end
-    p.y, p.a, p.b, p.mask = call.operand[0], call.operand[1], call.operand[2], call.operand[4]
     p.is_transposed = M > N and 2 * N < lanes(out)
+    p.y, p.a, p.b = call.operand[0], call.operand[1], call.operand[2]
+    for e in range(EPILOGUE_OPERANDS):
+        p.epilogue[e] = call.operand[EPILOGUE + e]
     if p.is_transposed:
-        p.y, p.a, p.b, p.mask = transposed(&p.y), transposed(&p.b), transposed(&p.a), transposed(&p.mask)
+        p.y, p.a, p.b = transposed(&p.y), transposed(&p.b), transposed(&p.a)
+        for e in range(EPILOGUE_OPERANDS):
+            p.epilogue[e] = transposed(&p.epilogue[e])
         i_begin, i_end, j_begin, j_end = j_begin, j_end, i_begin, i_end
 
     strip.b_column = 1
+    p.in_registers = fits_registers(call.op, &p)
     packs = not are_neighbours(&p.b, j_end - j_begin)
     if packs and p.b.stride[0] == 1 and i_end - i_begin <= FEW_ROWS:
         packs = False                     # so few rows turn b's columns in registers
@@ -85,7 +95,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
-# y[i] = a[i] b[i] for stacks of matrices, as `matmul` one by one; without bias and mask.
+# y[i] = a[i] b[i] for stacks of matrices, as `matmul` one by one; without bias and epilogue.
 #   size     3 the number of matrices
 #   operand  0 y, 1 a, 2 b (stride 2 from matrix to matrix, 0 where one serves all)
 #   parts    the matrices
@@ -105,13 +115,13 @@ cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_
                 Py_ssize_t columns, Py_ssize_t k, const real* b, bint packed, bint last) noexcept nogil:
     cdef Py_ssize_t width = lanes(out) if strip.b_column != 1 else strip_columns(out), end = j + columns
     cdef const real* bias = <const real*> call.operand[3].data
-    cdef const real* mask = <const real*> p.mask.data
+    cdef Py_ssize_t first = j
 
     strip.a = <const real*> p.a.data + i * p.a.stride[0] + k * p.a.stride[1]
     strip.a_row, strip.a_k = p.a.stride[0], p.a.stride[1]
     strip.b_k = width if packed else p.b.stride[0]
     strip.bias = strip.row_bias = strip.mask = NULL
-    strip.relu = last and call.relu
+    strip.relu = last and p.in_registers and call.op == RELU
     while j < end:
         strip.columns = min(end - j, width)
         strip.b = b
@@ -120,28 +130,54 @@ cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_
                 strip.row_bias = bias + i
             else:
                 strip.bias = bias + j
-        if are_neighbours(&p.y, 2) and (mask == NULL or are_neighbours(&p.mask, 2)):
+        if are_neighbours(&p.y, 2):
             strip.y = out + i * p.y.stride[0] + j
             strip.y_row = p.y.stride[0]
-            if last and mask != NULL:
-                strip.mask = mask + i * p.mask.stride[0] + j
-                strip.mask_row = p.mask.stride[0]
+            if last and p.in_registers and call.op == RELU_GRAD:
+                strip.mask = element(<const real*> p.epilogue[2].data, &p.epilogue[2], i, j)
+                strip.mask_row = p.epilogue[2].stride[0]
             strip.accumulate = call.accumulate
             run_strip(out, strip)
         else:
-            scattered(out, call, p, strip, i, j, last)
+            scattered(out, call, p, strip, i, j)
         b += width * (strip.k if packed else strip.b_column)
         j += width
+    if last and call.op != NOTHING and not p.in_registers:
+        epilogue(out, call, p, i, strip.rows, first, columns)
+
+
+# f over a block of y. What f does not read, and what is y itself, stands as y.
+cdef void epilogue(real* out, const Call* call, const Product* p, Py_ssize_t i, Py_ssize_t rows, Py_ssize_t j,
+                   Py_ssize_t columns) noexcept nogil:
+    cdef const Operand* x[EPILOGUE_OPERANDS]
+    cdef real* data[EPILOGUE_OPERANDS]
+    cdef Py_ssize_t r
+    cdef int e
+    for e in range(EPILOGUE_OPERANDS):
+        x[e] = &p.epilogue[e]
+        data[e] = <real*> x[e].data
+        if data[e] == NULL:
+            x[e], data[e] = &p.y, out
+    for r in range(i, i + rows):
+        row(call.op, columns, <real*> element(data[0], x[0], r, j), x[0].stride[1],
+            element(data[1], x[1], r, j), x[1].stride[1], element(data[2], x[2], r, j), x[2].stride[1],
+            element(data[3], x[3], r, j), x[3].stride[1], call.scalar)
+
+
+# Whether f is done before a tile leaves the registers: max(y, 0), or y where a mask is above 0.
+cdef inline bint fits_registers(Op op, const Product* p) noexcept nogil:
+    if p.epilogue[0].data != NULL or p.epilogue[1].data != NULL or not are_neighbours(&p.y, 2):
+        return False
+    return op == RELU or (op == RELU_GRAD and p.epilogue[2].data != NULL and are_neighbours(&p.epilogue[2], 2))
 
 
 # A strip of a y whose columns are no neighbours: a few rows at a time, by way of a tile that lies apart.
-cdef void scattered(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i, Py_ssize_t j,
-                    bint last) noexcept nogil:
+cdef void scattered(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i,
+                    Py_ssize_t j) noexcept nogil:
     cdef real c[TILE_ROWS * COLUMNS_float]
     cdef Strip tile = strip[0]
-    cdef Py_ssize_t width = strip_columns(out), row, column
+    cdef Py_ssize_t width = strip_columns(out), r, column
     cdef Py_ssize_t end = i + strip.rows
-    cdef const real* mask = <const real*> p.mask.data
     cdef real* y
 
     tile.y, tile.y_row, tile.accumulate = c, width, False
@@ -149,25 +185,20 @@ cdef void scattered(real* out, const Call* call, const Product* p, Strip* strip,
         tile.rows = min(end - i, TILE_ROWS)
         y = out + i * p.y.stride[0] + j * p.y.stride[1]
         if tile.resume:
-            for row in range(tile.rows):
+            for r in range(tile.rows):
                 for column in range(tile.columns):
-                    c[row * width + column] = y[row * p.y.stride[0] + column * p.y.stride[1]]
+                    c[r * width + column] = y[r * p.y.stride[0] + column * p.y.stride[1]]
         run_strip(out, &tile)
-        if last and mask != NULL:
-            for row in range(tile.rows):
-                for column in range(tile.columns):
-                    if mask[(i + row) * p.mask.stride[0] + (j + column) * p.mask.stride[1]] <= 0:
-                        c[row * width + column] = 0
         if call.accumulate:
-            for row in range(tile.rows):
+            for r in range(tile.rows):
                 for column in range(tile.columns):
-                    c[row * width + column] += y[row * p.y.stride[0] + column * p.y.stride[1]]
+                    c[r * width + column] += y[r * p.y.stride[0] + column * p.y.stride[1]]
         if p.y.stride[0] == 1 and tile.rows <= lanes(out):
             transpose(y, p.y.stride[1], c, width, tile.rows, tile.columns)
         else:
-            for row in range(tile.rows):
+            for r in range(tile.rows):
                 for column in range(tile.columns):
-                    y[row * p.y.stride[0] + column * p.y.stride[1]] = c[row * width + column]
+                    y[r * p.y.stride[0] + column * p.y.stride[1]] = c[r * width + column]
         tile.a = <const real*> tile.a + tile.rows * tile.a_row
         if tile.row_bias != NULL:
             tile.row_bias = <const real*> tile.row_bias + tile.rows
@@ -234,5 +265,13 @@ cdef inline Operand transposed(const Operand* x) noexcept nogil:
     return t
 
 
+cdef inline const real* element(const real* data, const Operand* x, Py_ssize_t i, Py_ssize_t j) noexcept nogil:
+    return data + i * x.stride[0] + j * x.stride[1]
+
+
 cdef inline bint are_neighbours(const Operand* x, Py_ssize_t columns) noexcept nogil:
     return x.stride[1] == 1 or columns == 1
+
+
+publish("matmul", <Loop> matmul[float], <Loop> matmul[double])
+publish("matmul_stack", <Loop> matmul_stack[float], <Loop> matmul_stack[double])

@@ -2,27 +2,31 @@
 
 # y = index, or y · n + index when accumulating: places in C order from one number for each axis. Negative numbers count
 # from the end. Stops with OUT_OF_RANGE at an index that is not in −n … n − 1.
-#   size     the shape of y, padded in front with ones; size[3] is innermost
-#   operand  0 y (int64, contiguous), 1 index (int64, any strides)
-#   scalar   n, the length of the axis
-#   parts    the rows (all but the innermost dimension)
+#   size, parts  as of elementwise
+#   operand      0 y (int64), 1 index (int64)
+#   scalar       0 n, the length of the axis
 cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* y = &call.operand[0]
     cdef const Operand* index = &call.operand[1]
-    cdef Py_ssize_t m = call.size[3], stride = index.stride[3], i, i0, i1, i2, j
-    cdef int64_t n = <int64_t> call.scalar, k
-    cdef const int64_t* row
-    cdef int64_t* y
+    cdef Py_ssize_t m = call.size[INNERMOST], stride = index.stride[INNERMOST], y_stride = y.stride[INNERMOST], i, j
+    cdef Py_ssize_t at[MAX_DIMS]
+    cdef int64_t n = <int64_t> call.scalar[0], k
+    cdef const int64_t* numbers
+    cdef int64_t* places
+    locate(call, 0, at)
+    at[INNERMOST] = 0
+    if is_one_row(call):
+        at[INNERMOST] = begin
+        m, begin, end = end - begin, 0, 1
     for i in range(begin, end):
-        i2 = i % call.size[2]
-        i1 = i // call.size[2] % call.size[1]
-        i0 = i // call.size[2] // call.size[1]
-        row = (<const int64_t*> index.data) + i0 * index.stride[0] + i1 * index.stride[1] + i2 * index.stride[2]
-        y = <int64_t*> out + i * m
+        if i > 0:
+            locate(call, i, at)
+        numbers, places = <const int64_t*> index.data + offset(index, at), <int64_t*> out + offset(y, at)
         for j in range(m):
-            k = row[j * stride]
+            k = numbers[j * stride]
             if k < -n or k >= n:
                 return OUT_OF_RANGE
-            y[j] = (y[j] * n if call.accumulate else 0) + (k + n if k < 0 else k)
+            places[j * y_stride] = (places[j * y_stride] * n if call.accumulate else 0) + (k + n if k < 0 else k)
     return CONTINUE
 
 
@@ -62,3 +66,8 @@ cdef int take_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end)
         for j in range(begin, end):
             row[j] += dy[i * n + j]
     return CONTINUE
+
+
+publish("ravel_index", <Loop> ravel_index)
+publish("take", <Loop> take)
+publish("take_grad", <Loop> take_grad[float], <Loop> take_grad[double])

@@ -40,7 +40,7 @@ cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
                 if total[i] - total[i] != 0:
                     total[i] = sum_in_float64(x + i, n, inner)
         for i in range(columns):
-            total[i] = <real> (call.scalar * total[i])
+            total[i] = <real> (call.scalar[0] * total[i])
         if call.accumulate:
             for i in range(columns):
                 y[part + i] += <real> total[i]
@@ -88,7 +88,7 @@ cdef int extreme(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef const real* a = <const real*> call.operand[2].data
     cdef Py_ssize_t n = call.size[1], inner = call.size[2]
     cdef Py_ssize_t part = begin, i, k, columns
-    cdef real sign = <real> call.scalar, value
+    cdef real sign = <real> call.scalar[0], value
     cdef const real* x
     cdef real largest[COLUMNS]
 
@@ -175,3 +175,9 @@ cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     for i in range(call.size[0]):         # x − x is 0 for every finite x and NaN for the others
         others |= x[i] - x[i] != 0
     return NOT_FINITE if others else CONTINUE
+
+
+publish("sum", <Loop> sum[float], <Loop> sum[double])
+publish("extreme", <Loop> extreme[float], <Loop> extreme[double])
+publish("extreme_grad", <Loop> extreme_grad[float], <Loop> extreme_grad[double])
+publish("all_finite", <Loop> all_finite[float], <Loop> all_finite[double])

@@ -111,3 +111,10 @@ cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t
         correct += largest == labels[i]
     (<double*> cursor[4])[call.size[0]] += correct
     return CONTINUE
+
+
+publish("add_mean", <Loop> add_mean[float], <Loop> add_mean[double])
+publish("add_correct", <Loop> add_correct[float], <Loop> add_correct[double])
+publish("shuffle", <Loop> shuffle)
+publish("take_batch", <Loop> take_batch)
+publish("advance", <Loop> advance)

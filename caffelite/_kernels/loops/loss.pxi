@@ -43,7 +43,7 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
         for i in range(n):
             total[i] = log_of(total[i]) - of_label[i]
             # A finite loss beyond the dtype's range (scores near its end) is held at the end of the range.
-            total[i] = call.scalar if total[i] > call.scalar and total[i] <= DBL_MAX else total[i]
+            total[i] = call.scalar[0] if total[i] > call.scalar[0] and total[i] <= DBL_MAX else total[i]
             rows[begin + i] = <real> total[i]
         begin += n
     return CONTINUE
@@ -83,3 +83,8 @@ cdef int check_labels(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
             first[0] = i
             return OUT_OF_RANGE
     return CONTINUE
+
+
+publish("softmax_loss", <Loop> softmax_loss[float], <Loop> softmax_loss[double])
+publish("softmax_loss_grad", <Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double])
+publish("check_labels", <Loop> check_labels)

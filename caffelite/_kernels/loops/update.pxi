@@ -43,7 +43,7 @@ cdef int count_steps(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
 # Adam, for parameters one after the other, each in its own step t, counted from 1:  g' = g + λ w,
 #       m ← β₁ m + (1 − β₁) g',  v ← β₂ v + (1 − β₂) g'²,  w ← w − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
 # With decoupled decay g' = g, and w − η λ w takes the place of w.
-#   size     0 elements, 1 parameters, 2 whether the decay is decoupled
+#   size     0 elements, 1 parameters
 #   operand  0 w, 1 g, 2 moments (m and v, stride 0 apart), 3 steps as above, 4 hyper = (η, β₁, β₂, ε, λ) in float64
 #   parts    the elements
 cdef int adam(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -73,7 +73,7 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
     cdef Py_ssize_t i
     cdef real d, mean, square
 
-    if call.size[2]:
+    if call.decoupled:
         shrink = <real> (hyper[0] * hyper[4])
     else:
         decay = <real> hyper[4]
@@ -84,3 +84,8 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
         w[i] -= shrink * w[i] + lr * mean / (root(square) + eps)
         m[i] = 0 if abs(mean) < tiny else mean     # else they end as subnormal numbers, and slow, which β leaves alone
         v[i] = 0 if square < least else square
+
+
+publish("sgd", <Loop> sgd[float], <Loop> sgd[double])
+publish("adam", <Loop> adam[float], <Loop> adam[double])
+publish("count_steps", <Loop> count_steps)

@@ -1,0 +1,155 @@
+# Arguments: what they have to be, and how a call is bound to them.
+#
+# Arrays may have any strides; one that loops cannot read as it lies (byte-swapped, unaligned, strides that are no whole
+# number of elements) is replaced by its plain copy, and so is one with strides where a loop wants contiguous rows.
+
+cdef inline int real_type(str name, cnp.ndarray a) except -1:
+    """0 for float32, 1 for float64: which of a kernel's loops."""
+    cdef int type_num = cnp.PyArray_TYPE(a)
+    if type_num == cnp.NPY_FLOAT32:
+        return 0
+    if type_num == cnp.NPY_FLOAT64:
+        return 1
+    raise TypeError(f"{name} computes in float32 or float64, got {a.dtype}")
+
+
+cdef inline int same_type(str name, cnp.ndarray a, cnp.ndarray b) except -1:
+    if cnp.PyArray_TYPE(a) != cnp.PyArray_TYPE(b):
+        raise TypeError(f"{name} got {a.dtype} and {b.dtype}; both must be float32 or both float64")
+    return 0
+
+
+cdef cnp.ndarray copied(cnp.ndarray a, dtype):
+    """NumPy's copy of an array that no loop reads; TypeError in a recorded step, whose replay would not make it."""
+    if is_recording():
+        raise TypeError(f"kernels can't read an array of {a.dtype}, strides {(<object> a).strides}, and a step that "
+                        "is being recorded can't convert it: give it aligned, in native byte order, and not in float16")
+    return np.array(a, dtype=dtype, order="C")
+
+
+cdef inline cnp.ndarray readable(cnp.ndarray a):
+    """The array itself where loops can read it as it lies, else its copy."""
+    cdef int d
+    if cnp.PyArray_IS_C_CONTIGUOUS(a) and cnp.PyArray_ISBEHAVED_RO(a):
+        return a
+    if cnp.PyArray_ISBEHAVED_RO(a):
+        for d in range(cnp.PyArray_NDIM(a)):
+            if cnp.PyArray_STRIDE(a, d) % cnp.PyArray_ITEMSIZE(a) != 0:
+                break
+        else:
+            return a
+    return copied(a, a.dtype.newbyteorder("="))
+
+
+cdef inline cnp.ndarray contiguous(cnp.ndarray a):
+    """The array itself where it is readable and C-contiguous, else a copy, made by a kernel."""
+    a = readable(a)
+    if cnp.PyArray_IS_C_CONTIGUOUS(a):
+        return a
+    return copy(a)
+
+
+cdef inline cnp.ndarray writable(str name, cnp.ndarray out):
+    if not cnp.PyArray_ISBEHAVED(out) or readable(out) is not out:
+        raise ValueError(f"{name} needs a writeable, aligned `out` in native byte order")
+    return out
+
+
+cdef inline void begin(Call* call, Kernel kernel, int type) noexcept:
+    """Make a call of a kernel, all zero but for the loop it runs for this type."""
+    memset(call, 0, sizeof(Call))
+    call.kernel = <void*> kernel
+    call.loop = kernel.loop[type]
+
+
+cdef inline void bind(Call* call, int operand, cnp.ndarray a) noexcept:
+    """Bind an array whose elements a loop finds without strides."""
+    call.operand[operand].data = <char*> cnp.PyArray_DATA(a)
+    call.operand[operand].array = <void*> a
+
+
+cdef inline void bind_matrix(Call* call, int operand, cnp.ndarray a) noexcept:
+    """Bind an array with the strides of its last two axes, rows first."""
+    cdef int d, first = cnp.PyArray_NDIM(a) - 2
+    bind(call, operand, a)
+    for d in range(2):
+        call.operand[operand].stride[d] = cnp.PyArray_STRIDE(a, first + d) // cnp.PyArray_ITEMSIZE(a)
+
+
+cdef inline cnp.ndarray unaliased(cnp.ndarray a, cnp.ndarray out):
+    """The array itself, or its copy if writing `out`, element by element, would change what is still to be read."""
+    return copy(a) if a is not out and overlap(a, out) and not lie_alike(a, out) else a
+
+
+cdef inline bint lie_alike(cnp.ndarray a, cnp.ndarray b) noexcept:
+    """Whether two arrays of one dtype have each element at the same place."""
+    cdef int d
+    if cnp.PyArray_DATA(a) != cnp.PyArray_DATA(b) or cnp.PyArray_NDIM(a) != cnp.PyArray_NDIM(b):
+        return False
+    for d in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, d) != cnp.PyArray_DIM(b, d) or cnp.PyArray_STRIDE(a, d) != cnp.PyArray_STRIDE(b, d):
+            return False
+    return True
+
+
+cdef inline bint overlap(cnp.ndarray a, cnp.ndarray b) noexcept:
+    """Whether the bytes from the first to the last element of one are among those of the other."""
+    cdef Py_ssize_t begin_a, end_a, begin_b, end_b
+    extent(a, &begin_a, &end_a)
+    extent(b, &begin_b, &end_b)
+    return begin_a < end_b and begin_b < end_a
+
+
+cdef inline void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end) noexcept:
+    cdef int d
+    cdef Py_ssize_t reach
+    begin[0] = <Py_ssize_t> cnp.PyArray_DATA(a)
+    end[0] = begin[0] + cnp.PyArray_ITEMSIZE(a)
+    for d in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, d) == 0:
+            begin[0] = end[0] = 0
+            return
+        reach = (cnp.PyArray_DIM(a, d) - 1) * cnp.PyArray_STRIDE(a, d)
+        if reach < 0:
+            begin[0] += reach
+        else:
+            end[0] += reach
+
+
+def address(cnp.ndarray array not None):
+    """Where the array's first element lies in memory."""
+    return <Py_ssize_t> cnp.PyArray_DATA(array)
+
+
+def alike(a, cnp.ndarray b not None):
+    """Whether a is an array of b's shape and dtype."""
+    return (isinstance(a, cnp.ndarray) and cnp.PyArray_SAMESHAPE(a, b)
+            and cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr))
+
+
+cpdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
+    """A new array for a kernel's output, its elements not yet set."""
+    cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
+    cdef int d
+    for d in range(len(shape)):
+        lengths[d] = shape[d]
+    return empty(len(shape), lengths, dtype)
+
+
+cdef inline bint is_int64(cnp.ndarray a) noexcept:
+    """Whether it holds integers of 64 bits, by whichever of their names in C."""
+    return cnp.PyArray_ISSIGNED(a) and cnp.PyArray_ISINTEGER(a) and cnp.PyArray_ITEMSIZE(a) == 8
+
+
+cdef tuple shape_of(cnp.ndarray a):
+    return (<object> a).shape
+
+
+cdef int require_vector(str name, cnp.ndarray a, int type_num, Py_ssize_t size) except -1:
+    """TypeError unless a is of this type, ValueError unless it is a contiguous vector of this size."""
+    if cnp.PyArray_TYPE(a) != type_num and not (type_num == cnp.NPY_INT64 and is_int64(a)):
+        raise TypeError(f"{name} expected {cnp.PyArray_DescrFromType(type_num)}, got {a.dtype}")
+    if (cnp.PyArray_NDIM(a) != 1 or cnp.PyArray_SIZE(a) != size or not cnp.PyArray_IS_C_CONTIGUOUS(a)
+            or not cnp.PyArray_ISBEHAVED_RO(a)):
+        raise ValueError(f"{name} expected a contiguous vector of {size} elements, got shape {shape_of(a)}")
+    return 0

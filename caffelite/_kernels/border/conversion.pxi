@@ -1,0 +1,32 @@
+# Conversions between types.
+
+cdef Kernel CONVERT_KERNEL = Kernel("convert", work=10)
+
+# What can be converted, and to what: which of the kernel's loops.
+cdef dict SOURCES = {
+    np.dtype(name).str: source for name, source in (
+        ("?", BOOL), ("f4", FLOAT32), ("f8", FLOAT64), ("i1", INT8), ("i2", INT16), ("i4", INT32), ("i8", INT64),
+        ("u1", UINT8), ("u2", UINT16), ("u4", UINT32), ("u8", UINT64))
+}
+cdef dict TARGETS = {np.dtype(name).str: i for i, name in enumerate(("f4", "f8", "i8"))}
+
+
+def convert(cnp.ndarray a not None, dtype):
+    """y = a in float32 or float64, a being bool, integers of any width, float32 or float64; or integers in int64.
+
+    What int64 does not hold (uint64 of 2⁶³ or more) becomes negative. Only outside recorded steps: float16.
+    """
+    cdef Call call
+    cdef cnp.dtype to = np.dtype(dtype)
+    cdef cnp.ndarray out
+    a = copied(a, np.float32) if cnp.PyArray_TYPE(a) == cnp.NPY_FLOAT16 else readable(a)
+    source, target = a.dtype.str, to.str
+    if target not in TARGETS or source not in SOURCES or (to == np.int64 and a.dtype.kind not in "iu"):
+        raise TypeError(f"convert makes float32 or float64 of real numbers, int64 of integers; not {to} of {a.dtype}")
+    out = output(shape_of(a), to)
+    begin(&call, CONVERT_KERNEL, TARGETS[target])
+    call.source = SOURCES[source]
+    bind(&call, 0, out)
+    bind(&call, 1, a)
+    launch_broadcast(&call, 2)
+    return out

@@ -1,0 +1,401 @@
+# Elementwise kernels: y[i] = f(a[i], b[i], c[i]), broadcast.
+
+cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None, object c=None,
+                             double first=0, double second=0):
+    """y = f(a), f(a, b) or f(a, b, c), broadcast to `out`, or to each other where there is none.
+
+    The inputs are arrays or numbers, at least one an array; `first` and `second` are the call's scalars.
+    """
+    cdef Call call
+    cdef cnp.ndarray x, y, z, w, like = array_among(kernel, a, b, c, out)
+    cdef int real = real_type(kernel.name, like), inputs = 1 if b is None else 2 if c is None else 3
+    cdef int constants = 0
+
+    x = input_of(kernel, a, like, &constants, 1)
+    z = None if inputs < 2 else input_of(kernel, b, like, &constants, 2)
+    w = None if inputs < 3 else input_of(kernel, c, like, &constants, 3)
+    if out is not None:
+        y = writable(kernel.name, out)
+        same_type(kernel.name, like, y)
+        x = unaliased(x, y)
+        z = None if inputs < 2 else unaliased(z, y)
+        w = None if inputs < 3 else unaliased(w, y)
+    else:
+        y = broadcast_output(kernel, inputs, x, z, w)
+
+    begin(&call, kernel, real)
+    call.op, call.constants = kernel.op, constants
+    call.scalar[0], call.scalar[1] = first, second
+    bind(&call, 0, y)
+    bind(&call, 1, x)
+    if inputs > 1:
+        bind(&call, 2, z)
+    if inputs > 2:
+        bind(&call, 3, w)
+    launch_broadcast(&call, 1 + inputs)
+    return y
+
+
+cdef cnp.ndarray array_among(Kernel kernel, object a, object b, object c, object out):
+    """The first of these that is an array; TypeError if none is."""
+    if isinstance(a, cnp.ndarray):
+        return a
+    if isinstance(b, cnp.ndarray):
+        return b
+    if isinstance(c, cnp.ndarray):
+        return c
+    if isinstance(out, cnp.ndarray):
+        return out
+    raise TypeError(f"{kernel.name} needs an array, got {type(a).__name__} and {type(b).__name__}")
+
+
+cdef inline cnp.ndarray input_of(Kernel kernel, object a, cnp.ndarray like, int* constants, int operand):
+    """An input as an array that loops can read; a number becomes one of the same dtype as `like`."""
+    cdef cnp.ndarray number
+    if isinstance(a, cnp.ndarray):
+        same_type(kernel.name, like, <cnp.ndarray> a)
+        return readable(<cnp.ndarray> a)
+    constants[0] |= 1 << operand
+    if not isinstance(a, float):
+        return np.asarray(a, dtype=np.float64 if real_type(kernel.name, like) else np.float32)
+    number = cnp.PyArray_EMPTY(0, NULL, cnp.PyArray_TYPE(like), 0)
+    if real_type(kernel.name, like):      # what asarray does, in a tenth of the time
+        (<double*> cnp.PyArray_DATA(number))[0] = a
+    else:
+        (<float*> cnp.PyArray_DATA(number))[0] = a
+    return number
+
+
+cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray a, cnp.ndarray b, cnp.ndarray c):
+    """A new array of the shape that the inputs broadcast to."""
+    cdef cnp.npy_intp shape[NUMPY_MAX_DIMS]
+    cdef int ndim = cnp.PyArray_NDIM(a), d
+    if inputs == 1 or (inputs == 2 and cnp.PyArray_SAMESHAPE(a, b)):
+        return empty(ndim, cnp.PyArray_DIMS(a), a.dtype)
+    ndim = max(ndim, cnp.PyArray_NDIM(b))
+    if inputs > 2:
+        ndim = max(ndim, cnp.PyArray_NDIM(c))
+    for d in range(ndim):
+        shape[d] = 1
+    widen(kernel.name, shape, ndim, a, b)
+    widen(kernel.name, shape, ndim, b, a)
+    if inputs > 2:
+        widen(kernel.name, shape, ndim, c, a)
+    return empty(ndim, shape, a.dtype)
+
+
+cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:
+    """Put the axes of a, aligned at the last one, into the broadcast shape."""
+    cdef int d, first = ndim - cnp.PyArray_NDIM(a)
+    cdef cnp.npy_intp n
+    for d in range(first, ndim):
+        n = cnp.PyArray_DIM(a, d - first)
+        if n != 1:
+            if shape[d] != 1 and shape[d] != n:
+                raise ValueError(f"{name} got shapes {shape_of(b)} and {shape_of(a)}, which don't broadcast")
+            shape[d] = n
+    return 0
+
+
+cdef int launch_broadcast(Call* call, int operands, on_stop=None) except -1:
+    """Launch a call whose first operands, bound to arrays, go element by element with operand 0, the output."""
+    cdef Py_ssize_t size = 1, i
+    cdef int d, k
+    cdef Call one
+    if lay_broadcast(call, operands):
+        for d in range(MAX_DIMS):
+            size *= call.size[d]
+        call.parts = size if size == call.size[MAX_DIMS - 1] else size // call.size[MAX_DIMS - 1]
+        call.work = (<Kernel> call.kernel).work * size
+        return launch(call, on_stop)
+
+    y = <object> call.operand[0].array    # too many axes for one call: one call for each entry of the first
+    arrays = [y] + [<object> call.operand[k].array if call.constants >> k & 1
+                    else np.broadcast_to(<object> call.operand[k].array, y.shape) for k in range(1, operands)]
+    for i in range(len(y)):
+        one = call[0]
+        entries = [array if call.constants >> k & 1 else array[i] for k, array in enumerate(arrays)]
+        for k in range(operands):
+            bind(&one, k, entries[k])
+        launch_broadcast(&one, operands, on_stop)
+    return CONTINUE
+
+
+cdef bint lay_broadcast(Call* call, int operands) except -1:
+    """Say how the operands lie along as few axes as their strides allow; False if MAX_DIMS are not enough."""
+    cdef Py_ssize_t stride[MAX_OPERANDS][NUMPY_MAX_DIMS]
+    cdef cnp.ndarray y = <cnp.ndarray> call.operand[0].array
+    cdef int d, k, axis = MAX_DIMS
+    cdef bint merges
+    for k in range(operands):
+        broadcast_strides(call, <cnp.ndarray> call.operand[k].array, y, stride[k])
+    for d in range(cnp.PyArray_NDIM(y) - 1, -1, -1):
+        if cnp.PyArray_DIM(y, d) == 1:
+            continue
+        merges = axis < MAX_DIMS
+        if merges:
+            for k in range(operands):
+                merges = merges and stride[k][d] == call.operand[k].stride[axis] * call.size[axis]
+        if merges:
+            call.size[axis] *= cnp.PyArray_DIM(y, d)
+            continue
+        axis -= 1
+        if axis < 0:
+            return False
+        call.size[axis] = cnp.PyArray_DIM(y, d)
+        for k in range(operands):
+            call.operand[k].stride[axis] = stride[k][d]
+    for d in range(axis):
+        call.size[d] = 1
+    return True
+
+
+cdef int broadcast_strides(Call* call, cnp.ndarray a, cnp.ndarray y, Py_ssize_t* stride) except -1:
+    """The strides of a along the axes of y; 0 where a is repeated. ValueError where it doesn't broadcast to y."""
+    cdef int d, first = cnp.PyArray_NDIM(y) - cnp.PyArray_NDIM(a)
+    for d in range(first):
+        stride[d] = 0
+    for d in range(max(first, 0), cnp.PyArray_NDIM(y)):
+        if cnp.PyArray_DIM(a, d - first) == cnp.PyArray_DIM(y, d):
+            stride[d] = cnp.PyArray_STRIDE(a, d - first) // cnp.PyArray_ITEMSIZE(a)
+        elif cnp.PyArray_DIM(a, d - first) == 1:
+            stride[d] = 0
+        else:
+            first = -1
+            break
+    if first < 0:
+        raise ValueError(f"{(<Kernel> call.kernel).name} got shape {shape_of(a)}, which doesn't broadcast to "
+                         f"{shape_of(y)}")
+    return 0
+
+
+cdef Kernel COPY_KERNEL = Kernel("copy", op=COPY, work=10)
+cdef Kernel FULL_KERNEL = Kernel("full", op=COPY, work=10)
+
+
+def copy(a, out=None):
+    """y = a, repeated along broadcast axes where `out` is larger."""
+    return elementwise(COPY_KERNEL, out, a)
+
+
+def full(shape, value, dtype):
+    """An array of the given shape and dtype with every element = value."""
+    return elementwise(FULL_KERNEL, output(shape, np.dtype(dtype)), value)
+
+
+# ---- the kernels ----------------------------------------------------------------------------------------------------
+
+cdef Kernel NEGATIVE_KERNEL = Kernel("negative", op=NEGATIVE, work=10)
+
+
+def negative(a, out=None):
+    """y = −a."""
+    return elementwise(NEGATIVE_KERNEL, out, a)
+
+
+cdef Kernel RELU_KERNEL = Kernel("relu", op=RELU, work=10)
+
+
+def relu(a, out=None):
+    """y = max(a, 0); NaN stays NaN."""
+    return elementwise(RELU_KERNEL, out, a)
+
+
+cdef Kernel RELU_GRAD_KERNEL = Kernel("relu_grad", op=RELU_GRAD, work=10)
+
+
+def relu_grad(dy, y, out=None):
+    """dx = dy where y > 0, else 0, with y = relu(x)."""
+    return elementwise(RELU_GRAD_KERNEL, out, dy, y)
+
+
+cdef Kernel ADD_KERNEL = Kernel("add", op=ADD, work=10)
+
+
+def add(a, b, out=None):
+    """y = a + b, broadcast; either may be a number."""
+    return elementwise(ADD_KERNEL, out, a, b)
+
+
+cdef Kernel SUBTRACT_KERNEL = Kernel("subtract", op=SUBTRACT, work=10)
+
+
+def subtract(a, b, out=None):
+    """y = a − b, broadcast; either may be a number."""
+    return elementwise(SUBTRACT_KERNEL, out, a, b)
+
+
+cdef Kernel MULTIPLY_KERNEL = Kernel("multiply", op=MULTIPLY, work=10)
+
+
+def multiply(a, b, out=None):
+    """y = a · b, broadcast; either may be a number."""
+    return elementwise(MULTIPLY_KERNEL, out, a, b)
+
+
+cdef Kernel DIVIDE_KERNEL = Kernel("divide", op=DIVIDE, work=10)
+
+
+def divide(a, b, out=None):
+    """y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN."""
+    return elementwise(DIVIDE_KERNEL, out, a, b)
+
+
+cdef Kernel DIVIDE_GRAD_KERNEL = Kernel("divide_grad", op=DIVIDE_GRAD, work=10)
+
+
+def divide_grad(da, y, out=None):
+    """db = −da y of y = a / b, with da = dy / b."""
+    return elementwise(DIVIDE_GRAD_KERNEL, out, da, y)
+
+
+cdef Kernel MAXIMUM_KERNEL = Kernel("maximum", op=MAXIMUM, work=10)
+
+
+def maximum(a, b, out=None):
+    """y = the larger of a and b, broadcast, NaN where one of them is; either may be a number."""
+    return elementwise(MAXIMUM_KERNEL, out, a, b)
+
+
+cdef Kernel MINIMUM_KERNEL = Kernel("minimum", op=MINIMUM, work=10)
+
+
+def minimum(a, b, out=None):
+    """y = the smaller of a and b, broadcast, NaN where one of them is; either may be a number."""
+    return elementwise(MINIMUM_KERNEL, out, a, b)
+
+
+cdef Kernel EQUAL_KERNEL = Kernel("equal", op=EQUAL, work=10)
+
+
+def equal(a, b, out=None):
+    """y = 1 where a = b, else 0, broadcast; either may be a number."""
+    return elementwise(EQUAL_KERNEL, out, a, b)
+
+
+cdef Kernel WHERE_KERNEL = Kernel("where", op=WHERE, work=10)
+
+
+def where(condition, a, b, out=None):
+    """y = a where the condition, of their dtype, is not 0, else b, broadcast; all but one may be numbers."""
+    return elementwise(WHERE_KERNEL, out, condition, a, b)
+
+
+cdef Kernel CLIP_KERNEL = Kernel("clip", op=CLIP, work=10)
+
+
+def clip(a, double low, double high, out=None):
+    """y = min(max(a, low), high); NaN stays NaN."""
+    return elementwise(CLIP_KERNEL, out, a, None, None, low, high)
+
+
+cdef Kernel CLIP_GRAD_KERNEL = Kernel("clip_grad", op=CLIP_GRAD, work=10)
+
+
+def clip_grad(dy, x, double low, double high, out=None):
+    """dx = dy where clip(x, low, high) = x, else 0."""
+    return elementwise(CLIP_GRAD_KERNEL, out, dy, x, None, low, high)
+
+
+cdef Kernel POWER_KERNEL = Kernel("power", op=POWER, work=1000)
+
+
+def power(a, b, out=None):
+    """y = a ** b, broadcast; either may be a number. NaN for a < 0 and b not whole."""
+    return elementwise(POWER_KERNEL, out, a, b)
+
+
+cdef Kernel POWER_GRAD_BASE_KERNEL = Kernel("power_grad_base", op=POWER_GRAD_BASE, work=1000)
+
+
+def power_grad_base(dy, a, b, out=None):
+    """da = dy b a ** (b − 1), and 0 · dy where b = 0, of y = a ** b."""
+    return elementwise(POWER_GRAD_BASE_KERNEL, out, dy, a, b)
+
+
+cdef Kernel POWER_GRAD_EXPONENT_KERNEL = Kernel("power_grad_exponent", op=POWER_GRAD_EXPONENT, work=1000)
+
+
+def power_grad_exponent(dy, a, y, out=None):
+    """db = dy y log a, and 0 · dy where a = 0 and b ≥ 0, of y = a ** b."""
+    return elementwise(POWER_GRAD_EXPONENT_KERNEL, out, dy, a, y)
+
+
+cdef Kernel ABS_KERNEL = Kernel("abs", op=ABS, work=10)
+
+
+def abs(a, out=None):
+    """y = |a|."""
+    return elementwise(ABS_KERNEL, out, a)
+
+
+cdef Kernel ABS_GRAD_KERNEL = Kernel("abs_grad", op=ABS_GRAD, work=10)
+
+
+def abs_grad(dy, x, out=None):
+    """dx = dy with the sign of x, 0 where x = 0."""
+    return elementwise(ABS_GRAD_KERNEL, out, dy, x)
+
+
+cdef Kernel SQRT_KERNEL = Kernel("sqrt", op=SQRT, work=10)
+
+
+def sqrt(a, out=None):
+    """y = √a; NaN for a < 0."""
+    return elementwise(SQRT_KERNEL, out, a)
+
+
+cdef Kernel SQRT_GRAD_KERNEL = Kernel("sqrt_grad", op=SQRT_GRAD, work=10)
+
+
+def sqrt_grad(dy, y, out=None):
+    """dx = dy / 2y, with y = sqrt(x)."""
+    return elementwise(SQRT_GRAD_KERNEL, out, dy, y)
+
+
+cdef Kernel EXP_KERNEL = Kernel("exp", op=EXP, work=60)
+
+
+def exp(a, out=None):
+    """y = eᵃ."""
+    return elementwise(EXP_KERNEL, out, a)
+
+
+cdef Kernel LOG_KERNEL = Kernel("log", op=LOG, work=60)
+
+
+def log(a, out=None):
+    """y = ln a, the natural logarithm; −inf for 0, NaN for a < 0."""
+    return elementwise(LOG_KERNEL, out, a)
+
+
+cdef Kernel TANH_KERNEL = Kernel("tanh", op=TANH, work=60)
+
+
+def tanh(a, out=None):
+    """y = tanh a."""
+    return elementwise(TANH_KERNEL, out, a)
+
+
+cdef Kernel TANH_GRAD_KERNEL = Kernel("tanh_grad", op=TANH_GRAD, work=10)
+
+
+def tanh_grad(dy, y, out=None):
+    """dx = dy (1 − y²), with y = tanh(x)."""
+    return elementwise(TANH_GRAD_KERNEL, out, dy, y)
+
+
+cdef Kernel SIGMOID_KERNEL = Kernel("sigmoid", op=SIGMOID, work=60)
+
+
+def sigmoid(a, out=None):
+    """y = 1 / (1 + exp(−a))."""
+    return elementwise(SIGMOID_KERNEL, out, a)
+
+
+cdef Kernel SIGMOID_GRAD_KERNEL = Kernel("sigmoid_grad", op=SIGMOID_GRAD, work=10)
+
+
+def sigmoid_grad(dy, y, out=None):
+    """dx = dy y (1 − y), with y = sigmoid(x)."""
+    return elementwise(SIGMOID_GRAD_KERNEL, out, dy, y)

@@ -1,0 +1,110 @@
+# Indexing.
+
+cdef Kernel RAVEL_INDEX_KERNEL = Kernel("ravel_index", checked=1, work=30)
+cdef Kernel TAKE_KERNEL = Kernel("take", checked=2)
+cdef Kernel TAKE_GRAD_KERNEL = Kernel("take_grad", checked=2, work=10)
+
+
+def ravel_index(tuple lengths, *indices):
+    """Where in an array of these lengths, in C order, the elements with these numbers along its axes stand; int64.
+
+    An index is an array of integers or a number; they are broadcast to each other. Negative ones count from the end.
+    IndexError for one that is out of bounds. In a recorded step, such a one stops the replay.
+    """
+    cdef Call call
+    cdef list arrays = [as_indices(index) for index in indices]
+    cdef cnp.ndarray out
+    cdef Py_ssize_t i
+    if len(arrays) != len(lengths) or not arrays:
+        raise ValueError(f"ravel_index got {len(arrays)} indices for the lengths {lengths}")
+    for i in range(len(arrays)):          # a number is out of bounds even if there is nothing to take
+        if isinstance(indices[i], int) and not -lengths[i] <= indices[i] < lengths[i]:
+            refuse_index(lengths[i], arrays[i])
+    try:
+        out = output(np.broadcast_shapes(*[shape_of(a) for a in arrays]), np.dtype(np.int64))
+    except ValueError:
+        shapes = ", ".join([str(shape_of(a)) for a in arrays])
+        raise IndexError(f"index arrays of shapes {shapes} don't broadcast") from None
+    for i in range(len(arrays)):
+        begin(&call, RAVEL_INDEX_KERNEL, 0)
+        call.accumulate = i > 0
+        call.constants = (not isinstance(indices[i], cnp.ndarray)) << 1
+        call.scalar[0] = lengths[i]
+        bind(&call, 0, out)
+        bind(&call, 1, arrays[i])
+        launch_broadcast(&call, 2, partial(refuse_index, lengths[i]))
+    return out
+
+
+cdef cnp.ndarray as_indices(object index):
+    """Integers as int64."""
+    cdef cnp.ndarray a = readable(index) if isinstance(index, cnp.ndarray) else np.asarray(index, dtype=np.int64)
+    if is_int64(a):
+        return a
+    return convert(a, np.int64)
+
+
+def refuse_index(length, index):
+    """Raise IndexError for the first index that is not in −length … length − 1."""
+    bad = index[(index < -length) | (index >= length)][0]
+    raise IndexError(f"index {bad} is out of bounds for an axis of length {length}")
+
+
+def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None):
+    """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype but object; order (m,) int64 → (m, …).
+
+    IndexError for an entry of `order` that is not in 0 … n − 1.
+    """
+    cdef Call call
+    cdef tuple shape
+    if rows.dtype.hasobject:
+        raise TypeError(f"take copies bytes, which {rows.dtype} does not allow")
+    if cnp.PyArray_NDIM(rows) == 0 or not cnp.PyArray_IS_C_CONTIGUOUS(rows):
+        raise ValueError(f"take needs contiguous rows, got shape {shape_of(rows)}")
+    order = checked_labels("take", order, -1)
+    shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
+    if out is None:
+        out = output(shape, rows.dtype)
+    elif out.dtype != rows.dtype:
+        raise TypeError(f"take got an `out` of {out.dtype} for rows of {rows.dtype}")
+    elif shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
+        raise ValueError(f"take got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+    elif overlap(out, rows) or overlap(out, order):
+        raise ValueError("take can't write its result into one of its operands")
+
+    begin(&call, TAKE_KERNEL, 0)
+    bind(&call, 0, out)
+    bind(&call, 1, rows)
+    bind(&call, 2, order)
+    call.size[0] = cnp.PyArray_DIM(rows, 0)
+    call.size[1] = cnp.PyArray_NBYTES(out) // max(cnp.PyArray_SIZE(order), 1)
+    call.parts = cnp.PyArray_SIZE(order)
+    call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
+    launch(&call, partial(refuse_row, "take", call.size[0]))
+    return out
+
+
+def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t rows):
+    """dx[order[i]] += dy[i], the others 0: dy (m, …), order (m,) int64 → (rows, …). IndexError as for `take`."""
+    cdef Call call
+    cdef int real = real_type("take_grad", dy)
+    cdef cnp.ndarray out
+    if cnp.PyArray_NDIM(dy) == 0 or rows < 0:
+        raise ValueError(f"take_grad got dy of shape {shape_of(dy)} and {rows} rows")
+    dy, order = contiguous(dy), checked_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
+    out = output((rows,) + shape_of(dy)[1:], dy.dtype)
+    begin(&call, TAKE_GRAD_KERNEL, real)
+    bind(&call, 0, out)
+    bind(&call, 1, dy)
+    bind(&call, 2, order)
+    call.size[0], call.size[2] = rows, cnp.PyArray_SIZE(order)
+    call.size[1] = call.parts = cnp.PyArray_SIZE(out) // max(rows, 1)
+    call.work = TAKE_GRAD_KERNEL.work * (cnp.PyArray_SIZE(out) + cnp.PyArray_SIZE(dy))
+    launch(&call, partial(refuse_row, "take_grad", rows))
+    return out
+
+
+def refuse_row(name, rows, order):
+    """Raise IndexError for the first row that is not in 0 … rows − 1."""
+    i = ((order < 0) | (order >= rows)).argmax()
+    raise IndexError(f"{name} got the row {order[i]} at {i}; there are {rows} rows")

@@ -1,0 +1,84 @@
+# The matrix product.
+
+cdef Kernel MATMUL_KERNEL = Kernel("matmul", is_product=True)
+cdef Kernel MATMUL_STACK_KERNEL = Kernel("matmul_stack")
+
+
+def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None, *,
+           cnp.ndarray bias=None, bint accumulate=False):
+    """y = a b (+ bias): a (M, K), b (K, N), bias (N,) → (M, N), added to what `out` holds when accumulating.
+
+    ValueError for shapes that don't fit, TypeError for dtypes that differ or are not float32 or float64.
+    """
+    cdef Call call
+    cdef cnp.npy_intp shape[2]
+    cdef int real = real_type("matmul", a)
+
+    same_type("matmul", a, b)
+    if cnp.PyArray_NDIM(a) != 2 or cnp.PyArray_NDIM(b) != 2 or cnp.PyArray_DIM(a, 1) != cnp.PyArray_DIM(b, 0):
+        raise ValueError(f"matmul got shapes {shape_of(a)} and {shape_of(b)}; expected (M, K) and (K, N)")
+    a, b = readable(a), readable(b)
+    shape[0], shape[1] = cnp.PyArray_DIM(a, 0), cnp.PyArray_DIM(b, 1)
+    if bias is not None:
+        same_type("matmul", a, bias)
+        if cnp.PyArray_NDIM(bias) != 1 or cnp.PyArray_DIM(bias, 0) != shape[1]:
+            raise ValueError(f"matmul got a bias of shape {shape_of(bias)}; expected ({shape[1]},)")
+        bias = contiguous(bias)
+    if out is None:
+        if accumulate:
+            raise ValueError("matmul accumulates into `out`, which was not given")
+        out = empty(2, shape, a.dtype)
+    else:
+        out = writable("matmul", out)
+        same_type("matmul", a, out)
+        if cnp.PyArray_NDIM(out) != 2 or cnp.PyArray_DIM(out, 0) != shape[0] or cnp.PyArray_DIM(out, 1) != shape[1]:
+            raise ValueError(f"matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]})")
+        if overlap(out, a) or overlap(out, b) or (bias is not None and overlap(out, bias)):
+            raise ValueError("matmul can't write its result into one of its operands")
+        if accumulate and cnp.PyArray_DIM(a, 1) > longest_accumulated:
+            return add(out, matmul(a, b, bias=bias), out)
+
+    begin(&call, MATMUL_KERNEL, real)
+    bind_matrix(&call, 0, out)
+    bind_matrix(&call, 1, a)
+    bind_matrix(&call, 2, b)
+    if bias is not None:
+        bind(&call, 3, bias)
+    call.size[0], call.size[1], call.size[2] = shape[0], shape[1], cnp.PyArray_DIM(a, 1)
+    call.accumulate = accumulate
+    call.parts = max(shape[0], shape[1])
+    call.work = 2.0 * shape[0] * shape[1] * call.size[2]
+    launch(&call)
+    return out
+
+
+def matmul_stack(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None):
+    """y[i] = a[i] b[i]: a (n, M, K), b (n, K, N) → (n, M, N). Errors as of `matmul`."""
+    cdef Call call
+    cdef int real = real_type("matmul_stack", a), i
+    cdef tuple shape
+    cdef cnp.ndarray operand
+
+    same_type("matmul_stack", a, b)
+    if (cnp.PyArray_NDIM(a) != 3 or cnp.PyArray_NDIM(b) != 3 or cnp.PyArray_DIM(a, 0) != cnp.PyArray_DIM(b, 0)
+            or cnp.PyArray_DIM(a, 2) != cnp.PyArray_DIM(b, 1)):
+        raise ValueError(f"matmul_stack got shapes {shape_of(a)} and {shape_of(b)}; expected (n, M, K) and (n, K, N)")
+    a, b = readable(a), readable(b)
+    shape = (cnp.PyArray_DIM(a, 0), cnp.PyArray_DIM(a, 1), cnp.PyArray_DIM(b, 2))
+    if out is None:
+        out = output(shape, a.dtype)
+    else:
+        out = writable("matmul_stack", out)
+        same_type("matmul_stack", a, out)
+        if shape_of(out) != shape or overlap(out, a) or overlap(out, b):
+            raise ValueError(f"matmul_stack needs an `out` of shape {shape}, none of its operands, got {shape_of(out)}")
+
+    begin(&call, MATMUL_STACK_KERNEL, real)
+    for i, operand in enumerate((out, a, b)):
+        bind_matrix(&call, i, operand)
+        call.operand[i].stride[2] = cnp.PyArray_STRIDE(operand, 0) // cnp.PyArray_ITEMSIZE(operand)
+    call.size[0], call.size[1], call.size[2] = shape[1], shape[2], cnp.PyArray_DIM(a, 2)
+    call.parts = shape[0]
+    call.work = shape[0] * (100.0 + 2.0 * shape[1] * shape[2] * call.size[2])
+    launch(&call)
+    return out

@@ -1,0 +1,177 @@
+# Reductions over axes.
+
+cdef Kernel SUM_KERNEL = Kernel("sum", work=6)
+cdef Kernel LARGEST_KERNEL = Kernel("largest", loops="extreme", writes=0b11, work=50)
+cdef Kernel SMALLEST_KERNEL = Kernel("smallest", loops="extreme", writes=0b11, work=50)
+cdef Kernel EXTREME_GRAD_KERNEL = Kernel("extreme_grad", checked=2, work=10)
+cdef Kernel ALL_FINITE_KERNEL = Kernel("all_finite", writes=0, checked=0, work=5)
+
+
+def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
+        double scale=1.0, cnp.ndarray out=None, bint accumulate=False):
+    """y = scale · Σ a over an axis, a tuple of axes, or all of them, added to what `out` holds when accumulating.
+
+    ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
+    """
+    cdef Call call
+    cdef int real = real_type("sum", a)
+    cdef tuple given = shape_of(a), axes = checked_axes("sum", axis, len(given)), shape = reduced(given, axes, keepdims)
+
+    begin(&call, SUM_KERNEL, real)
+    a = ordered(a, collapse_axes(&call, given, axes))
+    if out is None:
+        if accumulate:
+            raise ValueError("sum accumulates into `out`, which was not given")
+        out = output(shape, a.dtype)
+    else:
+        out = writable("sum", out)
+        same_type("sum", a, out)
+        if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(out):
+            raise ValueError(f"sum got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+        a = copy(a) if overlap(a, out) else a
+
+    bind(&call, 0, out)
+    bind(&call, 1, a)
+    call.scalar[0] = scale
+    call.accumulate = accumulate
+    call.parts = call.size[0] * call.size[2]
+    call.work = SUM_KERNEL.work * cnp.PyArray_SIZE(a)
+    launch(&call)
+    return out
+
+
+def largest(cnp.ndarray a not None, axis=None, bint keepdims=False):
+    """The largest element over an axis, a tuple of axes, or all of them; NaN where one is.
+
+    Returns y, and for each element of it where in the reduced axes, in C order, it stands first: what `extreme_grad`
+    needs. ValueError as for `sum`, and for the largest of no elements.
+    """
+    return extreme(LARGEST_KERNEL, 1, a, axis, keepdims)
+
+
+def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
+    """The smallest element, as `largest`."""
+    return extreme(SMALLEST_KERNEL, -1, a, axis, keepdims)
+
+
+cdef tuple extreme(Kernel kernel, double sign, cnp.ndarray a, axis, bint keepdims):
+    cdef Call call
+    cdef int real = real_type(kernel.name, a)
+    cdef tuple given = shape_of(a), axes = checked_axes(kernel.name, axis, len(given))
+    cdef tuple shape = reduced(given, axes, keepdims)
+    cdef cnp.ndarray out, first
+
+    begin(&call, kernel, real)
+    a = ordered(a, collapse_axes(&call, given, axes))
+    call.parts = call.size[0] * call.size[2]
+    if call.parts > 0 and call.size[1] == 0:
+        raise ValueError(f"{kernel.name} of no elements: shape {given}, axis {axis}")
+    out, first = output(shape, a.dtype), output(shape, np.dtype(np.int64))
+    bind(&call, 0, out)
+    bind(&call, 1, first)
+    bind(&call, 2, a)
+    call.scalar[0] = sign
+    call.work = kernel.work * cnp.PyArray_SIZE(a)
+    launch(&call)
+    return out, first
+
+
+def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shape, axis=None):
+    """dx, of this shape, = dy where `largest` or `smallest` over `axis` found its element first, else 0."""
+    cdef Call call
+    cdef int real = real_type("extreme_grad", dy)
+    cdef tuple axes = checked_axes("extreme_grad", axis, len(shape))
+    cdef tuple order
+    cdef cnp.ndarray out
+
+    begin(&call, EXTREME_GRAD_KERNEL, real)
+    order = collapse_axes(&call, shape, axes)
+    call.parts = call.size[0] * call.size[2]
+    if (not is_int64(first) or not cnp.PyArray_IS_C_CONTIGUOUS(first)
+            or not cnp.PyArray_ISBEHAVED_RO(first)):
+        raise TypeError(f"extreme_grad takes the `first` of largest or smallest, got {first.dtype}")
+    if cnp.PyArray_SIZE(dy) != call.parts or cnp.PyArray_SIZE(first) != call.parts:
+        raise ValueError(f"extreme_grad got dy of shape {shape_of(dy)} and first of shape {shape_of(first)}; expected "
+                         f"{reduced(shape, axes, False)}")
+    dy = contiguous(dy)
+    out = output(shape if order is None else tuple([shape[d] for d in order]), dy.dtype)
+    bind(&call, 0, out)
+    bind(&call, 1, dy)
+    bind(&call, 2, first)
+    call.work = EXTREME_GRAD_KERNEL.work * cnp.PyArray_SIZE(out)
+    launch(&call, partial(refuse_place, call.size[1]))
+    return restore_axes(out, order)
+
+
+def refuse_place(length, first):
+    raise IndexError(f"extreme_grad got a place that is not in 0 … {length - 1}")
+
+
+cdef tuple checked_axes(str name, axis, int ndim):
+    """The axes that are meant, counted from 0; ValueError for one that does not exist or is named twice."""
+    cdef tuple axes
+    if axis is None:
+        return tuple(range(ndim))
+    axes = tuple([normalized_axis(one, ndim) for one in (axis if isinstance(axis, tuple) else (axis,))])
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"{name} got the axes {axis}, one of them twice")
+    return axes
+
+
+cdef tuple reduced(tuple shape, tuple axes, bint keepdims):
+    """The shape that a reduction over these axes leaves."""
+    return tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
+
+
+cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
+    """The order of an array's axes that has the given ones at the end; None where they are side by side as it is.
+
+    In that order, the number of elements before, along and after them becomes the call's size.
+    """
+    cdef tuple order = None
+    cdef int d, part = 0 if axes else 2
+    if axes and max(axes) - min(axes) >= len(axes):
+        order = tuple([d for d in range(len(shape)) if d not in axes]) + tuple(sorted(axes))
+    call.size[0] = call.size[1] = call.size[2] = 1
+    for d in order or range(len(shape)):
+        if d in axes:
+            part = 1
+        elif part == 1:
+            part = 2
+        call.size[part] *= shape[d]
+    return order
+
+
+cdef cnp.ndarray ordered(cnp.ndarray a, tuple order):
+    """The array with its axes in this order, contiguous."""
+    return contiguous(a if order is None else a.transpose(order))
+
+
+cdef cnp.ndarray restore_axes(cnp.ndarray a, tuple order):
+    """A view of what has its axes in this order, with every axis where it was before."""
+    return a if order is None else a.transpose([order.index(d) for d in range(len(order))])
+
+
+cdef normalized_axis(axis, int ndim):
+    if isinstance(axis, bool):
+        raise TypeError(f"an axis is an integer, got {axis}")
+    axis = operator.index(axis)
+    if not -ndim <= axis < ndim:
+        raise ValueError(f"there is no axis {axis} in an array of {ndim} axes")
+    return axis % ndim
+
+
+def all_finite(cnp.ndarray a not None, on_stop=None):
+    """Whether no element is infinite or NaN.
+
+    Where one is, `on_stop`, if given, is called with the array, and has to raise. In a recorded step, such an element
+    stops the replay, which calls it likewise.
+    """
+    cdef Call call
+    begin(&call, ALL_FINITE_KERNEL, real_type("all_finite", a))
+    a = contiguous(a)
+    bind(&call, 0, a)
+    call.size[0] = cnp.PyArray_SIZE(a)
+    call.parts = 1
+    call.work = ALL_FINITE_KERNEL.work * call.size[0]
+    return launch(&call, on_stop) == CONTINUE

@@ -1,0 +1,53 @@
+# Softmax and its logarithm along an axis.
+
+cdef Kernel SOFTMAX_KERNEL = Kernel("softmax", work=130)
+cdef Kernel SOFTMAX_GRAD_KERNEL = Kernel("softmax_grad", work=50)
+cdef Kernel LOG_SOFTMAX_KERNEL = Kernel("log_softmax", work=130)
+cdef Kernel LOG_SOFTMAX_GRAD_KERNEL = Kernel("log_softmax_grad", work=80)
+
+
+def softmax(cnp.ndarray a not None, axis=-1):
+    """y = exp a / Σ exp a along an axis."""
+    return along_rows(SOFTMAX_KERNEL, axis, a, None)
+
+
+def softmax_grad(cnp.ndarray dy not None, cnp.ndarray y not None, axis=-1):
+    """dx = y (dy − Σ dy y) along an axis, with y = softmax(x)."""
+    return along_rows(SOFTMAX_GRAD_KERNEL, axis, dy, y)
+
+
+def log_softmax(cnp.ndarray a not None, axis=-1):
+    """y = a − log Σ exp a along an axis."""
+    return along_rows(LOG_SOFTMAX_KERNEL, axis, a, None)
+
+
+def log_softmax_grad(cnp.ndarray dy not None, cnp.ndarray y not None, axis=-1):
+    """dx = dy − exp y Σ dy along an axis, with y = log_softmax(x)."""
+    return along_rows(LOG_SOFTMAX_GRAD_KERNEL, axis, dy, y)
+
+
+cdef cnp.ndarray along_rows(Kernel kernel, axis, cnp.ndarray a, cnp.ndarray b):
+    """Run a loop over rows with the axis as the last one; the result has it at its place again."""
+    cdef Call call
+    cdef int real = real_type(kernel.name, a), last = normalized_axis(axis, cnp.PyArray_NDIM(a))
+    cdef tuple order = None
+    cdef cnp.ndarray out
+    if last < cnp.PyArray_NDIM(a) - 1:
+        order = tuple([d for d in range(cnp.PyArray_NDIM(a)) if d != last]) + (last,)
+
+    begin(&call, kernel, real)
+    if b is not None:
+        same_type(kernel.name, a, b)
+        if shape_of(a) != shape_of(b):
+            raise ValueError(f"{kernel.name} got shapes {shape_of(a)} and {shape_of(b)}; both must be the same")
+        b = ordered(b, order)
+        bind(&call, 2, b)
+    a = ordered(a, order)
+    out = output(shape_of(a), a.dtype)
+    bind(&call, 0, out)
+    bind(&call, 1, a)
+    call.size[1] = cnp.PyArray_DIM(a, cnp.PyArray_NDIM(a) - 1)
+    call.size[0] = call.parts = cnp.PyArray_SIZE(a) // (call.size[1] or 1)
+    call.work = kernel.work * cnp.PyArray_SIZE(a)
+    launch(&call)
+    return restore_axes(out, order)

@@ -1,0 +1,26 @@
+cimport numpy as cnp
+
+from caffelite._kernels.call cimport Call
+from caffelite._kernels.kernel cimport Kernel
+
+
+cdef enum:
+    NUMPY_MAX_DIMS = 64
+
+
+cdef class RecordedCall:
+    cdef Call call
+    cdef readonly Kernel kernel
+    cdef readonly str name
+    cdef readonly tuple arrays
+    cdef readonly int reads, writes, constants
+    cdef object on_stop
+    cdef tuple checked                    # dtype, shape and strides of the operand that a stop is about
+
+    cdef RecordedCall relaid(self, tuple y, str name)
+
+
+cdef bint is_recording() noexcept nogil
+cdef RecordedCall note(const Call* call)
+cdef object values_of(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides)
+cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype)

@@ -1,0 +1,292 @@
+"""Recording: kernel calls noted while they run, so that they can be run again.
+
+Design
+------
+(a) A thread that records has a recorder, any object with a list `entries`. Every call it launches is run, as always,
+    and added to that list as a `RecordedCall`: a copy of the call, and the arrays it was bound to.
+(b) What kernels return while their thread records is `Recorded`, an array that refuses whatever would compute with it
+    or look at its values outside kernels, since a replay would not repeat that.
+"""
+from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObject
+cimport numpy as cnp
+
+import numpy as np
+
+from caffelite._kernels.call cimport *
+from caffelite._kernels.kernel cimport Kernel
+
+cnp.import_array()
+
+cdef extern from *:
+    """
+    /* What this thread's kernel calls are noted in, or NULL. */
+    static _Thread_local PyObject *this_threads_recorder = NULL;
+    """
+    PyObject* this_threads_recorder
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(PyTypeObject* subtype, cnp.dtype descr, int ndim, const cnp.npy_intp* shape,
+                                const cnp.npy_intp* strides, void* data, int flags, PyObject* like)
+
+cdef object ndarray = np.ndarray
+
+
+# ---- who records ---------------------------------------------------------------------------------------------------
+
+def recorder():
+    """This thread's recorder, or None."""
+    return None if this_threads_recorder == NULL else <object> this_threads_recorder
+
+
+cdef class Recorder:
+    """Base of what notes a thread's kernel calls, in its list `entries`, from entering to leaving.
+
+    RuntimeError if the thread is recording already. (Compiled, so that no Ctrl-C comes between half of entering or
+    leaving and the other half.)
+    """
+
+    def __enter__(self):
+        global this_threads_recorder
+        if this_threads_recorder != NULL:
+            raise RuntimeError("this thread is recording already")
+        Py_XINCREF(<PyObject*> self)
+        this_threads_recorder = <PyObject*> self
+        return self
+
+    def __exit__(self, *exception):
+        global this_threads_recorder
+        Py_XDECREF(this_threads_recorder)
+        this_threads_recorder = NULL
+
+
+cdef class Paused:
+    """Inside, this thread notes nothing."""
+    cdef PyObject* recorder
+
+    def __enter__(self):
+        global this_threads_recorder
+        self.recorder, this_threads_recorder = this_threads_recorder, NULL
+
+    def __exit__(self, *exception):
+        global this_threads_recorder
+        this_threads_recorder = self.recorder
+
+
+cdef bint is_recording() noexcept nogil:
+    """Whether this thread's kernel calls are noted."""
+    return this_threads_recorder != NULL
+
+
+# ---- the arrays of a step that is being recorded -------------------------------------------------------------------
+
+cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):
+    """An array for a kernel's output: `Recorded` if this thread is recording."""
+    Py_INCREF(dtype)                      # which the new array takes over
+    return PyArray_NewFromDescr(<PyTypeObject*> (ndarray if this_threads_recorder == NULL else Recorded),
+                                dtype, ndim, shape, NULL, NULL, 0, NULL)
+
+
+class Recorded(np.ndarray):
+    """An array of a step that is being recorded. While its thread records, only kernels may look at its values.
+
+    Shapes, dtypes and views are open to everybody. All else raises TypeError; after the recording it is an array as
+    any other.
+    """
+
+    OPEN = {"shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags", "base", "T", "view",
+            "reshape", "transpose", "swapaxes", "squeeze", "setflags"}
+    OPEN_FUNCTIONS = {np.shape, np.ndim, np.size, np.may_share_memory, np.shares_memory, np.result_type, np.reshape,
+                      np.transpose, np.broadcast_to, np.squeeze, np.expand_dims, np.swapaxes, np.moveaxis}
+
+    def __getattribute__(self, name):
+        if not name.startswith("__") and name not in Recorded.OPEN and this_threads_recorder != NULL:
+            refuse(f"ndarray.{name}")
+        return super().__getattribute__(name)
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **options):
+        if this_threads_recorder != NULL:
+            refuse(f"numpy.{ufunc.__name__}")
+        plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
+        out = tuple([x.view(np.ndarray) if isinstance(x, Recorded) else x for x in options.pop("out", ())])
+        return getattr(ufunc, method)(*plain, **(options | {"out": out} if out else options))
+
+    def __array_function__(self, function, types, inputs, options):
+        if this_threads_recorder != NULL and function not in Recorded.OPEN_FUNCTIONS:
+            refuse(f"numpy.{function.__name__}")
+        return super().__array_function__(function, types, inputs, options)
+
+    def __getitem__(self, index):
+        item = super().__getitem__(index)
+        if this_threads_recorder != NULL and not is_view(item, self):
+            refuse("an element's value")
+        return item
+
+    def __setitem__(self, index, value):
+        if this_threads_recorder != NULL:
+            refuse("assigning to elements")
+        super().__setitem__(index, value)
+
+    def __iter__(self):
+        if self.ndim < 2 and this_threads_recorder != NULL:
+            refuse("an element's value")
+        return super().__iter__()
+
+    def __float__(self):
+        return float(value_of(self))
+
+    def __int__(self):
+        return int(value_of(self))
+
+    def __bool__(self):
+        return bool(value_of(self))
+
+    def __index__(self):
+        return value_of(self).__index__()
+
+    def __format__(self, spec):
+        return format(value_of(self), spec)
+
+    def __complex__(self):
+        return complex(value_of(self))
+
+
+def is_view(item, array):
+    """Whether what an array's index gave is a view of it, and not a copy or a scalar."""
+    return isinstance(item, np.ndarray) and item.base is not None and (item.base is array or item.base is array.base)
+
+
+def value_of(array):
+    if this_threads_recorder != NULL:
+        refuse("an array's value")
+    return array.view(np.ndarray)
+
+
+def refuse(what):
+    raise TypeError(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
+                    "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable")
+
+
+# ---- calls ---------------------------------------------------------------------------------------------------------
+
+cdef RecordedCall note(const Call* call):
+    """Add a call that was bound to arrays to this thread's recording."""
+    cdef RecordedCall recorded = RecordedCall.__new__(RecordedCall)
+    cdef int i, bound = 0
+    recorded.call = call[0]
+    recorded.kernel = <Kernel> call.kernel
+    recorded.name = recorded.kernel.name
+    recorded.writes = recorded.kernel.writes
+    recorded.constants = call.constants
+    recorded.reads = recorded.kernel.updates | ~recorded.writes | call.accumulate
+    for i in range(MAX_OPERANDS):
+        if call.operand[i].array != NULL:
+            bound = i + 1
+        else:
+            recorded.writes &= ~(1 << i)
+            recorded.reads &= ~(1 << i)
+        recorded.call.operand[i].array = NULL
+    recorded.arrays = tuple([None if call.operand[i].array == NULL else <object> call.operand[i].array
+                             for i in range(bound)])
+    if recorded.kernel.checked >= 0:
+        array = recorded.arrays[recorded.kernel.checked]
+        recorded.checked = (array.dtype, array.shape, array.strides)
+    (<object> this_threads_recorder).entries.append(recorded)
+    return recorded
+
+
+cdef object values_of(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides):
+    """A copy of what an operand's memory holds, as a plain array."""
+    cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
+    cdef cnp.npy_intp steps[NUMPY_MAX_DIMS]
+    cdef int d
+    for d in range(len(shape)):
+        lengths[d], steps[d] = shape[d], strides[d]
+    Py_INCREF(dtype)                      # which the new array takes over
+    return np.array(PyArray_NewFromDescr(<PyTypeObject*> ndarray, dtype, len(shape), lengths, steps,
+                                         call.operand[operand].data, 0, NULL))
+
+
+cdef class RecordedCall:
+    """A recorded kernel call: the arrays it was bound to (output first, None where there is none), which of them it
+    reads and writes, as bits, and which a border made from a number (`constants`)."""
+
+    def __repr__(self):
+        return f"{self.name}{tuple(array.shape for array in self.arrays if array is not None)}"
+
+    def raise_why(self):
+        """Raise what the step raises where this call stops it."""
+        if self.on_stop is not None:
+            dtype, shape, strides = self.checked
+            self.on_stop(values_of(&self.call, self.kernel.checked, dtype, shape, strides))
+        raise FloatingPointError(f"{self!r} stopped the step")
+
+    @property
+    def work(self):
+        """How long it takes, in operations of a matrix product; it decides whether threads share the call."""
+        return self.call.work
+
+    @work.setter
+    def work(self, double work):
+        self.call.work = work
+
+    @property
+    def accumulates(self):
+        """Whether the call adds to what its output holds."""
+        return self.call.accumulate
+
+    @property
+    def flops(self):
+        """The FLOPs of a matrix product; None for all else, where the time goes elsewhere."""
+        return 2 * self.call.size[0] * self.call.size[1] * self.call.size[2] if self.kernel.is_product else None
+
+    @property
+    def has_epilogue(self):
+        """Whether the call is a product that goes on with an elementwise kernel."""
+        return self.kernel.is_product and self.call.op != NOTHING
+
+    @property
+    def is_elementwise(self):
+        """Whether each element of the output depends on those of the inputs at its place alone."""
+        return not self.kernel.is_product and self.kernel.op != NOTHING
+
+    @property
+    def is_addition(self):
+        """Whether it is y = a + b."""
+        return self.kernel.op == ADD
+
+    def release(self):
+        """Let go of the arrays. Until every operand is placed again, the call must not run."""
+        self.arrays = ()
+
+    def place(self, int operand, Py_ssize_t address):
+        """Say where an operand lies."""
+        self.call.operand[operand].data = <char*> address
+
+    def with_epilogue(self, RecordedCall after, tuple y, list strides):
+        """This product, going on with an elementwise call that follows it; matmul.pxi says with which operands.
+
+        `y` are its own result's strides in elements, rows first, and `strides` those of the epilogue's operands, None
+        where one is absent or a number.
+        """
+        cdef RecordedCall fused = self.relaid(y, f"{self.name}_{after.name}")
+        cdef Call* call = &fused.call
+        cdef int i
+        call.op, call.work = after.call.op, self.call.work + after.call.work
+        call.scalar[0], call.scalar[1] = after.call.scalar[0], after.call.scalar[1]
+        for i in range(len(strides)):
+            if strides[i] is not None:
+                call.operand[EPILOGUE + i].stride[0], call.operand[EPILOGUE + i].stride[1] = strides[i]
+            elif after.constants >> i & 1:
+                call.operand[EPILOGUE + i].data = after.call.operand[i].data
+        return fused
+
+    def with_bias(self, tuple y):
+        """This product, ready for a bias, operand 3; `y` as in `with_epilogue`."""
+        return self.relaid(y, self.name)
+
+    cdef RecordedCall relaid(self, tuple y, str name):
+        cdef RecordedCall fused = RecordedCall.__new__(RecordedCall)
+        fused.call, fused.kernel, fused.name, fused.arrays = self.call, self.kernel, name, ()
+        fused.reads, fused.writes, fused.constants = self.reads, self.writes, self.constants
+        fused.call.operand[0].stride[0], fused.call.operand[0].stride[1] = y
+        return fused

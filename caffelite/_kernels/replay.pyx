@@ -1,0 +1,199 @@
+"""Replaying: recorded calls one after the other, in one loop without Python.
+
+Where a call into Python stands between them, the loop takes the GIL, makes it, and goes on.
+"""
+from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from libc.stdint cimport int32_t, int64_t
+cimport numpy as cnp
+
+import numpy as np
+
+from caffelite._kernels.call cimport *
+from caffelite._kernels.launch cimport run
+from caffelite._kernels.record cimport RecordedCall
+
+cnp.import_array()
+
+cdef extern from *:
+    """
+    #include <time.h>
+
+    static double seconds_now(void)
+    {
+        struct timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    }
+    """
+    double seconds_now() noexcept nogil
+
+
+cdef class Replay:
+    """Recorded kernels, and callables for calls into Python, run one after the other without the GIL.
+
+    `run()` runs them once: None, or the entry that wants the step to stop. What a callable raises comes through.
+    `memory` is kept as long as it is: what the kernels' operands lie in, where the kernels don't hold it themselves.
+    """
+    cdef Call* calls
+    cdef Py_ssize_t length, stopped_at
+    cdef list entries
+    cdef object error, memory
+
+    def __cinit__(self, list entries, memory=None):
+        cdef Py_ssize_t i
+        self.entries = entries
+        self.memory = memory
+        self.length = len(entries)
+        self.calls = <Call*> PyMem_Malloc(max(self.length, 1) * sizeof(Call))
+        if self.calls == NULL:
+            raise MemoryError()
+        for i in range(self.length):
+            if isinstance(entries[i], RecordedCall):
+                self.calls[i] = (<RecordedCall> entries[i]).call
+            else:
+                self.calls[i].loop = NULL
+
+    def __dealloc__(self):
+        PyMem_Free(self.calls)
+
+    def __len__(self):
+        return self.length
+
+    cdef int run_all(self, double* fastest=NULL) noexcept nogil:
+        """Run all entries; with `fastest`, note there the time in seconds of each that was faster than before."""
+        cdef Py_ssize_t i
+        cdef int stop
+        cdef double before = 0 if fastest == NULL else seconds_now(), after
+        for i in range(self.length):
+            stop = run(&self.calls[i]) if self.calls[i].loop != NULL else self.call_python(i)
+            if stop != CONTINUE:
+                self.stopped_at = i
+                return stop
+            if fastest != NULL:
+                after = seconds_now()
+                fastest[i] = min(fastest[i], after - before)
+                before = after
+        return CONTINUE
+
+    cdef int call_python(self, Py_ssize_t i) noexcept with gil:
+        try:
+            self.entries[i]()
+            return CONTINUE
+        except BaseException as error:
+            self.error = error
+            return PYTHON_ERROR
+
+    cdef object result(self, int stop):
+        if stop == PYTHON_ERROR:
+            error, self.error = self.error, None
+            raise error
+        return None if stop == CONTINUE else self.entries[self.stopped_at]
+
+    def run(self):
+        cdef int stop
+        with nogil:
+            stop = self.run_all()
+        return self.result(stop)
+
+    def seconds(self, Py_ssize_t replays):
+        """The time in seconds that each entry took, in the fastest of so many replays."""
+        cdef cnp.ndarray best = np.full(self.length, np.inf)
+        cdef Py_ssize_t _n
+        cdef int stop = CONTINUE
+        with nogil:
+            for _n in range(replays):
+                stop = self.run_all(<double*> cnp.PyArray_DATA(best))
+                if stop != CONTINUE:
+                    break
+        stopped = self.result(stop)
+        if stopped is not None:
+            stopped.raise_why()
+        return best
+
+
+cdef class Epochs:
+    """Epochs of batches that are in memory: one replay for the full batches, one for a short last one.
+
+    `run` goes on from `epoch` and `batch`, which count what is done. The replays find their batch through `cursor`;
+    `x`, `y` and `order` are contiguous, `sums` has a row for each epoch. `shuffle` is the recorded kernel that brings
+    `order` into the next epoch's, or None. A number that is not 0 in `pending` ends `run` after the batch under way.
+    """
+    cdef public Replay full, last
+    cdef public Py_ssize_t epoch, batch
+    cdef readonly Py_ssize_t batches, full_batches
+    cdef bint begun
+    cdef int64_t* cursor
+    cdef const int32_t* pending
+    cdef int64_t[5] here                  # what the cursor has to hold; others with the same replays have their own
+    cdef RecordedCall shuffle
+    cdef Py_ssize_t sums_address, sums_stride
+    cdef tuple arrays
+
+    def __init__(self, cnp.ndarray x not None, cnp.ndarray y not None, cnp.ndarray order not None, RecordedCall shuffle,
+                 cnp.ndarray sums not None, cnp.ndarray cursor not None, Py_ssize_t batches, Py_ssize_t full_batches,
+                 cnp.ndarray pending=None):
+        self.arrays = (x, y, order, sums, cursor, pending)
+        self.pending = NULL if pending is None else <const int32_t*> cnp.PyArray_DATA(pending)
+        self.cursor = <int64_t*> cnp.PyArray_DATA(cursor)
+        self.here = [<int64_t> cnp.PyArray_DATA(x), <int64_t> cnp.PyArray_DATA(y), <int64_t> cnp.PyArray_DATA(order),
+                     0, 0]
+        self.shuffle = shuffle
+        self.sums_address = <Py_ssize_t> cnp.PyArray_DATA(sums)
+        self.sums_stride = cnp.PyArray_STRIDE(sums, 0)
+        self.batches, self.full_batches = batches, full_batches
+        self.epoch = self.batch = 0
+        self.begun = True                 # `order` is that of the first epoch
+
+    cdef void begin_batch(self) noexcept nogil:
+        """Point the cursor at the batch that is due, in a new order if the epoch is new."""
+        cdef int i
+        if self.batch == 0 and not self.begun:
+            if self.shuffle is not None:
+                run(&self.shuffle.call)
+            self.here[3] = 0
+            self.begun = True
+        self.here[4] = self.sums_address + self.epoch * self.sums_stride
+        for i in range(5):
+            self.cursor[i] = self.here[i]
+
+    cdef bint interrupted(self) noexcept nogil:
+        return self.pending != NULL and self.pending[0] != 0
+
+    cdef void end_batch(self) noexcept nogil:
+        self.here[3] = self.cursor[3]
+        self.batch += 1
+        if self.batch == self.batches:
+            self.batch = 0
+            self.epoch += 1
+            self.begun = False
+
+    def by_hand(self, step):
+        """Do the batch that is due by calling `step()`, which finds it through the cursor."""
+        self.begin_batch()
+        step()
+        self.end_batch()
+
+    def run(self, Py_ssize_t epochs, double seconds):
+        """Go on until so many epochs are done, or for so many seconds, or to a batch that has no replay yet.
+
+        Returns None, or the entry of a replay that wanted the step to stop: that batch is due again.
+        """
+        cdef double end = seconds_now() + seconds
+        cdef Replay replay = None
+        cdef int stop = CONTINUE
+        cdef Py_ssize_t until
+        while self.epoch < epochs and stop == CONTINUE and seconds_now() < end and not self.interrupted():
+            replay = self.full if self.batch < self.full_batches else self.last
+            until = self.full_batches if self.batch < self.full_batches else self.batches
+            if replay is None:
+                break
+            with nogil:
+                while True:
+                    self.begin_batch()
+                    stop = replay.run_all()
+                    if stop != CONTINUE:
+                        break
+                    self.end_batch()
+                    if self.batch % until == 0 or seconds_now() >= end or self.interrupted():
+                        break
+        return None if replay is None else replay.result(stop)

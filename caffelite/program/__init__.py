@@ -1,0 +1,6 @@
+"""Programs: a step recorded once, tidied by passes, replayed without Python."""
+
+from caffelite.program.passes import PASSES
+from caffelite.program.program import Program, capture
+
+__all__ = ["PASSES", "Program", "capture"]

@@ -1,0 +1,69 @@
+"""Give temporaries their places in one block of memory, where they follow each other."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.program.step import Buffer, Step
+
+ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
+
+
+def place_temporaries(step: Step) -> Step:
+    """The step with every temporary in one block of memory, aligned; what nobody reads any more makes room.
+
+    A temporary is alive from the first call it is an operand of to the last. Each is placed, when its life begins, in
+    the smallest gap that holds it, at the end of the block if none does. The block is filled with NaN, so that a call
+    that read before it wrote would be seen.
+    """
+    lives: dict[Buffer, list[int]] = {}
+    for i, operand in step.operands():
+        if operand.buffer.temporary:
+            lives.setdefault(operand.buffer, [i, i])[1] = i
+    ends: dict[int, list[Buffer]] = {}
+    for buffer, (_, end) in lives.items():
+        ends.setdefault(end, []).append(buffer)
+
+    gaps: list[tuple[int, int]] = []  # (offset, size), by offset; what is behind `size` is free, too
+    size, now = 0, 0
+    offsets: dict[Buffer, int] = {}
+    for buffer, (begin, _) in lives.items():
+        while now < begin:  # what was alive up to here
+            for gone in ends.get(now, ()):
+                gaps = _with_gap(gaps, offsets[gone], _room(gone))
+            now += 1
+        room = _room(buffer)
+        fitting = [gap for gap in gaps if gap[1] >= room]
+        if fitting:
+            offset, available = min(fitting, key=lambda gap: gap[1])
+            gaps.remove((offset, available))
+            if available > room:
+                gaps = _with_gap(gaps, offset + room, available - room)
+        elif gaps and sum(gaps[-1]) == size:  # the end of the block is free: it only has to grow
+            offset = gaps.pop()[0]
+            size = offset + room
+        else:
+            offset, size = size, size + room
+        offsets[buffer] = offset
+
+    block = np.full(size + ALIGNMENT, 0xFF, dtype=np.uint8)
+    first = -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
+    for buffer, offset in offsets.items():
+        buffer.address = first + offset
+    return Step(step.instructions, [*step.memory, block])
+
+
+def _room(buffer: Buffer) -> int:
+    return -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _with_gap(gaps: list[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:
+    """The gaps and another one, those that touch made one."""
+    merged: list[tuple[int, int]] = []
+    for gap in sorted([*gaps, (offset, size)]):
+        if merged and sum(merged[-1]) == gap[0]:
+            merged[-1] = (merged[-1][0], merged[-1][1] + gap[1])
+        else:
+            merged.append(gap)
+    return merged
