@@ -1,4 +1,4 @@
-"""Every optimizer of the package against its judge and its counterpart in PyTorch, which stand in `cases/optimizers.py`."""
+"""Every optimizer of the package against the judge and the PyTorch counterpart that `cases/optimizers.py` gives it."""
 
 import inspect
 
@@ -38,8 +38,8 @@ def drawn(shape, seed, steps=10):
 
 def check_against_judge(rule, dtype, shape, seed):
     start, *gradients = drawn(shape, seed)
-    truth = rule.judged(start.ravel().astype(float), [g.ravel().astype(float) for g in gradients])
-    assert_close(stepped(rule, start, gradients, dtype), truth.reshape(shape), dtype)
+    truth, way = rule.judged(start.ravel().astype(float), [g.ravel().astype(float) for g in gradients])
+    assert_close(stepped(rule, start, gradients, dtype), truth.reshape(shape), dtype, scale=way.reshape(shape))
 
 
 def test_every_optimizer_of_the_package_has_a_case():

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import SPECIAL, plain_copy, special_values, widened
+from reference import SPECIAL, assert_close, plain_copy, special_values, widened
 
 import caffelite as cl
 
@@ -88,14 +88,31 @@ class Case:
         y, backward = self.judge(*arrays, **{name: widened(x) for name, x in self.saved(function).items()})
         return as_tuple(y), backward
 
+    def check_against_judge(self, dtype, seed=0):
+        """The outputs and all gradients are the judge's, for random inputs and a random dy."""
+        function, inputs = self.function(dtype), self.inputs(dtype, seed)
+        ys, dys, gradients = self.forward_and_backward(function, inputs)
+        truths, backward = self.judged(function, inputs)
+        for mine, truth in zip([*ys, *gradients], [*truths, *backward(*map(widened, dys))], strict=True):
+            assert_close(mine, truth, dtype, self.scale)
+
+    def check_against_pytorch(self, torch, seed=0):
+        """The outputs and all gradients are PyTorch's, in float64."""
+        function, inputs = self.function(), self.inputs(seed=seed)
+        ys, dys, gradients = self.forward_and_backward(function, inputs)
+        for mine, theirs in zip([*ys, *gradients], self.pytorchs(torch, function, inputs, dys), strict=True):
+            assert mine.shape == theirs.shape
+            np.testing.assert_allclose(mine, theirs, 1e-9, 1e-9)
+
     def pytorchs(self, torch, function, inputs, dys):
-        """PyTorch's outputs and gradients, for a Function after forward with these inputs."""
+        """PyTorch's outputs and then its gradients, for a Function after forward with these inputs."""
         mine = [torch.tensor(x, requires_grad=i < len(self.shapes)) for i, x in enumerate(inputs)]
         parameters = [torch.tensor(p.data, requires_grad=True) for p in function.parameters()]
         saved = {name: torch.tensor(x) for name, x in self.saved(function).items()}
         ys = as_tuple(self.pytorch(torch, *mine, *parameters, **saved))
         torch.autograd.backward(ys, [torch.tensor(dy) for dy in dys])
-        return [y.detach().numpy() for y in ys], [t.grad.numpy() for t in [*mine[: len(self.shapes)], *parameters]]
+        leaves = [*mine[: len(self.shapes)], *parameters]
+        return [*[y.detach().numpy() for y in ys], *[leaf.grad.numpy() for leaf in leaves]]
 
 
 def as_tuple(value):

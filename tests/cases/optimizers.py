@@ -1,7 +1,7 @@
 """The update rules.
 
-A rule is how an optimizer is made, its step by NumPy, element by element, and its counterpart in PyTorch. A new rule, or
-other hyper-parameters of a known one, is one entry in RULES.
+A Rule is how an optimizer is made, its step by NumPy, element by element, and its counterpart in PyTorch. A new rule,
+and a known one with other hyper-parameters, is one entry in RULES.
 """
 
 from collections.abc import Callable
@@ -22,11 +22,13 @@ class Rule(NamedTuple):
     state: int = 1  # vectors of w's size, which begin at 0
 
     def judged(self, w, gradients):
-        """The vector w after a step with each of these gradients, as float64."""
+        """The vector w after a step with each of these gradients, and the way it went: |w| and the sum of all |Δw|."""
         state = [np.zeros(w.size)] * self.state
+        way = abs(w)
         for t, g in enumerate(gradients, 1):
-            w, *state = self.judge(w, g, t, *state)
-        return w
+            before, (w, *state) = w, self.judge(w, g, t, *state)
+            way = way + abs(w - before)
+        return w, way
 
 
 def sgd(**options):
