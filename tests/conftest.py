@@ -12,7 +12,7 @@ from hypothesis import settings
 import caffelite as cl
 
 # How many cases hypothesis draws: 50 a test, the same every time. For 10,000 an operator, others with every seed:
-#   python -m pytest tests/test_functions.py -k random_shapes --hypothesis-profile=thorough --hypothesis-seed=0
+#   python -m pytest tests -k random_shapes --hypothesis-profile=thorough --hypothesis-seed=0
 settings.register_profile("quick", max_examples=50, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=10_000, deadline=None)
 settings.load_profile("quick")

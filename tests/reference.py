@@ -1,6 +1,7 @@
-"""Naive judges: NumPy, float64, no tricks. And the awkward arrays that several tests use. Imports nothing of caffelite.
+"""What several tests use: naive judges (NumPy, float64, no tricks), comparisons, awkward arrays; nothing of caffelite.
 
-A judge of an operator takes its inputs, parameters last, and returns y and a function from dy to all gradients.
+A judge of an operator takes its inputs, parameters last, and returns y and a function from dy to all gradients. If only
+one Function needs it, it stands with its case in `cases/`.
 """
 
 import numpy as np
@@ -19,44 +20,6 @@ def matmul_of_matrices(a, b):
     return y
 
 
-def matmul(a, b):
-    """A vector counts as a row on the left and as a column on the right."""
-    rows, columns = np.atleast_2d(a), b[:, np.newaxis] if b.ndim == 1 else b
-    if rows.ndim > 2 or columns.ndim > 2:
-        return matmul_of_stacks(a, b, rows, columns)
-
-    def backward(dy):
-        dy = dy.reshape(rows.shape[0], columns.shape[1])
-        da, db = matmul_of_matrices(dy, columns.T), matmul_of_matrices(rows.T, dy)
-        return da.reshape(a.shape), db.reshape(b.shape)
-
-    return matmul_of_matrices(rows, columns).reshape(a.shape[:-1] + b.shape[1:]), backward
-
-
-def matmul_of_stacks(a, b, rows, columns):
-    stack = np.broadcast_shapes(rows.shape[:-2], columns.shape[:-2])
-    places = list(np.ndindex(stack))
-
-    def backward(dy):
-        dy = dy.reshape(*stack, rows.shape[-2], columns.shape[-1])
-        da, db = np.zeros(rows.shape), np.zeros(columns.shape)
-        for i in places:
-            # Where a stack is repeated, the gradients of its repetitions add up.
-            m, n = (
-                tuple(0 if s == 1 else j for s, j in zip(x.shape[:-2], i[len(i) - x.ndim + 2 :], strict=True))
-                for x in (rows, columns)
-            )
-            da[m] += matmul_of_matrices(dy[i], columns[n].T)
-            db[n] += matmul_of_matrices(rows[m].T, dy[i])
-        return da.reshape(a.shape), db.reshape(b.shape)
-
-    y = np.zeros((*stack, rows.shape[-2], columns.shape[-1]))
-    wide_rows, wide_columns = (np.broadcast_to(x, stack + x.shape[-2:]) for x in (rows, columns))
-    for i in places:
-        y[i] = matmul_of_matrices(wide_rows[i], wide_columns[i])
-    return y.reshape(stack + a.shape[-2:-1] + (b.shape[-1:] if b.ndim > 1 else ())), backward
-
-
 def linear(x, weight, bias=None):
     y = matmul_of_matrices(x, weight)
 
@@ -65,68 +28,6 @@ def linear(x, weight, bias=None):
         return gradients if bias is None else (*gradients, dy.sum(axis=0))
 
     return y if bias is None else y + bias, backward
-
-
-def relu(x):
-    return np.where(x < 0, 0.0, x), lambda dy: (np.where(x <= 0, 0.0, dy),)
-
-
-def exp(x):
-    y = np.exp(x)
-    return y, lambda dy: (dy * y,)
-
-
-def log(x):
-    return np.log(x), lambda dy: (dy / x,)
-
-
-def tanh(x):
-    y = np.tanh(x)
-    return y, lambda dy: (dy * (1 - y * y),)
-
-
-def sigmoid(x):
-    y = 1 / (1 + np.exp(-x))
-    return y, lambda dy: (dy * y * (1 - y),)
-
-
-def sqrt(x):
-    y = np.sqrt(x)
-    return y, lambda dy: (dy / (2 * y),)
-
-
-def absolute(x):
-    return np.abs(x), lambda dy: (dy * np.sign(x),)
-
-
-def clip(x, low, high):
-    inside = (x >= (-np.inf if low is None else low)) & (x <= (np.inf if high is None else high))
-    return np.clip(x, low, high), lambda dy: (np.where(inside, dy, 0.0),)
-
-
-def where(a, b, condition):
-    def backward(dy):
-        return unbroadcast(np.where(condition, dy, 0.0), a), unbroadcast(np.where(condition, 0.0, dy), b)
-
-    return np.where(condition, a, b), backward
-
-
-def softmax_along(x, axis=-1):
-    """y = softmax(x); the Jacobian of a row is diag(y) − y yᵀ."""
-    rows = np.moveaxis(x, axis, -1)
-    y = softmax(rows.reshape(-1, rows.shape[-1])).reshape(rows.shape)
-
-    def backward(dy):
-        dy = np.moveaxis(dy, axis, -1)
-        jacobian = y[..., np.newaxis] * np.eye(y.shape[-1]) - y[..., np.newaxis] * y[..., np.newaxis, :]
-        return (np.moveaxis((jacobian @ dy[..., np.newaxis])[..., 0], -1, axis),)
-
-    return np.moveaxis(y, -1, axis), backward
-
-
-def log_softmax_along(x, axis=-1):
-    y = softmax_along(x, axis)[0]
-    return np.log(y), lambda dy: (dy - y * dy.sum(axis=axis, keepdims=True),)
 
 
 def softmax(scores):
@@ -156,97 +57,9 @@ def sum(x, axis=None, keepdims=False):
     return x.sum(axis=axis, keepdims=keepdims), lambda dy: (np.broadcast_to(kept(dy, x, axis), x.shape),)
 
 
-def mean(x, axis=None, keepdims=False):
-    y, backward = sum(x, axis, keepdims)
-    count = x.size / max(y.size, 1)
-    return y / count, lambda dy: (backward(dy)[0] / count,)
-
-
-def largest(x, axis=None, keepdims=False):
-    """The first of the largest elements, in C order of the reduced ones, has the gradient."""
-    axes = tuple(range(x.ndim)) if axis is None else np.atleast_1d(np.array(axis, int)) % x.ndim
-    axes = sorted(int(a) for a in axes)
-    rest = [d for d in range(x.ndim) if d not in axes]
-    together = x.transpose([*rest, *axes])
-    flat = together.reshape(int(np.prod([x.shape[d] for d in rest])), int(np.prod([x.shape[d] for d in axes])))
-
-    def backward(dy):
-        d = np.zeros(flat.shape)
-        for i, row in enumerate(flat):
-            d[i, row.argmax()] = dy.reshape(-1)[i]
-        return (d.reshape(together.shape).transpose(np.argsort([*rest, *axes])),)
-
-    return x.max(axis=axis, keepdims=keepdims), backward
-
-
-def smallest(x, axis=None, keepdims=False):
-    y, backward = largest(-x, axis, keepdims)
-    return -y, backward
-
-
 def kept(dy, x, axis):
     """dy with the summed axes of x kept, of length 1."""
     return dy.reshape(np.empty(x.shape).sum(axis=axis, keepdims=True).shape)
-
-
-def add(a, b):
-    return a + b, lambda dy: (unbroadcast(dy, a), unbroadcast(dy, b))
-
-
-def subtract(a, b):
-    return a - b, lambda dy: (unbroadcast(dy, a), unbroadcast(-dy, b))
-
-
-def multiply(a, b):
-    return a * b, lambda dy: (unbroadcast(dy * b, a), unbroadcast(dy * a, b))
-
-
-def divide(a, b):
-    return a / b, lambda dy: (unbroadcast(dy / b, a), unbroadcast(-dy * a / b**2, b))
-
-
-def power(a, b):
-    """With dy / da = 0 where b = 0, and dy / db = 0 where a = 0 and b ≥ 0."""
-    y = a**b
-
-    def backward(dy):
-        a_all, b_all = np.broadcast_arrays(a, b)
-        da = np.where(b_all == 0, 0.0, b_all * a_all ** (b_all - 1))
-        db = np.where((a_all == 0) & (b_all >= 0), 0.0, y * np.log(a_all))
-        return unbroadcast(dy * da, a), unbroadcast(dy * db, b)
-
-    return y, backward
-
-
-def negative(x):
-    return -x, lambda dy: (-dy,)
-
-
-def reshape(x, shape):
-    return x.reshape(shape), lambda dy: (dy.reshape(x.shape),)
-
-
-def transpose(x, axes=None):
-    inverse = None if axes is None else np.argsort([axis % x.ndim for axis in axes])
-    return x.transpose(axes), lambda dy: (dy.transpose(inverse),)
-
-
-def index(x, index):
-    def backward(dy):
-        dx = np.zeros(x.shape)
-        np.add.at(dx, index, dy)
-        return (dx,)
-
-    return np.array(x[index]), backward
-
-
-def concatenate(*arrays, axis=0):
-    ends = np.cumsum([x.shape[axis] for x in arrays])
-    return np.concatenate(arrays, axis), lambda dy: tuple(np.split(dy, ends[:-1], axis))
-
-
-def stack(*arrays, axis=0):
-    return np.stack(arrays, axis), lambda dy: tuple(np.moveaxis(dy, axis, 0))
 
 
 def unbroadcast(gradient, like):
@@ -313,6 +126,26 @@ def assert_same_bits(actual, expected):
     if actual.dtype.kind == "f":
         zeros = actual == 0
         np.testing.assert_array_equal(np.signbit(actual[zeros]), np.signbit(expected[zeros]))
+
+
+def assert_same_values(actual, truth):
+    """NaN and infinities where the truth, rounded to the dtype, has them; other values close."""
+    with np.errstate(all="ignore"):
+        truth = np.asarray(truth).astype(actual.dtype)
+    ordinary = np.isfinite(truth) & np.isfinite(actual)
+    np.testing.assert_array_equal(np.where(ordinary, 0, actual), np.where(ordinary, 0, truth))
+    np.testing.assert_allclose(actual[ordinary], truth[ordinary], rtol=2e-6)
+
+
+# ---- awkward numbers ----
+
+SPECIAL = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, -2.0, 3.0, 0.5]
+
+
+def special_values(dtype):
+    """NaN, infinities, zeros, the largest finite numbers, the smallest normal and a denormal one."""
+    info = np.finfo(dtype)
+    return np.array([*SPECIAL, info.max, -info.max, info.tiny, info.smallest_subnormal], dtype)
 
 
 # ---- awkward arrays ----

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from cases import FAMILIES, every_function
 from conftest import bits
-from test_functions import FAMILIES, every_function
 
 import caffelite as cl
 from caffelite import _kernels as kernels

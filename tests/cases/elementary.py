@@ -1,0 +1,33 @@
+"""Elementary functions."""
+
+import numpy as np
+
+from caffelite import functions
+from cases.case import elementwise
+
+
+def exp(x):
+    y = np.exp(x)
+    return y, lambda dy: (dy * y,)
+
+
+def log(x):
+    return np.log(x), lambda dy: (dy / x,)
+
+
+def sqrt(x):
+    y = np.sqrt(x)
+    return y, lambda dy: (dy / (2 * y),)
+
+
+def absolute(x):
+    return np.abs(x), lambda dy: (dy * np.sign(x),)
+
+
+CASES = [
+    elementwise(functions.Exp, exp, lambda torch, x: x.exp()),
+    elementwise(functions.Log, log, lambda torch, x: x.log(), signed=False),
+    elementwise(functions.Sqrt, sqrt, lambda torch, x: x.sqrt(), signed=False),
+    # At NaN, y is NaN, but the slope is a number, as PyTorch's is.
+    elementwise(functions.Abs, absolute, lambda torch, x: x.abs())._replace(special_gradients=None),
+]

@@ -1,0 +1,67 @@
+"""Other shapes, and other orders of the axes."""
+
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+
+from caffelite import functions
+from cases.case import Case, Family
+
+
+def reshape(x, shape):
+    return x.reshape(shape), lambda dy: (dy.reshape(x.shape),)
+
+
+def transpose(x, axes):
+    inverse = None if axes is None else np.argsort([axis % x.ndim for axis in axes])
+    return x.transpose(axes), lambda dy: (dy.transpose(inverse),)
+
+
+def reshaping(shape, new_shape):
+    return Case(
+        lambda: functions.Reshape(*new_shape),
+        (shape,),
+        lambda x: reshape(x, new_shape),
+        lambda torch, x: x.reshape(new_shape),
+    )
+
+
+@st.composite
+def random_reshaping(draw):
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=5, max_side=4))
+    new_shape = draw(st.permutations(shape))
+    if new_shape and draw(st.booleans()):
+        new_shape[draw(st.integers(0, len(new_shape) - 1))] = -1
+    return shape, tuple(new_shape)
+
+
+def transposing(shape, axes):
+    return Case(
+        lambda: functions.Transpose(*axes or ()),
+        (shape,),
+        lambda x: transpose(x, axes),
+        lambda torch, x: x.permute(axes or tuple(range(x.ndim))[::-1]),
+    )
+
+
+@st.composite
+def random_transposing(draw):
+    shape = draw(hnp.array_shapes(max_dims=5, max_side=4))
+    axes = draw(st.none() | st.permutations([draw(st.sampled_from([i, i - len(shape)])) for i in range(len(shape))]))
+    return shape, axes and tuple(axes)
+
+
+CASES = [
+    Family(
+        reshaping,
+        listed=[((2, 3), (3, 2)), ((2, 3), (-1,)), ((1, 4), (2, 1, 2)), ((), (1, 1)), ((1,), ())],
+        empty=[((0, 3), (3, 0)), ((2, 0), (-1, 2)), ((0,), (0, 5))],
+        random=random_reshaping(),
+    ),
+    Family(
+        transposing,
+        listed=[((2, 3), None), ((2, 1, 3), (1, 2, 0)), ((2, 3, 4), (-1, 0, 1)), ((), None), ((1, 4), (1, 0))],
+        empty=[((0, 3), None), ((2, 0, 3), (2, 0, 1))],
+        random=random_transposing(),
+    ),
+]

@@ -1,0 +1,174 @@
+"""The contract of Function: its representation, output shapes, and what a call takes."""
+
+import numpy as np
+import pytest
+from cases import DTYPES
+from reference import assert_same_bits
+
+import caffelite as cl
+from caffelite import functions
+
+
+def ones(shape, rng):
+    return np.ones(shape)
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (cl.Linear(2, 100), "Linear(2, 100)"),
+        (cl.Linear(2, 3, bias=False), "Linear(2, 3, bias=False)"),
+        (cl.ReLU(), "ReLU()"),
+        (cl.SoftmaxLoss(), "SoftmaxLoss()"),
+        (functions.Sum((0, 1), keepdims=True), "Sum((0, 1), keepdims=True)"),
+        (functions.Mean(), "Mean()"),
+        (functions.Min(keepdims=True), "Min(keepdims=True)"),
+        (functions.Max(-1), "Max(-1)"),
+        (functions.Softmax(), "Softmax()"),
+        (functions.LogSoftmax(0), "LogSoftmax(0)"),
+        (functions.Concatenate(), "Concatenate()"),
+        (functions.Stack(1), "Stack(1)"),
+        (cl.Linear(2, 3, initializer=ones), "Linear(2, 3, initializer=ones)"),
+        (functions.Clip(0, None), "Clip(0, None)"),
+        (functions.Reshape(2, 3), "Reshape(2, 3)"),
+        (functions.Reshape(3), "Reshape(3)"),
+        (functions.Transpose(1, 0), "Transpose(1, 0)"),
+        (functions.Transpose(0), "Transpose(0)"),
+    ],
+    ids=str,
+)
+def test_a_repr_is_how_it_is_made(function, text):
+    assert repr(function) == text
+
+
+N = None
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes", "expected"),
+    [
+        (cl.Linear(2, 5), [(N, 2)], (N, 5)),
+        (cl.ReLU(), [(N, 3, 4)], (N, 3, 4)),
+        (functions.Add(), [(N, 1), (1, 3)], (N, 3)),
+        (functions.Add(), [(N, 3), (5, 1)], (5, 3)),
+        (functions.Where(), [(3,), (), (N, 1)], (N, 3)),
+        (functions.Sum(), [(N, 3)], ()),
+        (functions.Mean(1), [(N, 3)], (N,)),
+        (functions.Max(0, keepdims=True), [(N, 3)], (1, 3)),
+        (functions.MatMul(), [(N, 3), (3, 4)], (N, 4)),
+        (functions.MatMul(), [(N, 2, 3), (N, 3)], (N, 2, 3)),
+        (functions.MatMul(), [(N, 2, 3), (3,)], (N, 2)),
+        (functions.Reshape(-1, 6), [(N, 2, 3)], (N, 6)),
+        (functions.Reshape(4, 3), [(N, 3)], (4, 3)),
+        (functions.Transpose(), [(N, 3)], (3, N)),
+        (functions.Index(np.s_[:, 0]), [(N, 3, 4)], (N, 4)),
+        (functions.Index(np.s_[1:, 1:]), [(N, 3)], (N, 2)),
+        (functions.Index([0, 7]), [(N, 3)], (2, 3)),
+        (functions.Index([True, False]), [(N, 3)], (1, 3)),
+        (functions.Concatenate(1), [(N, 3), (N, 4)], (N, 7)),
+        (functions.Concatenate(), [(N, 3), (2, N)], (N, 3)),
+        (functions.Stack(1), [(N, 3), (2, N)], (2, 2, 3)),
+        (cl.SoftmaxLoss(), [(N, 3), (N,)], ()),
+    ],
+    ids=str,
+)
+def test_the_output_shape_has_none_where_it_is_unknown(function, shapes, expected):
+    assert function.output_shape(*shapes) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (functions.Add(), [(N, 2), (N, 3)]),
+        (functions.Where(), [(2,), (2,), (N, 3)]),
+        (functions.MatMul(), [(N, 2), (3, 4)]),
+        (functions.MatMul(), [(), (3, 4)]),
+        (functions.MatMul(), [(2, N, 3), (5, 3, 4)]),
+        (functions.Reshape(4), [(2, 3)]),
+        (functions.Reshape(4, -1), [(2, 3)]),
+        (functions.Transpose(1, 0), [(N, 2, 3)]),
+        (functions.Index([0, 3]), [(3, N)]),
+        (functions.Index(np.s_[0, 0]), [(N,)]),
+        (functions.Index([True, False]), [(3, N)]),
+        (functions.Index(([0, 1], [0, 1, 2])), [(N, 3)]),
+        (functions.Concatenate(1), [(2, 3), (3, 3)]),
+        (functions.Concatenate(), [(N, 3), (N, 3, 1)]),
+        (functions.Stack(), [(N, 3), (N, 4)]),
+        (cl.SoftmaxLoss(), [(4, 3), (5,)]),
+        (cl.SoftmaxLoss(), [(N, 3), (N, 1)]),
+    ],
+    ids=str,
+)
+def test_the_output_shape_of_what_does_not_fit_raises_with_the_shapes(function, shapes):
+    with pytest.raises(ValueError, match="shape") as raised:
+        function.output_shape(*shapes)
+    assert all(str(shape) in str(raised.value) for shape in shapes if function.__class__ is not functions.MatMul)
+
+
+@pytest.mark.parametrize("axis", [2, -3])
+def test_the_output_shape_along_an_axis_that_does_not_exist_raises(axis):
+    for function in (functions.Sum, functions.Softmax, functions.Concatenate):
+        with pytest.raises(ValueError, match="axis"):
+            function(axis).output_shape((N, 3))
+
+
+def test_functions_are_abstract():
+    with pytest.raises(TypeError, match="abstract"):
+        cl.Function()
+
+    class Half(cl.Function):
+        def forward(self, x):
+            return x
+
+    with pytest.raises(TypeError, match="backward"):
+        Half()
+
+
+ONE_INPUT = ["sum", "mean", "max", "min", "exp", "log", "sqrt", "abs", "tanh", "sigmoid", "relu"]
+
+ONE_ROW = [*ONE_INPUT, "softmax", "log_softmax", "transpose"]
+
+
+@pytest.mark.parametrize("name", ONE_ROW)
+@pytest.mark.parametrize("data", [[1, 2], (0.5, 3.0), np.array([1, 2]), np.array([True, False]), np.float16([1, 2])])
+def test_the_functions_take_what_tensor_takes(name, data):
+    function = getattr(cl, name)
+    assert_same_bits(function(data).data, function(cl.Tensor(data)).data)
+    assert function(np.array(data, float)).dtype == np.float64
+    with pytest.raises(TypeError, match="real numbers"):
+        function(["a"])
+
+
+@pytest.mark.parametrize("name", ONE_INPUT)
+@pytest.mark.parametrize("number", [2, 0.5, True, np.float64(2)])
+def test_the_functions_take_numbers(name, number):
+    assert_same_bits(getattr(cl, name)(number).data, getattr(cl, name)(cl.Tensor(number)).data)
+
+
+def test_the_functions_with_arguments_take_lists():
+    assert cl.reshape([[1, 2]], 2).data.tolist() == [1, 2]
+    assert cl.clip([1, 5], 2, 3).data.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_call_on_a_list_takes_the_dtype_of_the_parameters(dtype):
+    model = cl.Model([cl.Linear(3, 2), cl.ReLU()], dtype=dtype)
+    rows = [[1, 2, 3], [4, 5, 6]]
+    assert_same_bits(model(rows).data, model(np.array(rows, dtype)).data)
+    assert_same_bits(model.functions[0](rows).data, model.functions[0](np.array(rows, dtype)).data)
+    assert_same_bits(cl.ReLU()(rows).data, np.array(rows, np.float32))
+    assert cl.SoftmaxLoss()(rows, [0, 1]).data == cl.SoftmaxLoss().forward(np.array(rows, np.float32), [0, 1])
+
+
+def test_a_users_function_gets_a_list_as_it_is():
+    class Rows(cl.Function):
+        """The rows of a table with these numbers."""
+
+        def forward(self, numbers):
+            assert numbers == [2, 0]
+            return np.eye(3)[numbers]
+
+        def backward(self, dy):
+            return None
+
+    assert Rows()([2, 0]).data.tolist() == [[0, 0, 1], [1, 0, 0]]

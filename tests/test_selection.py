@@ -1,0 +1,99 @@
+"""Clip and Where: what their cases do not say."""
+
+import numpy as np
+import pytest
+from cases import both_dtypes
+from reference import assert_same_bits, assert_same_values, special_values
+
+import caffelite as cl
+from caffelite import functions
+
+
+@both_dtypes
+@pytest.mark.parametrize("bounds", [(-1, 1), (None, 0.5), (-np.inf, 0), (0, None), (1, -1), (np.nan, 1), (0, np.nan)])
+def test_clipped_values_are_numpys_and_the_gradient_is_1_from_bound_to_bound(bounds, dtype):
+    values, clip = special_values(dtype), functions.Clip(*bounds)
+    assert_same_values(clip.forward(values), np.clip(values, *bounds))
+    low, high = (-np.inf if bounds[0] is None else bounds[0]), (np.inf if bounds[1] is None else bounds[1])
+    inside = values == high if low > high else (values >= low) & (values <= high)
+    assert_same_bits(clip.backward(np.full_like(values, 3)), np.where(inside, 3, 0).astype(dtype))
+
+
+@pytest.mark.parametrize("bound", [np.zeros(3), "1", [0], 1j])
+def test_bounds_are_numbers_or_none(bound):
+    with pytest.raises(TypeError, match="clip"):
+        functions.Clip(bound, 1)
+    with pytest.raises(TypeError, match="clip"):
+        cl.Tensor([1.0]).clip(0, bound)
+
+
+@both_dtypes
+def test_where_copies_bits_and_lets_nothing_through_from_what_was_not_chosen(dtype):
+    values = special_values(dtype)
+    a, b = np.repeat(values, len(values)), np.tile(values, len(values))
+    condition = np.arange(len(a)) % 3 > 0
+    where = functions.Where()
+    assert_same_bits(where.forward(a, b, condition), np.where(condition, a, b))
+    for gradient, chosen in zip(where.backward(a), (condition, ~condition), strict=True):
+        assert_same_bits(gradient, np.where(chosen, a, dtype(0)))
+
+
+@both_dtypes
+@pytest.mark.parametrize("dtype_of_condition", ["bool", "float32", "float64", "int8", "uint64"])
+def test_conditions_may_be_arrays_lists_and_tensors(dtype_of_condition, dtype):
+    condition = np.array([[1], [0]]).astype(dtype_of_condition)
+    a, b = cl.Tensor(np.arange(3, dtype=dtype), requires_grad=True), np.full((2, 1), 5, dtype)
+    expected = np.where(condition, a.data, b)
+    for like in (condition, condition.tolist(), cl.Tensor(condition)):
+        y = cl.where(like, a, b)
+        assert_same_bits(y.data, expected)
+        y.sum().backward()
+        assert (a.grad == 1).all()
+        a.zero_grad()
+    assert_same_bits(cl.where(condition, a, 5).data, expected)
+    assert_same_bits(cl.where(condition == 0, 5, a).data, expected)
+
+
+def test_where_without_tensors_makes_one():
+    assert_same_bits(cl.where(True, 1, 2).data, np.float32(1))
+    assert_same_bits(cl.where([True, False], 1, np.zeros(2)).data, np.array([1.0, 0.0]))
+    assert_same_bits(cl.where([True, False], np.zeros(2), 1).data, np.array([0.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    "condition", [2, 0, -0.0, np.nan, np.float32(1), np.array(3), np.array(False), np.array(np.nan)]
+)
+def test_a_condition_may_be_one_number(condition):
+    t = cl.Tensor([1.0, 2.0])
+    for like in (condition, cl.Tensor(condition)):
+        assert_same_bits(cl.where(like, t, 0).data, np.where(condition, t.data, np.float32(0)))
+
+
+def test_a_condition_of_numbers_that_float32_does_not_know_holds():
+    assert cl.where(cl.Tensor(np.array([1e-300, 0, np.nan])), cl.Tensor([1.0] * 3), 0).data.tolist() == [1, 0, 1]
+
+
+def test_where_adapts_lists_to_arrays_on_either_side():
+    assert_same_bits(cl.where([True, False], [1, 2], np.zeros(2)).data, np.array([1.0, 0.0]))
+    assert_same_bits(cl.where([True, False], np.zeros(2), [1, 2]).data, np.array([0.0, 2.0]))
+
+
+def test_where_refuses_what_does_not_fit():
+    one = cl.Tensor(np.ones(3, np.float32))
+    for a, b in [(one, np.ones(3)), (np.ones(3), one), (one, cl.Tensor(np.ones(3))), (one, "b"), (one, 1j)]:
+        with pytest.raises(TypeError, match="where"):
+            cl.where([True, False, True], a, b)
+    with pytest.raises(TypeError, match="where"):
+        cl.where(["a", "b", "c"], one, one)
+    with pytest.raises(ValueError, match="broadcast") as raised:
+        cl.where(np.ones((2, 2), bool), one, 0)
+    assert "(2, 2)" in str(raised.value)
+    assert "(3,)" in str(raised.value)
+
+
+def test_a_condition_that_an_optimizer_changed_is_no_wrong_gradient():
+    condition, a = cl.Tensor([1.0, 0.0], requires_grad=True), cl.Tensor([1.0, 2.0], requires_grad=True)
+    y = cl.where(condition, a, 0).sum()
+    condition.data = [0.0, 1.0]
+    with pytest.raises(RuntimeError, match="changed"):
+        y.backward()
