@@ -3,6 +3,9 @@
 # Arrays may have any strides; one that loops cannot read as it lies (byte-swapped, unaligned, strides that are no whole
 # number of elements) is replaced by its plain copy, and so is one with strides where a loop wants contiguous rows.
 
+cdef cnp.dtype INT64 = np.dtype(np.int64)
+
+
 cdef inline int real_type(str name, cnp.ndarray a) except -1:
     """0 for float32, 1 for float64: which of a kernel's loops."""
     cdef int type_num = cnp.PyArray_TYPE(a)
@@ -55,9 +58,12 @@ cdef inline cnp.ndarray writable(str name, cnp.ndarray out):
     return out
 
 
+cdef size_t size_of_call = sizeof(Call)   # a variable: where the size is a constant, GCC clears it three times as slowly
+
+
 cdef inline void begin(Call* call, Kernel kernel, int type) noexcept:
     """Make a call of a kernel, all zero but for the loop it runs for this type."""
-    memset(call, 0, sizeof(Call))
+    memset(call, 0, size_of_call)
     call.kernel = <void*> kernel
     call.loop = kernel.loop[type]
 

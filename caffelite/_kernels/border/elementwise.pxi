@@ -71,7 +71,7 @@ cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray 
     cdef cnp.npy_intp shape[NUMPY_MAX_DIMS]
     cdef int ndim = cnp.PyArray_NDIM(a), d
     if inputs == 1 or (inputs == 2 and cnp.PyArray_SAMESHAPE(a, b)):
-        return empty(ndim, cnp.PyArray_DIMS(a), a.dtype)
+        return empty(ndim, cnp.PyArray_DIMS(a), a.descr)
     ndim = max(ndim, cnp.PyArray_NDIM(b))
     if inputs > 2:
         ndim = max(ndim, cnp.PyArray_NDIM(c))
@@ -81,7 +81,7 @@ cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray 
     widen(kernel.name, shape, ndim, b, a)
     if inputs > 2:
         widen(kernel.name, shape, ndim, c, a)
-    return empty(ndim, shape, a.dtype)
+    return empty(ndim, shape, a.descr)
 
 
 cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:

@@ -21,7 +21,7 @@ def ravel_index(tuple lengths, *indices):
         if isinstance(indices[i], int) and not -lengths[i] <= indices[i] < lengths[i]:
             refuse_index(lengths[i], arrays[i])
     try:
-        out = output(np.broadcast_shapes(*[shape_of(a) for a in arrays]), np.dtype(np.int64))
+        out = output(np.broadcast_shapes(*[shape_of(a) for a in arrays]), INT64)
     except ValueError:
         shapes = ", ".join([str(shape_of(a)) for a in arrays])
         raise IndexError(f"index arrays of shapes {shapes} don't broadcast") from None
@@ -64,7 +64,7 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
     order = checked_labels("take", order, -1)
     shape = (cnp.PyArray_SIZE(order),) + shape_of(rows)[1:]
     if out is None:
-        out = output(shape, rows.dtype)
+        out = output(shape, rows.descr)
     elif out.dtype != rows.dtype:
         raise TypeError(f"take got an `out` of {out.dtype} for rows of {rows.dtype}")
     elif shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take", out)):
@@ -92,7 +92,7 @@ def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t ro
     if cnp.PyArray_NDIM(dy) == 0 or rows < 0:
         raise ValueError(f"take_grad got dy of shape {shape_of(dy)} and {rows} rows")
     dy, order = contiguous(dy), checked_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
-    out = output((rows,) + shape_of(dy)[1:], dy.dtype)
+    out = output((rows,) + shape_of(dy)[1:], dy.descr)
     begin(&call, TAKE_GRAD_KERNEL, real)
     bind(&call, 0, out)
     bind(&call, 1, dy)

@@ -18,8 +18,8 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
     if cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_SIZE(scores) == 0:
         raise ValueError(f"softmax_loss got scores of shape {shape_of(scores)}; expected (n, C), n and C above 0")
     scores, labels = contiguous(scores), checked_labels("softmax_loss", labels, cnp.PyArray_DIM(scores, 0))
-    p = empty(2, cnp.PyArray_DIMS(scores), scores.dtype)
-    rows = empty(1, cnp.PyArray_DIMS(scores), scores.dtype)
+    p = empty(2, cnp.PyArray_DIMS(scores), scores.descr)
+    rows = empty(1, cnp.PyArray_DIMS(scores), scores.descr)
 
     begin(&call, SOFTMAX_LOSS_KERNEL, real)
     bind(&call, 0, p)
@@ -46,7 +46,7 @@ def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not
                          f"{shape_of(dy)}; expected (n, C) and a single element")
     probabilities, dy = contiguous(probabilities), contiguous(dy)
     labels = checked_labels("softmax_loss_grad", labels, cnp.PyArray_DIM(probabilities, 0))
-    out = empty(2, cnp.PyArray_DIMS(probabilities), probabilities.dtype)
+    out = empty(2, cnp.PyArray_DIMS(probabilities), probabilities.descr)
 
     begin(&call, SOFTMAX_LOSS_GRAD_KERNEL, real)
     bind(&call, 0, out)
@@ -81,7 +81,7 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None):
     row stops the replay, which calls it likewise.
     """
     cdef Call call
-    cdef cnp.ndarray first = output((), np.dtype(np.int64))
+    cdef cnp.ndarray first = output((), INT64)
     labels = checked_labels("check_labels", labels, -1)
     begin(&call, CHECK_LABELS_KERNEL, 0)
     bind(&call, 0, first)

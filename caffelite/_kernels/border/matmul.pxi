@@ -27,7 +27,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
     if out is None:
         if accumulate:
             raise ValueError("matmul accumulates into `out`, which was not given")
-        out = empty(2, shape, a.dtype)
+        out = empty(2, shape, a.descr)
     else:
         out = writable("matmul", out)
         same_type("matmul", a, out)
@@ -66,7 +66,7 @@ def matmul_stack(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out
     a, b = readable(a), readable(b)
     shape = (cnp.PyArray_DIM(a, 0), cnp.PyArray_DIM(a, 1), cnp.PyArray_DIM(b, 2))
     if out is None:
-        out = output(shape, a.dtype)
+        out = output(shape, a.descr)
     else:
         out = writable("matmul_stack", out)
         same_type("matmul_stack", a, out)

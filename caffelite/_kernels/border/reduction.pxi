@@ -22,7 +22,7 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
     if out is None:
         if accumulate:
             raise ValueError("sum accumulates into `out`, which was not given")
-        out = output(shape, a.dtype)
+        out = output(shape, a.descr)
     else:
         out = writable("sum", out)
         same_type("sum", a, out)
@@ -66,7 +66,7 @@ cdef tuple extreme(Kernel kernel, double sign, cnp.ndarray a, axis, bint keepdim
     call.parts = call.size[0] * call.size[2]
     if call.parts > 0 and call.size[1] == 0:
         raise ValueError(f"{kernel.name} of no elements: shape {given}, axis {axis}")
-    out, first = output(shape, a.dtype), output(shape, np.dtype(np.int64))
+    out, first = output(shape, a.descr), output(shape, INT64)
     bind(&call, 0, out)
     bind(&call, 1, first)
     bind(&call, 2, a)
@@ -94,7 +94,7 @@ def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shap
         raise ValueError(f"extreme_grad got dy of shape {shape_of(dy)} and first of shape {shape_of(first)}; expected "
                          f"{reduced(shape, axes, False)}")
     dy = contiguous(dy)
-    out = output(shape if order is None else tuple([shape[d] for d in order]), dy.dtype)
+    out = output(shape if order is None else tuple([shape[d] for d in order]), dy.descr)
     bind(&call, 0, out)
     bind(&call, 1, dy)
     bind(&call, 2, first)

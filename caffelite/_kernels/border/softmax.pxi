@@ -43,7 +43,7 @@ cdef cnp.ndarray along_rows(Kernel kernel, axis, cnp.ndarray a, cnp.ndarray b):
         b = ordered(b, order)
         bind(&call, 2, b)
     a = ordered(a, order)
-    out = output(shape_of(a), a.dtype)
+    out = output(shape_of(a), a.descr)
     bind(&call, 0, out)
     bind(&call, 1, a)
     call.size[1] = cnp.PyArray_DIM(a, cnp.PyArray_NDIM(a) - 1)
