@@ -75,11 +75,11 @@ def updates(dtype):
         w, g, moments = np.ones(n, dtype), np.full(n, 0.1, dtype), np.full((2, n), 0.1, dtype)
         steps = np.array([[n, 9.0]])
         sgd, adam = np.array([1e-3, 0.9, 1e-4, 0]), np.array([1e-3, 0.9, 0.999, 1e-8, 0])
-        calls = [("sgd(w, g, moments[0], hyper)", 3, 5, sgd), ("adam(w, g, moments, steps, hyper)", 4, 7, adam)]
+        calls = [("'sgd', w, g, moments[:1], hyper", 3, 5, sgd), ("'adam', w, g, moments, hyper, steps", 4, 7, adam)]
         speeds = []
         for call, arrays, moved, hyper in calls:
             names = {"w": w, "g": g, "moments": moments, "steps": steps, "hyper": hyper}
-            seconds = harness.seconds_per_call(f"kernels.{call}", at_least, kernels=kernels, **names)
+            seconds = harness.seconds_per_call(f"kernels.update({call})", at_least, kernels=kernels, **names)
             source = np.ones(arrays * n // 2, dtype)
             copying = harness.seconds_per_call("copyto(to, x)", at_least, copyto=np.copyto, to=source.copy(), x=source)
             speeds += [moved * w.nbytes / seconds / 1e9, 2 * source.nbytes / copying / 1e9]

@@ -55,7 +55,7 @@ def calls(kernels, dtype):
 
     def sgd(size):  # with momentum
         w, g, v = arrays(*[1024 * size // 40] * 3)
-        kernels.sgd(w, g, v, np.array([1e-9, 0.9, 1e-4, 0.0]))
+        kernels.update("sgd", w, g, v[None], np.array([1e-9, 0.9, 1e-4, 0.0]))
 
     return {f.__name__.replace("_", " "): f for f in (matmul, copy, add, add_bias, sum_rows, softmax_loss, sgd)}
 

@@ -14,7 +14,7 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 
 from typing import Any
 
-from caffelite import datasets
+from caffelite import datasets, initializers
 from caffelite.data import DataGenerator
 from caffelite.function import Function
 from caffelite.functions import (
@@ -49,14 +49,16 @@ from caffelite.functions import (
 from caffelite.gradcheck import check_gradients
 from caffelite.graph import graph
 from caffelite.model import MLP, History, Model
-from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
+from caffelite.modes import inference, is_training, no_grad
+from caffelite.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp, TrainingDiverged, schedules
 from caffelite.program import Program, capture
-from caffelite.tensor import Tensor, inference, is_training, no_grad
+from caffelite.tensor import Tensor
 from caffelite.threads import get_num_threads, set_num_threads, show_config
 
 __all__ = [
     "MLP",
     "SGD",
+    "Adagrad",
     "Adam",
     "AdamW",
     "DataGenerator",
@@ -67,6 +69,7 @@ __all__ = [
     "Model",
     "Optimizer",
     "Program",
+    "RMSProp",
     "ReLU",
     "Sigmoid",
     "Softmax",
@@ -84,6 +87,7 @@ __all__ = [
     "get_num_threads",
     "graph",
     "inference",
+    "initializers",
     "is_training",
     "log",
     "log_softmax",
@@ -94,6 +98,7 @@ __all__ = [
     "no_grad",
     "relu",
     "reshape",
+    "schedules",
     "set_num_threads",
     "show_config",
     "sigmoid",

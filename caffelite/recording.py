@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.tensor import Tensor, as_real, mode
+from caffelite.arrays import as_real
+from caffelite.modes import mode
+from caffelite.tensor import Tensor
 
 
 class Recording(kernels.Recorder):
@@ -26,6 +28,7 @@ class Recording(kernels.Recorder):
         self._notes: dict[int, Note] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, and what they were copied from
         self._optimizers: dict[int, Any] = {}
+        self._unrepeatable = False
 
     def note(self, tensor: Tensor) -> Note:
         """A Tensor's array is looked at. What it was before is kept."""
@@ -41,6 +44,10 @@ class Recording(kernels.Recorder):
     def note_optimizer(self, optimizer: Any) -> None:
         """An optimizer makes its step: its attributes have an influence on what happens."""
         self._optimizers[id(optimizer)] = optimizer
+
+    def note_unrepeatable(self) -> None:
+        """What happens next is decided in Python, each time anew: the step must be recorded again, not replayed."""
+        self._unrepeatable = True
 
     def original(self, copy: Any) -> Any:
         """What a Function that is applied was copied from; None if it is no copy."""
@@ -59,10 +66,13 @@ class Recording(kernels.Recorder):
             if not original.called_back
         ]
         influential += [(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
-        return [
+        attributes = [
             kernels.Attributes(of, {name: value for name, value in attributes.items() if name not in of.unwatched})
             for of, attributes in influential
         ]
+        if self._unrepeatable:  # then something needed is gone, always
+            attributes.append(kernels.Attributes(Recording(), {}, needed=True))
+        return attributes
 
 
 class Note:

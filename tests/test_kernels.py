@@ -1,5 +1,6 @@
 """The kernels: values, orders of summation, layouts, recordings, instruction sets."""
 
+import functools
 import inspect
 import itertools
 import os
@@ -447,28 +448,32 @@ def test_all_finite_finds_one_bad_element_anywhere(bad, dtype):
 )
 def test_steps_of_sgd_are_the_judges(hyper, dtype):
     for n in (0, 1, 67):
-        w, v = uniform(n, dtype=dtype), np.zeros(n, dtype) if hyper[1] else None
+        w, v = uniform(n, dtype=dtype), np.zeros((1, n), dtype) if hyper[1] else None
         true_w, true_v = widened(w), np.zeros(n)
         for step in range(5):
             g = uniform(n, dtype=dtype, seed=step)
-            kernels.sgd(w, g, v, np.array(hyper, np.float64))
+            kernels.update("sgd", w, g, v, np.array(hyper, np.float64))
             true_w, true_v = reference.sgd(true_w, g, true_v, *hyper)
         assert_close(w, true_w, dtype)
         if v is not None:
-            assert_close(v, true_v, dtype)
+            assert_close(v[0], true_v, dtype)
 
 
 def test_sgd_takes_contiguous_vectors_of_one_size():
     w, hyper = np.ones(6), np.array([0.1, 0.9, 0, 0])
     for g in (np.ones(5), np.ones((6, 1)), np.ones(12)[::2]):
         with pytest.raises(ValueError, match="sgd"):
-            kernels.sgd(w, g, np.zeros(6), hyper)
+            kernels.update("sgd", w, g, np.zeros((1, 6)), hyper)
         with pytest.raises(ValueError, match="sgd"):
-            kernels.sgd(w, np.ones(6), g, hyper)
+            kernels.update("sgd", w, np.ones(6), g, hyper)
     with pytest.raises(ValueError, match="sgd"):
-        kernels.sgd(read_only(w), np.ones(6), None, hyper)
+        kernels.update("sgd", read_only(w), np.ones(6), None, hyper)
     with pytest.raises(ValueError, match="sgd"):
-        kernels.sgd(w, np.ones(6), None, hyper[:3])
+        kernels.update("sgd", w, np.ones(6), None, hyper[:3])
+    with pytest.raises(ValueError, match="sgd takes no steps"):
+        kernels.update("sgd", w, np.ones(6), None, hyper, np.array([[6, 1.0]]))
+    with pytest.raises(ValueError, match="'sdg'"):
+        kernels.update("sdg", w, np.ones(6), None, hyper)
     assert (w == 1).all()
 
 
@@ -476,11 +481,11 @@ ADAM = np.array([0.01, 0.9, 0.999, 1e-8, 0.1])  # η, β₁, β₂, ε, λ
 
 
 @both_dtypes
-@pytest.mark.parametrize("decoupled", [False, True])
+@pytest.mark.parametrize("rule", ["adam", "adamw"])
 @pytest.mark.parametrize(
     "hyper", [ADAM, (0.01, 0.9, 0.999, 1e-8, 0), (0.01, 0, 0.99, 1e-3, 0.1), (0.01, 0.5, 0, 1, 0), (0.01, 0, 0, 1, 0)]
 )
-def test_steps_of_adam_are_the_judges(hyper, decoupled, dtype):
+def test_steps_of_adam_are_the_judges(hyper, rule, dtype):
     hyper = np.array(hyper, np.float64)
     for n in (0, 1, 67):
         w, moments, steps = uniform(n, dtype=dtype), np.zeros((2, n), dtype), np.array([[n, 0.0]])
@@ -488,8 +493,8 @@ def test_steps_of_adam_are_the_judges(hyper, decoupled, dtype):
         for t in range(1, 6):
             g = uniform(n, dtype=dtype, seed=t)
             kernels.count_steps(steps)
-            kernels.adam(w, g, moments, steps, hyper, decoupled)
-            truth = reference.adam(truth[0], g, *truth[1:], t, *hyper, decoupled)
+            kernels.update(rule, w, g, moments, hyper, steps)
+            truth = reference.adam(truth[0], g, *truth[1:], t, *hyper, decoupled=rule == "adamw")
         for array, true in zip((w, *moments), truth, strict=True):
             assert_close(array, true, dtype)
 
@@ -501,9 +506,9 @@ def test_each_parameter_of_a_run_is_in_its_own_step_of_adam():
     for (size, t), last in zip(zip(sizes, counts, strict=True), np.cumsum(sizes), strict=True):
         part = slice(last - size, last)
         alone = w[part].copy(), moments[:, part].copy()
-        kernels.adam(alone[0], g[part], alone[1], np.array([[size, t]]), ADAM)
+        kernels.update("adam", alone[0], g[part], alone[1], ADAM, np.array([[size, t]]))
         expected.append(np.vstack(alone))
-    kernels.adam(w, g, moments, np.array([sizes, counts]).T.copy(), ADAM)
+    kernels.update("adam", w, g, moments, ADAM, np.array([sizes, counts]).T.copy())
     assert_same_bits(np.vstack([w, moments]), np.hstack(expected))
 
 
@@ -511,22 +516,22 @@ def test_each_parameter_of_a_run_is_in_its_own_step_of_adam():
 def test_a_mean_of_adam_that_gradients_no_longer_feed_ends_at_zero(dtype):
     w, zero, moments = np.ones(40, dtype), np.zeros(40, dtype), np.full((2, 40), 3 * np.finfo(dtype).tiny, dtype)
     for t in range(1, 20):
-        kernels.adam(w, zero, moments, np.array([[40.0, t]]), ADAM, decoupled=True)
+        kernels.update("adamw", w, zero, moments, ADAM, np.array([[40.0, t]]))
     assert (moments[0] == 0).all()
     assert (moments[1] > 0).all()
 
 
 def test_adam_takes_contiguous_vectors_of_one_size_and_steps_of_that_many_elements():
     w, g, moments, steps = np.ones(6), np.ones(6), np.zeros((2, 6)), np.array([[2, 1.0], [4, 1.0]])
-    bad = [(w, a, moments, steps, ADAM) for a in (g[:5], np.ones((6, 1)), np.ones(12)[::2])]
-    bad += [(w, g, a, steps, ADAM) for a in (np.zeros((2, 5)), np.zeros((3, 6)), np.zeros(12))]
-    bad += [(w, g, a, steps, ADAM) for a in (np.zeros((2, 12))[:, ::2], np.zeros((6, 2)).T)]
-    bad += [(w, g, moments, a, ADAM) for a in (steps[:1], steps[0], np.zeros((0, 2)), steps.T, steps[:, :1])]
-    bad += [(w, g, moments, steps, ADAM[:4])]
-    bad += [(read_only(w), g, moments, steps, ADAM), (w, g, read_only(moments), steps, ADAM)]
+    bad = [(w, a, moments, ADAM, steps) for a in (g[:5], np.ones((6, 1)), np.ones(12)[::2])]
+    bad += [(w, g, a, ADAM, steps) for a in (np.zeros((2, 5)), np.zeros((3, 6)), np.zeros((1, 6)), np.zeros(12), None)]
+    bad += [(w, g, a, ADAM, steps) for a in (np.zeros((2, 12))[:, ::2], np.zeros((6, 2)).T)]
+    bad += [(w, g, moments, ADAM, a) for a in (steps[:1], steps[0], np.zeros((0, 2)), steps.T, steps[:, :1], None)]
+    bad += [(w, g, moments, ADAM[:4], steps)]
+    bad += [(read_only(w), g, moments, ADAM, steps), (w, g, read_only(moments), ADAM, steps)]
     for arguments in bad:
         with pytest.raises(ValueError, match="adam"):
-            kernels.adam(*arguments)
+            kernels.update("adam", *arguments)
     for rows in (steps[0], steps.T, read_only(steps)):
         with pytest.raises(ValueError, match="count_steps"):
             kernels.count_steps(rows)
@@ -744,10 +749,10 @@ def test_float32_and_float64_do_not_mix():
         "matmul to": lambda: kernels.matmul(a, a, b),
         "sum to": lambda: kernels.sum(a, 0, out=b[0]),
         "softmax_loss_grad": lambda: kernels.softmax_loss_grad(a, np.array([0, 1, 1]), np.array(1.0)),
-        "sgd": lambda: kernels.sgd(a[0], b[0], None, np.zeros(4)),
-        "sgd velocity": lambda: kernels.sgd(a[0], a[0], b[0], np.zeros(4)),
-        "adam": lambda: kernels.adam(a[0], b[0], a[:2].copy(), np.array([[3, 1.0]]), ADAM),
-        "adam moments": lambda: kernels.adam(a[0], a[0], b[:2], np.array([[3, 1.0]]), ADAM),
+        "sgd": lambda: kernels.update("sgd", a[0], b[0], None, np.zeros(4)),
+        "sgd velocity": lambda: kernels.update("sgd", a[0], a[0], b[:1], np.zeros(4)),
+        "adam": lambda: kernels.update("adam", a[0], b[0], a[:2].copy(), ADAM, np.array([[3, 1.0]])),
+        "adam moments": lambda: kernels.update("adam", a[0], a[0], b[:2], ADAM, np.array([[3, 1.0]])),
     }
     for name, mixture in mixtures.items():
         with pytest.raises(TypeError, match=name.split()[0]) as raised:
@@ -773,9 +778,9 @@ def test_other_arguments_of_a_wrong_dtype_are_type_errors():
         "take_grad": lambda: kernels.take_grad(rows, order.astype(np.float64), 3),
         "take objects": lambda: kernels.take(rows.astype(object), order),
         "take to": lambda: kernels.take(rows, order, np.ones((3, 2), np.float32)),
-        "sgd": lambda: kernels.sgd(rows[0], rows[0], None, np.zeros(4, np.float32)),
-        "adam": lambda: kernels.adam(rows[0], rows[1], rows[:2], np.array([[2, 1.0]]), ADAM.astype(np.float32)),
-        "adam steps": lambda: kernels.adam(rows[0], rows[1], rows[:2], np.array([[2, 1]]), ADAM),
+        "sgd": lambda: kernels.update("sgd", rows[0], rows[0], None, np.zeros(4, np.float32)),
+        "adam": lambda: kernels.update("adam", *rows[:2], rows[:2], ADAM.astype(np.float32), np.array([[2, 1.0]])),
+        "adam steps": lambda: kernels.update("adam", *rows[:2], rows[:2], ADAM, np.array([[2, 1]])),
         "count_steps": lambda: kernels.count_steps(np.array([[2, 1]])),
     }
     for name, call in wrong.items():
@@ -889,9 +894,12 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
 
     def everything():
         w, v, out = long.ravel().copy(), np.zeros(long.size, dtype), np.ones((300, 130), dtype)
-        kernels.sgd(w, w.copy(), v, hyper)
+        kernels.update("sgd", w, w.copy(), v[None], hyper)
+        squares = np.zeros((2, long.size), dtype)
+        kernels.update("rmsprop", w, v, squares, np.array([0.01, 0.9, 1e-8, 0.5, 0.1]))
+        kernels.update("adagrad", w, v, squares[:1], np.array([0.01, 1e-10, 0.1]))
         moments, steps = np.zeros((2, long.size), dtype), np.array([[9, 1.0], [long.size - 9, 2.0]])
-        kernels.adam(w, v, moments, steps, ADAM)
+        kernels.update("adam", w, v, moments, ADAM, steps)
         kernels.matmul(a, b, out, accumulate=True)
         loss, p = kernels.softmax_loss(long, labels)
         products = [kernels.matmul(a, b), kernels.matmul(b.T, a.T), out]
@@ -904,7 +912,7 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         others += [kernels.take_grad(long, np.arange(1000) % 7, 9), kernels.take(long, np.arange(999, -1, -1))]
         others += [kernels.convert(numbers, dtype), kernels.convert(numbers.T, np.float64)]
         others += [kernels.softmax_grad(long, p), kernels.extreme_grad(long[0], np.arange(1001), (1001, 1001), 0)]
-        return [w, v, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
+        return [w, v, squares, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
 
     cl.set_num_threads(1)
     expected = everything()
@@ -936,6 +944,7 @@ RECORDED = {
     "sum": (uniform(4, 5, 6), (0, 2)),
     "largest": (uniform(4, 5, 6), (0, 2)),
     "smallest": (uniform(4, 5, 6), 1),
+    "follow": (uniform(4, dtype=np.float64), uniform(3, dtype=np.float64), np.array([1])),
     "extreme_grad": (uniform(4, 6), np.arange(24).reshape(4, 6) % 5, (4, 5, 6), 1),
     "softmax": (uniform(4, 5, 6), 1),
     "softmax_grad": (uniform(4, 5), uniform(4, 5)),
@@ -943,8 +952,6 @@ RECORDED = {
     "log_softmax_grad": (uniform(4, 5), uniform(4, 5), 0),
     "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
     "softmax_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32)),
-    "sgd": (uniform(10), uniform(10), uniform(10), np.array([0.1, 0.9, 0.01, 0])),
-    "adam": (uniform(10), uniform(10), uniform(2, 10) ** 2, np.array([[4, 3], [6, 2]], np.float64), ADAM),
     "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
     "shuffle": (np.arange(20), np.arange(1, 5, dtype=np.uint64)),
     "ravel_index": ((4, 3, 2), np.array([[2], [-1]]), LABELS, 1),
@@ -960,6 +967,10 @@ THROUGH_A_CURSOR = {"take_batch", "advance", "add_mean", "add_correct"}
 for kernel in ELEMENTWISE:
     if kernel.name not in RECORDED:
         RECORDED[kernel.name] = tuple(uniform(4, 5, seed=i) + 2 for i in range(arrays_taken(kernel)))
+for name, rule in kernels.border.RULES.items():
+    steps = np.array([[4, 3], [6, 2]], np.float64) if rule.counts_steps else None
+    own = uniform(rule.most_state, 10) ** 2, np.linspace(0.1, 0.9, rule.hyper)
+    RECORDED[name] = (uniform(10), uniform(10), *own, steps)
 
 
 def new_values(argument, seed):
@@ -990,7 +1001,8 @@ def test_every_kernel_is_tried_in_a_recording():
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
-    kernel, arguments = getattr(kernels, name), copied(RECORDED[name])
+    kernel = getattr(kernels, name, None) or functools.partial(kernels.update, name)
+    arguments = copied(RECORDED[name])
     with Recording() as recording:
         result = kernel(*arguments)
     assert recording.entries
@@ -1183,9 +1195,9 @@ ALL_KERNELS = """
         a, b, c = a.astype(dtype), b.astype(dtype), c.astype(dtype)
         labels = rng.integers(0, 70, 33)
         w, v, hyper = a.ravel().copy(), c.ravel().copy(), np.array([0.1, 0.9, 0.01, 1.0])
-        k.sgd(w, b.ravel()[: w.size], v, hyper)
+        k.update("sgd", w, b.ravel()[: w.size], v[None], hyper)
         x, moments, adam = a.ravel().copy(), np.array([c.ravel(), a.ravel()]), np.array([0.01, 0.9, 0.999, 1e-8, 0.1])
-        k.adam(x, b.ravel()[: x.size], moments, np.array([[x.size, 3.0]]), adam)
+        k.update("adam", x, b.ravel()[: x.size], moments, adam, np.array([[x.size, 3.0]]))
         loss, p = k.softmax_loss(c, labels)
         return {
             "matmul": k.matmul(c, b, bias=b[0]),
@@ -1245,9 +1257,13 @@ def test_a_part_of_an_update_has_the_bits_of_the_whole(isa):
         def updated(dtype, a, b):
             g, w, m, v = (np.random.default_rng(0).uniform(0.1, 1, (4, 67)).astype(dtype))[:, a:b]
             moments, x = np.array([m, v]), w.copy()
-            k.sgd(w, g, v, np.array([0.1, 0.9, 0.01, 1.0]))
-            k.adam(x, g, moments, np.array([[b - a, 3.0]]), np.array([0.01, 0.9, 0.999, 1e-8, 0.1]))
-            return np.vstack([w, v, x, moments])
+            k.update("sgd", w, g, v[None], np.array([0.1, 0.9, 0.01, 1.0]))
+            k.update("adam", x, g, moments, np.array([0.01, 0.9, 0.999, 1e-8, 0.1]), np.array([[b - a, 3.0]]))
+            y, z, squares = w.copy(), w.copy(), np.array([[m, v], [v, m]])
+            k.update("rmsprop", y, g, squares[0], np.array([0.01, 0.9, 1e-8, 0.5, 0.1]))
+            k.update("rmsprop", y, g, squares[1, :1], np.array([0.01, 0.9, 1e-8, 0.0, 0.1]))
+            k.update("adagrad", z, g, squares[1, 1:], np.array([0.01, 1e-10, 0.1]))
+            return np.vstack([w, v, x, moments, y, z, *squares])
 
         for dtype in (np.float32, np.float64):
             whole = updated(dtype, 0, 67)
@@ -1330,11 +1346,15 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.add(x, one)
             k.sum(x)
             k.all_finite(x)
-            k.sgd(x, y, guarded(np.zeros(n, dtype)), hyper)
+            k.update("sgd", x, y, guarded(np.zeros((1, n), dtype)), hyper)
             moments, steps = guarded(np.ones((2, n), dtype)), guarded(np.array([[n, 0.0]]))
             k.count_steps(steps)
-            k.adam(x, y, moments, steps, adam)
-            k.adam(x, y, moments[::-1], steps, adam)
+            k.update("adam", x, y, moments, adam, steps)
+            k.update("adam", x, y, moments[::-1], adam, steps)
+            k.update("rmsprop", x, y, moments, adam)
+            k.update("rmsprop", x, y, moments[:1], adam)
+            k.update("adagrad", x, y, moments[1:], guarded(np.array([0.1, 1e-8, 0.01])))
+            k.follow(hyper, guarded(np.ones(n + 1)), guarded(np.array([n])))
             for m in (1, 3, 7, 17):
                 a, b = guarded(rng.uniform(1, 2, (m, n)).astype(dtype)), guarded(np.ones((n, m), dtype))
                 k.matmul(a, b, guarded(np.empty((m, m), dtype)), bias=guarded(np.ones(m, dtype)))

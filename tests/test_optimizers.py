@@ -64,6 +64,43 @@ def test_parameters_are_a_list_in_the_given_order():
     assert all(a is b for a, b in zip(cl.SGD(iter(parameters), lr=0.1).parameters, parameters, strict=True))
 
 
+CHANGES = {
+    "pop": lambda o: o.parameters.pop(),
+    "append": lambda o: o.parameters.append(parameter([3.0])),
+    "extend": lambda o: o.parameters.extend([parameter([3.0])]),
+    "insert": lambda o: o.parameters.insert(0, parameter([3.0])),
+    "remove": lambda o: o.parameters.remove(o.parameters[0]),
+    "clear": lambda o: o.parameters.clear(),
+    "reverse": lambda o: o.parameters.reverse(),
+    "assign": lambda o: setattr(o, "parameters", [parameter([3.0])]),
+    "assign an element": lambda o: o.parameters.__setitem__(0, parameter([3.0])),
+    "assign a group's": lambda o: o.groups[0].__setitem__("parameters", [parameter([3.0])]),
+    "delete an element": lambda o: o.parameters.__delitem__(0),
+    "delete": lambda o: delattr(o, "parameters"),
+    "add in place": lambda o: setattr(o, "parameters", o.parameters.__iadd__([parameter([3.0])])),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("rule", [cl.SGD, Plain])
+def test_parameters_cannot_be_changed_afterwards(rule, change):
+    parameters = [parameter([1.0], [1.0]), parameter([2.0], [1.0])]
+    optimizer = rule(parameters, lr=0.5)
+    with pytest.raises((TypeError, AttributeError) if change is CHANGES["delete"] else TypeError):
+        change(optimizer)
+    optimizer.step()
+    assert [p.data.tolist() for p in parameters] == [[0.5], [1.5]]
+    assert len(optimizer.parameters) == 2
+
+
+@pytest.mark.parametrize(
+    "given", [parameter([[1.0]]), {"parameters": [parameter([1.0])]}, None], ids=["Tensor", "dict", "None"]
+)
+def test_what_is_no_list_of_parameters_raises_type_error(given):
+    with pytest.raises(TypeError, match="list of Tensors"):
+        cl.SGD(given, lr=0.1)
+
+
 @pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
 @pytest.mark.parametrize(
     ("value", "error"),
@@ -379,6 +416,162 @@ def test_parameters_of_no_elements_are_nothing_to_adam():
         np.testing.assert_allclose(p.data, expected, rtol=1e-7)
 
 
+# ---- Adagrad, RMSProp -----------------------------------------------------------------------------------------------
+
+
+def adagrad(w, g, state, lr, eps=1e-10, weight_decay=0.0):
+    """The new w, element by element; `state` is s."""
+    d = g + weight_decay * w
+    state["s"] = state.get("s", 0.0) + d**2
+    return w - lr * d / (np.sqrt(state["s"]) + eps)
+
+
+def rmsprop(w, g, state, lr, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0):
+    """The new w, element by element; `state` is v and b."""
+    d = g + weight_decay * w
+    state["v"] = alpha * state.get("v", 0.0) + (1 - alpha) * d**2
+    state["b"] = momentum * state.get("b", 0.0) + d / (np.sqrt(state["v"]) + eps)
+    return w - lr * state["b"]
+
+
+ADAPTIVE = [
+    (cl.Adagrad, adagrad, {"lr": 0.1}),
+    (cl.Adagrad, adagrad, {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-3}),
+    (cl.RMSProp, rmsprop, {"lr": 0.01}),
+    (cl.RMSProp, rmsprop, {"lr": 0.01, "alpha": 0.5, "eps": 1e-3, "weight_decay": 0.1}),
+    (cl.RMSProp, rmsprop, {"lr": 0.01, "alpha": 0.0, "momentum": 0.9}),
+    (cl.RMSProp, rmsprop, {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("rule", "judge", "options"), ADAPTIVE, ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("joined", [False, True])
+def test_adagrad_and_rmsprop_are_their_formulas(rule, judge, options, dtype, joined):
+    rng = np.random.default_rng(1)
+    parameters = classifier(5, 7, 3, dtype=dtype).parameters() if joined else []
+    parameters = parameters or [parameter(rng.normal(size=shape), dtype=dtype) for shape in SHAPES]
+    optimizer = rule(parameters, **options)
+    truth, states = [p.data.astype(np.float64) for p in parameters], [{} for _ in parameters]
+    for gradients in gradients_of([p.shape for p in parameters], 10, dtype):
+        optimizer.zero_grad()
+        for i, (p, g) in enumerate(zip(parameters, gradients, strict=True)):
+            if g is not None:
+                p.add_grad(g)
+                truth[i] = judge(truth[i], g.astype(np.float64), states[i], **options)
+        optimizer.step()
+    for p, w in zip(parameters, truth, strict=True):
+        reference.assert_close(p.data, w, dtype, scale=np.abs(w).max())
+
+
+TORCHS_NAMES = {"RMSProp": "RMSprop"}
+AS_PYTORCH = [(rule, options) for rule, _, options in ADAPTIVE] + [
+    (cl.SGD, {"lr": 0.1}),
+    (cl.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
+    (cl.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    (cl.Adagrad, {}),
+    (cl.RMSProp, {"lr": 0.01}),
+    (cl.Adam, {}),
+    (cl.Adam, {"weight_decay": 0.1, "betas": (0.5, 0.9)}),
+    (cl.AdamW, {}),
+]
+
+
+def by_hand_and_pytorch(rule, options, groups=None):
+    """Parameters after 18 steps, ours and PyTorch's, in float64; each group has options of its own."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    starts = [rng.normal(size=shape) for shape in SHAPES]
+    ours, theirs = [parameter(start) for start in starts], [torch.tensor(start, requires_grad=True) for start in starts]
+    peer_class = getattr(torch.optim, TORCHS_NAMES.get(rule.__name__, rule.__name__))
+    if groups is None:
+        optimizer, peer = rule(ours, **options), peer_class(theirs, **options)
+    else:
+        optimizer = rule([{"parameters": ours[part], **own} for part, own in groups], **options)
+        peer = peer_class([{"params": theirs[part], **own} for part, own in groups], **options)
+    for gradients in gradients_of(SHAPES, 18, np.float64):
+        optimizer.zero_grad()
+        peer.zero_grad()
+        for p, q, g in zip(ours, theirs, gradients, strict=True):
+            if g is not None:
+                p.add_grad(g)
+                q.grad = torch.tensor(g)
+        optimizer.step()
+        peer.step()
+    return [p.data for p in ours], [q.detach().numpy() for q in theirs]
+
+
+@pytest.mark.parametrize(("rule", "options"), AS_PYTORCH, ids=str)
+def test_every_rule_is_pytorchs(rule, options):
+    for mine, theirs in zip(*by_hand_and_pytorch(rule, options), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9)
+
+
+GROUPS_AS_PYTORCH = [
+    (cl.SGD, {"lr": 0.1}, [{"momentum": 0.9}, {"weight_decay": 0.1}, {"lr": 0.01, "momentum": 0.5, "nesterov": True}]),
+    (cl.Adagrad, {}, [{"lr": 0.1}, {"eps": 1e-2}, {}]),
+    (cl.RMSProp, {"lr": 0.01}, [{"alpha": 0.5}, {"momentum": 0.9}, {"lr": 0.1, "weight_decay": 0.1}]),
+    (cl.Adam, {}, [{"betas": (0.5, 0.9)}, {"lr": 0.1}, {"eps": 1e-2, "weight_decay": 0.1}]),
+    (cl.AdamW, {"weight_decay": 0.1}, [{}, {"weight_decay": 0.0}, {"lr": 0.1}]),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "own"), GROUPS_AS_PYTORCH, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_groups_of_every_rule_are_pytorchs(rule, options, own):
+    parts = [slice(0, 2), slice(2, 4), slice(4, 5)]
+    ours, theirs = by_hand_and_pytorch(rule, options, list(zip(parts, own, strict=True)))
+    for mine, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("rule", [cl.Adagrad, cl.RMSProp])
+@pytest.mark.parametrize("gradients", [[1e30] * 3, [1e-30] * 3, [3e38, 1.0, -3e38], [1e-38, 0.0, 1e30], [0.0, 1.0]])
+def test_huge_and_tiny_gradients_give_numbers_where_pytorch_has_them(rule, gradients):
+    torch = pytest.importorskip("torch")
+    p, q = parameter([1.0] * 40, dtype=np.float32), torch.ones(40, requires_grad=True)
+    optimizer = rule([p], lr=0.1)
+    peer = getattr(torch.optim, TORCHS_NAMES.get(rule.__name__, rule.__name__))([q], lr=0.1)
+    for g in gradients:
+        p.zero_grad()
+        p.add_grad(np.full(40, g, np.float32))
+        q.grad = torch.full((40,), g)
+        optimizer.step()
+        peer.step()
+        np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["square.float32", "velocity.float32"])
+def test_what_rmsprop_keeps_of_a_unit_that_died_ends_at_0(name):
+    p = parameter([1.0] * 3, dtype=np.float32)
+    rule = cl.RMSProp([p], alpha=0.5, momentum=0.5)
+    for gradient in [1e-18, *[0.0] * 300]:
+        p.zero_grad()
+        p.add_grad(np.full(3, gradient, np.float32))
+        rule.step()
+    assert not rule.state_dict()[name].any()
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "error"),
+    [
+        (cl.RMSProp, {"alpha": 1.0}, ValueError),
+        (cl.RMSProp, {"alpha": -0.1}, ValueError),
+        (cl.RMSProp, {"momentum": float("nan")}, ValueError),
+        (cl.RMSProp, {"eps": "1e-8"}, TypeError),
+        (cl.RMSProp, {"lr": -1}, ValueError),
+        (cl.Adagrad, {"eps": -1}, ValueError),
+        (cl.Adagrad, {"weight_decay": float("inf")}, ValueError),
+        (cl.Adagrad, {"lr": None}, TypeError),
+    ],
+    ids=str,
+)
+def test_a_hyper_parameter_of_adagrad_or_rmsprop_out_of_its_range_raises(rule, options, error):
+    with pytest.raises(error, match=next(iter(options))):
+        rule([parameter([1.0])], **options)
+
+
 # ---- runs of neighbours ---------------------------------------------------------------------------------------------
 
 
@@ -419,6 +612,9 @@ def test_subsets_and_separate_tensors_are_runs_of_their_own():
 
 
 STATEFUL = {
+    "Adagrad": lambda p, lr=0.1: cl.Adagrad(p, lr=lr, weight_decay=0.01),
+    "RMSProp": lambda p, lr=0.1: cl.RMSProp(p, lr=lr, weight_decay=0.01),
+    "RMSProp with momentum": lambda p, lr=0.1: cl.RMSProp(p, lr=lr, momentum=0.9),
     "SGD": lambda p, lr=0.1: cl.SGD(p, lr=lr, momentum=0.9, weight_decay=0.01),
     "Nesterov": lambda p, lr=0.1: cl.SGD(p, lr=lr, momentum=0.9, weight_decay=0.01, nesterov=True),
     "Adam": lambda p, lr=0.1: cl.Adam(p, lr=lr, weight_decay=0.01),
@@ -577,6 +773,30 @@ def test_a_state_that_adam_could_not_have_raises_before_anything_is_written(name
     with pytest.raises(ValueError, match=name):
         optimizer.load_state_dict(state | {name: value})
     assert all(np.array_equal(value, before[key]) for key, value in optimizer.state_dict().items())
+
+
+@pytest.mark.parametrize(("rule", "name"), [(cl.Adagrad, "sum_of_squares.float64"), (cl.RMSProp, "square.float64")])
+@pytest.mark.parametrize("value", [[1.0, -1e-9], [np.nan, 0.0], [np.inf, 0.0], [0.0]])
+def test_a_sum_of_squares_that_cannot_be_raises_before_anything_is_written(rule, name, value):
+    optimizer = rule([parameter([1.0, 2.0], [1.0, 1.0])])
+    optimizer.step()
+    before = optimizer.state_dict()
+    with pytest.raises(ValueError, match=name):
+        optimizer.load_state_dict({**rule([parameter([1.0, 2.0])], lr=0.7).state_dict(), name: value})
+    assert all(np.array_equal(value, before[key]) for key, value in optimizer.state_dict().items())
+
+
+@pytest.mark.parametrize("rule", [cl.SGD, cl.RMSProp])
+def test_momentum_can_change_but_not_begin(rule):
+    p = parameter([1.0], [1.0])
+    with_momentum, without = rule([p], lr=0.1, momentum=0.9), rule([p], lr=0.1)
+    with_momentum.groups[0]["momentum"] = 0.0
+    with_momentum.groups[0]["momentum"] = 0.5
+    with pytest.raises(ValueError, match="momentum"):
+        without.groups[0]["momentum"] = 0.5
+    with pytest.raises(ValueError, match="momentum"):
+        without.load_state_dict({**without.state_dict(), "momentum": 0.5})
+    assert without.state_dict()["momentum"] == 0
 
 
 def test_a_state_that_is_no_numbers_raises_type_error():

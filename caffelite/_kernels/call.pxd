@@ -90,7 +90,6 @@ cdef struct Call:                         # all zero where nothing is said
     Op op                                 # what an elementwise loop computes, or a product's epilogue
     Type source                           # for convert: the type of operand 1
     bint accumulate                       # add to what the output holds
-    bint decoupled                        # for adam: whether the decay is
     int constants                         # bit i: operand i was made by the border, from a number
     void* kernel                          # the `Kernel` that this is a call of
     Operand operand[MAX_OPERANDS]

@@ -21,10 +21,11 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.interrupts import InterruptsBetweenSteps
+from caffelite.modes import mode
 from caffelite.program.passes import PASSES
 from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
 from caffelite.recording import Note, PythonCall, Recording, with_tensors
-from caffelite.tensor import Tensor, mode
+from caffelite.tensor import Tensor
 
 
 def _state(t: Tensor, note: Note) -> kernels.Attributes:

@@ -50,6 +50,38 @@ def adam(name, weight_decay, *, lr=0.01, betas=(0.8, 0.99), eps=1e-8):
     )
 
 
+def adagrad(*, lr=0.1, eps=1e-10, weight_decay=0.0):
+    options = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
+
+    def judge(w, g, t, s):
+        d = g + weight_decay * w
+        s = s + d**2
+        return w - lr * d / (np.sqrt(s) + eps), s
+
+    return Rule(
+        lambda parameters: cl.Adagrad(parameters, **options),
+        judge,
+        lambda torch, parameters: torch.optim.Adagrad(parameters, **options),
+    )
+
+
+def rmsprop(*, lr=0.01, alpha=0.9, eps=1e-8, momentum=0.0, weight_decay=0.0):
+    options = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum, "weight_decay": weight_decay}
+
+    def judge(w, g, t, v, b):
+        d = g + weight_decay * w
+        v = alpha * v + (1 - alpha) * d**2
+        b = momentum * b + d / (np.sqrt(v) + eps)
+        return w - lr * b, v, b
+
+    return Rule(
+        lambda parameters: cl.RMSProp(parameters, **options),
+        judge,
+        lambda torch, parameters: torch.optim.RMSprop(parameters, **options),
+        state=2,
+    )
+
+
 RULES = {
     "SGD": sgd(),
     "SGD with decay": sgd(weight_decay=0.01),
@@ -57,6 +89,11 @@ RULES = {
     "momentum with decay": sgd(momentum=0.9, weight_decay=0.01),
     "Nesterov": sgd(momentum=0.9, nesterov=True),
     "Nesterov with decay": sgd(momentum=0.9, weight_decay=0.01, nesterov=True),
+    "Adagrad": adagrad(),
+    "Adagrad with decay": adagrad(weight_decay=0.1, eps=1e-3),
+    "RMSProp": rmsprop(),
+    "RMSProp with decay": rmsprop(weight_decay=0.1, alpha=0.5, eps=1e-3),
+    "RMSProp with momentum": rmsprop(momentum=0.9, weight_decay=0.1),
     "Adam": adam("Adam", 0.0),
     "Adam with decay": adam("Adam", 0.1),
     "Adam with a large ε": adam("Adam", 0.0, betas=(0.5, 0.0), eps=1e-3),

@@ -21,7 +21,7 @@ def ravel_index(tuple lengths, *indices):
         if isinstance(indices[i], int) and not -lengths[i] <= indices[i] < lengths[i]:
             refuse_index(lengths[i], arrays[i])
     try:
-        out = output(np.broadcast_shapes(*[shape_of(a) for a in arrays]), INT64)
+        out = output(np.broadcast_shapes(*[shape_of(a) for a in arrays]), int64)
     except ValueError:
         shapes = ", ".join([str(shape_of(a)) for a in arrays])
         raise IndexError(f"index arrays of shapes {shapes} don't broadcast") from None

@@ -81,7 +81,7 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None):
     row stops the replay, which calls it likewise.
     """
     cdef Call call
-    cdef cnp.ndarray first = output((), INT64)
+    cdef cnp.ndarray first = output((), int64)
     labels = checked_labels("check_labels", labels, -1)
     begin(&call, CHECK_LABELS_KERNEL, 0)
     bind(&call, 0, first)

@@ -66,7 +66,7 @@ cdef tuple extreme(Kernel kernel, double sign, cnp.ndarray a, axis, bint keepdim
     call.parts = call.size[0] * call.size[2]
     if call.parts > 0 and call.size[1] == 0:
         raise ValueError(f"{kernel.name} of no elements: shape {given}, axis {axis}")
-    out, first = output(shape, a.descr), output(shape, INT64)
+    out, first = output(shape, a.descr), output(shape, int64)
     bind(&call, 0, out)
     bind(&call, 1, first)
     bind(&call, 2, a)

@@ -1,32 +1,92 @@
 # The optimizers' updates.
 
-cdef Kernel SGD_KERNEL = Kernel("sgd", writes=0b101, updates=0b101, work=40)
+RULES = {}                                # by name
 cdef Kernel COUNT_STEPS_KERNEL = Kernel("count_steps", updates=1)
-cdef Kernel ADAM_KERNEL = Kernel("adam", writes=0b101, updates=0b101, work=40)
+cdef Kernel FOLLOW_KERNEL = Kernel("follow", writes=0b101, updates=0b101)
 
 
-def sgd(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray v, cnp.ndarray hyper not None):
-    """One step of SGD, in place: v ← μ v + g + λ w, w ← w − η v (Nesterov: w ← w − η (g + λ w + μ v)).
+cdef class Rule:
+    """An optimizer's rule: its kernel, how many hyper-parameters and vectors of its own it has, and whether it asks in
+    which step a parameter is."""
+    cdef Kernel kernel
+    cdef readonly int hyper, least_state, most_state
+    cdef readonly bint counts_steps
 
-    w, g and v are flat vectors of one size and dtype, v is None without momentum; hyper is (η, μ, λ, Nesterov) in
-    float64, read at each run.
+    def __cinit__(self, str name, *, int hyper, int least_state, int most_state, bint counts_steps=False):
+        self.kernel = Kernel(name, writes=0b101, updates=0b101, work=40)
+        self.hyper, self.least_state, self.most_state = hyper, least_state, most_state
+        self.counts_steps = counts_steps
+        RULES[name] = self
+
+
+Rule("sgd", hyper=4, least_state=0, most_state=1)
+Rule("adagrad", hyper=3, least_state=1, most_state=1)
+Rule("rmsprop", hyper=5, least_state=1, most_state=2)
+Rule("adam", hyper=5, least_state=2, most_state=2, counts_steps=True)
+Rule("adamw", hyper=5, least_state=2, most_state=2, counts_steps=True)
+
+
+def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray state, cnp.ndarray hyper not None,
+           cnp.ndarray steps=None):
+    """One step of an optimizer's rule, in place; its formula is in the docstring of its class.
+
+    w and g are flat vectors of one size and dtype. `state` (k, size) has the rule's own vectors as its rows, None where
+    it has none. `hyper` holds the hyper-parameters in float64. `steps` has a row (elements, t) in float64 for each of
+    the parameters that make up w, for rules that ask for their steps t, from 1 on. All are read at each run.
     """
     cdef Call call
-    cdef int real = real_type("sgd", w)
-    cdef cnp.ndarray a
-    for a in (w, g, w if v is None else v):
-        require_vector("sgd", a, cnp.PyArray_TYPE(w), cnp.PyArray_SIZE(w))
-    require_vector("sgd", hyper, cnp.NPY_FLOAT64, 4)
+    cdef Rule facts = RULES.get(rule)
+    cdef int real = real_type(rule, w)
+    cdef Py_ssize_t size = cnp.PyArray_SIZE(w), rows = 0
+    if facts is None:
+        raise ValueError(f"update knows no rule {rule!r}")
+    require_vector(rule, w, cnp.PyArray_TYPE(w), size)
+    require_vector(rule, g, cnp.PyArray_TYPE(w), size)
+    require_vector(rule, hyper, cnp.NPY_FLOAT64, facts.hyper)
+    if state is not None:
+        same_type(rule, w, state)
+        rows = cnp.PyArray_DIM(state, 0) if cnp.PyArray_NDIM(state) == 2 else -1
+    if (not facts.least_state <= rows <= facts.most_state or (rows > 0 and cnp.PyArray_DIM(state, 1) != size)
+            or (rows > 0 and size > 1 and cnp.PyArray_STRIDE(state, 1) != cnp.PyArray_ITEMSIZE(state))):
+        raise ValueError(f"{rule} expected a state of {facts.least_state} to {facts.most_state} contiguous rows of "
+                         f"{size} elements, got {None if state is None else shape_of(state)}")
+    if facts.counts_steps != (steps is not None):
+        raise ValueError(f"{rule} {'needs' if facts.counts_steps else 'takes no'} steps")
+    if facts.counts_steps and require_steps(rule, steps) != size:
+        raise ValueError(f"{rule} got steps of other parameters than the {size} elements of w")
 
-    begin(&call, SGD_KERNEL, real)
-    bind(&call, 0, writable("sgd", w))
+    begin(&call, facts.kernel, real)
+    bind(&call, 0, writable(rule, w))
     bind(&call, 1, g)
-    if v is not None:
-        bind(&call, 2, writable("sgd", v))
+    if rows > 0:
+        bind_matrix(&call, 2, writable(rule, state))
     bind(&call, 3, hyper)
-    call.size[0] = cnp.PyArray_SIZE(w)
-    call.parts = call.size[0]
-    call.work = SGD_KERNEL.work * call.size[0]
+    if steps is not None:
+        bind(&call, 4, steps)
+        call.size[2] = cnp.PyArray_DIM(steps, 0)
+    call.size[0], call.size[1] = size, rows
+    call.parts = size
+    call.work = facts.kernel.work * size
+    launch(&call)
+
+
+def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t not None):
+    """The rate after step t: t ← t + 1, hyper[0] ← rates[t], or the last of the rates once there are no more.
+
+    hyper and rates (n,) are float64, t (1,) int64. Nothing happens where t is below 0.
+    """
+    cdef Call call
+    require_vector("follow", hyper, cnp.NPY_FLOAT64, cnp.PyArray_SIZE(hyper))
+    require_vector("follow", rates, cnp.NPY_FLOAT64, cnp.PyArray_SIZE(rates))
+    require_vector("follow", t, cnp.NPY_INT64, 1)
+    if cnp.PyArray_SIZE(hyper) == 0 or cnp.PyArray_SIZE(rates) == 0:
+        raise ValueError(f"follow got {len(hyper)} hyper-parameters and {len(rates)} rates")
+    begin(&call, FOLLOW_KERNEL, 0)
+    bind(&call, 0, writable("follow", hyper))
+    bind(&call, 1, rates)
+    bind(&call, 2, writable("follow", t))
+    call.size[0] = cnp.PyArray_SIZE(rates)
+    call.parts = call.work = 1
     launch(&call)
 
 
@@ -38,44 +98,6 @@ def count_steps(cnp.ndarray steps not None):
     bind(&call, 0, writable("count_steps", steps))
     call.size[0] = call.work = cnp.PyArray_DIM(steps, 0)
     call.parts = 1
-    launch(&call)
-
-
-def adam(cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray moments not None, cnp.ndarray steps not None,
-         cnp.ndarray hyper not None, bint decoupled=False):
-    """One step of Adam, in place: with g' = g + λ w,
-
-        m ← β₁ m + (1 − β₁) g',  v ← β₂ v + (1 − β₂) g'²,  w ← w − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
-
-    or, with decoupled decay, g' = g and w ← w − η λ w − ….
-
-    w and g are flat vectors of one size and dtype; moments (2, size) has m and v as its rows. steps has a row
-    (elements, t) for each of the parameters that make up w, in float64; t begins at 1. hyper is (η, β₁, β₂, ε, λ) in
-    float64. Both are read at each run.
-    """
-    cdef Call call
-    cdef int real = real_type("adam", w)
-    cdef Py_ssize_t size = cnp.PyArray_SIZE(w)
-    cdef double elements = require_steps("adam", steps)
-    require_vector("adam", w, cnp.PyArray_TYPE(w), size)
-    require_vector("adam", g, cnp.PyArray_TYPE(w), size)
-    require_vector("adam", hyper, cnp.NPY_FLOAT64, 5)
-    same_type("adam", w, moments)
-    if (cnp.PyArray_NDIM(moments) != 2 or cnp.PyArray_DIM(moments, 0) != 2 or cnp.PyArray_DIM(moments, 1) != size
-            or (size > 1 and cnp.PyArray_STRIDE(moments, 1) != cnp.PyArray_ITEMSIZE(moments))):
-        raise ValueError(f"adam expected moments of shape (2, {size}), rows contiguous, got shape {shape_of(moments)}")
-    if elements != size:
-        raise ValueError(f"adam got steps of {elements:.0f} elements for a w of {size}")
-
-    begin(&call, ADAM_KERNEL, real)
-    bind(&call, 0, writable("adam", w))
-    bind(&call, 1, g)
-    bind_matrix(&call, 2, writable("adam", moments))
-    bind(&call, 3, steps)
-    bind(&call, 4, hyper)
-    call.size[0], call.size[1], call.decoupled = size, cnp.PyArray_DIM(steps, 0), decoupled
-    call.parts = size
-    call.work = ADAM_KERNEL.work * size
     launch(&call)
 
 

@@ -1,22 +1,30 @@
-# The optimizers' updates, over flat vectors of neighbouring parameters. Hyper-parameters are read from memory at each
-# call, so a recorded step follows them.
-
-# SGD:  g' = g + λ w,  v ← μ v + g',  w ← w − η v   (Nesterov: w ← w − η (g' + μ v))
-#   size     0 elements
-#   operand  0 w, 1 g, 2 v (absent without momentum), 3 hyper = (η, μ, λ, Nesterov) in float64
+# The optimizers' updates, over flat vectors of neighbouring parameters. Formulas and names are those of the docstrings
+# in `caffelite.optimizers.rules`. Hyper-parameters are read from memory at each call, so a recorded step follows them.
+#   size     0 elements, 1 vectors in the state, 2 parameters with a row in steps
+#   operand  0 w, 1 g, 2 the rule's state (vectors stride 0 apart), 3 its hyper-parameters in float64,
+#            4 steps, a row (elements, t) for each parameter, in float64, where the rule counts them
 #   parts    the elements
+#
+# All is read before anything is written: processors let a load wait for an earlier store if their addresses agree
+# modulo 4096, which halves the speed where those of w and the state do. Running means that gradients no longer feed end
+# at 0: else they end as subnormal numbers, and slow, which a decay leaves alone.
+
+cdef struct SGD:
+    double lr, momentum, decay, nesterov
+
+
 cdef int sgd(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* g = <const real*> call.operand[1].data
-    cdef real* v = <real*> call.operand[2].data
-    cdef const double* hyper = <const double*> call.operand[3].data
-    cdef real lr = <real> hyper[0], momentum = <real> hyper[1], decay = <real> hyper[2]
+    cdef real* v = <real*> call.operand[2].data        # absent without momentum
+    cdef const SGD* hyper = <const SGD*> call.operand[3].data
+    cdef real lr = <real> hyper.lr, momentum = <real> hyper.momentum, decay = <real> hyper.decay
     cdef Py_ssize_t i
     cdef real step
 
     if v == NULL:
         for i in range(begin, end):
             w[i] -= lr * (g[i] + decay * w[i])
-    elif hyper[3] == 0:
+    elif hyper.nesterov == 0:
         for i in range(begin, end):
             v[i] = momentum * v[i] + (g[i] + decay * w[i])
             w[i] -= lr * v[i]
@@ -28,9 +36,59 @@ cdef int sgd(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
     return CONTINUE
 
 
+cdef struct Adagrad:
+    double lr, eps, decay
+
+
+cdef int adagrad(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* g = <const real*> call.operand[1].data
+    cdef real* s = <real*> call.operand[2].data
+    cdef const Adagrad* hyper = <const Adagrad*> call.operand[3].data
+    cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, decay = <real> hyper.decay, d, square
+    cdef Py_ssize_t i
+    for i in range(begin, end):
+        d = g[i] + decay * w[i]
+        square = s[i] + d * d
+        w[i] -= lr * d / (root(square) + eps)
+        s[i] = square
+    return CONTINUE
+
+
+cdef struct RMSProp:
+    double lr, alpha, eps, momentum, decay
+
+
+cdef int rmsprop(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* g = <const real*> call.operand[1].data
+    cdef real* v = <real*> call.operand[2].data
+    cdef real* b = v + call.operand[2].stride[0]       # absent without momentum
+    cdef const RMSProp* hyper = <const RMSProp*> call.operand[3].data
+    cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, momentum = <real> hyper.momentum
+    cdef real decay = <real> hyper.decay, alpha = <real> hyper.alpha, rest = <real> (1 - hyper.alpha)
+    cdef real tiny = FLT_MIN if real is float else DBL_MIN, least = tiny if eps > 0 else 0
+    cdef Py_ssize_t i
+    cdef real d, square, step
+
+    if call.size[1] == 1:
+        for i in range(begin, end):
+            d = g[i] + decay * w[i]
+            square = alpha * v[i] + rest * d * d
+            w[i] -= lr * d / (root(square) + eps)
+            v[i] = 0 if square < least else square
+    else:
+        for i in range(begin, end):
+            d = g[i] + decay * w[i]
+            square = alpha * v[i] + rest * d * d
+            step = momentum * b[i] + d / (root(square) + eps)
+            w[i] -= lr * step
+            v[i] = 0 if square < least else square
+            b[i] = 0 if abs(step) < tiny else step
+    return CONTINUE
+
+
 # t ← t + 1 for every parameter of a run.
 #   size     0 parameters
-#   operand  0 steps, a row (elements, t) for each parameter, in float64
+#   operand  0 steps, as above
 #   parts    1
 cdef int count_steps(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef double* steps = <double*> out
@@ -40,52 +98,79 @@ cdef int count_steps(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     return CONTINUE
 
 
-# Adam, for parameters one after the other, each in its own step t, counted from 1:  g' = g + λ w,
-#       m ← β₁ m + (1 − β₁) g',  v ← β₂ v + (1 − β₂) g'²,  w ← w − η (m / (1 − β₁ᵗ)) / (√(v / (1 − β₂ᵗ)) + ε)
-# With decoupled decay g' = g, and w − η λ w takes the place of w.
-#   size     0 elements, 1 parameters
-#   operand  0 w, 1 g, 2 moments (m and v, stride 0 apart), 3 steps as above, 4 hyper = (η, β₁, β₂, ε, λ) in float64
-#   parts    the elements
+cdef struct Adam:
+    double lr, beta1, beta2, eps, decay
+
+
 cdef int adam(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const double* steps = <const double*> call.operand[3].data
-    cdef Py_ssize_t parameters = call.size[1], p, first = 0, last = 0
-    for p in range(parameters):
-        last += <Py_ssize_t> steps[2 * p]
-        if p + 1 == parameters or steps[2 * p + 3] != steps[2 * p + 1]:    # usually all are in one step: one loop
-            adam_in_step(w, call, max(begin, first), min(end, last), steps[2 * p + 1])
-            first = last
+    adam_step_by_step(w, call, begin, end, False)
     return CONTINUE
 
 
+cdef int adamw(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    adam_step_by_step(w, call, begin, end, True)
+    return CONTINUE
+
+
+# Parameters one after the other, each in its own step t; usually all are in one, which is one loop.
+cdef inline void adam_step_by_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
+                                   bint decoupled) noexcept nogil:
+    cdef const double* steps = <const double*> call.operand[4].data
+    cdef Py_ssize_t parameters = call.size[2], p, first = 0, last = 0
+    for p in range(parameters):
+        last += <Py_ssize_t> steps[2 * p]
+        if p + 1 == parameters or steps[2 * p + 3] != steps[2 * p + 1]:
+            adam_in_step(w, call, max(begin, first), min(end, last), steps[2 * p + 1], decoupled)
+            first = last
+
+
 # The elements begin … end − 1, all in step t. The corrections for t go into η and ε (Kingma and Ba, end of section 2).
-# All is read before anything is written: processors let a load wait for an earlier store if their addresses agree
-# modulo 4096, which halves the speed where those of w, m and v do.
-cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end, double t) noexcept nogil:
+cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end, double t,
+                              bint decoupled) noexcept nogil:
     cdef const real* g = <const real*> call.operand[1].data
     cdef real* m = <real*> call.operand[2].data
     cdef real* v = m + call.operand[2].stride[0]
-    cdef const double* hyper = <const double*> call.operand[4].data
-    cdef double correction = sqrt(1 - pow(hyper[2], t))
-    cdef real lr = <real> (hyper[0] * correction / (1 - pow(hyper[1], t))), eps = <real> (hyper[3] * correction)
-    cdef real beta1 = <real> hyper[1], beta2 = <real> hyper[2], rest1 = <real> (1 - hyper[1])
-    cdef real rest2 = <real> (1 - hyper[2]), decay = 0, shrink = 0, tiny = FLT_MIN if real is float else DBL_MIN
+    cdef const Adam* hyper = <const Adam*> call.operand[3].data
+    cdef double correction = sqrt(1 - pow(hyper.beta2, t))
+    cdef real lr = <real> (hyper.lr * correction / (1 - pow(hyper.beta1, t))), eps = <real> (hyper.eps * correction)
+    cdef real beta1 = <real> hyper.beta1, rest1 = <real> (1 - hyper.beta1)
+    cdef real beta2 = <real> hyper.beta2, rest2 = <real> (1 - hyper.beta2)
+    cdef real decay = 0, shrink = 0, tiny = FLT_MIN if real is float else DBL_MIN
     cdef real least = tiny if eps > 0 else 0       # beside ε, the root of a subnormal v is nothing
     cdef Py_ssize_t i
     cdef real d, mean, square
 
-    if call.decoupled:
-        shrink = <real> (hyper[0] * hyper[4])
+    if decoupled:
+        shrink = <real> (hyper.lr * hyper.decay)
     else:
-        decay = <real> hyper[4]
+        decay = <real> hyper.decay
     for i in range(begin, end):
         d = g[i] + decay * w[i]
         mean = beta1 * m[i] + rest1 * d
         square = beta2 * v[i] + rest2 * d * d
         w[i] -= shrink * w[i] + lr * mean / (root(square) + eps)
-        m[i] = 0 if abs(mean) < tiny else mean     # else they end as subnormal numbers, and slow, which β leaves alone
+        m[i] = 0 if abs(mean) < tiny else mean
         v[i] = 0 if square < least else square
 
 
+# The rate of a schedule after step t:  t ← t + 1,  η ← rates[t], or the last one once there are no more. Nothing where
+# t < 0: that schedule has ended.
+#   size     0 rates
+#   operand  0 hyper-parameters, η first, 1 rates, 2 t in int64
+#   parts    1
+cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const double* rates = <const double*> call.operand[1].data
+    cdef int64_t* t = <int64_t*> call.operand[2].data
+    if t[0] >= 0:
+        t[0] += 1
+        (<double*> out)[0] = rates[min(t[0], call.size[0] - 1)]
+    return CONTINUE
+
+
 publish("sgd", <Loop> sgd[float], <Loop> sgd[double])
+publish("adagrad", <Loop> adagrad[float], <Loop> adagrad[double])
+publish("rmsprop", <Loop> rmsprop[float], <Loop> rmsprop[double])
 publish("adam", <Loop> adam[float], <Loop> adam[double])
+publish("adamw", <Loop> adamw[float], <Loop> adamw[double])
 publish("count_steps", <Loop> count_steps)
+publish("follow", <Loop> follow)

@@ -1,0 +1,176 @@
+"""The update rules, in order of complexity. g is a parameter's gradient, w its value, and g' = g + λ w, with weight
+decay λ, for weights and biases alike.
+
+Each raises ValueError for a hyper-parameter below 0 or not finite.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.optimizers.base import Optimizer
+
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "RMSProp"]
+
+
+class SGD(Optimizer, recordable=True):
+    """Stochastic gradient descent with momentum μ and weight decay λ:
+
+        v ← μ v + g',   w ← w − lr v            (v₀ = 0)
+
+    Nesterov's form: w ← w − lr (g' + μ v), with the new v. Raises ValueError for Nesterov's form without momentum.
+    Without momentum in any group there is no v, and none can be set later.
+
+    I. Sutskever, J. Martens, G. Dahl and G. Hinton, "On the importance of initialization and momentum in deep
+    learning", ICML 2013 (there the velocity includes the learning rate).
+    """
+
+    def __init__(
+        self, parameters: Any, lr: Any, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
+    ) -> None:
+        super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+        self.has_velocity = any(group["momentum"] > 0 for group in self.groups)
+        if self.has_velocity:
+            self.keep("velocity")
+
+    def _numbers(self, **options: Any) -> dict[str, Any]:
+        return {**options, "nesterov": float(bool(options["nesterov"]))}
+
+    def _check(self, hyper: dict[str, float]) -> None:
+        if hyper["nesterov"] and hyper["momentum"] == 0:
+            raise ValueError("SGD: nesterov needs momentum above 0")
+        if hyper["momentum"] > 0 and not getattr(self, "has_velocity", True):
+            raise ValueError("SGD: momentum needs an optimizer that was made with momentum above 0")
+
+    def step(self) -> None:
+        self._update("sgd")
+
+
+class Adagrad(Optimizer, recordable=True):
+    """Adagrad: a learning rate for each element, which falls with the sum of its squared gradients.
+
+        s ← s + g'²,   w ← w − lr g' / (√s + ε)            (s₀ = 0)
+
+    With ε = 0, an element whose gradient has always been 0 becomes NaN.
+
+    J. Duchi, E. Hazan and Y. Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
+    JMLR 12, 2011.
+    """
+
+    nonnegative_state = frozenset({"sum_of_squares"})
+
+    def __init__(self, parameters: Any, lr: Any = 0.01, eps: float = 1e-10, weight_decay: float = 0.0) -> None:
+        super().__init__(parameters, lr, eps=eps, weight_decay=weight_decay)
+        self.keep("sum_of_squares")
+
+    def step(self) -> None:
+        self._update("adagrad")
+
+
+class RMSProp(Optimizer, recordable=True):
+    """RMSProp: a learning rate for each element, from a running mean of its squared gradient.
+
+        v ← α v + (1 − α) g'²,   b ← μ b + g' / (√v + ε),   w ← w − lr b            (v₀ = b₀ = 0)
+
+    Without momentum μ in any group there is no b, and none can be set later. With ε = 0, an element whose gradient has
+    always been 0 becomes NaN. Raises ValueError for an α that is not in 0 ≤ α < 1.
+
+    T. Tieleman and G. Hinton, "Lecture 6.5 – RMSProp", Coursera: Neural networks for machine learning, 2012 (with
+    momentum as PyTorch has it).
+    """
+
+    limits: ClassVar[dict[str, float]] = {"alpha": 1.0}
+    nonnegative_state = frozenset({"square"})
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: Any = 1e-3,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr, alpha=alpha, eps=eps, momentum=momentum, weight_decay=weight_decay)
+        self.has_velocity = any(group["momentum"] > 0 for group in self.groups)
+        self.keep("square", "velocity") if self.has_velocity else self.keep("square")
+
+    def _check(self, hyper: dict[str, float]) -> None:
+        if hyper["momentum"] > 0 and not getattr(self, "has_velocity", True):
+            raise ValueError("RMSProp: momentum needs an optimizer that was made with momentum above 0")
+
+    def step(self) -> None:
+        self._update("rmsprop")
+
+
+class Adam(Optimizer, recordable=True):
+    """Adam: a learning rate for each element, from running means of its gradient and of the gradient's square.
+
+        m ← β₁ m + (1 − β₁) g',   v ← β₂ v + (1 − β₂) g'²            (m₀ = v₀ = 0)
+        w ← w − lr m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
+
+    t counts the steps in which the parameter had a gradient, for each parameter by itself: they are what its m and v
+    are means over. With ε = 0, an element whose gradient has always been 0 becomes NaN. `betas` is (β₁, β₂); in
+    `groups` and the state they are `beta1` and `beta2`. Raises ValueError for a β that is not in 0 ≤ β < 1.
+
+    D. Kingma and J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
+    """
+
+    rule: ClassVar[str] = "adam"
+    limits: ClassVar[dict[str, float]] = {"beta1": 1.0, "beta2": 1.0}
+    nonnegative_state = frozenset({"steps", "second_moment"})
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: Any = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay)
+        self.keep("first_moment", "second_moment")
+        self.steps = np.array([(p.size, 0) for p in self.parameters], dtype=np.float64)  # elements and t
+
+    def _numbers(self, **options: Any) -> dict[str, Any]:
+        betas = options["betas"]
+        try:
+            beta1, beta2 = betas
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"betas must be a pair of numbers, (0.9, 0.999) say, got {betas!r}") from None
+        rest = {"eps": options["eps"], "weight_decay": options["weight_decay"]}
+        return {"lr": options["lr"], "beta1": beta1, "beta2": beta2, **rest}
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        return {"steps": self.steps[:, 1], **super().vectors()}
+
+    def step(self) -> None:
+        for run in self.runs():
+            steps = self.steps[run.parameters]
+            kernels.count_steps(steps)
+            kernels.update(self.rule, run.data, run.gradient, run.state, run.hyper, steps)
+
+
+class AdamW(Adam, recordable=True):
+    """Adam with decoupled weight decay: λ shrinks the weights and is not in the gradient, so m and v don't see it.
+
+        w ← w − lr λ w − lr m̂ / (√v̂ + ε)            (with g in the place of g')
+
+    All else is as in `Adam`. I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", ICLR 2019 (with the
+    learning rate in the decay, as PyTorch has it).
+    """
+
+    rule: ClassVar[str] = "adamw"
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: Any = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay)

@@ -1,0 +1,146 @@
+"""Schedules: learning rates that change from step to step, tabulated, so that a recorded step follows them in memory.
+
+A schedule s is a function of the step t, counted from 0, with `steps`: s(0) … s(steps) are its rates, and s(steps) is
+that of every later step. The first `warmup` of the steps, where there is one, have the rates lr (t + 1) / warmup.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.arrays import nonnegative, positive_integer
+
+
+class Schedule:
+    """A schedule: called with a step, from 0 on, it gives that step's rate. ValueError unless all are finite."""
+
+    def __init__(self, text: str, rates: np.ndarray) -> None:
+        if not np.isfinite(rates).all():
+            raise ValueError(f"{text} has a rate that is not finite, at step {np.isfinite(rates).argmin()}")
+        self.text, self.rates, self.steps = text, rates, len(rates) - 1
+
+    def __call__(self, t: int) -> float:
+        if operator.index(t) < 0:
+            raise ValueError(f"{self!r} begins at step 0, got {t}")
+        return float(self.rates[min(t, self.steps)])
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def cosine(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
+    """Half a cosine from lr down to `end`, after the warm-up: s = end + (lr − end) (1 + cos π p) / 2.
+
+    p = (t − warmup) / (steps − warmup) goes from 0 to 1. Raises ValueError for rates below 0 or not finite, and unless
+    0 ≤ warmup < steps. I. Loshchilov and F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
+    """
+    return _after_warmup("cosine", lr, steps, warmup, end, lambda p: (1 + np.cos(np.pi * p)) / 2)
+
+
+def linear(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
+    """A line from lr to `end`, after the warm-up: s = end + (lr − end) (1 − p), with p and errors as for `cosine`."""
+    return _after_warmup("linear", lr, steps, warmup, end, lambda p: 1 - p)
+
+
+def exponential(lr: float, steps: int, end: float) -> Schedule:
+    """The same factor at every step, from lr to `end`, both above 0, else ValueError: s = lr (end / lr)^(t / steps)."""
+    t, lr, end = _steps(steps), nonnegative("lr", lr), nonnegative("end", end)
+    if lr == 0 or end == 0:
+        raise ValueError(f"exponential: lr and end must be above 0, got {lr} and {end}")
+    rates = np.exp(np.log(lr) + (np.log(end) - np.log(lr)) * t / t[-1])
+    rates[0], rates[-1] = lr, end
+    return Schedule(f"exponential({lr:g}, {steps}, {end:g})", rates)
+
+
+def steps(lr: float, steps: int, every: int, factor: float) -> Schedule:
+    """Times `factor` after every so many steps: s = lr factor^⌊t / every⌋."""
+    t, lr, factor = _steps(steps), nonnegative("lr", lr), nonnegative("factor", factor)
+    with np.errstate(over="ignore", invalid="ignore"):
+        rates = lr * factor ** (t // positive_integer("every", every))
+    return Schedule(f"steps({lr:g}, {steps}, every={every}, factor={factor:g})", rates)
+
+
+def one_cycle(lr: float, steps: int) -> Schedule:
+    """Up from lr / 25 to lr in the first 30 % of the steps, and down to lr / 250,000 in the others, in half cosines.
+
+    The last step, t = steps − 1, has the last rate, as in PyTorch's OneCycleLR. L. N. Smith and N. Topin,
+    "Super-convergence: very fast training of neural networks using large learning rates", 2017.
+    """
+    t, lr = _steps(steps), nonnegative("lr", lr)
+    peak, last = 0.3 * steps - 1, steps - 1
+    rising, falling = (t / peak if peak > 0 else 0 * t), np.minimum((t - peak) / (last - peak), 1)
+    low, lowest = lr / 25, lr / 250_000
+    up = low + (lr - low) * (1 - np.cos(np.pi * rising)) / 2
+    down = lowest + (lr - lowest) * (1 + np.cos(np.pi * falling)) / 2
+    return Schedule(f"one_cycle({lr:g}, {steps})", np.where(t <= peak, up, down))
+
+
+def _after_warmup(
+    name: str, lr: float, steps: int, warmup: int, end: float, shape: Callable[[np.ndarray], np.ndarray]
+) -> Schedule:
+    """The schedule whose rate is lr where the shape is 1 and `end` where it is 0."""
+    t, lr, end = _steps(steps), nonnegative("lr", lr), nonnegative("end", end)
+    if isinstance(warmup, bool) or not isinstance(warmup, int | np.integer):
+        raise TypeError(f"warmup must be an integer, got {warmup!r}")
+    if not 0 <= warmup < steps:
+        raise ValueError(f"{name}: warmup must be in 0 … {steps - 1}, fewer than the {steps} steps, got {warmup}")
+    share = shape((t - warmup) / (steps - warmup))
+    rates = np.where(t < warmup, lr * ((t + 1) / max(warmup, 1)), end + (lr - end) * share)
+    rates[-1] = end
+    return Schedule(f"{name}({lr:g}, {steps}, warmup={warmup}, end={end:g})", rates)
+
+
+def _steps(steps: int) -> np.ndarray:
+    """0 … steps, in float64."""
+    return np.arange(positive_integer("steps", steps) + 1, dtype=np.float64)
+
+
+# ---- following them -------------------------------------------------------------------------------------------------
+
+
+def tabulated(schedule: Any) -> np.ndarray:
+    """The rates of a schedule, s(0) … s(steps); TypeError unless it is one, ValueError for a rate that can't be."""
+    if isinstance(schedule, Schedule):
+        return schedule.rates
+    if not callable(schedule) or not hasattr(schedule, "steps"):
+        raise TypeError(f"lr must be a number or a schedule, a function of the step that has `steps`, got {schedule!r}")
+    steps = positive_integer("the schedule's steps", schedule.steps)
+    return np.array([nonnegative(f"the schedule's rate at step {t}", schedule(t)) for t in range(steps + 1)])
+
+
+class Followed:
+    """The schedules that an optimizer's groups follow, and how far each has come."""
+
+    unwatched: frozenset[str] = frozenset()  # as an Optimizer's: a recorded step depends on which schedules there are
+
+    def __init__(self, groups: int) -> None:
+        self._rates_and_t: tuple[tuple[np.ndarray, np.ndarray] | None, ...] = (None,) * groups
+
+    def __getitem__(self, group: int) -> tuple[np.ndarray, int] | None:
+        """The rates of a group's schedule and the step that is next; None where it follows none."""
+        followed = self._rates_and_t[group]
+        return None if followed is None or followed[1][0] < 0 else (followed[0], int(followed[1][0]))
+
+    def begin(self, group: int, rates: np.ndarray, t: int = 0) -> None:
+        """Let a group follow a schedule, from step t on."""
+        self.end(group)
+        new = list(self._rates_and_t)
+        new[group] = (rates.astype(np.float64), np.array([t], dtype=np.int64))
+        self._rates_and_t = tuple(new)
+
+    def end(self, group: int) -> None:
+        """Let a group's rate stay as it is. This is said in memory, so that recorded steps heed it too."""
+        followed = self._rates_and_t[group]
+        if followed is not None:
+            followed[1][0] = -1
+
+    def move(self, hyper: np.ndarray) -> None:
+        """After a step: the next step's rates, in the first column of the groups' hyper-parameters."""
+        for group, followed in enumerate(self._rates_and_t):
+            if followed is not None:
+                kernels.follow(hyper[group], *followed)
