@@ -105,7 +105,9 @@ def loss(outputs, targets):
     return 0.0
 
 
-@pytest.mark.parametrize("metrics", [["precision"], ["accuracy", "accuracy"], ["accuracy", accuracy], [loss]])
+@pytest.mark.parametrize(
+    "metrics", [["precise"], ["top_k(0)"], ["top_k"], ["accuracy", "accuracy"], ["accuracy", accuracy], [loss]]
+)
 def test_an_unknown_name_or_one_that_is_taken_raises_value_error(metrics):
     x, y = cl.datasets.spiral(points_per_class=5)
     with pytest.raises(ValueError, match="metrics"):

@@ -16,12 +16,14 @@ import os
 
 from caffelite._kernels import border
 from caffelite._kernels.border import (
+    CURSOR,
     abs,
     abs_grad,
     adam,
     add,
     add_correct,
     add_mean,
+    add_weighted_mean,
     advance,
     all_finite,
     check_labels,
@@ -47,6 +49,7 @@ from caffelite._kernels.border import (
     power,
     power_grad_base,
     power_grad_exponent,
+    put_batch,
     ravel_index,
     relu,
     relu_grad,

@@ -12,6 +12,9 @@ Design
 (f) `work` says how long a call takes on one thread: as long as about so many operations of a matrix product.
 """
 
+from libc.stdint cimport int64_t
+
+
 cdef enum:
     MAX_OPERANDS = 5
     MAX_DIMS = 4
@@ -86,6 +89,19 @@ cdef struct Call:
     bint relu                             # for matmul: max(y, 0) is stored
 
 
+cdef struct Mean:                         # of a quantity, as it adds up over an epoch
+    double total                          # Σ weight · value
+    double weight                         # Σ weight
+
+
+cdef struct Cursor:                       # where a recorded step finds its batch, and what it measures goes
+    char** columns                        # the rows of each column: inputs, targets, weights; and room for outputs
+    const int64_t* order                  # of the rows
+    Py_ssize_t position                   # in that order: the first row of the batch
+    Py_ssize_t measured                   # how many rows of the epoch have been measured
+    Mean* sums                            # one for each quantity
+
+
 cdef struct Loops:                        # one loop for float32 [0], one for float64 [1]
     Loop elementwise[2]
     Loop convert[3]                       # to float32, float64, int64
@@ -106,11 +122,13 @@ cdef struct Loops:                        # one loop for float32 [0], one for fl
     Loop adam[2]
     Loop add_mean[2]
     Loop add_correct[2]
+    Loop add_weighted_mean[2]
     Loop check_labels                     # these know one type only
     Loop count_steps
     Loop shuffle
     Loop ravel_index
     Loop take
     Loop take_batch
+    Loop put_batch
     Loop advance
     Py_ssize_t longest_accumulated        # matmul accumulates sums of at most this many products

@@ -66,12 +66,14 @@ table.sgd = [<Loop> sgd[float], <Loop> sgd[double]]
 table.adam = [<Loop> adam[float], <Loop> adam[double]]
 table.add_mean = [<Loop> add_mean[float], <Loop> add_mean[double]]
 table.add_correct = [<Loop> add_correct[float], <Loop> add_correct[double]]
+table.add_weighted_mean = [<Loop> add_weighted_mean[float], <Loop> add_weighted_mean[double]]
 table.check_labels = check_labels
 table.count_steps = count_steps
 table.shuffle = shuffle
 table.ravel_index = ravel_index
 table.take = take
 table.take_batch = take_batch
+table.put_batch = put_batch
 table.advance = advance
 table.longest_accumulated = BLOCK_K
 

@@ -62,16 +62,19 @@ class Epochs:
     full_batches: int
     def __init__(
         self,
-        x: Array,
-        y: Array,
+        columns: list[Array | None],
         order: Array,
         shuffle: Kernel | None,
         sums: Array,
         cursor: Array,
+        rows: int,
         batches: int,
-        full_batches: int,
+        counts: Array | None = None,
         pending: Array | None = None,
     ) -> None: ...
+    @property
+    def measured(self) -> int: ...
+    def place(self, column: int, array: Array | None) -> None: ...
     def by_hand(self, step: Callable[[], Any]) -> None: ...
     def run(self, epochs: int, seconds: float) -> Any: ...
 
