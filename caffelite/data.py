@@ -68,7 +68,7 @@ class DataGenerator:
     ) -> None:
         self.x = tuple([_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else _rows("x", x)
         self.y = None if y is None else _rows("y", y)
-        rows = same_length("x", self._inputs())
+        rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
         if self.y is not None and len(self.y) != rows:
             shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
             raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}")
@@ -114,6 +114,8 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     that is bool stays bool: a mask. Raises TypeError for anything else, ValueError where `takes_indices` speaks of
     another number of inputs, IndexError for an index beyond int64.
     """
+    if not takes_indices and not isinstance(x, tuple):  # as is usual
+        return (as_real(x, dtype, name),)
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):

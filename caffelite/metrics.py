@@ -17,7 +17,7 @@ import numpy as np
 
 from caffelite.data import positive_integer
 
-Metric = Callable[[np.ndarray, np.ndarray], Any]
+Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
@@ -184,19 +184,19 @@ def _area(scores: np.ndarray, positive: np.ndarray) -> float:
 @_of(_check_values)
 def mse(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean of (outputs − targets)². scikit-learn's `mean_squared_error`."""
-    return np.mean(_differences(outputs, targets) ** 2)
+    return float(np.mean(_differences(outputs, targets) ** 2))
 
 
 @_of(_check_values)
 def mae(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean of |outputs − targets|. scikit-learn's `mean_absolute_error`."""
-    return np.mean(np.abs(_differences(outputs, targets)))
+    return float(np.mean(np.abs(_differences(outputs, targets))))
 
 
 @_of(_check_values)
 def rmse(outputs: np.ndarray, targets: np.ndarray) -> float:
     """√ mean (outputs − targets)² of each column, and of these the mean. scikit-learn's `root_mean_squared_error`."""
-    return np.mean(np.sqrt(np.mean(_differences(outputs, targets) ** 2, axis=0)))
+    return float(np.mean(np.sqrt(np.mean(_differences(outputs, targets) ** 2, axis=0))))
 
 
 @_of(_check_values)
@@ -211,7 +211,7 @@ def r2(outputs: np.ndarray, targets: np.ndarray) -> float:
     columns = targets.reshape(len(targets), -1).astype(np.float64)
     residual = (_differences(outputs, targets) ** 2).sum(axis=0)
     total = ((columns - columns.mean(axis=0)) ** 2).sum(axis=0)
-    return np.mean(np.where(total > 0, 1 - residual / np.where(total > 0, total, 1), residual == 0))
+    return float(np.mean(np.where(total > 0, 1 - residual / np.where(total > 0, total, 1), residual == 0)))
 
 
 def _differences(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -413,8 +413,8 @@ class Model(Function, recordable=True):
     def _batches(self, name: str, x: Any, y: Any, weights: Any, loss: Function, **options: Any) -> Iterable:
         """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory."""
         if y is not None and not isinstance(x, DataGenerator):
-            data = self._checked(name, x, y, weights, loss)
-            return DataGenerator(data.inputs, data.targets, sample_weight=data.weights, **options)
+            inputs, targets, weights = self._checked(name, x, y, weights, loss)
+            return DataGenerator(inputs if len(inputs) > 1 else inputs[0], targets, sample_weight=weights, **options)
         if weights is not None:
             raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
         if isinstance(x, DataGenerator):

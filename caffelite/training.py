@@ -29,7 +29,7 @@ from caffelite.recording import PythonCall, Recording, call_python
 from caffelite.tensor import Tensor, inference
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
-EPOCHS_AT_ONCE = 1024  # whose sums are kept until they go into the history
+AT_ONCE = 1024  # epochs whose sums are kept until they go into the history
 MAX_PROGRAMS = 16
 
 
@@ -39,7 +39,8 @@ class Programs:
     def __init__(self) -> None:
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._lock = threading.Lock()
-        self.cursor = np.zeros((), dtype=kernels.CURSOR)  # through which steps find their batch and their sums
+        self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
+        self.cursor = self._memory.view(kernels.CURSOR)  # through which steps find their batch and their sums
         # The form of the rows of outputs that a Program keeps, for metrics of the epoch.
         self.kept: weakref.WeakKeyDictionary[Program, tuple] = weakref.WeakKeyDictionary()
         self._cursor_lock = threading.RLock()
@@ -48,11 +49,11 @@ class Programs:
     def using_cursor(self) -> Iterator[None]:
         """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
         with self._cursor_lock:
-            before = self.cursor.copy()
+            before = self._memory.copy()
             try:
                 yield
             finally:
-                self.cursor[...] = before
+                self._memory[:] = before
 
     def find(self, used: tuple, *key: Any) -> Program:
         """The Program of a step that uses these objects, for this key; a new one if there is none yet."""
@@ -72,8 +73,13 @@ class Steps:
     def __init__(self, model: Any, loss: Any, metrics: dict[str, Metric], optimizer: Optimizer | None = None) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.names = ["loss", *metrics]
-        self.of_epoch = {name: metric for name, metric in metrics.items() if isinstance(metric, OfEpoch)}
-        self.of_batch = {name: metric for name, metric in metrics.items() if name not in self.of_epoch}
+        self.of_epoch: dict[str, OfEpoch] = {}
+        self.of_batch: dict[str, Metric] = {}
+        for name, metric in metrics.items():
+            if isinstance(metric, OfEpoch):
+                self.of_epoch[name] = metric
+            else:
+                self.of_batch[name] = metric
         self.programs: Programs = model._programs
         self.cursor = self.programs.cursor
 
@@ -154,7 +160,7 @@ class Steps:
                 stopped, steps = None, run.steps
                 try:
                     with interrupts.held():
-                        run.go(done + 1 if one_by_one else min(epochs, done + EPOCHS_AT_ONCE))
+                        run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
                 except (KeyboardInterrupt, TrainingDiverged) as error:
                     stopped = error
                 progress.steps_done(run.steps - steps)
@@ -196,11 +202,12 @@ class Steps:
         dtype = self.model.dtype
         inputs = as_inputs(given[0], dtype, getattr(self.model, "takes_indices", False), "a batch's x")
         y = as_targets(given[1], dtype)
-        if y.ndim == 0 or len(y) == 0 or any(x.ndim == 0 or len(x) != len(y) for x in inputs):
-            shapes = " and ".join(str(x.shape) for x in inputs)
-            raise ValueError(f"got a batch with x of shape {shapes} and y of shape {y.shape}")
+        rows = len(y) if y.ndim > 0 else 0
+        shapes = [x.shape for x in inputs]
+        if rows == 0 or [shape[:1] for shape in shapes] != [(rows,)] * len(shapes):
+            raise ValueError(f"got a batch with x of shape {' and '.join(map(str, shapes))} and y of shape {y.shape}")
         if hasattr(self.loss, "check_targets"):
-            self.loss.check_targets(y, self.model.output_shape(*[x.shape for x in inputs]))
+            self.loss.check_targets(y, self.model.output_shape(*shapes))
         if len(given) == 2:
             return Batch(inputs, y)
         check_takes_weights(self.loss)
@@ -218,21 +225,13 @@ class Steps:
         if self.of_epoch:
             sums.kept.append((outputs, batch.targets))
 
-    def results(self, means: np.ndarray, outputs: Any = None, targets: Any = None) -> np.ndarray:
-        """A row of loss and metrics for each epoch, from their sums, (epochs, quantities, 2).
-
-        For metrics of the epoch it is one, and its rows are needed too. NaN for what nothing was measured of.
-        """
-        with np.errstate(invalid="ignore"):
-            of_batch = means[..., 0] / means[..., 1]
-        if not self.of_epoch:
-            return of_batch
-        if len(outputs) == 0:
-            of_epoch = dict.fromkeys(self.of_epoch, np.nan)
-        else:
-            of_epoch = {name: metric(outputs, targets) for name, metric in self.of_epoch.items()}
-        row = dict(zip(["loss", *self.of_batch], of_batch[0], strict=True)) | of_epoch
-        return np.array([[row[name] for name in self.names]])
+    def results(self, sums: np.ndarray, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """A row of loss and metrics for one epoch, those of its batches and those of all its rows."""
+        of_batches = dict(zip(["loss", *self.of_batch], means(sums)[0], strict=True))
+        values = of_batches | {
+            name: metric(outputs, targets) if len(outputs) else np.nan for name, metric in self.of_epoch.items()
+        }
+        return np.array([[values[name] for name in self.names]])
 
 
 class Sums:
@@ -248,8 +247,10 @@ class Sums:
         """A row of loss and metrics; ValueError if there were no batches."""
         if self.batches == 0:
             raise ValueError(f"there were no batches {where}; an iterator gives its batches only once")
-        outputs, targets = [list(column) for column in zip(*self.kept, strict=True)] or ([], [])
-        return self.of.results(self.means, *[np.concatenate(x) if x else x for x in (outputs, targets)])
+        if not self.of.of_epoch:
+            return means(self.means)
+        outputs, targets = zip(*self.kept, strict=True) if self.kept else ([[]], [[]])
+        return self.of.results(self.means, np.concatenate(outputs), np.concatenate(targets))
 
 
 class InMemory:
@@ -270,7 +271,7 @@ class InMemory:
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.columns = self.data.columns()
         self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in two more columns
-        self.sums = np.zeros((min(epochs, EPOCHS_AT_ONCE), 1 + len(steps.of_batch), 2))
+        self.sums = np.zeros((min(epochs, AT_ONCE), 1 + len(steps.of_batch), 2))
         short = 0 if data.drop_last else rows % data.batch_size
         self.rows = [data.batch_size, short]  # of a full batch, and of the last one
         with Recording() as recording:  # the order of the first epoch, and how to make the next ones
@@ -330,8 +331,11 @@ class InMemory:
 
     def results(self, done: int) -> np.ndarray:
         """A row of loss and metrics for each epoch that is done, beginning after so many."""
-        sums = self.sums[np.arange(done, self.epoch) % len(self.sums)]
-        return self.of.results(sums, *[kept[: self.epochs.measured] for kept in self.kept])
+        first = done % len(self.sums)
+        sums = self.sums[first : first + self.epoch - done]
+        if not self.of.of_epoch:
+            return means(sums)
+        return self.of.results(sums, *[kept[: self.epochs.measured] for kept in self.kept or [np.empty(0)] * 2])
 
     def _record(self, program: Program) -> None:
         """Take the step that is due, and record it."""
@@ -395,6 +399,14 @@ def guard(value: Tensor) -> None:
         raise TrainingDiverged(f"the loss is {array.item()}")
 
     kernels.require(kernels.all_finite(value.data), diverged)
+
+
+def means(sums: np.ndarray) -> np.ndarray:
+    """The means, a row for each epoch, of sums (epochs, quantities, 2): NaN where nothing had a weight."""
+    totals, weights = sums[:, :, 0], sums[:, :, 1]
+    if np.count_nonzero(weights) == weights.size:
+        return totals / weights
+    return np.divide(totals, weights, out=np.full_like(totals, np.nan), where=weights > 0)
 
 
 def check_takes_weights(loss: Any) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-CURSOR: np.dtype
+CURSOR: np.dtype[Any]
 
 def runs(isa: str) -> bool: ...
 def use_loops(capsule: object) -> None: ...

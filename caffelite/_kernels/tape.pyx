@@ -554,21 +554,29 @@ cdef class Epochs:
     cdef Kernel shuffle
     cdef Py_ssize_t n, rows, sums_length, sums_stride
     cdef char* sums
+    cdef char** addresses                 # of the columns
     cdef list columns
     cdef tuple arrays
+
+    def __cinit__(self, list columns, *others):
+        self.addresses = <char**> PyMem_Malloc(len(columns) * sizeof(char*))
+        if self.addresses == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        PyMem_Free(self.addresses)
 
     def __init__(self, list columns, cnp.ndarray order not None, Kernel shuffle, cnp.ndarray sums not None,
                  cnp.ndarray cursor not None, Py_ssize_t rows, Py_ssize_t batches, cnp.ndarray counts=None,
                  cnp.ndarray pending=None):
-        addresses = np.zeros(len(columns), np.intp)
-        self.arrays = (addresses, order, sums, cursor, counts, pending)
+        self.arrays = (order, sums, cursor, counts, pending)
         self.columns, self.shuffle = [None] * len(columns), shuffle
         self.sums = <char*> cnp.PyArray_DATA(sums)
         self.sums_length, self.sums_stride = cnp.PyArray_DIM(sums, 0), cnp.PyArray_STRIDE(sums, 0)
         self.pending = NULL if pending is None else <const int32_t*> cnp.PyArray_DATA(pending)
         self.counts = NULL if counts is None else <const char*> cnp.PyArray_DATA(counts)
         self.cursor = <Cursor*> cnp.PyArray_DATA(cursor)
-        self.here.columns = <char**> cnp.PyArray_DATA(addresses)
+        self.here.columns = self.addresses
         self.here.order = <const int64_t*> cnp.PyArray_DATA(order)
         self.here.position = self.here.measured = 0
         for i, column in enumerate(columns):
@@ -585,7 +593,7 @@ cdef class Epochs:
     def place(self, Py_ssize_t column, cnp.ndarray array):
         """Say where a column lies; None where that is not known yet."""
         self.columns[column] = array
-        self.here.columns[column] = NULL if array is None else <char*> cnp.PyArray_DATA(array)
+        self.addresses[column] = NULL if array is None else <char*> cnp.PyArray_DATA(array)
 
     cdef void begin_batch(self) noexcept nogil:
         """Point the cursor at the batch that is due, in a new order if the epoch is new."""
