@@ -146,14 +146,14 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
     Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
     TypeError for what is no number.
     """
-    array = np.ascontiguousarray(as_real(weights, dtype, name))
+    array = as_real(weights, dtype, name)
     if array.shape != (rows,):
         raise ValueError(f"{name}: expected a weight for each of {rows} rows, got shape {array.shape}")
     bad = ~((array >= 0) & (array < np.inf))
     if bad.any():
         row = int(bad.argmax())
         raise ValueError(f"{name}: expected weights that are finite and not negative, got {array[row]} in row {row}")
-    return array
+    return np.ascontiguousarray(array)
 
 
 def plain_integers(array: np.ndarray) -> np.ndarray:

@@ -436,8 +436,8 @@ class Model(Function, recordable=True):
         rows = self._check_rows(name, inputs)
         if targets.ndim == 0 or len(targets) != rows:
             raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
-        self._check_targets(loss, inputs, y, weights)
         weights = None if weights is None else as_weights(weights, rows, self.dtype)
+        self._check_targets(loss, inputs, y, weights)
         return Batch(inputs, as_targets(targets, self.dtype), weights)
 
     def _validation_batches(self, data: Any, loss: Function) -> Iterable:
@@ -469,6 +469,8 @@ class Model(Function, recordable=True):
             loss.check_targets(y, self.output_shape(*[x.shape for x in inputs]))
         if weights is not None:
             check_takes_weights(loss)
+            if not as_weights(weights, len(inputs[0]), self.dtype).any():
+                raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {self.dtype}")
 
     @staticmethod
     def _check_loss(loss: Any) -> None:

@@ -265,8 +265,6 @@ class InMemory:
         if weights is not None:
             weights = as_weights(weights, rows, dtype)
             counts = weights != 0
-            if not counts.any():
-                raise ValueError(f"sample_weight is 0 in {dtype} in all of {rows} rows")
         inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.columns = self.data.columns()
