@@ -365,7 +365,7 @@ def test_bad_weights_raise_before_anything_is_written(weights, error, message):
             train(model, A, TARGETS, loss=loss, validation_data=(A, TARGETS, weights))
         with pytest.raises(error, match=message):
             model.evaluate(A, TARGETS, loss=loss, sample_weight=weights)
-        if not message == "0":
+        if message != "0":
             with pytest.raises(error, match=message):
                 train(model, [(A, TARGETS, weights)], loss=loss)
     assert bits(model) == before
@@ -417,7 +417,9 @@ def test_a_metric_of_an_epoch_is_that_of_all_its_rows_at_once(dtype, batch_size)
 
 def test_metrics_of_an_epoch_change_neither_the_training_nor_what_is_replayed():
     models = [classifier(2, 8, 3) for _ in range(2)]
-    histories = [train(m, X, Y, epochs=6, seed=0, metrics=given) for m, given in zip(models, (["auc", "f1"], []))]
+    histories = [
+        train(m, X, Y, epochs=6, seed=0, metrics=given) for m, given in zip(models, (["auc", "f1"], []), strict=True)
+    ]
     assert bits(models[0]) == bits(models[1])
     assert histories[0]["loss"] == histories[1]["loss"]
     programs = list(models[0]._programs._programs.values())
@@ -588,16 +590,16 @@ def test_a_users_stop_iteration_comes_through_as_it_is(where):
         stopping_uses()[where]()
 
 
-@pytest.mark.parametrize("kind", [np.longlong, np.ulonglong, np.long, np.intc])
+@pytest.mark.parametrize("kind", "bhilqBHILQ")
 def test_labels_of_every_c_integer_type_are_labels(kind):
     labels, model, other = Y.astype(kind), classifier(2, 3), classifier(2, 3)
-    assert labels.dtype.char == np.dtype(kind).char
-    options = {"epochs": 3, "metrics": ["accuracy", "f1"], "batch_size": 25, "shuffle": False}
+    assert labels.dtype.char == kind  # where two types have one size, NumPy keeps the one that was asked for
+    options = {"epochs": 3, "metrics": ["accuracy"], "batch_size": 25, "shuffle": False}
     expected = train(other, X, Y, **options)
     assert train(model, X, labels, **options) == expected
     assert bits(model) == bits(other)
     batches = [(X[i : i + 25], labels[i : i + 25]) for i in range(0, 60, 25)]
-    assert train(classifier(2, 3), batches, epochs=3, metrics=["accuracy", "f1"]) == expected
+    assert train(classifier(2, 3), batches, epochs=3, metrics=["accuracy"]) == expected
     measured = model.evaluate(X, labels, loss=LOSS, metrics=["accuracy"])
     assert measured == other.evaluate(X, Y, loss=LOSS, metrics=["accuracy"])
     step = cl.capture(lambda x, y: cl.SoftmaxLoss()(model(x), y), X, labels)
