@@ -26,25 +26,28 @@ def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
     With one score a row, (n,) or (n, 1), class 1 is score > 0, else 0. Raises ValueError for other shapes.
     """
     outputs, targets = np.asarray(outputs), np.asarray(targets)
-    _check_classes("accuracy", outputs.shape, targets.shape)
+    check_shapes(accuracy, outputs.shape, targets.shape)
     return float((_predicted(outputs) == targets.reshape(-1)).mean())
 
 
 class OfEpoch:
-    """A metric of all rows of an epoch together. `check` raises ValueError for shapes that it cannot take."""
+    """A metric of all rows of an epoch together; `check(name, outputs' shape, targets' shape)` raises ValueError."""
 
     def __init__(self, function: Metric, check: Callable[[str, tuple, tuple], None], name: str = "") -> None:
         functools.update_wrapper(self, function)
         self.__name__ = name or function.__name__
         self._function, self._check = function, check
 
-    def check(self, outputs_shape: tuple[int, ...], targets_shape: tuple[int, ...]) -> None:
-        self._check(self.__name__, outputs_shape, targets_shape)
-
     def __call__(self, outputs: Any, targets: Any) -> float:
         outputs, targets = np.asarray(outputs), np.asarray(targets)
-        self.check(outputs.shape, targets.shape)
+        check_shapes(self, outputs.shape, targets.shape)
         return float(self._function(outputs, targets))
+
+
+def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    """Raise ValueError unless a metric of this module can take outputs and targets of these shapes."""
+    check = _check_classes if metric is accuracy else metric._check
+    check(metric.__name__, outputs, targets)
 
 
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from itertools import pairwise
 from typing import Any
 
@@ -379,12 +379,14 @@ class Model(Function, recordable=True):
         inputs = self._inputs("predict", x)
         rows = self._check_rows("predict", inputs)
         with inference():
+            if rows <= batch_size:
+                return self._outputs(inputs)
             outputs = [self._outputs([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
         if isinstance(outputs[0], tuple):
             return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
         return np.concatenate(outputs)
 
-    def _outputs(self, inputs: list[np.ndarray]) -> Any:
+    def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
         forms = [(x.shape, x.dtype) for x in inputs]
         program = self._programs.find(self.all_functions(), "outputs", self.structure(), *forms)
         return program.run(self.__call__, *inputs)

@@ -21,7 +21,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights
 from caffelite.interrupts import InterruptsBetweenSteps
-from caffelite.metrics import Metric, OfEpoch, accuracy
+from caffelite.metrics import Metric, OfEpoch, accuracy, check_shapes
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.program import Program
 from caffelite.progress import Progress
@@ -104,10 +104,11 @@ class Steps:
     def forward(self, batch: Batch) -> tuple[Any, Tensor]:
         """The outputs, a tuple of them where the model has several, and the loss."""
         outputs = self.model(*batch.inputs)
-        for name, metric in self.of_epoch.items():
-            if isinstance(outputs, tuple):
-                raise ValueError(f"the metric {name} is of one output; the model returned {len(outputs)}")
-            metric.check(outputs.shape, batch.targets.shape)
+        for name, metric in self.metrics.items():
+            if isinstance(metric, OfEpoch) or metric is accuracy:
+                if isinstance(outputs, tuple):
+                    raise ValueError(f"the metric {name} is of one output; the model returned {len(outputs)}")
+                check_shapes(metric, outputs.shape, batch.targets.shape)
         weights = () if batch.weights is None else (batch.weights,)
         return outputs, self.loss(outputs, batch.targets, *weights)
 
@@ -223,7 +224,7 @@ class Steps:
             program = self.program("step", weighted, columns, len(batch.targets))
             outputs = program.run(functools.partial(self.step, weighted), *columns)
         if self.of_epoch:
-            sums.kept.append((outputs, batch.targets))
+            sums.kept.append((outputs, batch.targets.copy()))  # whoever made the batch may fill it again
 
     def results(self, sums: np.ndarray, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """A row of loss and metrics for one epoch, those of its batches and those of all its rows."""

@@ -438,9 +438,27 @@ def test_a_metric_of_an_epoch_is_found_again_by_the_next_fit():
 LOSS = cl.SoftmaxLoss()
 
 
+def test_batches_whose_memory_is_used_again_are_measured_as_they_were():
+    def batches():
+        x, y = np.empty((20, 2), np.float32), np.empty(20, np.int64)
+        for i in range(0, 60, 20):
+            x[:], y[:] = X[i : i + 20], Y[i : i + 20]
+            yield x, y
+
+    model = classifier(2, 3)
+    measured = model.evaluate(batches(), loss=LOSS, metrics=["f1"])
+    assert measured["f1"] == cl.metrics.f1(model.predict(X), Y)
+
+
 @pytest.mark.parametrize(
     ("metric", "targets"),
-    [("mse", np.zeros((60, 2))), ("r2", np.zeros((60, 3, 1))), ("f1", np.zeros((60, 3))), ("auc", np.zeros((60, 1)))],
+    [
+        ("accuracy", np.zeros((60, 3), int)),
+        ("mse", np.zeros((60, 2))),
+        ("r2", np.zeros((60, 3, 1))),
+        ("f1", np.zeros((60, 3))),
+        ("auc", np.zeros((60, 1))),
+    ],
 )
 def test_a_metric_of_another_shape_raises_before_anything_is_written(metric, targets):
     class Nothing(cl.Function):
