@@ -10,6 +10,8 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.tensor import as_array, as_real
 
+INT64 = np.dtype(np.int64)
+
 
 class Batch(NamedTuple):
     """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same)."""
@@ -158,6 +160,8 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
 
 def plain_integers(array: np.ndarray) -> np.ndarray:
     """Integers or bools in native byte order and, of two integer types of one size, in that which kernels know."""
+    if array.dtype is INT64:  # as is usual
+        return array
     return np.asarray(array, dtype=np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}"))
 
 

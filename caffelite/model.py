@@ -415,8 +415,9 @@ class Model(Function, recordable=True):
     def _batches(self, name: str, x: Any, y: Any, weights: Any, loss: Function, **options: Any) -> Iterable:
         """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory."""
         if y is not None and not isinstance(x, DataGenerator):
-            inputs, targets, weights = self._checked(name, x, y, weights, loss)
-            return DataGenerator(inputs if len(inputs) > 1 else inputs[0], targets, sample_weight=weights, **options)
+            data = self._checked(name, x, y, weights, loss)
+            x = data.inputs[0] if len(data.inputs) == 1 else data.inputs
+            return DataGenerator(x, data.targets, sample_weight=data.weights, **options)
         if weights is not None:
             raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
         if isinstance(x, DataGenerator):
@@ -436,7 +437,7 @@ class Model(Function, recordable=True):
         """All rows as arrays that the model and the loss can take."""
         inputs, targets = self._inputs(name, x), as_array(y, name)
         rows = self._check_rows(name, inputs)
-        if targets.ndim == 0 or len(targets) != rows:
+        if targets.shape[:1] != (rows,):
             raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
         weights = None if weights is None else as_weights(weights, rows, self.dtype)
         self._check_targets(loss, inputs, y, weights)
@@ -461,7 +462,7 @@ class Model(Function, recordable=True):
     def _check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
         """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""
         rows = same_length(name, inputs)
-        if not self.functions:
+        if not self.functions and not self.all_functions():
             raise ValueError("the model has no Functions; add some first")
         self.output_shape(*[(None, *x.shape[1:]) for x in inputs])
         return rows
