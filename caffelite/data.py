@@ -1,23 +1,43 @@
-"""DataGenerator: mini-batches. And what `fit` needs to turn anything with rows into batches."""
+"""DataGenerator: mini-batches. And what `fit` needs to turn anything with rows into what a model takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_array, as_real, positive_integer
 
+INT64 = np.dtype(np.int64)
+
+
+class Batch(NamedTuple):
+    """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same)."""
+
+    inputs: tuple[np.ndarray, ...]
+    targets: np.ndarray
+    weights: np.ndarray | None = None
+
+    def columns(self) -> list[np.ndarray]:
+        """All of it, in this order."""
+        return [*self.inputs, self.targets, *([] if self.weights is None else [self.weights])]
+
+    @classmethod
+    def of(cls, columns: list[np.ndarray], weighted: bool) -> Batch:
+        """From what `columns()` gave."""
+        return cls(tuple(columns[:-2]), *columns[-2:]) if weighted else cls(tuple(columns[:-1]), columns[-1])
+
 
 class DataGenerator:
-    """Mini-batches of x, or of x and y: each pass over it is one epoch.
+    """Mini-batches of x, or of x and y, or of x, y and weights: each pass over it is one epoch.
 
     Parameters
     ----------
     x, y : array-like
-        Rows on the first axis, as many in y as in x. Any dtype but object.
+        Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
+        many rows.
     batch_size : int
         Rows a batch; the last batch has what is left.
     shuffle : bool
@@ -26,13 +46,15 @@ class DataGenerator:
         Leave out a last batch that is short.
     seed : int or numpy.random.Generator, optional
         The same seed gives the same orders, here and in `Model.fit`. None draws one.
+    sample_weight : array-like (n,), optional
+        How much each row weighs in the loss. Needs y.
 
-    `len()` is the number of batches an epoch. Batches are fresh arrays, every row comes once, and leaving an epoch
-    early is forgotten: the next pass is a new epoch. A short last batch weighs, in a loss that is a mean, as much as
-    a full one.
+    `len()` is the number of batches an epoch. Batches, x, (x, y) or (x, y, weights), are fresh arrays, x a tuple of
+    them if it was given as one. Every row comes once, and leaving an epoch early is forgotten: the next pass is a new
+    epoch. A short last batch weighs, in a loss that is a mean, as much as a full one.
 
-    Raises ValueError for no rows, for x and y of different lengths, and for a batch_size below 1; TypeError for a
-    batch_size that is not an integer, and for Python objects.
+    Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
+    finite, and for a batch_size below 1; TypeError for a batch_size that is not an integer, and for Python objects.
     """
 
     def __init__(
@@ -44,21 +66,27 @@ class DataGenerator:
         shuffle: bool = True,
         drop_last: bool = False,
         seed: int | np.random.Generator | None = None,
+        sample_weight: Any = None,
     ) -> None:
-        self.x = _rows("x", x)
+        self.x = tuple([_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else _rows("x", x)
         self.y = None if y is None else _rows("y", y)
-        if self.y is not None and len(self.y) != len(self.x):
-            raise ValueError(f"x has {len(self.x)} rows and y has {len(self.y)}: shapes {self.x.shape}, {self.y.shape}")
+        rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
+        if self.y is not None and len(self.y) != rows:
+            shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
+            raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}")
+        if sample_weight is not None and y is None:
+            raise ValueError("sample_weight needs y: weights are the loss's")
+        self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
         self.batch_size = positive_integer("batch_size", batch_size)
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
-        if drop_last and len(self.x) < self.batch_size:
-            raise ValueError(f"drop_last leaves nothing of {len(self.x)} rows in batches of {self.batch_size}")
+        if drop_last and rows < self.batch_size:
+            raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
         # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.
-        self._order = np.arange(len(self.x), dtype=np.int64)
+        self._order = np.arange(rows, dtype=np.int64)
         self._state = np.random.default_rng(seed).integers(0, 2**64, size=4, dtype=np.uint64)
 
     def __len__(self) -> int:
-        rows = len(self.x)
+        rows = len(self._order)
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
@@ -66,19 +94,98 @@ class DataGenerator:
             kernels.shuffle(self._order, self._state)
         return self._batches(self._order.copy())
 
+    def _inputs(self) -> tuple[np.ndarray, ...]:
+        return self.x if isinstance(self.x, tuple) else (self.x,)
+
     def _batches(self, order: np.ndarray) -> Iterator[Any]:
         for i in range(len(self)):
             rows = order[i * self.batch_size : (i + 1) * self.batch_size]
-            x = kernels.take(self.x, rows)
-            yield x if self.y is None else (x, kernels.take(self.y, rows))
+            inputs = tuple([kernels.take(x, rows) for x in self._inputs()])
+            x = inputs if isinstance(self.x, tuple) else inputs[0]
+            others = [kernels.take(a, rows) for a in (self.y, self.sample_weight) if a is not None]
+            yield (x, *others) if others else x
+
+
+# ---- what a model takes ---------------------------------------------------------------------------------------------
+
+
+def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[np.ndarray, ...]:
+    """The inputs of a model of this dtype: x, or each member of a tuple x.
+
+    Numbers become `dtype`; what the model takes as indices, integers of any width, becomes int64. One of several inputs
+    that is bool stays bool: a mask. Raises TypeError for anything else, ValueError where `takes_indices` speaks of
+    another number of inputs, IndexError for an index beyond int64.
+    """
+    if not takes_indices and not isinstance(x, tuple):  # as is usual
+        return (as_real(x, dtype, name),)
+    inputs = x if isinstance(x, tuple) else (x,)
+    takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
+    if not inputs or len(takes) != len(inputs):
+        raise ValueError(f"{name}: the model takes {len(takes) or 'one or more'} inputs, got {len(inputs)}")
+    names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
+    arrays = []
+    for array, indices, of in zip(inputs, takes, names, strict=True):
+        if indices:
+            arrays.append(_as_indices(array, of))
+        elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
+            arrays.append(mask)
+        else:
+            arrays.append(as_real(array, dtype, of))
+    return tuple(arrays)
 
 
 def as_targets(y: Any, dtype: np.dtype) -> np.ndarray:
     """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
     array = as_array(y, "targets")
     if array.dtype.kind in "iub":
-        return array.astype(array.dtype.newbyteorder("="), copy=False)
+        return plain_integers(array)
     return as_real(array, dtype, "targets")
+
+
+def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
+    """Weights of so many rows in this dtype, float32 or float64, or in their own.
+
+    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
+    TypeError for what is no number.
+    """
+    array = as_real(weights, dtype, name)
+    if array.shape != (rows,):
+        raise ValueError(f"{name}: expected a weight for each of {rows} rows, got shape {array.shape}")
+    bad = ~((array >= 0) & (array < np.inf))
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"{name}: expected weights that are finite and not negative, got {array[row]} in row {row}")
+    return np.ascontiguousarray(array)
+
+
+def plain_integers(array: np.ndarray) -> np.ndarray:
+    """Integers or bools in native byte order and, of two integer types of one size, in that which kernels know."""
+    if array.dtype is INT64:  # as is usual
+        return array
+    return np.asarray(array, dtype=np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}"))
+
+
+def same_length(name: str, inputs: tuple[np.ndarray, ...]) -> int:
+    """The number of rows that all inputs have; ValueError where they have none or different numbers."""
+    for x in inputs:
+        if x.ndim == 0 or len(x) == 0:
+            raise ValueError(f"{name} has no rows: shape {x.shape}")
+        if len(x) != len(inputs[0]):
+            raise ValueError(
+                f"{name} has inputs of different lengths: shapes {', '.join(str(x.shape) for x in inputs)}"
+            )
+    if not inputs:
+        raise ValueError(f"{name} is an empty tuple; expected one or more inputs")
+    return len(inputs[0])
+
+
+def _as_indices(data: Any, name: str) -> np.ndarray:
+    array = as_array(data, name)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name}: the model takes indices, expected integers, got {array.dtype}")
+    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and (array > np.iinfo(np.int64).max).any():
+        raise IndexError(f"{name}: the index {array.max()} is out of range")
+    return np.asarray(array, dtype=np.int64)
 
 
 def _rows(name: str, data: Any) -> np.ndarray:

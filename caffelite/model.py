@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from caffelite.arrays import FLOATS, as_array, as_real, positive_integer
-from caffelite.data import DataGenerator, as_targets
+from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
 from caffelite.function import Function, Shape
 from caffelite.functions import Linear, ReLU
 from caffelite.interrupts import InterruptsBetweenSteps
@@ -19,7 +19,7 @@ from caffelite.modes import inference
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.tensor import Tensor
-from caffelite.training import Programs, Steps
+from caffelite.training import Programs, Steps, check_takes_weights
 
 
 class History(dict):
@@ -273,32 +273,40 @@ class Model(Function, recordable=True):
         metrics: Iterable[str | Metric] = (),
         verbose: int | str = "auto",
         seed: int | None = None,
+        sample_weight: Any = None,
     ) -> History:
         """Train from the present parameters on.
 
         Parameters
         ----------
         x, y : array-like (n, …)
-            The rows and their targets; or x a DataGenerator or any iterable of (x, y) batches, and no y. Converted to
-            the model's dtype (integer targets stay integers) and never written.
+            The rows and their targets; or x a DataGenerator or any iterable of (x, y) or (x, y, weights) batches, and
+            no y. A tuple x, of arrays of as many rows, is several inputs. Converted to the model's dtype (integer
+            targets stay integers, and so do inputs that the model takes as indices) and never written.
         loss : Function
-            Called with outputs and targets; returns a single element.
+            Called with outputs and targets, and with weights if there are any; returns a single element. Of a model
+            with several outputs it gets a tuple.
         optimizer : Optimizer
             Has to know every parameter that requires a gradient.
         epochs, batch_size : int
             The last batch of an epoch may be short; its rows weigh as the loss weighs them.
         shuffle : bool
             Whether each epoch has its own order.
-        validation_data : (x, y) or DataGenerator
+        validation_data : (x, y), (x, y, weights) or DataGenerator
             Evaluated after each epoch.
         validation_split : float in [0, 1)
             The share of the rows, drawn at random before the first epoch, that is not trained on but evaluated instead.
         callbacks : iterable of callables (epoch, history)
             Called after each epoch, counted from 0; one that returns True ends the training.
-        metrics : iterable of "accuracy" or callables (outputs, targets) -> float
+        metrics : iterable of names or callables (outputs, targets) -> float
+            "accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2", of the whole epoch
+            (see `caffelite.metrics`); of a callable the mean over the rows.
         verbose : 0 silent, 1 a bar, 2 a line an epoch, "auto"
         seed : int, optional
             For the split and the orders, instead of the model's own stream.
+        sample_weight : array-like (n,), optional
+            How much each row weighs in the loss, not negative. The loss of an epoch is then Σ w l / Σ w; a batch whose
+            weights are all 0 is passed over.
 
         Raises
         ------
@@ -319,10 +327,12 @@ class Model(Function, recordable=True):
         if validation_split != 0:
             if validation_data is not None:
                 raise ValueError("fit takes validation_data or validation_split, not both")
-            if y is not None and not isinstance(x, DataGenerator):
-                x, y = self._checked("x", x, y, loss)
-            (x, y), validation_data = _split(x, y, validation_split, rng)
-        batches = self._batches("x", x, y, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
+            if y is None or isinstance(x, DataGenerator):
+                raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
+            (x, y, sample_weight), validation_data = _split(
+                self._checked("x", x, y, sample_weight, loss), validation_split, rng
+            )
+        batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
         validation = None if validation_data is None else self._validation_batches(validation_data, loss)
 
         history = History({name: [] for name in ["loss", *measures]})
@@ -334,7 +344,9 @@ class Model(Function, recordable=True):
         attended = bool(callbacks) or validation is not None or verbose == 2
         try:
             with InterruptsBetweenSteps() as interrupts, Progress(verbose, epochs, count) as progress:
-                for rows in steps.train(batches, epochs, interrupts, progress, attended):
+
+                def completed(rows: np.ndarray) -> bool:
+                    """Put the results of epochs into the history; whether a callback ends the training."""
                     if validation is not None:
                         of_validation = Steps(self, loss, measures).evaluate(validation)
                         rows = np.append(rows, [list(of_validation.values())], axis=1)
@@ -343,89 +355,119 @@ class Model(Function, recordable=True):
                             values.extend(column)
                     progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
                     stops = [callback(history.epochs - 1, history) for callback in callbacks]
-                    if any(isinstance(stop, bool | np.bool_) and stop for stop in stops):
-                        break
+                    return any(isinstance(stop, bool | np.bool_) and stop for stop in stops)
+
+                steps.train(batches, epochs, interrupts, progress, attended, completed)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise
         return history
 
-    def predict(self, x: Any, *, batch_size: int = 1024) -> np.ndarray:
-        """The outputs (n, …) for the rows of x (n, …), converted to the model's dtype.
+    def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
+        """The outputs (n, …) for the rows of x (n, …), converted as in `fit`; a tuple where the model has several.
 
         A row's output does not depend on the rows beside it. May be called from several threads at once.
         Raises ValueError for no rows or rows of another shape, TypeError for what is not numbers.
         """
         batch_size = positive_integer("batch_size", batch_size)
-        x = as_real(x, self.dtype, "predict")
-        self._check_rows("x", x)
+        inputs = self._inputs("predict", x)
+        rows = self._check_rows("predict", inputs)
         with inference():
-            outputs = [self._outputs(x[i : i + batch_size]) for i in range(0, len(x), batch_size)]
+            if rows <= batch_size:
+                return self._outputs(inputs)
+            outputs = [self._outputs([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
+        if isinstance(outputs[0], tuple):
+            return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
         return np.concatenate(outputs)
 
-    def _outputs(self, x: np.ndarray) -> np.ndarray:
-        return self._programs.find(self.all_functions(), "outputs", self.structure(), x.shape).run(self.__call__, x)
+    def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
+        forms = [(x.shape, x.dtype) for x in inputs]
+        program = self._programs.find(self.all_functions(), "outputs", self.structure(), *forms)
+        return program.run(self.__call__, *inputs)
 
     def evaluate(
-        self, x: Any, y: Any = None, *, loss: Function, metrics: Iterable[str | Metric] = (), batch_size: int = 1024
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        loss: Function,
+        metrics: Iterable[str | Metric] = (),
+        batch_size: int = 1024,
+        sample_weight: Any = None,
     ) -> dict[str, float]:
-        """The loss and the metrics on x (n, …) and y (n, …), or on a DataGenerator or an iterable of (x, y) batches.
+        """The loss and the metrics on x (n, …) and y (n, …), or on a DataGenerator or an iterable of batches.
 
-        Means over the rows. Raises as `fit` does.
+        Data, weights and metrics are as in `fit`, means over the rows. Raises as `fit` does.
         """
         self._check_loss(loss)
         measures = named(metrics)
-        batches = self._batches("x", x, y, loss, batch_size=batch_size, shuffle=False)
+        batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=False)
         return Steps(self, loss, measures).evaluate(batches)
 
     # ---- checks -------------------------------------------------------------------------------------------------
 
-    def _batches(self, name: str, x: Any, y: Any, loss: Function, **options: Any) -> Iterable:
+    def _batches(self, name: str, x: Any, y: Any, weights: Any, loss: Function, **options: Any) -> Iterable:
         """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory."""
+        if y is not None and not isinstance(x, DataGenerator):
+            data = self._checked(name, x, y, weights, loss)
+            x = data.inputs[0] if len(data.inputs) == 1 else data.inputs
+            return DataGenerator(x, data.targets, sample_weight=data.weights, **options)
+        if weights is not None:
+            raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
         if isinstance(x, DataGenerator):
             if y is not None:
                 raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
             if x.y is None:
                 raise ValueError(f"{name} is a DataGenerator without targets")
-            batches = x
-        elif y is None:
-            if isinstance(x, np.ndarray) or not isinstance(x, Iterable):
-                raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches")
-            return x
-        else:
-            return DataGenerator(*self._checked(name, x, y, loss), **options)
-        if type(batches) is DataGenerator:
-            self._check_rows(name, batches.x)
-            self._check_targets(loss, batches.x, batches.y)
-        return batches
+            if type(x) is DataGenerator:
+                inputs = x.x if isinstance(x.x, tuple) else (x.x,)
+                self._check_rows(name, inputs)
+                self._check_targets(loss, inputs, x.y, x.sample_weight)
+        elif isinstance(x, np.ndarray) or not isinstance(x, Iterable):
+            raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches")
+        return x
 
-    def _checked(self, name: str, x: Any, y: Any, loss: Function) -> tuple[np.ndarray, np.ndarray]:
-        """x and y as arrays that the model and the loss can take."""
-        x, targets = as_real(x, self.dtype, name), as_array(y, name)
-        self._check_rows(name, x)
-        if targets.ndim == 0 or len(targets) != len(x):
-            raise ValueError(f"{name} has {len(x)} rows, y has shape {targets.shape}")
-        self._check_targets(loss, x, y)
-        return x, as_targets(targets, self.dtype)
+    def _checked(self, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
+        """All rows as arrays that the model and the loss can take."""
+        inputs, targets = self._inputs(name, x), as_array(y, name)
+        rows = self._check_rows(name, inputs)
+        if targets.shape[:1] != (rows,):
+            raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
+        weights = None if weights is None else as_weights(weights, rows, self.dtype)
+        self._check_targets(loss, inputs, y, weights)
+        return Batch(inputs, as_targets(targets, self.dtype), weights)
 
     def _validation_batches(self, data: Any, loss: Function) -> Iterable:
         if isinstance(data, DataGenerator):
-            return self._batches("validation_data", data, None, loss)
-        if not isinstance(data, tuple | list) or len(data) != 2:
-            raise TypeError(f"validation_data: expected (x, y) or a DataGenerator, got {type(data).__name__}")
-        x, y = data
-        return self._batches("validation_data's x", x, y, loss, batch_size=1024, shuffle=False)
+            return self._batches("validation_data", data, None, None, loss)
+        if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+            raise TypeError(
+                f"validation_data: expected (x, y), (x, y, weights) or a DataGenerator, got {type(data).__name__}"
+                + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
+            )
+        x, y, weights = data if len(data) == 3 else (*data, None)
+        if y is None:
+            raise TypeError("validation_data: expected (x, y), got None for y")
+        return self._batches("validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
 
-    def _check_rows(self, name: str, x: np.ndarray) -> None:
-        if x.ndim == 0 or len(x) == 0:
-            raise ValueError(f"{name} has no rows: shape {x.shape}")
-        if not self.functions:
+    def _inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
+        return as_inputs(x, self.dtype, getattr(self, "takes_indices", False), name)
+
+    def _check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
+        """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""
+        rows = same_length(name, inputs)
+        if not self.functions and not self.all_functions():
             raise ValueError("the model has no Functions; add some first")
-        self.output_shape((None, *x.shape[1:]))
+        self.output_shape(*[(None, *x.shape[1:]) for x in inputs])
+        return rows
 
-    def _check_targets(self, loss: Function, x: np.ndarray, y: Any) -> None:
+    def _check_targets(self, loss: Function, inputs: tuple[np.ndarray, ...], y: Any, weights: Any) -> None:
         if hasattr(loss, "check_targets"):
-            loss.check_targets(y, self.output_shape(x.shape))
+            loss.check_targets(y, self.output_shape(*[x.shape for x in inputs]))
+        if weights is not None:
+            check_takes_weights(loss)
+            if not as_weights(weights, len(inputs[0]), self.dtype).any():
+                raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {self.dtype}")
 
     @staticmethod
     def _check_loss(loss: Any) -> None:
@@ -495,20 +537,17 @@ def MLP(
     return model
 
 
-def _split(x: Any, y: Any, share: float, rng: np.random.Generator) -> tuple[tuple, tuple]:
-    """(x, y) of the rows to train on, in their order, and (x, y) of the rows to evaluate."""
+def _split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
+    """The rows to train on, in their order, and the rows to evaluate."""
     if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
         raise TypeError(f"validation_split must be a number, got {share!r}")
     if not 0 <= share < 1:
         raise ValueError(f"validation_split must be in [0, 1), got {share}")
-    if y is None:
-        raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-    x, y = np.asarray(x), np.asarray(y)
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise ValueError(f"x has shape {x.shape}, y has shape {y.shape}: expected as many rows")
-    count = int(len(x) * share)
+    rows = len(data.targets)
+    count = int(rows * share)
     if count == 0:
-        raise ValueError(f"validation_split {share} of {len(x)} rows leaves no row to evaluate")
-    held_out = np.zeros(len(x), dtype=bool)
-    held_out[rng.permutation(len(x))[:count]] = True
-    return (x[~held_out], y[~held_out]), (x[held_out], y[held_out])
+        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
+    held_out = np.zeros(rows, dtype=bool)
+    held_out[rng.permutation(rows)[:count]] = True
+    weighted = data.weights is not None
+    return tuple([Batch.of([a[which] for a in data.columns()], weighted) for which in (~held_out, held_out)])  # type: ignore

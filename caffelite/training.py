@@ -2,12 +2,15 @@
 
 A step is an ordinary function of a batch, written with Functions, a loss and an optimizer. It adds what it measures
 to the sums of its epoch, in memory. Where the data are in memory too, it also fetches its batch by itself, so that
-many epochs are replayed in one go.
+many epochs are replayed in one go. A batch whose weights are all 0 is passed over: there is no step.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,10 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real
-from caffelite.data import DataGenerator, as_targets
+from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights
 from caffelite.interrupts import InterruptsBetweenSteps
-from caffelite.metrics import Metric, accuracy
+from caffelite.metrics import Metric, OfEpoch, accuracy, check_shapes
 from caffelite.modes import inference
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.program import Program
@@ -28,6 +30,7 @@ from caffelite.recording import PythonCall, Recording, call_python
 from caffelite.tensor import Tensor
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
+AT_ONCE = 1024  # epochs whose sums are kept until they go into the history
 MAX_PROGRAMS = 16
 
 
@@ -37,18 +40,21 @@ class Programs:
     def __init__(self) -> None:
         self._programs: OrderedDict[Any, Program] = OrderedDict()
         self._lock = threading.Lock()
-        self.cursor = np.zeros(5, dtype=np.int64)  # through which steps find their batch and their sums
+        self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
+        self.cursor = self._memory.view(kernels.CURSOR)  # through which steps find their batch and their sums
+        # The form of the rows of outputs that a Program keeps, for metrics of the epoch.
+        self.kept: weakref.WeakKeyDictionary[Program, tuple] = weakref.WeakKeyDictionary()
         self._cursor_lock = threading.RLock()
 
     @contextmanager
     def using_cursor(self) -> Iterator[None]:
         """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
         with self._cursor_lock:
-            before = self.cursor.copy()
+            before = self._memory.copy()
             try:
                 yield
             finally:
-                self.cursor[:] = before
+                self._memory[:] = before
 
     def find(self, used: tuple, *key: Any) -> Program:
         """The Program of a step that uses these objects, for this key; a new one if there is none yet."""
@@ -68,106 +74,185 @@ class Steps:
     def __init__(self, model: Any, loss: Any, metrics: dict[str, Metric], optimizer: Optimizer | None = None) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.names = ["loss", *metrics]
+        self.of_epoch: dict[str, OfEpoch] = {}
+        self.of_batch: dict[str, Metric] = {}
+        for name, metric in metrics.items():
+            if isinstance(metric, OfEpoch):
+                self.of_epoch[name] = metric
+            else:
+                self.of_batch[name] = metric
         self.programs: Programs = model._programs
         self.cursor = self.programs.cursor
 
     # ---- a step -------------------------------------------------------------------------------------------------
 
-    def step(self, x: np.ndarray, y: np.ndarray) -> None:
-        """One step on a batch."""
+    def step(self, weighted: bool, *columns: np.ndarray) -> Tensor | None:
+        """One step on the columns of a batch; returns the outputs if a metric of the epoch needs them."""
+        batch = Batch.of(list(columns), weighted)
         if self.optimizer is None:
             with inference():
-                outputs = self.model(x)
-                self.measure(outputs, self.loss(outputs, y), y)
+                outputs, value = self.forward(batch)
+                self.measure(outputs, value, batch)
         else:
             self.optimizer.zero_grad()
-            outputs = self.model(x)
-            value = self.loss(outputs, y)
+            outputs, value = self.forward(batch)
             guard(value)
             value.backward()
             self.optimizer.step()
-            self.measure(outputs, value, y)
+            self.measure(outputs, value, batch)
+        return outputs if self.of_epoch else None
 
-    def measure(self, outputs: Tensor, value: Tensor, y: np.ndarray) -> None:
+    def forward(self, batch: Batch) -> tuple[Any, Tensor]:
+        """The outputs, a tuple of them where the model has several, and the loss."""
+        outputs = self.model(*batch.inputs)
+        for name, metric in self.metrics.items():
+            if isinstance(metric, OfEpoch) or metric is accuracy:
+                if isinstance(outputs, tuple):
+                    raise ValueError(f"the metric {name} is of one output; the model returned {len(outputs)}")
+                check_shapes(metric, outputs.shape, batch.targets.shape)
+        weights = () if batch.weights is None else (batch.weights,)
+        return outputs, self.loss(outputs, batch.targets, *weights)
+
+    def measure(self, outputs: Any, value: Tensor, batch: Batch) -> None:
         """Add the loss and the metrics of a batch to the sums of the epoch."""
-        rows = len(outputs)
-        kernels.add_mean(self.cursor, 1, value.data, rows)
-        for slot, (name, metric) in enumerate(self.metrics.items(), start=2):
-            if metric is accuracy and outputs.ndim == 2 and y.dtype.kind in "iu" and y.shape == (rows,):
-                labels = y if y.dtype == np.int64 else kernels.convert(y, np.int64)
-                kernels.add_correct(self.cursor, slot, outputs.data, labels)
+        y, rows = batch.targets, len(batch.targets)
+        if batch.weights is None:
+            kernels.add_mean(self.cursor, 0, value.data, rows)
+        else:
+            same = value.dtype == batch.weights.dtype
+            loss = value.data if same else kernels.convert(value.data, batch.weights.dtype)
+            kernels.add_weighted_mean(self.cursor, 0, loss, batch.weights)
+        for slot, (name, metric) in enumerate(self.of_batch.items(), start=1):
+            scores = _scores(outputs, y) if metric is accuracy else None
+            if scores is not None:
+                kernels.add_correct(self.cursor, slot, scores, _as_int64(y).reshape(rows))
             else:
-                mean = call_python(name, lambda *batch, of=metric: np.float64(of(*batch)), outputs.data, y)
+                several = isinstance(outputs, tuple)
+                arrays = [x.data for x in outputs] if several else [outputs.data]
+                mean = call_python(name, functools.partial(_mean_of, metric, several), *arrays, y)
                 kernels.add_mean(self.cursor, slot, np.asarray(mean), rows)
-        kernels.advance(self.cursor, rows)
 
-    def fetch_and_step(self, x: np.ndarray, y: np.ndarray) -> None:
-        """One step on the batch that the cursor points to, which is copied into x and y."""
-        kernels.take_batch(self.cursor, 0, x)
-        kernels.take_batch(self.cursor, 1, y)
-        self.step(x, y)
-
-    def program(self, step: Callable[..., Any], x: np.ndarray, y: np.ndarray, rows: int) -> Program:
-        """The Program for steps on batches of so many rows of x and y."""
+    def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
+        """The Program for steps of this name on batches of so many rows of these columns."""
         used = (*self.model.all_functions(), self.loss, self.optimizer, *self.metrics.values())
-        return self.programs.find(
-            used, step.__name__, self.model.structure(), rows, x.shape[1:], x.dtype, y.shape[1:], y.dtype
-        )
+        forms = [(column.shape[1:], column.dtype) for column in columns]
+        return self.programs.find(used, name, self.model.structure(), rows, weighted, *forms)
 
     # ---- many steps ---------------------------------------------------------------------------------------------
 
     def train(
-        self, batches: Iterable, epochs: int, interrupts: InterruptsBetweenSteps, progress: Progress, attended: bool
-    ) -> Iterator[np.ndarray]:
-        """Train for so many epochs and yield their results, a row of loss and metrics for each epoch.
+        self,
+        batches: Iterable,
+        epochs: int,
+        interrupts: InterruptsBetweenSteps,
+        progress: Progress,
+        attended: bool,
+        completed: Callable[[np.ndarray], bool],
+    ) -> None:
+        """Train for so many epochs, and tell `completed` their results, a row of loss and metrics for each epoch.
 
-        If somebody attends to them, a row comes before the next epoch begins; else many may come at once, later.
+        It says whether the training ends there. If somebody attends to the results, a row comes before the next epoch
+        begins; else many may come at once, later.
         """
         if type(batches) is DataGenerator:
             run = InMemory(self, batches, epochs, interrupts)
-            done = 0
-            while done < epochs:
+            done, ends = 0, False
+            one_by_one = attended or bool(self.of_epoch)
+            while done < epochs and not ends:
                 stopped, steps = None, run.steps
                 try:
                     with interrupts.held():
-                        run.go(done + 1 if attended else epochs)
+                        run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
                 except (KeyboardInterrupt, TrainingDiverged) as error:
                     stopped = error
                 progress.steps_done(run.steps - steps)
                 if done < run.epoch and (stopped is None or not attended):
-                    yield means(run.sums[done : run.epoch])
+                    ends = completed(run.results(done))
                     done = run.epoch
                 if stopped is not None:
                     raise stopped
             return
         for epoch in range(epochs):
-            sums = np.zeros(2 + len(self.metrics))
-            for i, (x, y) in enumerate(converted(batches, self.model.dtype)):
+            sums = Sums(self)
+            for i, given in enumerate(batches):
+                batch = self.batch(given)
                 with interrupts.held(), located(Position(epoch, i)):
-                    self._replay(x, y, sums)
+                    self._replay(batch, sums)
                 progress.steps_done(1)
-            if sums[0] == 0:
-                raise ValueError(f"there were no batches in epoch {epoch + 1}; an iterator gives its batches only once")
-            yield means(sums[None])
+            if completed(sums.results(f"in epoch {epoch + 1}")):
+                return
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
-        """The means over all batches."""
+        """The means over all batches, and the metrics of the epoch."""
         if type(batches) is DataGenerator:
             run = InMemory(self, batches, 1)
             while run.epoch < 1:
                 run.go(1)
-            return dict(zip(self.names, means(run.sums)[0].tolist(), strict=True))
-        sums = np.zeros(2 + len(self.metrics))
-        for x, y in converted(batches, self.model.dtype):
-            self._replay(x, y, sums)
-        if sums[0] == 0:
-            raise ValueError("there were no batches to evaluate; an iterator gives its batches only once")
-        return dict(zip(self.names, means(sums[None])[0].tolist(), strict=True))
+            results = run.results(0)
+        else:
+            sums = Sums(self)
+            for given in batches:
+                self._replay(self.batch(given), sums)
+            results = sums.results("to evaluate")
+        return dict(zip(self.names, results[0].tolist(), strict=True))
 
-    def _replay(self, x: np.ndarray, y: np.ndarray, sums: np.ndarray) -> None:
+    def batch(self, given: Any) -> Batch:
+        """A batch (x, y) or (x, y, weights) of an iterable, as the model and the loss can take it."""
+        if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+            what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
+            raise TypeError(f"expected batches (x, y) or (x, y, weights), got {what}")
+        dtype = self.model.dtype
+        inputs = as_inputs(given[0], dtype, getattr(self.model, "takes_indices", False), "a batch's x")
+        y = as_targets(given[1], dtype)
+        rows = len(y) if y.ndim > 0 else 0
+        shapes = [x.shape for x in inputs]
+        if rows == 0 or [shape[:1] for shape in shapes] != [(rows,)] * len(shapes):
+            raise ValueError(f"got a batch with x of shape {' and '.join(map(str, shapes))} and y of shape {y.shape}")
+        if hasattr(self.loss, "check_targets"):
+            self.loss.check_targets(y, self.model.output_shape(*shapes))
+        if len(given) == 2:
+            return Batch(inputs, y)
+        check_takes_weights(self.loss)
+        return Batch(inputs, y, as_weights(given[2], len(y), dtype, "a batch's weights"))
+
+    def _replay(self, batch: Batch, sums: Sums) -> None:
+        sums.batches += 1
+        if batch.weights is not None and not batch.weights.any():
+            return
+        weighted, columns = batch.weights is not None, batch.columns()
         with self.programs.using_cursor():
-            self.cursor[4] = kernels.address(sums)
-            self.program(self.step, x, y, len(x)).run(self.step, x, y)
+            self.cursor["sums"] = kernels.address(sums.means)
+            program = self.program("step", weighted, columns, len(batch.targets))
+            outputs = program.run(functools.partial(self.step, weighted), *columns)
+        if self.of_epoch:
+            sums.kept.append((outputs, batch.targets.copy()))  # whoever made the batch may fill it again
+
+    def results(self, sums: np.ndarray, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """A row of loss and metrics for one epoch, those of its batches and those of all its rows."""
+        of_batches = dict(zip(["loss", *self.of_batch], means(sums)[0], strict=True))
+        values = of_batches | {
+            name: metric(outputs, targets) if len(outputs) else np.nan for name, metric in self.of_epoch.items()
+        }
+        return np.array([[values[name] for name in self.names]])
+
+
+class Sums:
+    """What an epoch over an iterable adds up."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.of = steps
+        self.means = np.zeros((1, 1 + len(steps.of_batch), 2))
+        self.batches = 0
+        self.kept: list[tuple[np.ndarray, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
+
+    def results(self, where: str) -> np.ndarray:
+        """A row of loss and metrics; ValueError if there were no batches."""
+        if self.batches == 0:
+            raise ValueError(f"there were no batches {where}; an iterator gives its batches only once")
+        if not self.of.of_epoch:
+            return means(self.means)
+        outputs, targets = zip(*self.kept, strict=True) if self.kept else ([[]], [[]])
+        return self.of.results(self.means, np.concatenate(outputs), np.concatenate(targets))
 
 
 class InMemory:
@@ -177,9 +262,17 @@ class InMemory:
         self, steps: Steps, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
     ) -> None:
         self.of = steps
-        self.x, self.y = as_real(data.x, steps.model.dtype, "x"), as_targets(data.y, steps.model.dtype)
-        self.sums = np.zeros((epochs, 2 + len(steps.metrics)))
-        short = 0 if data.drop_last else len(self.x) % data.batch_size
+        dtype, weights, counts = steps.model.dtype, data.sample_weight, None
+        rows = len(data._order)
+        if weights is not None:
+            weights = as_weights(weights, rows, dtype)
+            counts = weights != 0
+        inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
+        self.data = Batch(inputs, as_targets(data.y, dtype), weights)
+        self.columns = self.data.columns()
+        self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in two more columns
+        self.sums = np.zeros((min(epochs, AT_ONCE), 1 + len(steps.of_batch), 2))
+        short = 0 if data.drop_last else rows % data.batch_size
         self.rows = [data.batch_size, short]  # of a full batch, and of the last one
         with Recording() as recording:  # the order of the first epoch, and how to make the next ones
             if data.shuffle:
@@ -187,14 +280,14 @@ class InMemory:
         shuffle = recording.entries[0] if data.shuffle else None
         assert not isinstance(shuffle, PythonCall)
         self.epochs = kernels.Epochs(
-            self.x,
-            self.y,
+            [*self.columns, None, None],
             data._order,
             shuffle,
             self.sums,
             steps.cursor,
+            data.batch_size,
             len(data),
-            len(self.x) // data.batch_size,
+            None if counts is None or counts.all() else counts,
             None if interrupts is None else interrupts.pending,
         )
 
@@ -210,16 +303,22 @@ class InMemory:
 
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs."""
-        step = self.of.fetch_and_step
+        weighted = self.data.weights is not None
         with self.of.programs.using_cursor(), located(self.epochs):
-            programs = [self.of.program(step, self.x, self.y, rows) if rows else None for rows in self.rows]
+            programs = [
+                self.of.program("fetch and step", weighted, self.columns, rows) if rows else None for rows in self.rows
+            ]
             current = [program if program is not None and program.is_current() else None for program in programs]
             due = self.epochs.batch >= self.epochs.full_batches  # 1: the short last batch
             if current[due] is None:
                 new = programs[due]
                 assert new is not None
-                self.epochs.by_hand(lambda: new.record(step, *self._batch()))
+                self.epochs.by_hand(lambda: self._record(new))
                 return
+            if self.of.of_epoch:
+                for program in current:
+                    if program is not None:
+                        self._make_room(*self.of.programs.kept[program])
             self.epochs.full, self.epochs.last = [None if program is None else program.replay for program in current]
             try:
                 stopped = self.epochs.run(epochs, ATTENTION)
@@ -230,15 +329,49 @@ class InMemory:
             if stopped is not None:
                 self._raise_why(stopped)
 
-    def _batch(self) -> tuple[np.ndarray, np.ndarray]:
-        """Room for the batch that is due."""
+    def results(self, done: int) -> np.ndarray:
+        """A row of loss and metrics for each epoch that is done, beginning after so many."""
+        first = done % len(self.sums)
+        sums = self.sums[first : first + self.epoch - done]
+        if not self.of.of_epoch:
+            return means(sums)
+        return self.of.results(sums, *[kept[: self.epochs.measured] for kept in self.kept or [np.empty(0)] * 2])
+
+    def _record(self, program: Program) -> None:
+        """Take the step that is due, and record it."""
         rows = self.rows[self.epochs.batch >= self.epochs.full_batches]
-        return np.empty((rows, *self.x.shape[1:]), self.x.dtype), np.empty((rows, *self.y.shape[1:]), self.y.dtype)
+        room = [np.empty((rows, *column.shape[1:]), column.dtype) for column in self.columns]
+
+        def fetch_and_step(*columns: np.ndarray) -> None:
+            """One step on the batch that the cursor points to, which is copied into the columns."""
+            cursor = self.of.cursor
+            for i, column in enumerate(columns):
+                kernels.take_batch(cursor, i, column)
+            outputs = self.of.step(self.data.weights is not None, *columns)
+            if outputs is not None:
+                self.of.programs.kept[program] = outputs.shape[1:], outputs.dtype
+                self._make_room(outputs.shape[1:], outputs.dtype)
+                kernels.put_batch(cursor, len(columns), outputs.data)
+                kernels.put_batch(cursor, len(columns) + 1, columns[len(self.data.inputs)])
+            kernels.advance(cursor, rows)
+
+        program.record(fetch_and_step, *room)
+
+    def _make_room(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        """Have a place for the outputs of an epoch, and for its targets; ValueError where rows differ among batches."""
+        if not self.kept:
+            y = self.data.targets
+            self.kept = [np.empty((len(y), *shape), dtype), np.empty_like(y)]
+            for column, room in enumerate(self.kept, start=len(self.columns)):
+                self.epochs.place(column, room)
+        if (self.kept[0].shape[1:], self.kept[0].dtype) != (shape, dtype):
+            raise ValueError(f"metrics of an epoch: rows of outputs have shape {shape}, and {self.kept[0].shape[1:]}")
 
     def _raise_why(self, stopped: kernels.RecordedCall) -> None:
         """Raise what a step raises where this kernel stops it; for bad labels, by the caller's rows."""
         if hasattr(self.of.loss, "check_targets"):
-            self.of.loss.check_targets(self.y, self.of.model.output_shape(self.x.shape))
+            shape = self.of.model.output_shape(*[x.shape for x in self.data.inputs])
+            self.of.loss.check_targets(self.data.targets, shape)
         stopped.raise_why()
 
 
@@ -258,11 +391,6 @@ class Position(NamedTuple):
     batch: int
 
 
-def means(sums: np.ndarray) -> np.ndarray:
-    """Row-weighted means, a row for each epoch, from sums that begin with the number of rows."""
-    return sums[:, 1:] / sums[:, :1]
-
-
 def guard(value: Tensor) -> None:
     """Raise TrainingDiverged unless all elements, a loss usually, are finite."""
 
@@ -272,12 +400,37 @@ def guard(value: Tensor) -> None:
     kernels.all_finite(value.data, diverged)
 
 
-def converted(batches: Iterable, dtype: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Batches (x, y) as arrays, x and float targets in the model's dtype."""
-    for batch in batches:
-        if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise TypeError(f"expected batches (x, y), got {type(batch).__name__}")
-        x, y = as_real(batch[0], dtype, "a batch's x"), as_targets(batch[1], dtype)
-        if x.ndim == 0 or y.ndim == 0 or len(x) != len(y) or len(x) == 0:
-            raise ValueError(f"got a batch with x of shape {x.shape} and y of shape {y.shape}")
-        yield x, y
+def means(sums: np.ndarray) -> np.ndarray:
+    """The means, a row for each epoch, of sums (epochs, quantities, 2): NaN where nothing had a weight."""
+    totals, weights = sums[:, :, 0], sums[:, :, 1]
+    if np.count_nonzero(weights) == weights.size:
+        return totals / weights
+    return np.divide(totals, weights, out=np.full_like(totals, np.nan), where=weights > 0)
+
+
+def check_takes_weights(loss: Any) -> None:
+    """TypeError unless the loss can be called with weights as a third input."""
+    try:
+        inspect.signature(loss.forward).bind(None, None, None)
+    except TypeError:
+        raise TypeError(
+            f"{loss!r} takes no weights: its forward has to be forward(outputs, targets, weights)"
+        ) from None
+
+
+def _mean_of(metric: Metric, several: bool, *arrays: np.ndarray) -> np.float64:
+    """A metric of outputs, a tuple if they are several, and targets."""
+    *outputs, targets = arrays
+    return np.float64(metric(tuple(outputs) if several else outputs[0], targets))  # type: ignore[arg-type]
+
+
+def _scores(outputs: Any, y: np.ndarray) -> np.ndarray | None:
+    """The outputs as scores (n, C) whose accuracy a kernel can count with these targets; None if they are no such."""
+    if isinstance(outputs, tuple) or outputs.ndim not in (1, 2) or len(outputs) != len(y) or y.dtype.kind not in "iu":
+        return None
+    scores = outputs.data if outputs.ndim == 2 else outputs.data.reshape(len(y), 1)
+    return scores if y.ndim == 1 or y.shape[1:] == scores.shape[1:] == (1,) else None
+
+
+def _as_int64(labels: np.ndarray) -> np.ndarray:
+    return labels if labels.dtype == np.int64 else kernels.convert(labels, np.int64)

@@ -61,8 +61,8 @@ BUGS = [
     ),
     Bug(
         "caffelite/_kernels/loops/batches.pxi",
-        "cursor[3] += call.size[0]",
-        "cursor[3] += call.size[0] + 0x7fffffffffffffffLL",
+        "cursor.position += call.size[0]",
+        "cursor.position += call.size[0] + 0x7fffffffffffffffLL",
         "test_a_recorded_batch_is_found_and_measured_through_the_cursor",
         "runtime error: signed integer overflow",
     ),

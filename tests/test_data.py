@@ -157,3 +157,45 @@ def test_drop_last_that_would_leave_nothing_raises_value_error():
 
 def test_a_batch_may_be_larger_than_the_data():
     assert rows(cl.DataGenerator(*numbered(5), batch_size=2**40, shuffle=False)) == list(range(5))
+
+
+# ---- several inputs, weights ----------------------------------------------------------------------------------------
+
+
+def test_a_tuple_of_inputs_comes_as_tuples_of_the_same_rows():
+    a, b, y, w = np.arange(10.0)[:, None], np.arange(10)[:, None, None], np.arange(10), np.arange(10) / 4
+    for (x_a, x_b), targets, weights in cl.DataGenerator((a, b), y, sample_weight=w, batch_size=4, seed=0):
+        assert (x_a[:, 0] == targets).all()
+        assert (x_b[:, 0, 0] == targets).all()
+        assert (weights * 4 == targets).all()
+        assert x_b.dtype == b.dtype
+    x_a, x_b = next(iter(cl.DataGenerator((a, b), shuffle=False)))
+    assert (x_a == a).all()
+    assert (x_b == b).all()
+
+
+def test_inputs_and_weights_keep_the_order_that_the_seed_gives_without_them():
+    x, y = np.arange(10.0), np.arange(10)
+    plain = [targets.tolist() for _, targets in cl.DataGenerator(x, y, seed=3)]
+    several = [targets.tolist() for _, targets, _ in cl.DataGenerator((x, x), y, sample_weight=x, seed=3)]
+    assert plain == several
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (((np.zeros(3), np.zeros(4)), np.zeros(3)), {}, ValueError, r"\(3,\), \(4,\)"),
+        (((np.zeros(3), np.zeros(3)), np.zeros(4)), {}, ValueError, r"3 rows.*4"),
+        (((np.zeros(3), np.zeros(())), np.zeros(3)), {}, ValueError, r"x\[1\]"),
+        (((np.zeros(3), np.array([None] * 3)), np.zeros(3)), {}, TypeError, r"x\[1\]"),
+        (((), np.zeros(3)), {}, ValueError, "empty tuple"),
+        ((np.zeros(3), np.zeros(3)), {"sample_weight": np.zeros(4)}, ValueError, r"3 rows.*\(4,\)"),
+        ((np.zeros(3), np.zeros(3)), {"sample_weight": [1, -1, 1]}, ValueError, "row 1"),
+        ((np.zeros(3), np.zeros(3)), {"sample_weight": [1, 1, np.nan]}, ValueError, "row 2"),
+        ((np.zeros(3), np.zeros(3)), {"sample_weight": "abc"}, TypeError, "sample_weight"),
+        ((np.zeros(3),), {"sample_weight": np.ones(3)}, ValueError, "needs y"),
+    ],
+)
+def test_inputs_and_weights_that_do_not_fit_raise(arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        cl.DataGenerator(*arguments, **options)

@@ -961,7 +961,7 @@ RECORDED = {
     "check_labels": (LABELS, 3),
     "convert": (np.arange(20, dtype=np.uint8).reshape(4, 5).T, np.float64),
 }
-THROUGH_A_CURSOR = {"take_batch", "advance", "add_mean", "add_correct"}
+THROUGH_A_CURSOR = {"take_batch", "put_batch", "advance", "add_mean", "add_weighted_mean", "add_correct"}
 
 
 for kernel in ELEMENTWISE:
@@ -1022,33 +1022,64 @@ def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
             assert_same_bits(argument, same)
 
 
+def cursor_at(*columns, order=None, sums=None):
+    """A cursor on these columns, and what it points to."""
+    addresses = np.array([kernels.address(column) for column in columns], np.intp)
+    cursor = np.zeros((), kernels.CURSOR)
+    for name, array in (("columns", addresses), ("order", order), ("sums", sums)):
+        cursor[name] = 0 if array is None else kernels.address(array)
+    return cursor, (addresses, columns, order, sums)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_a_recorded_batch_is_found_and_measured_through_the_cursor(dtype):
-    x, y = uniform(10, 3, dtype=dtype), np.arange(10) % 3
-    order, sums = np.random.default_rng(0).permutation(10), np.zeros(3)
-    cursor = np.array([*map(kernels.address, (x, y, order)), 0, kernels.address(sums)])
-    batch, labels = np.empty((4, 3), dtype), np.empty(4, np.int64)
+    x, y, w = uniform(10, 3, dtype=dtype), np.arange(10) % 3, uniform(10, dtype=dtype)
+    order, sums, kept = np.random.default_rng(0).permutation(10), np.zeros((3, 2)), np.zeros((10, 3), dtype)
+    cursor, _held = cursor_at(x, y, w, kept, order=order, sums=sums)
+    batch, labels, weights = np.empty((4, 3), dtype), np.empty(4, np.int64), np.empty(4, dtype)
     with Recording() as recording:
         kernels.take_batch(cursor, 0, batch)
         kernels.take_batch(cursor, 1, labels)
-        kernels.add_mean(cursor, 1, batch[0, :1], 4)
-        kernels.add_correct(cursor, 2, batch, labels)
+        kernels.take_batch(cursor, 2, weights)
+        kernels.add_mean(cursor, 0, batch[0, :1], 4)
+        kernels.add_correct(cursor, 1, batch, labels)
+        kernels.add_weighted_mean(cursor, 2, batch[0, :1], weights)
+        kernels.put_batch(cursor, 3, batch)
         kernels.advance(cursor, 4)
     assert_same_bits(batch, x[order[:4]])
     kernels.Replay(recording.entries).run()
     assert_same_bits(batch, x[order[4:8]])
     assert_same_bits(labels, y[order[4:8]])
+    assert_same_bits(kept, np.append(x[order[:8]], np.zeros((2, 3), dtype), axis=0))
     correct = (x.argmax(axis=1) == y)[order[:8]].sum()
-    assert sums.tolist() == [8, 4 * float(x[order[0], 0]) + 4 * float(x[order[4], 0]), correct]
-    assert cursor[3] == 8
+    first, second = float(x[order[0], 0]), float(x[order[4], 0])
+    assert sums[:2].tolist() == [[4 * first + 4 * second, 8], [correct, 8]]
+    weight = w[order].astype(np.float64)
+    expected = [weight[:4].sum() * first + weight[4:8].sum() * second, weight[:8].sum()]
+    np.testing.assert_allclose(sums[2], expected, rtol=1e-14)
+    assert cursor["position"] == cursor["measured"] == 8
 
 
 def test_equal_and_nan_outputs_count_as_numpys_argmax_does():
     outputs = np.array([[1, 1, 0], [0, 1, 1], [np.nan, 1, 2], [1, np.nan, 2], [-np.inf] * 3, [0, -0.0, 0]], np.float32)
     for label in range(3):
-        sums, labels = np.zeros(2), np.full(len(outputs), label)
-        kernels.add_correct(np.array([0, 0, 0, 0, kernels.address(sums)]), 1, outputs, labels)
-        assert sums[1] == (outputs.argmax(axis=1) == label).sum()
+        sums, labels = np.zeros((2, 2)), np.full(len(outputs), label)
+        kernels.add_correct(cursor_at(sums=sums)[0], 1, outputs, labels)
+        assert sums[1].tolist() == [(outputs.argmax(axis=1) == label).sum(), 6]
+
+
+def test_a_single_output_above_0_counts_as_class_1():
+    outputs = np.array([[2], [0], [-1], [np.nan], [1e-30]], np.float32)
+    for label, correct in ((0, 3), (1, 2), (2, 0)):
+        sums = np.zeros((1, 2))
+        kernels.add_correct(cursor_at(sums=sums)[0], 0, outputs, np.full(5, label))
+        assert sums[0].tolist() == [correct, 5]
+
+
+def test_what_is_no_cursor_is_refused():
+    for cursor in (np.zeros(5, np.int64), None, np.zeros(2, kernels.CURSOR)):
+        with pytest.raises(TypeError, match="cursor"):
+            kernels.advance(cursor, 1)
 
 
 NUMBERS = {

@@ -1,5 +1,7 @@
 """Metrics, in `fit` and `evaluate`: row-weighted means by name."""
 
+import warnings
+
 import numpy as np
 import pytest
 from conftest import classifier, train
@@ -78,6 +80,153 @@ def test_a_short_last_batch_weighs_as_many_rows_as_it_has():
     assert history["mean"] == [4.5]
 
 
+# ---- of whole epochs ------------------------------------------------------------------------------------------------
+
+
+def softmax(scores):
+    p = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+    return p / p.sum(axis=1, keepdims=True)
+
+
+def judged(outputs, targets, k):
+    """The metrics of scores (n, C), two or more, by counting."""
+    n, C = outputs.shape
+    predicted = [max(range(C), key=lambda j: (row[j], -j)) for row in outputs]
+    classes = [1] if C == 2 else sorted({*predicted, *targets.tolist()})
+    precisions, recalls, f1s = [], [], []
+    for c in classes:
+        hits = sum(p == c == t for p, t in zip(predicted, targets, strict=True))
+        of_predicted, of_targets = predicted.count(c), targets.tolist().count(c)
+        precisions.append(hits / of_predicted if of_predicted else 0)
+        recalls.append(hits / of_targets if of_targets else 0)
+        f1s.append(2 * hits / max(of_predicted + of_targets, 1))
+    p = softmax(outputs) if C > 2 else outputs.astype(np.float64) - outputs[:, ::-1]
+    areas = []
+    for c in [1] if C == 2 else range(C):
+        order = [(p[i, c] > p[j, c]) + (p[i, c] == p[j, c]) / 2 for i in range(n) for j in range(n)
+                 if targets[i] == c != targets[j]]  # fmt: skip
+        areas.append(np.mean(order) if order else np.nan)
+    ranks = [sorted(range(C), key=lambda j: (-row[j], -j)).index(t) for row, t in zip(outputs, targets, strict=True)]
+    return {
+        "precision": np.mean(precisions),
+        "recall": np.mean(recalls),
+        "f1": np.mean(f1s),
+        "auc": np.mean(areas),
+        f"top_k({k})": np.mean([rank < k for rank in ranks]),
+    }
+
+
+def random_classes(seed):
+    """Scores, some of them equal, labels that need not have all classes, and a k."""
+    rng = np.random.default_rng(seed)
+    n, C = int(rng.integers(1, 30)), int(rng.integers(2, 6))
+    scores = rng.normal(size=(n, C)).astype(rng.choice([np.float32, np.float64]))
+    return scores.round(seed % 3), rng.integers(0, C, size=n), int(rng.integers(1, C + 1))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_metrics_of_classes_are_what_counting_gives(seed):
+    outputs, targets, k = random_classes(seed)
+    for name, expected in judged(outputs, targets, k).items():
+        metric = cl.metrics.named([name])[name]
+        for labels in (targets, targets.astype(np.uint8), targets.astype(np.float32)):
+            assert metric(outputs, labels) == pytest.approx(expected, rel=1e-12, nan_ok=True), name
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_metrics_of_classes_are_scikit_learns(seed):
+    judge = pytest.importorskip("sklearn.metrics")
+    outputs, targets, k = random_classes(seed)
+    C = outputs.shape[1]
+    average, one = {} if C == 2 else {"average": "macro"}, outputs[:, 0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of classes without rows
+        for name in ("precision", "recall", "f1"):
+            metric, its = getattr(cl.metrics, name), getattr(judge, f"{name}_score")
+            assert metric(outputs, targets) == pytest.approx(its(targets, outputs.argmax(axis=1), **average), rel=1e-12)
+            for scores, labels in ((one, targets > 0), (one[:, None], (targets > 0)[:, None])):
+                assert metric(scores, labels) == pytest.approx(its(targets > 0, one > 0), rel=1e-12)
+        if C > 2:
+            expected = judge.top_k_accuracy_score(targets, outputs, k=k, labels=range(C))
+            assert cl.metrics.top_k(k)(outputs, targets) == pytest.approx(expected, rel=1e-12)
+        assert accuracy(one, targets > 0) == judge.accuracy_score(targets > 0, one > 0)
+        if len(set(targets.tolist())) == C:
+            p = softmax(outputs)
+            scores = outputs[:, 1].astype(np.float64) - outputs[:, 0] if C == 2 else p
+            expected = judge.roc_auc_score(targets, scores, multi_class="ovr")
+            assert cl.metrics.auc(outputs, targets) == pytest.approx(expected, rel=1e-12)
+            if C > 2:
+                assert cl.metrics.auc(p, targets) == pytest.approx(expected, rel=1e-12)  # probabilities already
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_metrics_of_values_are_their_formulas_and_scikit_learns(seed):
+    rng = np.random.default_rng(seed)
+    n, columns = int(rng.integers(2, 30)), int(rng.integers(1, 4))
+    outputs, targets = rng.normal(size=(2, n, columns)).astype(rng.choice([np.float32, np.float64]))
+    if seed % 3 == 0:
+        targets[:, 0] = 2  # a column of one value
+    if seed % 6 == 0:
+        outputs[:, 0] = 2
+    a, b = outputs.astype(np.float64), targets.astype(np.float64)
+    shares = []
+    for j in range(columns):
+        residual, total = ((a[:, j] - b[:, j]) ** 2).sum(), ((b[:, j] - b[:, j].mean()) ** 2).sum()
+        shares.append(1 - residual / total if total else float(residual == 0))
+    expected = {
+        "mse": ((a - b) ** 2).mean(),
+        "mae": np.abs(a - b).mean(),
+        "rmse": np.sqrt(((a - b) ** 2).mean(axis=0)).mean(),
+        "r2": np.mean(shares),
+    }
+    for name, value in expected.items():
+        assert getattr(cl.metrics, name)(outputs, targets) == pytest.approx(value, rel=1e-12), name
+    judge = pytest.importorskip("sklearn.metrics")
+    names = {"mse": "mean_squared_error", "mae": "mean_absolute_error", "rmse": "root_mean_squared_error"}
+    for name, value in expected.items():
+        assert getattr(judge, names.get(name, f"{name}_score"))(b, a) == pytest.approx(value, rel=1e-9), name
+
+
+def test_one_value_a_row_may_be_a_vector_or_a_column():
+    a, b = np.arange(5.0), np.arange(5.0) ** 2
+    for name in ("mse", "mae", "rmse", "r2"):
+        metric = getattr(cl.metrics, name)
+        assert metric(a, b) == metric(a[:, None], b) == metric(a, b[:, None]) == metric(a[:, None], b[:, None])
+
+
+def test_what_has_no_value_is_nan():
+    assert np.isnan(cl.metrics.auc(np.array([0.5, 1]), np.array([1, 1])))
+    assert np.isnan(cl.metrics.auc(np.array([0.5, np.nan]), np.array([0, 1])))
+    assert np.isnan(cl.metrics.r2(np.array([0.5]), np.array([1.0])))
+
+
+@pytest.mark.parametrize("name", ["precision", "recall", "f1", "auc", "top_k(2)", "mse", "mae", "rmse", "r2"])
+def test_metrics_of_other_shapes_raise_value_error_naming_both(name):
+    metric = cl.metrics.named([name])[name]
+    for targets in (np.zeros((4, 2), int), np.zeros(3, int), np.zeros((), int)):
+        with pytest.raises(ValueError, match=rf"{name.split('(')[0]}.*\(4, 3\)"):
+            metric(np.zeros((4, 3)), targets)
+
+
+def test_labels_that_are_no_whole_numbers_raise_value_error_naming_the_row():
+    with pytest.raises(ValueError, match=r"0\.5 in row 2"):
+        cl.metrics.f1(np.zeros((4, 3)), np.array([0, 1, 0.5, 2]))
+
+
+def test_a_top_k_has_its_name_and_a_k():
+    assert cl.metrics.top_k(3).__name__ == "top_k(3)"
+    for k, error in ((0, ValueError), (-1, ValueError), (True, TypeError), (2.0, TypeError)):
+        with pytest.raises(error):
+            cl.metrics.top_k(k)
+
+
+def test_accuracy_of_one_score_a_row_is_counted_by_a_kernel_too():
+    x, y = np.array([[1.0], [-1], [0], [2], [3]]), np.array([1, 0, 1, 0, 1])
+    for outputs, labels in ((x, y), (x, y[:, None]), (x[:, 0], y), (x, y.astype(float)), (x, y > 0)):
+        assert evaluate(outputs, labels, ["accuracy"], batch_size=2)["accuracy"] == pytest.approx(0.6)
+        assert accuracy(outputs, labels) == 0.6
+
+
 def test_metrics_of_an_epoch_are_measured_while_it_runs():
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
     seen = []
@@ -105,7 +254,9 @@ def loss(outputs, targets):
     return 0.0
 
 
-@pytest.mark.parametrize("metrics", [["precision"], ["accuracy", "accuracy"], ["accuracy", accuracy], [loss]])
+@pytest.mark.parametrize(
+    "metrics", [["precise"], ["top_k(0)"], ["top_k"], ["accuracy", "accuracy"], ["accuracy", accuracy], [loss]]
+)
 def test_an_unknown_name_or_one_that_is_taken_raises_value_error(metrics):
     x, y = cl.datasets.spiral(points_per_class=5)
     with pytest.raises(ValueError, match="metrics"):

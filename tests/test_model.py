@@ -360,7 +360,7 @@ def test_an_iterable_without_any_batch_raises_value_error():
     [
         (X, TypeError),
         ((X,), TypeError),
-        ((X, Y, Y), TypeError),
+        ((X, Y, Y, Y), TypeError),
         ((X, Y[:-1]), ValueError),
         ((X[:0], Y[:0]), ValueError),
         ((X, Y + 1), ValueError),
@@ -458,7 +458,7 @@ def test_validation_does_not_change_the_training():
         ({"validation_split": True}, TypeError),
         ({"validation_split": None}, TypeError),
         ({"validation_data": X}, TypeError),
-        ({"validation_data": (X, Y, Y)}, TypeError),
+        ({"validation_data": (X, Y, Y, Y)}, TypeError),
         ({"validation_data": (X, Y[:-1])}, ValueError),
         ({"validation_data": (X, Y + 1)}, ValueError),
         ({"validation_data": (X[:, :1], Y)}, ValueError),

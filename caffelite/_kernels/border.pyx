@@ -68,4 +68,4 @@ include "border/indexing.pxi"
 include "border/update.pxi"
 include "border/batches.pxi"
 
-__all__ = [name for name, value in globals().items() if getattr(value, "__module__", None) == __name__]
+__all__ = ["CURSOR", *[name for name, value in globals().items() if getattr(value, "__module__", None) == __name__]]

@@ -12,6 +12,8 @@ Design
     all calls of a kernel stands once, in its `Kernel` (kernel.pxd).
 (f) `work` says how long a call takes on one thread: as long as about so many operations of a matrix product.
 """
+from libc.stdint cimport int64_t
+
 
 cdef enum:
     MAX_OPERANDS = 12
@@ -93,3 +95,16 @@ cdef struct Call:                         # all zero where nothing is said
     int constants                         # bit i: operand i was made by the border, from a number
     void* kernel                          # the `Kernel` that this is a call of
     Operand operand[MAX_OPERANDS]
+
+
+cdef struct Mean:                         # of a quantity, as it adds up over an epoch
+    double total                          # Σ weight · value
+    double weight                         # Σ weight
+
+
+cdef struct Cursor:                       # where a recorded step finds its batch, and what it measures goes
+    char** columns                        # the rows of each column: inputs, targets, weights; and room for outputs
+    const int64_t* order                  # of the rows
+    Py_ssize_t position                   # in that order: the first row of the batch
+    Py_ssize_t measured                   # how many rows of the epoch have been measured
+    Mean* sums                            # one for each quantity

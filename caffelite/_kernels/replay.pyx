@@ -4,6 +4,7 @@ Where a call into Python stands between them, the loop takes the GIL, makes it, 
 """
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.stdint cimport int32_t, int64_t
+from libc.string cimport memset
 cimport numpy as cnp
 
 import numpy as np
@@ -114,53 +115,91 @@ cdef class Replay:
 cdef class Epochs:
     """Epochs of batches that are in memory: one replay for the full batches, one for a short last one.
 
-    `run` goes on from `epoch` and `batch`, which count what is done. The replays find their batch through `cursor`;
-    `x`, `y` and `order` are contiguous, `sums` has a row for each epoch. `shuffle` is the recorded kernel that brings
-    `order` into the next epoch's, or None. A number that is not 0 in `pending` ends `run` after the batch under way.
+    `run` goes on from `epoch` and `batch`, which count what is done. The replays find their batch through `cursor`, in
+    contiguous `columns`, by `order`, `rows` at a time. `sums` (epochs, quantities, 2) has a row for each of the last
+    epochs, begun again from its first. `shuffle` is the recorded kernel that brings `order` into the next epoch's, or
+    None. `counts`, bool (n,), says which rows count, None that all do: a batch of which none does is passed over. A
+    number that is not 0 in `pending` ends `run` after the batch under way.
     """
     cdef public Replay full, last
     cdef public Py_ssize_t epoch, batch
     cdef readonly Py_ssize_t batches, full_batches
     cdef bint begun
-    cdef int64_t* cursor
+    cdef Cursor* cursor
+    cdef Cursor here                      # what the cursor has to hold; others with the same replays have their own
     cdef const int32_t* pending
-    cdef int64_t[5] here                  # what the cursor has to hold; others with the same replays have their own
+    cdef const char* counts
     cdef RecordedCall shuffle
-    cdef Py_ssize_t sums_address, sums_stride
+    cdef Py_ssize_t n, rows, sums_length, sums_stride
+    cdef char* sums
+    cdef char** addresses                 # of the columns
+    cdef list columns
     cdef tuple arrays
 
-    def __init__(self, cnp.ndarray x not None, cnp.ndarray y not None, cnp.ndarray order not None, RecordedCall shuffle,
-                 cnp.ndarray sums not None, cnp.ndarray cursor not None, Py_ssize_t batches, Py_ssize_t full_batches,
+    def __cinit__(self, list columns, *others):
+        self.addresses = <char**> PyMem_Malloc(len(columns) * sizeof(char*))
+        if self.addresses == NULL:
+            raise MemoryError()
+
+    def __dealloc__(self):
+        PyMem_Free(self.addresses)
+
+    def __init__(self, list columns, cnp.ndarray order not None, RecordedCall shuffle, cnp.ndarray sums not None,
+                 cnp.ndarray cursor not None, Py_ssize_t rows, Py_ssize_t batches, cnp.ndarray counts=None,
                  cnp.ndarray pending=None):
-        self.arrays = (x, y, order, sums, cursor, pending)
+        self.arrays = (order, sums, cursor, counts, pending)
+        self.columns, self.shuffle = [None] * len(columns), shuffle
+        self.sums = <char*> cnp.PyArray_DATA(sums)
+        self.sums_length, self.sums_stride = cnp.PyArray_DIM(sums, 0), cnp.PyArray_STRIDE(sums, 0)
         self.pending = NULL if pending is None else <const int32_t*> cnp.PyArray_DATA(pending)
-        self.cursor = <int64_t*> cnp.PyArray_DATA(cursor)
-        self.here = [<int64_t> cnp.PyArray_DATA(x), <int64_t> cnp.PyArray_DATA(y), <int64_t> cnp.PyArray_DATA(order),
-                     0, 0]
-        self.shuffle = shuffle
-        self.sums_address = <Py_ssize_t> cnp.PyArray_DATA(sums)
-        self.sums_stride = cnp.PyArray_STRIDE(sums, 0)
-        self.batches, self.full_batches = batches, full_batches
+        self.counts = NULL if counts is None else <const char*> cnp.PyArray_DATA(counts)
+        self.cursor = <Cursor*> cnp.PyArray_DATA(cursor)
+        self.here.columns = self.addresses
+        self.here.order = <const int64_t*> cnp.PyArray_DATA(order)
+        self.here.position = self.here.measured = 0
+        for i, column in enumerate(columns):
+            self.place(i, column)
+        self.n, self.rows, self.batches, self.full_batches = len(order), rows, batches, len(order) // rows
         self.epoch = self.batch = 0
         self.begun = True                 # `order` is that of the first epoch
 
+    @property
+    def measured(self):
+        """How many rows of the epoch have been measured."""
+        return self.here.measured
+
+    def place(self, Py_ssize_t column, cnp.ndarray array):
+        """Say where a column lies; None where that is not known yet."""
+        self.columns[column] = array
+        self.addresses[column] = NULL if array is None else <char*> cnp.PyArray_DATA(array)
+
     cdef void begin_batch(self) noexcept nogil:
         """Point the cursor at the batch that is due, in a new order if the epoch is new."""
-        cdef int i
+        self.here.sums = <Mean*> (self.sums + self.epoch % self.sums_length * self.sums_stride)
         if self.batch == 0 and not self.begun:
             if self.shuffle is not None:
                 run(&self.shuffle.call)
-            self.here[3] = 0
+            memset(self.here.sums, 0, self.sums_stride)
+            self.here.position = self.here.measured = 0
             self.begun = True
-        self.here[4] = self.sums_address + self.epoch * self.sums_stride
-        for i in range(5):
-            self.cursor[i] = self.here[i]
+        self.cursor[0] = self.here
+
+    cdef bint passes_over(self) noexcept nogil:
+        """Whether no row of the batch that is due counts; then the cursor is moved on to the next one."""
+        cdef Py_ssize_t i, end = min(self.here.position + self.rows, self.n)
+        if self.counts == NULL:
+            return False
+        for i in range(self.here.position, end):
+            if self.counts[self.here.order[i]]:
+                return False
+        self.cursor.position = end
+        return True
 
     cdef bint interrupted(self) noexcept nogil:
         return self.pending != NULL and self.pending[0] != 0
 
     cdef void end_batch(self) noexcept nogil:
-        self.here[3] = self.cursor[3]
+        self.here = self.cursor[0]
         self.batch += 1
         if self.batch == self.batches:
             self.batch = 0
@@ -170,7 +209,8 @@ cdef class Epochs:
     def by_hand(self, step):
         """Do the batch that is due by calling `step()`, which finds it through the cursor."""
         self.begin_batch()
-        step()
+        if not self.passes_over():
+            step()
         self.end_batch()
 
     def run(self, Py_ssize_t epochs, double seconds):
@@ -190,7 +230,7 @@ cdef class Epochs:
             with nogil:
                 while True:
                     self.begin_batch()
-                    stop = replay.run_all()
+                    stop = CONTINUE if self.passes_over() else replay.run_all()
                     if stop != CONTINUE:
                         break
                     self.end_batch()

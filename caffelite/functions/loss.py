@@ -11,6 +11,8 @@ from caffelite import _kernels as kernels
 from caffelite.arrays import as_real
 from caffelite.function import Function, Shape
 
+INT64 = np.dtype(np.int64)
+
 
 class SoftmaxLoss(Function, recordable=True):
     """Softmax and the mean negative log-likelihood of the labels (cross-entropy), fused:
@@ -90,5 +92,6 @@ def _refuse_label(classes: int, dtype: np.dtype, labels: np.ndarray) -> None:
 def _labels(targets: np.ndarray) -> np.ndarray:
     """Integer labels as int64."""
     if kernels.recorder() is not None:
-        return targets if targets.dtype == np.int64 else kernels.convert(targets, np.int64)
+        # By number: on some systems NumPy has two types of this size, and kernels know one.
+        return targets if targets.dtype.num == INT64.num else kernels.convert(targets, np.int64)
     return np.ascontiguousarray(targets, dtype=np.int64)

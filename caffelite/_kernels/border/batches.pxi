@@ -2,8 +2,10 @@
 
 cdef Kernel SHUFFLE_KERNEL = Kernel("shuffle", writes=0b11, updates=0b11, work=300)
 cdef Kernel TAKE_BATCH_KERNEL = Kernel("take_batch")
+cdef Kernel PUT_BATCH_KERNEL = Kernel("put_batch", updates=1)
 cdef Kernel ADVANCE_KERNEL = Kernel("advance", updates=1)
 cdef Kernel ADD_MEAN_KERNEL = Kernel("add_mean", updates=1)
+cdef Kernel ADD_WEIGHTED_MEAN_KERNEL = Kernel("add_weighted_mean", updates=1)
 cdef Kernel ADD_CORRECT_KERNEL = Kernel("add_correct", updates=1, work=100)
 
 
@@ -23,28 +25,54 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
 
 # ---- epochs ------------------------------------------------------------------------------------------------------
 #
-# A recorded step finds its batch through a cursor, five int64 in memory: the addresses of the rows of x, of those of
-# y, of their order (int64), the position in it, and the address of the epoch's sums (float64: the rows so far, then
-# one row-weighted sum for each quantity). So another epoch, or other data, need no other recording.
+# A recorded step finds its batch, and what it measures goes, through a cursor in memory (call.pxd). So another epoch,
+# or other data, need no other recording.
 
-def take_batch(cursor, int which, out):
-    """out[i] = rows[order[position + i]], with the rows of x (which = 0) or of y (1) that the cursor points to."""
+CURSOR = np.dtype([(name, np.intp) for name in ("columns", "order", "position", "measured", "sums")])
+
+
+cdef cnp.ndarray require_cursor(str name, cursor):
+    if not isinstance(cursor, cnp.ndarray) or cursor.dtype != CURSOR or cursor.size != 1:
+        raise TypeError(f"{name} expected a cursor, one element of dtype CURSOR, got {cursor!r}")
+    return writable(name, cursor)
+
+
+def take_batch(cursor, Py_ssize_t column, out):
+    """out[i] = column[order[position + i]], the columns being those that the cursor points to."""
     cdef Call call
-    require_vector("take_batch", cursor, cnp.NPY_INT64, 5)
+    cursor = require_cursor("take_batch", cursor)
     require_contiguous("take_batch", out)
     begin(&call, TAKE_BATCH_KERNEL, 0)
     bind(&call, 0, out)
     bind(&call, 1, cursor)
-    call.size[0], call.size[1] = which, cnp.PyArray_NBYTES(out) // max(cnp.PyArray_DIM(out, 0), 1)
+    call.size[0], call.size[1] = column, cnp.PyArray_NBYTES(out) // max(cnp.PyArray_DIM(out, 0), 1)
     call.parts = cnp.PyArray_DIM(out, 0)
     call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
     launch(&call)
 
 
-def advance(cursor, Py_ssize_t rows):
-    """Move the cursor on by so many rows, and count them in the sums."""
+def put_batch(cursor, Py_ssize_t column, cnp.ndarray batch not None):
+    """column[measured + i] = batch[i]: keep the rows of a batch behind those of the epoch's batches before it."""
     cdef Call call
-    require_vector("advance", cursor, cnp.NPY_INT64, 5)
+    cursor = require_cursor("put_batch", cursor)
+    if cnp.PyArray_NDIM(batch) == 0:
+        raise ValueError("put_batch takes rows, got shape ()")
+    if not cnp.PyArray_IS_C_CONTIGUOUS(batch):
+        batch = copy(batch)
+    begin(&call, PUT_BATCH_KERNEL, 0)
+    bind(&call, 0, cursor)
+    bind(&call, 1, batch)
+    call.size[0], call.size[2] = column, cnp.PyArray_DIM(batch, 0)
+    call.size[1] = cnp.PyArray_NBYTES(batch) // max(call.size[2], 1)
+    call.parts = 1
+    call.work = 2.0 * cnp.PyArray_NBYTES(batch)
+    launch(&call)
+
+
+def advance(cursor, Py_ssize_t rows):
+    """Move the cursor on by so many rows, which have been measured."""
+    cdef Call call
+    cursor = require_cursor("advance", cursor)
     begin(&call, ADVANCE_KERNEL, 0)
     bind(&call, 0, cursor)
     call.size[0] = rows
@@ -53,13 +81,11 @@ def advance(cursor, Py_ssize_t rows):
     launch(&call)
 
 
-def add_mean(cursor, int slot, cnp.ndarray value not None, Py_ssize_t rows):
-    """sums[slot] += rows · value, a single element."""
+def add_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, Py_ssize_t rows):
+    """Add to sums[slot] a single element that is the mean over so many rows."""
     cdef Call call
-    require_vector("add_mean", cursor, cnp.NPY_INT64, 5)
-    if cnp.PyArray_SIZE(value) != 1:
-        raise ValueError(f"add_mean takes a single element, got shape {shape_of(value)}")
-    value = readable(value)
+    cursor = require_cursor("add_mean", cursor)
+    value = single("add_mean", value)
     begin(&call, ADD_MEAN_KERNEL, real_type("add_mean", value))
     bind(&call, 0, cursor)
     bind(&call, 1, value)
@@ -69,10 +95,29 @@ def add_mean(cursor, int slot, cnp.ndarray value not None, Py_ssize_t rows):
     launch(&call)
 
 
-def add_correct(cursor, int slot, cnp.ndarray outputs not None, cnp.ndarray labels not None):
-    """sums[slot] += the number of rows of `outputs` (n, C) whose first largest element is at the label (n,)."""
+def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.ndarray weights not None):
+    """Add to sums[slot] a single element that is the mean over rows with these weights, (n,)."""
     cdef Call call
-    require_vector("add_correct", cursor, cnp.NPY_INT64, 5)
+    cdef int real = real_type("add_weighted_mean", weights)
+    cursor = require_cursor("add_weighted_mean", cursor)
+    value = single("add_weighted_mean", value)
+    same_type("add_weighted_mean", value, weights)
+    require_vector("add_weighted_mean", weights, cnp.PyArray_TYPE(weights), cnp.PyArray_SIZE(weights))
+    begin(&call, ADD_WEIGHTED_MEAN_KERNEL, real)
+    bind(&call, 0, cursor)
+    bind(&call, 1, value)
+    bind(&call, 2, weights)
+    call.size[0], call.size[1] = slot, cnp.PyArray_SIZE(weights)
+    call.parts = 1
+    call.work = call.size[1]
+    launch(&call)
+
+
+def add_correct(cursor, Py_ssize_t slot, cnp.ndarray outputs not None, cnp.ndarray labels not None):
+    """Add to sums[slot] the rows of `outputs` (n, C) whose first largest element is at the label (n,); with C = 1,
+    those whose label is 1 and whose element is above 0, or neither."""
+    cdef Call call
+    cursor = require_cursor("add_correct", cursor)
     if cnp.PyArray_NDIM(outputs) != 2:
         raise ValueError(f"add_correct got outputs of shape {shape_of(outputs)}; expected (n, C)")
     outputs, labels = contiguous(outputs), checked_labels("add_correct", labels, cnp.PyArray_DIM(outputs, 0))
@@ -84,6 +129,12 @@ def add_correct(cursor, int slot, cnp.ndarray outputs not None, cnp.ndarray labe
     call.parts = 1
     call.work = ADD_CORRECT_KERNEL.work * cnp.PyArray_SIZE(outputs)
     launch(&call)
+
+
+cdef cnp.ndarray single(str name, cnp.ndarray value):
+    if cnp.PyArray_SIZE(value) != 1:
+        raise ValueError(f"{name} takes a single element, got shape {shape_of(value)}")
+    return readable(value)
 
 
 cdef int require_contiguous(str name, cnp.ndarray out) except -1:

@@ -47,18 +47,15 @@ cdef int shuffle(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     return CONTINUE
 
 
-# ---- through a cursor: the addresses of x, y and order, the position, the address of the sums ---------------------
+# ---- through a cursor (call.pxd) ------------------------------------------------------------------------------------
 
-# out[i] = rows[order[position + i]]
-#   size     0 which rows, x (0) or y (1);  1 bytes a row
+# out[i] = column[order[position + i]]
+#   size     0 which column, 1 bytes a row
 #   operand  0 out, 1 cursor
 #   parts    the rows of out
 cdef int take_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const int64_t* cursor = <const int64_t*> call.operand[1].data
-    cdef const char* rows = <const char*> cursor[call.size[0]]
-    cdef const int64_t* order = <const int64_t*> cursor[2] + cursor[3]
-    cdef Py_ssize_t n = call.size[1]
-    take_rows(<char*> out, rows, order, n, begin, end)
+    cdef const Cursor* cursor = <const Cursor*> call.operand[1].data
+    take_rows(<char*> out, cursor.columns[call.size[0]], cursor.order + cursor.position, call.size[1], begin, end)
     return CONTINUE
 
 
@@ -73,48 +70,80 @@ cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_
             memcpy(out + i * n, rows + order[i] * n, n)
 
 
-# position += rows, and the first of the sums too
+# column[measured + i] = batch[i]
+#   size     0 which column, 1 bytes a row, 2 rows
+#   operand  0 cursor, 1 batch
+#   parts    1
+cdef int put_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Cursor* cursor = <const Cursor*> out
+    cdef Py_ssize_t n = call.size[1]
+    memcpy(cursor.columns[call.size[0]] + cursor.measured * n, call.operand[1].data, call.size[2] * n)
+    return CONTINUE
+
+
+# position += rows, measured += rows
 #   size     0 rows
+#   operand  0 cursor
 cdef int advance(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef int64_t* cursor = <int64_t*> out
-    cursor[3] += call.size[0]
-    (<double*> cursor[4])[0] += call.size[0]
+    cdef Cursor* cursor = <Cursor*> out
+    cursor.position += call.size[0]
+    cursor.measured += call.size[0]
     return CONTINUE
 
 
-# sums[slot] += rows · value
+# To sums[slot]: a mean over the rows
 #   size     0 slot, 1 rows
-#   operand  0 cursor, 1 value
+#   operand  0 cursor, 1 mean
 cdef int add_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const int64_t* cursor = <const int64_t*> dtype
-    (<double*> cursor[4])[call.size[0]] += call.size[1] * <double> (<const real*> call.operand[1].data)[0]
+    cdef Mean* sum = (<const Cursor*> dtype).sums + call.size[0]
+    sum.total += call.size[1] * <double> (<const real*> call.operand[1].data)[0]
+    sum.weight += call.size[1]
     return CONTINUE
 
 
-# sums[slot] += the rows whose largest element, the first of equals, is at the label; NaN is larger than any number
+# To sums[slot]: a mean over rows that weigh w
+#   size     0 slot, 1 rows
+#   operand  0 cursor, 1 mean, 2 w
+cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Mean* sum = (<const Cursor*> dtype).sums + call.size[0]
+    cdef const real* w = <const real*> call.operand[2].data
+    cdef double weight = 0
+    cdef Py_ssize_t i
+    for i in range(call.size[1]):
+        weight += w[i]
+    sum.total += weight * <double> (<const real*> call.operand[1].data)[0]
+    sum.weight += weight
+    return CONTINUE
+
+
+# To sums[slot]: whether a row's largest element, the first of equals, is at the label; NaN is larger than any number.
+# With a single element a row, whether the label is 1 where that is above 0, and 0 elsewhere.
 #   size     0 slot, 1 n, 2 C
 #   operand  0 cursor, 1 outputs, 2 labels
 cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const int64_t* cursor = <const int64_t*> dtype
+    cdef Mean* sum = (<const Cursor*> dtype).sums + call.size[0]
     cdef const real* outputs = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
     cdef Py_ssize_t C = call.size[2], i, j, largest, correct = 0
     cdef const real* row
     for i in range(call.size[1]):
         row = outputs + i * C
-        largest = 0
+        largest = C == 1 and row[0] > 0
         for j in range(1, C):
             if row[largest] != row[largest]:
                 break
             if not row[j] <= row[largest]:
                 largest = j
         correct += largest == labels[i]
-    (<double*> cursor[4])[call.size[0]] += correct
+    sum.total += correct
+    sum.weight += call.size[1]
     return CONTINUE
 
 
-publish("add_mean", <Loop> add_mean[float], <Loop> add_mean[double])
-publish("add_correct", <Loop> add_correct[float], <Loop> add_correct[double])
 publish("shuffle", <Loop> shuffle)
 publish("take_batch", <Loop> take_batch)
+publish("put_batch", <Loop> put_batch)
 publish("advance", <Loop> advance)
+publish("add_mean", <Loop> add_mean[float], <Loop> add_mean[double])
+publish("add_weighted_mean", <Loop> add_weighted_mean[float], <Loop> add_weighted_mean[double])
+publish("add_correct", <Loop> add_correct[float], <Loop> add_correct[double])

@@ -1,0 +1,631 @@
+"""Columns: several inputs and outputs, indices, weights; metrics of whole epochs; what users' parts raise in a fit."""
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+from conftest import bits, classifier, train
+
+import caffelite as cl
+
+X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
+RNG = np.random.default_rng(0)
+A, B = RNG.normal(size=(30, 2)).astype(np.float32), RNG.normal(size=(30, 3)).astype(np.float32)
+TARGETS = RNG.normal(size=(30, 3)).astype(np.float32)
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+class SquaredError(cl.Function):
+    """The mean over rows of Σ (outputs − targets)²; of rows that weigh w, Σ w l / Σ w."""
+
+    def forward(self, outputs, targets, weights=None):
+        w = np.ones(len(outputs), outputs.dtype) if weights is None else weights
+        self.share, self.difference = (w / w.sum())[:, None], outputs - targets
+        return (self.share * self.difference**2).sum(dtype=outputs.dtype)
+
+    def backward(self, dy):
+        return dy * 2 * self.share * self.difference
+
+
+class Unweighted(cl.Function):
+    """A loss that takes no weights."""
+
+    def forward(self, outputs, targets):
+        self.difference = outputs - targets
+        return (self.difference**2).mean()
+
+    def backward(self, dy):
+        return dy * 2 * self.difference / self.difference.size
+
+
+class Towers(cl.Model):
+    """W a + V b, for rows a of two features and b of three."""
+
+    def __init__(self, dtype=np.float32):
+        super().__init__([cl.Linear(2, 3, bias=False), cl.Linear(3, 3, bias=False)], seed=0, dtype=dtype)
+
+    def call(self, a, b):
+        return self.functions[0](a) + self.functions[1](b)
+
+    __call__ = call
+
+    def output_shape(self, *shapes):
+        a, b = shapes
+        if a[1:] != (2,) or b[1:] != (3,):
+            raise ValueError(f"Towers got rows of shapes {a} and {b}")
+        return (a[0], 3)
+
+
+def pairs(size, weights=None):
+    """An iterable of batches of the two inputs."""
+    for i in range(0, 30, size):
+        rows = slice(i, i + size)
+        yield ((A[rows], B[rows]), TARGETS[rows], *([] if weights is None else [weights[rows]]))
+
+
+# ---- several inputs -------------------------------------------------------------------------------------------------
+
+
+@DTYPES
+def test_a_model_of_two_inputs_learns_what_one_of_both_side_by_side_learns(dtype):
+    towers, one = Towers(dtype), cl.Model([cl.Linear(5, 3, bias=False)], dtype=dtype)
+    one.parameters()[0].data = np.concatenate([p.data for p in towers.parameters()])
+    options = {"loss": SquaredError(), "lr": 0.01, "epochs": 5, "batch_size": 8, "seed": 0}
+    histories = [
+        train(towers, (A, B), TARGETS, **options),
+        train(one, np.concatenate([A, B], axis=1), TARGETS, **options),
+    ]
+    rtol = 1e-4 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(histories[0]["loss"], histories[1]["loss"], rtol=rtol)
+    both = [towers.predict((A, B), batch_size=7), one.predict(np.concatenate([A, B], axis=1))]
+    np.testing.assert_allclose(*both, rtol=rtol, atol=rtol)
+
+
+def test_arrays_a_generator_and_batches_of_two_inputs_give_the_same_bits():
+    models = [Towers() for _ in range(4)]
+    options = {"loss": SquaredError(), "lr": 0.01, "epochs": 3}
+    histories = [
+        train(models[0], (A, B), TARGETS, batch_size=8, seed=3, **options),
+        train(models[1], cl.DataGenerator((A, B), TARGETS, batch_size=8, seed=3), **options),
+        train(models[2], (A.astype(np.float64), B.tolist()), TARGETS.tolist(), batch_size=8, seed=3, **options),
+    ]
+    assert histories[0] == histories[1] == histories[2]
+    assert bits(models[0]) == bits(models[1]) == bits(models[2])
+    train(models[3], list(pairs(8)), **options)
+    other = Towers()
+    train(other, (A, B), TARGETS, batch_size=8, shuffle=False, **options)
+    assert bits(models[3]) == bits(other)
+
+
+def test_two_inputs_are_validated_on_and_split():
+    loss, model = SquaredError(), Towers()
+    for data in ((A, B), TARGETS), cl.DataGenerator((A, B), TARGETS):
+        history = train(model, (A, B), TARGETS, loss=loss, lr=0, validation_data=data)
+        assert history["val_loss"][0] == pytest.approx(model.evaluate((A, B), TARGETS, loss=loss)["loss"], rel=1e-6)
+    seen = []
+
+    def note(outputs, targets):
+        seen.append(sorted(targets[:, 0].tolist()))
+        return 0
+
+    train(model, (A, B), TARGETS, loss=loss, lr=0, validation_split=0.3, metrics=[note])
+    assert len(seen[1]) == 9
+    assert sorted(seen[0] + seen[1]) == sorted(TARGETS[:, 0].tolist())
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "message"),
+    [
+        ((A, B[:-1]), ValueError, r"\(30, 2\).*\(29, 3\)"),
+        ((A[:-1], B[:-1]), ValueError, "29.*30"),
+        ((A, B[:, :2]), ValueError, "Towers"),
+        ((A, 5.0), ValueError, "no rows"),
+        ((), ValueError, "input"),
+        ((A, B.astype(str)), TypeError, r"x\[1\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_raise_before_anything_is_written(x, error, message):
+    model = Towers()
+    before = bits(model)
+    with pytest.raises(error, match=message):
+        train(model, x, TARGETS, loss=SquaredError())
+    with pytest.raises(error):
+        train(model, [(x, TARGETS)], loss=SquaredError())
+    with pytest.raises(error):
+        train(model, (A, B), TARGETS, loss=SquaredError(), validation_data=(x, TARGETS))
+    assert bits(model) == before
+
+
+# ---- indices and masks ----------------------------------------------------------------------------------------------
+
+
+class Lookup(cl.Model):
+    """Notes the dtypes of what it is called with: indices, numbers and a mask."""
+
+    takes_indices = (True, False, False)
+
+    def __init__(self):
+        super().__init__([cl.Linear(2, 3)])
+        self.seen = []
+
+    def call(self, indices, numbers, mask):
+        self.seen.append([np.dtype(x.dtype) for x in (indices, numbers, mask)])
+        return self.functions[0](numbers)
+
+    __call__ = call
+
+    def output_shape(self, *shapes):
+        return (shapes[0][0], 3)
+
+
+@pytest.mark.parametrize("kind", ["u1", "i4", "i8", ">i2", "u8", np.longlong])
+def test_indices_become_int64_numbers_the_models_dtype_and_a_mask_stays_bool(kind):
+    x = (np.arange(60).astype(kind), X.astype(np.float64), np.ones((60, 5), bool))
+    model = Lookup()
+    train(model, x, Y)
+    train(model, [(x, Y)])
+    train(model, x, Y, validation_split=0.5)
+    model.predict(x)
+    model.evaluate(x, Y, loss=cl.SoftmaxLoss())
+    assert len(model.seen) >= 5
+    assert all(dtypes == [np.int64, np.float32, np.bool_] for dtypes in model.seen)
+
+
+@pytest.mark.parametrize("x", [X, X > 0, X.astype(str), X.astype(complex)])
+def test_what_is_no_integer_is_no_index(x):
+    class Indices(cl.Model):
+        takes_indices = True
+
+    model = Indices([cl.Linear(2, 3)])
+    for use in (lambda: train(model, x, Y), lambda: model.predict(x), lambda: train(model, [(x, Y)])):
+        with pytest.raises(TypeError, match="integers"):
+            use()
+
+
+def test_an_index_beyond_int64_raises_index_error_and_other_numbers_of_inputs_value_error():
+    model = Lookup()
+    with pytest.raises(IndexError, match=str(2**63 + 5)):
+        model.predict((np.full(60, 2**63 + 5, np.uint64), X, X > 0))
+    with pytest.raises(ValueError, match="3 inputs, got 2"):
+        model.predict((np.arange(60), X))
+
+
+# ---- several outputs ------------------------------------------------------------------------------------------------
+
+
+class TwoHeads(Towers):
+    """W a and V b, each for itself."""
+
+    def call(self, a, b):
+        return self.functions[0](a), self.functions[1](b)
+
+    __call__ = call
+
+
+class OfBoth(SquaredError):
+    """The squared error of the sum of two outputs."""
+
+    def __call__(self, outputs, targets):
+        assert isinstance(outputs, tuple)
+        return super().__call__(outputs[0] + outputs[1], targets)
+
+
+def test_a_model_with_two_outputs_predicts_a_tuple_and_its_loss_and_metrics_get_one():
+    def largest(outputs, targets):
+        assert [x.shape for x in outputs] == [targets.shape] * 2
+        return max(x.max() for x in outputs)
+
+    two, one = TwoHeads(), Towers()
+    histories = [
+        train(two, (A, B), TARGETS, loss=OfBoth(), lr=0.01, epochs=3, metrics=[largest]),
+        train(one, (A, B), TARGETS, loss=SquaredError(), lr=0.01, epochs=3),
+    ]
+    assert histories[0]["loss"] == histories[1]["loss"]
+    outputs = two.predict((A, B), batch_size=7)
+    assert isinstance(outputs, tuple)
+    np.testing.assert_allclose(outputs[0] + outputs[1], one.predict((A, B)), rtol=1e-5)
+    with pytest.raises(ValueError, match="one output"):
+        train(two, (A, B), TARGETS, loss=OfBoth(), metrics=["mse"])
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+WEIGHTS = RNG.integers(0, 4, size=30)
+
+
+def given_as(how, weights, size=8):
+    """The same rows and weights as arrays, as a generator, and as batches."""
+    if how == "arrays":
+        return {"x": A, "y": TARGETS, "sample_weight": weights, "batch_size": size, "shuffle": False}
+    if how == "generator":
+        return {"x": cl.DataGenerator(A, TARGETS, sample_weight=weights, batch_size=size, shuffle=False)}
+    return {"x": [(x[0], y, w) for x, y, w in pairs(size, np.asarray(weights))]}
+
+
+EACH_WAY = pytest.mark.parametrize("how", ["arrays", "generator", "batches"])
+
+
+@DTYPES
+@EACH_WAY
+def test_a_weight_of_two_is_a_row_twice(dtype, how):
+    weighted, repeated = classifier(2, 3, dtype=dtype), classifier(2, 3, dtype=dtype)
+    options = {"loss": SquaredError(), "lr": 0.01, "epochs": 5}
+    histories = [
+        train(weighted, **given_as(how, WEIGHTS, 30), **options),
+        train(repeated, A.repeat(WEIGHTS, axis=0), TARGETS.repeat(WEIGHTS, axis=0), batch_size=100, **options),
+    ]
+    rtol = 1e-4 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(histories[0]["loss"], histories[1]["loss"], rtol=rtol)
+    np.testing.assert_allclose(weighted.predict(A), repeated.predict(A), rtol=rtol, atol=rtol)
+
+
+@EACH_WAY
+def test_the_loss_of_an_epoch_weighs_its_rows_and_metrics_do_not(how):
+    def rows(outputs, targets):
+        return len(targets)
+
+    model, weights = classifier(2, 3), RNG.uniform(0.1, 2, size=30)
+    history = train(model, loss=SquaredError(), lr=0, metrics=[rows, "mae"], **given_as(how, weights))
+    errors = ((model.predict(A) - TARGETS) ** 2).sum(axis=1)
+    assert history["loss"][0] == pytest.approx((weights * errors).sum() / weights.sum(), rel=1e-5)
+    assert history["rows"] == [pytest.approx((8 * 8 * 3 + 6 * 6) / 30)]
+    assert history["mae"][0] == pytest.approx(np.abs(model.predict(A) - TARGETS).mean(), rel=1e-5)
+
+
+@EACH_WAY
+@pytest.mark.parametrize("without", [[0], [1], [3], [0, 1, 3], [0, 1, 2]])
+def test_a_batch_whose_weights_are_all_0_is_no_step(how, without):
+    weights, nan = np.ones(30), A.copy()
+    for batch in without:
+        weights[8 * batch : 8 * batch + 8] = 0
+    counts = weights > 0
+    nan[~counts] = np.nan  # what would end the training
+    options = {"loss": SquaredError(), "epochs": 4, "metrics": ["mse"]}
+    model, other = classifier(2, 3), classifier(2, 3)
+    optimizers = [cl.Adam(m.parameters(), lr=0.01) for m in (model, other)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(globals(), "A", nan)
+        given = given_as(how, weights)
+    history = train(model, optimizer=optimizers[0], **given, **options)
+    kept = [(A[i : i + 8], TARGETS[i : i + 8], weights[i : i + 8]) for i in range(0, 30, 8) if counts[i]]
+    expected = train(other, kept, optimizer=optimizers[1], **options)
+    assert bits(model) == bits(other)
+    assert history == expected
+    state, same = (optimizer.state_dict() for optimizer in optimizers)
+    assert repr(state) == repr(same)
+
+
+def test_weights_follow_their_rows_through_every_order():
+    weights = RNG.integers(0, 3, size=30) * (np.arange(30) > 20)
+    model, other = classifier(2, 3), classifier(2, 3)
+    options = {"loss": SquaredError(), "lr": 0.01, "epochs": 6}
+    data = {"batch_size": 3, "seed": 1}
+    histories = [
+        train(model, A, TARGETS, sample_weight=weights, **data, **options),
+        train(other, Epochs(cl.DataGenerator(A, TARGETS, sample_weight=weights, **data)), **options),
+    ]
+    assert bits(model) == bits(other)
+    assert histories[0] == histories[1]
+
+
+class Epochs:
+    """An iterable that is no DataGenerator, of the batches of one."""
+
+    def __init__(self, data):
+        self.data = data
+
+    def __iter__(self):
+        yield from self.data
+
+
+def test_weights_are_in_validation_data_and_evaluate_and_are_split_with_their_rows():
+    model, loss, weights = classifier(2, 3), SquaredError(), RNG.uniform(size=30)
+    errors = ((model.predict(A) - TARGETS) ** 2).sum(axis=1)
+    expected = pytest.approx((weights * errors).sum() / weights.sum(), rel=1e-5)
+    generator = cl.DataGenerator(A, TARGETS, sample_weight=weights, batch_size=7)
+    assert model.evaluate(A, TARGETS, loss=loss, sample_weight=weights, batch_size=7)["loss"] == expected
+    assert model.evaluate(generator, loss=loss)["loss"] == expected
+    assert model.evaluate(list(generator), loss=loss)["loss"] == expected
+    for data in ((A, TARGETS, weights), generator):
+        assert train(model, A, TARGETS, loss=loss, lr=0, validation_data=data)["val_loss"] == [expected]
+    history = train(model, A, TARGETS, loss=loss, lr=0, sample_weight=weights, validation_split=0.4)
+    trained, held_out = history["loss"][0], history["val_loss"][0]
+    assert trained != held_out
+    split = np.random.default_rng(5).permutation(30)[:12]
+    history = train(model, A, TARGETS, loss=loss, lr=0, sample_weight=weights, validation_split=0.4, seed=5)
+    of_split = (weights[split] * errors[split]).sum() / weights[split].sum()
+    assert history["val_loss"][0] == pytest.approx(of_split, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weights", "error", "message"),
+    [
+        (np.where(np.arange(30) == 7, -1, 1), ValueError, "row 7"),
+        (np.where(np.arange(30) == 7, np.nan, 1), ValueError, "row 7"),
+        (np.where(np.arange(30) == 7, np.inf, 1), ValueError, "row 7"),
+        (np.where(np.arange(30) == 7, 1e300, 1), ValueError, "row 7"),  # too large for float32
+        (np.zeros(30), ValueError, "0"),
+        (np.full(30, 1e-300), ValueError, "0"),
+        (np.ones(29), ValueError, r"30.*\(29,\)"),
+        (np.ones((30, 1)), ValueError, r"30.*\(30, 1\)"),
+        (1.0, ValueError, r"30.*\(\)"),
+        (["heavy"] * 30, TypeError, "numbers"),
+        (np.ones(30, complex), TypeError, "numbers"),
+    ],
+)
+def test_bad_weights_raise_before_anything_is_written(weights, error, message):
+    model, loss = classifier(2, 3), SquaredError()
+    before = bits(model)
+    with np.errstate(over="ignore"):
+        with pytest.raises(error, match=message):
+            train(model, A, TARGETS, loss=loss, sample_weight=weights)
+        with pytest.raises(error, match=message):
+            train(model, A, TARGETS, loss=loss, validation_data=(A, TARGETS, weights))
+        with pytest.raises(error, match=message):
+            model.evaluate(A, TARGETS, loss=loss, sample_weight=weights)
+        if message != "0":
+            with pytest.raises(error, match=message):
+                train(model, [(A, TARGETS, weights)], loss=loss)
+    assert bits(model) == before
+
+
+def test_weights_beside_data_that_bring_their_own_or_for_a_loss_that_takes_none_raise():
+    model, ones = classifier(2, 3), np.ones(30)
+    before = bits(model)
+    for x in (cl.DataGenerator(A, TARGETS), [(A, TARGETS)]):
+        with pytest.raises(ValueError, match="sample_weight"):
+            train(model, x, loss=SquaredError(), sample_weight=ones)
+    for given in given_as("arrays", ones), given_as("generator", ones), given_as("batches", ones):
+        with pytest.raises(TypeError, match="takes no weights"):
+            train(model, loss=Unweighted(), **given)
+    with pytest.raises(ValueError, match="needs y"):
+        cl.DataGenerator(A, sample_weight=ones)
+    assert bits(model) == before
+
+
+def test_an_epoch_in_which_nothing_weighs_has_no_loss():
+    model = classifier(2, 3)
+    before = bits(model)
+    history = train(model, [(A, TARGETS, np.zeros(30))], loss=SquaredError(), metrics=["accuracy", "mse"])
+    assert all(np.isnan(values[0]) for values in history.values())
+    assert bits(model) == before
+
+
+# ---- metrics of whole epochs ----------------------------------------------------------------------------------------
+
+
+@DTYPES
+@pytest.mark.parametrize("batch_size", [7, 60, 100])
+def test_a_metric_of_an_epoch_is_that_of_all_its_rows_at_once(dtype, batch_size):
+    names = ["precision", "accuracy", "recall", "f1", "auc", "top_k(2)"]
+    model, loss = classifier(2, 8, 3, dtype=dtype), cl.SoftmaxLoss()
+    model.fit(X, Y, loss=loss, optimizer=cl.Adam(model.parameters(), lr=0.05), epochs=20, verbose=0)
+    outputs = model.predict(X)
+    expected = {name: metric(outputs, Y) for name, metric in cl.metrics.named(names).items()}
+    assert len(set(expected.values())) > 4
+    data = [(X[i : i + batch_size], Y[i : i + batch_size]) for i in range(0, 60, batch_size)]
+    for given in ({"x": X, "y": Y, "batch_size": batch_size}, {"x": data}):
+        history = train(model, lr=0, metrics=names, epochs=3, **given)
+        measured = model.evaluate(loss=loss, metrics=names, **given)
+        assert list(history) == list(measured) == ["loss", *names]
+        for name, value in expected.items():
+            assert history[name] == [pytest.approx(value, rel=1e-12)] * 3
+            assert measured[name] == pytest.approx(value, rel=1e-12)
+
+
+def test_metrics_of_an_epoch_change_neither_the_training_nor_what_is_replayed():
+    models = [classifier(2, 8, 3) for _ in range(2)]
+    histories = [
+        train(m, X, Y, epochs=6, seed=0, metrics=given) for m, given in zip(models, (["auc", "f1"], []), strict=True)
+    ]
+    assert bits(models[0]) == bits(models[1])
+    assert histories[0]["loss"] == histories[1]["loss"]
+    programs = list(models[0]._programs._programs.values())
+    assert programs
+    assert not any("Python" in str(program) for program in programs)
+
+
+def test_a_metric_of_an_epoch_is_found_again_by_the_next_fit():
+    model, optimizer = classifier(2, 8, 3), None
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        train(model, X, Y, optimizer=optimizer, metrics=["f1", "top_k(2)"], loss=LOSS, batch_size=32)
+    assert len(model._programs._programs) == 2
+
+
+LOSS = cl.SoftmaxLoss()
+
+
+def test_batches_whose_memory_is_used_again_are_measured_as_they_were():
+    def batches():
+        x, y = np.empty((20, 2), np.float32), np.empty(20, np.int64)
+        for i in range(0, 60, 20):
+            x[:], y[:] = X[i : i + 20], Y[i : i + 20]
+            yield x, y
+
+    model = classifier(2, 3)
+    measured = model.evaluate(batches(), loss=LOSS, metrics=["f1"])
+    assert measured["f1"] == cl.metrics.f1(model.predict(X), Y)
+
+
+@pytest.mark.parametrize(
+    ("metric", "targets"),
+    [
+        ("accuracy", np.zeros((60, 3), int)),
+        ("mse", np.zeros((60, 2))),
+        ("r2", np.zeros((60, 3, 1))),
+        ("f1", np.zeros((60, 3))),
+        ("auc", np.zeros((60, 1))),
+    ],
+)
+def test_a_metric_of_another_shape_raises_before_anything_is_written(metric, targets):
+    class Nothing(cl.Function):
+        def forward(self, scores, targets):
+            self.shape = scores.shape
+            return np.zeros((), np.float32)
+
+        def backward(self, dy):
+            return np.ones(self.shape, np.float32)
+
+    model = classifier(2, 3)
+    before = bits(model)
+    for given in ({"x": X, "y": targets}, {"x": [(X, targets)]}):
+        with pytest.raises(ValueError, match=rf"{metric}.*\(\d+, 3\)"):
+            train(model, loss=Nothing(), metrics=[metric], **given)
+    assert bits(model) == before
+
+
+# ---- faults ---------------------------------------------------------------------------------------------------------
+
+
+class Checked(SquaredError):
+    """A loss that refuses negative targets."""
+
+    def check_targets(self, targets, scores_shape):
+        assert scores_shape == np.shape(targets)
+        if (np.asarray(targets) < 0).any():
+            raise ValueError(f"row {np.nonzero(np.asarray(targets) < 0)[0][0]} is negative")
+
+
+class Subclass(cl.DataGenerator):
+    pass
+
+
+def test_a_loss_is_asked_about_the_targets_of_each_batch_before_its_step():
+    good = np.abs(TARGETS)
+    bad = good.copy()
+    bad[13] = -1
+    for make in (lambda y: Subclass(A, y, batch_size=10, shuffle=False), lambda y: Epochs(cl.DataGenerator(A, y))):
+        model, loss = classifier(2, 3), Checked()
+        with pytest.raises(ValueError, match=r"row \d+ is negative"):
+            train(model, make(bad), loss=loss)
+        with pytest.raises(ValueError, match=r"row \d+ is negative"):
+            model.evaluate(make(bad), loss=loss)
+    model, one_step = classifier(2, 3), classifier(2, 3)
+    with pytest.raises(ValueError, match="row 3 is negative"):
+        train(model, Subclass(A, bad, batch_size=10, shuffle=False), loss=Checked())
+    train(one_step, A[:10], good[:10], loss=Checked(), shuffle=False)
+    assert bits(model) == bits(one_step)
+
+
+@pytest.mark.parametrize("epochs", [10**9, 10**12, 10**30])
+@pytest.mark.parametrize("metrics", [[], ["f1"]])
+def test_epochs_without_end_need_no_memory_before_they_are_done(epochs, metrics):
+    model = classifier(2, 3)
+    train(model, X, Y, metrics=metrics)
+    for x, y in ((X, Y), ([(X, Y)], None)):
+        tracemalloc.start()
+        history = train(model, x, y, epochs=epochs, metrics=metrics, callbacks=[lambda epoch, _: epoch == 4])
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert history.epochs == 5
+        assert peak < 2**20
+
+
+def test_more_epochs_than_are_added_up_at_once_have_the_history_of_epochs_one_by_one():
+    models = [classifier(2, 3) for _ in range(2)]
+    options = {"epochs": 2500, "batch_size": 50, "metrics": ["accuracy"], "seed": 0, "lr": 1e-3}
+    histories = [
+        train(model, X, Y, callbacks=callbacks, **options)
+        for model, callbacks in zip(models, ([], [lambda epoch, history: None]), strict=True)
+    ]
+    assert bits(models[0]) == bits(models[1])
+    assert histories[0] == histories[1]
+    assert histories[0].epochs == 2500
+    numbers = itertools.count()
+
+    def number(outputs, targets):
+        return next(numbers)
+
+    assert train(models[0], X, Y, epochs=2500, batch_size=60, metrics=[number])["number"] == list(range(2500))
+
+
+class Stops:
+    """Raises StopIteration wherever it is asked to."""
+
+    def __call__(self, *arguments):
+        raise StopIteration("mine")
+
+    __iter__ = __call__
+
+
+class Stopping(cl.Function):
+    def __init__(self, where):
+        self.where = where
+
+    def forward(self, x):
+        if self.where == "forward":
+            raise StopIteration("mine")
+        return x
+
+    def backward(self, dy):
+        if self.where == "backward":
+            raise StopIteration("mine")
+        return dy
+
+
+class StoppingDescent(cl.SGD):
+    def step(self):
+        raise StopIteration("mine")
+
+
+def stopping_uses():
+    def with_function(where):
+        return train(cl.Model([Stopping(where), cl.Linear(2, 3)]), X, Y)
+
+    def in_the_second_epoch():
+        calls = itertools.count()
+
+        def metric(outputs, targets):
+            if next(calls) == 3:
+                raise StopIteration("mine")
+            return 0
+
+        train(classifier(2, 3), X, Y, metrics=[metric], epochs=3)
+
+    class Refusing(SquaredError):
+        check_targets = Stops()
+
+    def with_optimizer():
+        model = classifier(2, 3)
+        train(model, X, Y, optimizer=StoppingDescent(model.parameters(), lr=0.1))
+
+    return {
+        "metric": lambda: train(classifier(2, 3), X, Y, metrics=[Stops()]),
+        "metric, evaluate": lambda: classifier(2, 3).evaluate(X, Y, loss=LOSS, metrics=[Stops()]),
+        "metric, batches": lambda: train(classifier(2, 3), [(X, Y)], metrics=[Stops()]),
+        "metric, replay": in_the_second_epoch,
+        "callback": lambda: train(classifier(2, 3), X, Y, callbacks=[Stops()]),
+        "forward": lambda: with_function("forward"),
+        "backward": lambda: with_function("backward"),
+        "predict": lambda: cl.Model([Stopping("forward")]).predict(X),
+        "iterable": lambda: train(classifier(2, 3), Stops()),
+        "iterable, evaluate": lambda: classifier(2, 3).evaluate(Stops(), loss=LOSS),
+        "check, batches": lambda: train(classifier(2, 3), [(A, TARGETS)], loss=Refusing()),
+        "optimizer": with_optimizer,
+    }
+
+
+@pytest.mark.parametrize("where", stopping_uses())
+def test_a_users_stop_iteration_comes_through_as_it_is(where):
+    with pytest.raises(StopIteration, match="mine"):
+        stopping_uses()[where]()
+
+
+@pytest.mark.parametrize("kind", "bhilqBHILQ")
+def test_labels_of_every_c_integer_type_are_labels(kind):
+    labels, model, other = Y.astype(kind), classifier(2, 3), classifier(2, 3)
+    assert labels.dtype.char == kind  # where two types have one size, NumPy keeps the one that was asked for
+    options = {"epochs": 3, "metrics": ["accuracy"], "batch_size": 25, "shuffle": False}
+    expected = train(other, X, Y, **options)
+    assert train(model, X, labels, **options) == expected
+    assert bits(model) == bits(other)
+    batches = [(X[i : i + 25], labels[i : i + 25]) for i in range(0, 60, 25)]
+    assert train(classifier(2, 3), batches, epochs=3, metrics=["accuracy"]) == expected
+    measured = model.evaluate(X, labels, loss=LOSS, metrics=["accuracy"])
+    assert measured == other.evaluate(X, Y, loss=LOSS, metrics=["accuracy"])
+    step = cl.capture(lambda x, y: cl.SoftmaxLoss()(model(x), y), X, labels)
+    assert step(X, labels) == cl.SoftmaxLoss()(model(X), Y).data
+    assert cl.SoftmaxLoss()(model(X), labels).data == cl.SoftmaxLoss()(model(X), Y).data
