@@ -156,7 +156,7 @@ def linear(rows, in_features, out_features, bias):
 
 
 def reshaping(shape, new_shape):
-    return Case(lambda: functions.Reshape(*new_shape), (shape,), lambda x: reference.reshape(x, new_shape))
+    return Case(lambda: functions.ToShape(*new_shape), (shape,), lambda x: reference.reshape(x, new_shape))
 
 
 @st.composite
@@ -166,6 +166,43 @@ def random_reshaping(draw):
     if new_shape and draw(st.booleans()):
         new_shape[draw(st.integers(0, len(new_shape) - 1))] = -1
     return shape, tuple(new_shape)
+
+
+def row_reshaping(shape, row):
+    return Case(lambda: functions.Reshape(row), (shape,), lambda x: reference.reshape(x, (len(x), *row)))
+
+
+def flattening(shape):
+    k = math.prod(shape[1:])
+    return Case(functions.Flatten, (shape,), lambda x: reference.reshape(x, (len(x), k)))
+
+
+def residual(rows, size):
+    def judge(x, weight, bias):
+        y, backward = reference.linear(x, weight, bias)
+
+        def backward_of_both(dy):
+            dx, *others = backward(dy)
+            return dx + dy, *others
+
+        return x + y, backward_of_both
+
+    return Case(lambda: functions.Residual(cl.Linear(size, size)), ((rows, size),), judge)
+
+
+def parallel(rows, size):
+    """A layer beside the data themselves."""
+
+    def judge(x, weight, bias):
+        y, backward = reference.linear(x, weight, bias)
+
+        def backward_of_both(dy):
+            dx, *others = backward(dy[:, :2])
+            return dx + dy[:, 2:], *others
+
+        return np.concatenate([y, x], axis=1), backward_of_both
+
+    return Case(lambda: functions.Parallel([cl.Linear(size, 2), functions.Flatten()]), ((rows, size),), judge)
 
 
 def indexing(shape, index):
@@ -349,11 +386,35 @@ FAMILIES = {
         [([(0,)] * 3, 1), ([(2, 0)] * 2, 0)],
         random_stack(),
     ),
-    functions.Reshape: Family(
+    functions.ToShape: Family(
         reshaping,
         [((2, 3), (3, 2)), ((2, 3), (-1,)), ((1, 4), (2, 1, 2)), ((), (1, 1)), ((1,), ())],
         [((0, 3), (3, 0)), ((2, 0), (-1, 2)), ((0,), (0, 5))],
         random_reshaping(),
+    ),
+    functions.Reshape: Family(
+        row_reshaping,
+        [((2, 6), (3, 2)), ((2, 3, 4), (-1,)), ((2, 1), (1, 1, 1)), ((1, 2, 3), (3, -1)), ((4,), (1,))],
+        [((0, 6), (3, 2)), ((2, 0, 3), (3, 0))],
+        st.tuples(st.integers(1, 4), st.permutations((2, 3, 4))).map(lambda x: ((x[0], 24), tuple(x[1]))),
+    ),
+    functions.Flatten: Family(
+        flattening,
+        [((2, 6),), ((2, 3, 4),), ((4,),), ((1, 1, 1, 3),)],
+        [((0, 2, 3),), ((2, 0, 3),)],
+        hnp.array_shapes(min_dims=1, max_dims=5, max_side=4).map(lambda shape: (shape,)),
+    ),
+    functions.Residual: Family(
+        residual,
+        [(1, 1), (3, 2), (4, 5)],
+        [(0, 3)],
+        st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    ),
+    functions.Parallel: Family(
+        parallel,
+        [(1, 1), (3, 2), (4, 5)],
+        [(0, 3)],
+        st.tuples(st.integers(1, 9), st.integers(1, 9)),
     ),
     functions.Transpose: Family(
         transposing,
@@ -975,7 +1036,7 @@ def test_the_incoming_gradient_scales_the_losss():
 # ---- linear ----
 
 
-@pytest.mark.parametrize("shape", [(2, 4), (3,), (2, 3, 3), ()])
+@pytest.mark.parametrize("shape", [(2, 4), (3,), (2, 3, 4), ()])
 def test_linear_names_both_shapes_where_they_dont_fit(shape):
     linear = cl.Linear(3, 2)
     for raises in (lambda: linear.forward(np.zeros(shape, np.float32)), lambda: linear.output_shape(shape)):
@@ -1097,8 +1158,8 @@ def test_a_rows_output_does_not_depend_on_the_rows_beside_it():
         (functions.Stack(1), "Stack(1)"),
         (cl.Linear(2, 3, initializer=ones), "Linear(2, 3, initializer=ones)"),
         (functions.Clip(0, None), "Clip(0, None)"),
-        (functions.Reshape(2, 3), "Reshape(2, 3)"),
-        (functions.Reshape(3), "Reshape(3)"),
+        (functions.ToShape(2, 3), "ToShape(2, 3)"),
+        (functions.ToShape(3), "ToShape(3)"),
         (functions.Transpose(1, 0), "Transpose(1, 0)"),
         (functions.Transpose(0), "Transpose(0)"),
     ],
@@ -1148,8 +1209,8 @@ N = None
         (functions.MatMul(), [(N, 3), (3, 4)], (N, 4)),
         (functions.MatMul(), [(N, 2, 3), (N, 3)], (N, 2, 3)),
         (functions.MatMul(), [(N, 2, 3), (3,)], (N, 2)),
-        (functions.Reshape(-1, 6), [(N, 2, 3)], (N, 6)),
-        (functions.Reshape(4, 3), [(N, 3)], (4, 3)),
+        (functions.ToShape(-1, 6), [(N, 2, 3)], (N, 6)),
+        (functions.ToShape(4, 3), [(N, 3)], (4, 3)),
         (functions.Transpose(), [(N, 3)], (3, N)),
         (functions.Index(np.s_[:, 0]), [(N, 3, 4)], (N, 4)),
         (functions.Index(np.s_[1:, 1:]), [(N, 3)], (N, 2)),
@@ -1174,8 +1235,8 @@ def test_the_output_shape_has_none_where_it_is_unknown(function, shapes, expecte
         (functions.MatMul(), [(N, 2), (3, 4)]),
         (functions.MatMul(), [(), (3, 4)]),
         (functions.MatMul(), [(2, N, 3), (5, 3, 4)]),
-        (functions.Reshape(4), [(2, 3)]),
-        (functions.Reshape(4, -1), [(2, 3)]),
+        (functions.ToShape(4), [(2, 3)]),
+        (functions.ToShape(4, -1), [(2, 3)]),
         (functions.Transpose(1, 0), [(N, 2, 3)]),
         (functions.Index([0, 3]), [(3, N)]),
         (functions.Index(np.s_[0, 0]), [(N,)]),
@@ -1269,7 +1330,7 @@ def test_a_mean_of_no_elements_along_an_axis_raises():
 
 def test_reshape_and_transpose_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match=r"\(4,\)|\(4\)"):
-        functions.Reshape(4).forward(np.ones((2, 3)))
+        functions.ToShape(4).forward(np.ones((2, 3)))
     with pytest.raises(ValueError, match="axes"):
         functions.Transpose(0).forward(np.ones((2, 3)))
 
@@ -1278,7 +1339,7 @@ def test_reshape_and_transpose_take_arrays_of_numbers():
     t = cl.Tensor(np.arange(6.0).reshape(2, 3))
     assert_same_bits(t.reshape(np.array([3, 2])).data, t.data.reshape(3, 2))
     assert_same_bits(t.transpose(np.array([1, 0])).data, t.data.T)
-    assert repr(functions.Reshape(*np.array([3, 2]))) == "Reshape(3, 2)"
+    assert repr(functions.ToShape(*np.array([3, 2]))) == "ToShape(3, 2)"
     for method in (t.reshape, t.transpose):
         with pytest.raises(TypeError, match="integer"):
             method(1.0)

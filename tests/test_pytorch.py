@@ -51,7 +51,11 @@ COUNTERPARTS = {
     functions.Index: lambda f, x: indexed(x, f.index),
     functions.Concatenate: lambda f, *arrays: torch.cat(arrays, f.axis),
     functions.Stack: lambda f, *arrays: torch.stack(arrays, f.axis),
-    functions.Reshape: lambda f, x: x.reshape(f.shape),
+    functions.Reshape: lambda f, x: x.reshape(len(x), *f.shape),
+    functions.Flatten: lambda f, x: x.flatten(1) if x.ndim > 1 else x[:, None],
+    functions.Residual: lambda f, x, weight, bias: x + torch.nn.functional.linear(x, weight.T, bias),
+    functions.Parallel: lambda f, x, weight, bias: torch.cat([torch.nn.functional.linear(x, weight.T, bias), x], 1),
+    functions.ToShape: lambda f, x: x.reshape(f.shape),
     functions.Transpose: lambda f, x: x.permute(f.axes or tuple(range(x.ndim))[::-1]),
 }
 
