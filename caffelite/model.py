@@ -103,7 +103,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
     """
 
     unwatched = frozenset(
-        {"_programs", "_applied", "_rng", "_identity", "_adopted", "_tree", "_is_adopting", "_known", "_shapes"}
+        {
+            "_programs",
+            "_applied",
+            "_rng",
+            "_identity",
+            "_adopted",
+            "_children",
+            "_tree",
+            "_is_adopting",
+            "_known",
+            "_shapes",
+        }
     )
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
@@ -124,6 +135,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._programs = Programs()
         self._identity = id(self)  # a copy that is applied has that of its original, and adopts nothing
         self._adopted: tuple[Function, ...] = ()  # the Functions that are its own …
+        self._children: list[Function] = []
         self._tree: list[kernels.Attributes] = []  # … and the attributes in which they were found; at first none
         self._is_adopting = False
         self._known: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all it ever adopted, by id
@@ -185,10 +197,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 same = len(functions) == len(self._adopted) and all(map(operator.is_, functions, self._adopted))
                 if not same or not self._tree:
                     self._make_own(functions)
-                self._adopted = functions
-                self._tree = [_attributes(f) for f in (self, *functions)]
+                self._note_tree(functions)
             finally:
                 self._is_adopting = False
+
+    def _note_tree(self, functions: tuple[Function, ...]) -> None:
+        """These are the model's own, as long as no attribute of them changes."""
+        self._adopted, self._children = functions, self.children()
+        self._tree = [_attributes(f) for f in (self, *functions)]
 
     def _make_own(self, functions: tuple[Function, ...]) -> None:
         recording = kernels.recorder()
@@ -203,8 +219,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 if id(m) in drawn:  # what it has adopted since, it has drawn or kept
                     drawn.update(id(f) for f in m._descendants() if m._known.get(id(f)) is f)
             for m in models:
-                m.dtype, m._adopted = self.dtype, tuple(m._descendants())
-                m._tree = [_attributes(f) for f in (m, *m._adopted)]
+                m.dtype = self.dtype
+                m._note_tree(tuple(m._descendants()))
                 m._known.update({id(f): f for f in m._adopted})
                 m._shapes.clear()
             self._shapes.clear()
@@ -259,7 +275,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def parameters(self) -> list[Tensor]:
         """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once."""
         self.all_functions()
-        return super().parameters()
+        children = self.children() if self._is_adopting or self._identity != id(self) else self._children
+        return list(dict.fromkeys([p for child in children for p in child.parameters()]))
 
     @property
     def takes_indices(self) -> bool | tuple[bool, ...]:
