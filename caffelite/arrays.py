@@ -34,6 +34,19 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     return array if array.dtype == dtype else kernels.convert(array, dtype)
 
 
+def as_indices(data: Any, what: Any) -> np.ndarray:
+    """Data as an array of int64, shared where possible.
+
+    TypeError, beginning with `what`, for anything but integers; IndexError for one beyond int64.
+    """
+    array = as_array(data, what)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{what} takes indices: expected integers, got {array.dtype}")
+    if array.dtype == np.uint64 and kernels.recorder() is None and (array > np.iinfo(np.int64).max).any():
+        raise IndexError(f"{what}: the index {array.max()} is out of range")
+    return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
+
+
 def as_array(data: Any, what: Any) -> np.ndarray:
     """Data as a plain array, shared where possible.
 

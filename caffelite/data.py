@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_array, as_real, positive_integer
+from caffelite.arrays import as_array, as_indices, as_real, positive_integer
 
 INT64 = np.dtype(np.int64)
 
@@ -126,7 +126,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     arrays = []
     for array, indices, of in zip(inputs, takes, names, strict=True):
         if indices:
-            arrays.append(_as_indices(array, of))
+            arrays.append(as_indices(array, of))
         elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
             arrays.append(mask)
         else:
@@ -177,15 +177,6 @@ def same_length(name: str, inputs: tuple[np.ndarray, ...]) -> int:
     if not inputs:
         raise ValueError(f"{name} is an empty tuple; expected one or more inputs")
     return len(inputs[0])
-
-
-def _as_indices(data: Any, name: str) -> np.ndarray:
-    array = as_array(data, name)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name}: the model takes indices, expected integers, got {array.dtype}")
-    if array.dtype.kind == "u" and array.dtype.itemsize == 8 and (array > np.iinfo(np.int64).max).any():
-        raise IndexError(f"{name}: the index {array.max()} is out of range")
-    return np.asarray(array, dtype=np.int64)
 
 
 def _rows(name: str, data: Any) -> np.ndarray:

@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import copy
+import types
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import FLOATS, as_real
+from caffelite.arrays import FLOATS, as_indices, as_real
 from caffelite.modes import mode
 from caffelite.recording import in_python
 from caffelite.tensor import Tensor, serial_numbers
 
 Shape = tuple[int | None, ...]
+
+#: The types of attributes that hold no Functions; who has no others is not searched for children.
+LEAVES = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        str,
+        np.ndarray,
+        kernels.Recorded,
+        Tensor,
+        types.FunctionType,
+        types.MethodType,
+        type,
+    }
+    | {type(dtype) for dtype in FLOATS}
+)
 
 
 class Function(ABC):
@@ -22,9 +43,13 @@ class Function(ABC):
     The textbook's contract. `forward` keeps on `self` what `backward` needs; `backward` adds to the gradient of each
     parameter (`parameter.add_grad(g)`) and returns the gradient of each differentiable input, an array or a tuple of
     them. Neither writes into the arrays it is given. State that must outlive a call is an array changed in place.
+    With several outputs, `forward` returns a tuple, and `backward` is given one, None for an output nobody used.
 
-    Calling a Function on Tensors (or arrays) applies a shallow copy of it, which owns what it saves and shares the
-    parameters, and notes the copy on the resulting Tensor. So one instance can be applied any number of times.
+    The Functions in its attributes are its children, those in lists, tuples and dicts there too. What it has by way
+    of parameters, buffers and names, and what draws and copies it, includes theirs.
+
+    Calling a Function on Tensors (or arrays) applies a copy of it and of its children, which own what they save and
+    share the parameters, and notes the copy on the resulting Tensor. So an instance can be applied any number of times.
 
     `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels alone. It is
     said for each class anew. What is not declared so may use NumPy as it likes; where a step is recorded and
@@ -36,8 +61,13 @@ class Function(ABC):
     _applied_inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
     unwatched: frozenset[str] = frozenset()  # attributes that have no influence on what a recorded step computes
 
-    #: The shape of the input this Function requires, batch axis first, None = any; None where it takes every shape.
-    required_input_shape: Shape | None = None
+    #: The shape of the input this Function requires, batch axis first, None = any length, ... = any number of axes;
+    #: None where it takes every shape.
+    required_input_shape: Any = None
+
+    #: Whether the input is integers, which stay what they are where others are converted to a Model's dtype; with
+    #: several inputs, a tuple may say it of each.
+    takes_indices: bool | tuple[bool, ...] = False
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -48,11 +78,11 @@ class Function(ABC):
             cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
 
     @abstractmethod
-    def forward(self, *inputs: Any) -> np.ndarray:
-        """Arrays in, an array out."""
+    def forward(self, *inputs: Any) -> Any:
+        """Arrays in, an array out, or a tuple of arrays."""
 
     @abstractmethod
-    def backward(self, dy: np.ndarray) -> Any:
+    def backward(self, dy: Any) -> Any:
         """The gradient of every differentiable input, given that of the output: an array, or a tuple of arrays."""
 
     def wants_gradient(self, i: int) -> bool:
@@ -63,12 +93,126 @@ class Function(ABC):
         inputs = self._applied_inputs
         return not inputs or ((x := inputs[i]) is not None and x._requires_grad)
 
-    def parameters(self) -> list[Tensor]:
-        """What is learned."""
-        return []
+    # ---- the Functions in it ------------------------------------------------------------------------------------
 
-    def initialize(self, rng: Any) -> None:  # noqa: B027 (drawing nothing is the right default)
-        """Draw the parameters anew from a seed or a `numpy.random.Generator`."""
+    def children(self) -> list[Function]:
+        """The Functions in its attributes, also in lists, tuples and dicts there, in order of assignment, each once."""
+        return [child for _, child in self._named_children()]
+
+    def _named_children(self) -> list[tuple[str, Function]]:
+        """The children with their names, `first`, `blocks.2`, `heads.left`."""
+        own = vars(self)
+        found: dict[int, tuple[str, Function]] = {}
+        seen: set[int] = set()
+        for name, value in list(own.items()):
+            if type(value) not in LEAVES and name not in self.unwatched:
+                _gather(value, name, found, seen)
+        return list(found.values())
+
+    def _descendants(self) -> list[Function]:
+        """The children, each followed by its own, and so on; each once."""
+        found: dict[int, Function] = {}
+        _descend(self, found)
+        return list(found.values())
+
+    def parameters(self) -> list[Tensor]:
+        """What is learned: the children's parameters, a shared one once.
+
+        A Function with parameters of its own overrides this and includes its children's, `super().parameters()`.
+        """
+        own = self.__dict__
+        if not own or _is_childless(own):
+            return []
+        return list(dict.fromkeys([p for child in self.children() for p in child.parameters()]))
+
+    def _named_parameters(self) -> dict[str, Tensor]:
+        """The parameters by name, in order: `weight`, or where they are in a Function `first.weight`, `blocks.2.bias`.
+
+        Its own have the names that they were given, or their numbers. ValueError where two have the same name.
+        """
+        names: dict[Tensor, str] = {}
+        for prefix, child in self._named_children():
+            for name, p in child._named_parameters().items():
+                names.setdefault(p, f"{prefix}.{name}")
+        parameters = self.parameters()
+        own = [p for p in parameters if p not in names]
+        given = {p.name or str(i) for i, p in enumerate(own)}
+        names |= {p: (p.name or str(i)) if len(given) == len(own) else str(i) for i, p in enumerate(own)}
+        found: dict[str, Tensor] = {}
+        for p in parameters:
+            if found.setdefault(names[p], p) is not p:
+                raise ValueError(f"two parameters of {self!r} have the name {names[p]}")
+        return found
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What is kept but not learned, by name: arrays that are changed in place; the children's, each array once.
+
+        A Function with buffers of its own overrides this: `{"mean": self.mean, **super().buffers()}`.
+        """
+        found: dict[str, np.ndarray] = {}
+        for prefix, child in self._named_children():
+            for name, array in child.buffers().items():
+                if not any(array is other for other in found.values()):
+                    found[f"{prefix}.{name}"] = array
+        return found
+
+    def initialize(self, rng: Any) -> None:
+        """Draw the parameters anew from a seed or a `numpy.random.Generator`: those of the children, in order.
+
+        A Function with parameters of its own overrides this, and then draws its children too if they are to be.
+        """
+        self._draw_children(np.random.default_rng(rng), set())
+
+    def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
+        """Draw what has not been `drawn`, Functions by their id, and note it there."""
+        if id(self) in drawn or type(self).initialize is Function.initialize:
+            self._draw_children(rng, drawn)
+        else:
+            self.initialize(rng)
+            drawn.update(map(id, (self, *self._descendants())))
+
+    def _draw_children(self, rng: np.random.Generator, drawn: set[int]) -> None:
+        drawn.add(id(self))
+        for child in self.children():
+            child._draw(rng, drawn)
+
+    def _influential(self, copy: Function) -> dict[str, Any]:
+        """The attributes that had an influence on what a copy of this Function did.
+
+        What forward has set on the copy it did not need from the original. A Function that is called back reads its
+        attributes anew, but those with Functions in them say whose parameters take part.
+        """
+        of_copy = vars(copy)
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if (of_copy.get(name) is value and not self.called_back) or holds_functions(value)
+        }
+
+    def copy(self) -> Function:
+        """A copy with attributes of its own, the same parameters, and copies of its children."""
+        other = self._shallow_copy()
+        own = other.__dict__
+        if own and not _is_childless(own):
+            other._copy_children({id(self): other})
+        return other
+
+    def _shallow_copy(self) -> Function:
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        recording = kernels.recorder()
+        if recording is not None:
+            recording.note_copy(other, self)
+        return other
+
+    def _copy_children(self, copies: dict[int, Any]) -> None:
+        """Have copies of the children instead; `copies` are those there are already, by the ids of the originals."""
+        own = vars(self)
+        for name, value in own.items():
+            if type(value) not in LEAVES and name not in self.unwatched:
+                own[name] = _copied(value, copies)
+
+    # ---- applying it --------------------------------------------------------------------------------------------
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         """The shape of y for inputs of these shapes, batch axis first, None = unknown.
@@ -77,19 +221,22 @@ class Function(ABC):
         """
         return input_shapes[0]
 
-    def __call__(self, *inputs: Any) -> Tensor:
+    def __call__(self, *inputs: Any) -> Any:
         """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
 
-        A list in the first place becomes an array of the parameters' dtype, float32 without any; a user's `forward`
-        gets it as it is.
+        Returns a Tensor, or a tuple of them where `forward` returns a tuple. A list in the first place becomes an array
+        of the parameters' dtype, float32 without any; a user's `forward` gets it as it is. A tuple of Tensors, the
+        outputs of a model say, is one input, of which `forward` gets a tuple of arrays.
         """
-        if inputs and isinstance(inputs[0], (list, tuple)) and not self.called_back:
+        if inputs and isinstance(inputs[0], (list, tuple)) and not self.called_back and not holds_tensors(inputs[0]):
             dtype = next((p.dtype for p in self.parameters()), None)
-            inputs = (as_real(inputs[0], dtype, self), *inputs[1:])
-        return self.copy().applied_to(*inputs)
+            first = as_indices(inputs[0], self) if self.takes_indices else as_real(inputs[0], dtype, self)
+            inputs = (first, *inputs[1:])
+        applied = self.copy()
+        return applied.applied_to(*inputs, parameters=applied.parameters())
 
-    def applied_to(self, *inputs: Any) -> Tensor:
-        """What a call gives, without the copy: for a Function that was made to be applied once."""
+    def applied_to(self, *inputs: Any, parameters: Sequence[Tensor] = ()) -> Any:
+        """What a call gives, without the copy: for a Function, with these parameters, that is applied this once."""
         arrays: list[Any] = []
         tensors: list[Tensor | None] = []
         versions, recorded = [], False
@@ -100,14 +247,40 @@ class Function(ABC):
                 tensors.append(x)
                 versions.append((x, x._version, x._version[0]))
                 recorded = recorded or x._requires_grad
+            elif type(x) is tuple and holds_tensors(x):
+                grouped = Grouped(self, [len(x) if type(x) is tuple else None for x in inputs])
+                return grouped.applied_to(*_flat(inputs), parameters=parameters)
             else:
                 arrays.append(x)
                 tensors.append(None)
         y = self.forward(*arrays)
+        several = type(y) is tuple
+        if several:
+            results = [self._result(one, arrays, tensors, parameters) for one in y]
+        else:  # as nearly always, and faster so
+            results = [self._result(y, arrays, tensors, parameters)]
+        if mode.records_graph:
+            for p in parameters:
+                versions.append((p, p._version, p._version[0]))
+                recorded = recorded or p._requires_grad
+            if recorded:
+                self._applied_inputs = applied_inputs = tuple(tensors)
+                serial_number = next(serial_numbers)
+                for result in results:
+                    result.inputs, result.function, result._versions = applied_inputs, self, versions
+                    result._requires_grad, result._version_made = True, result._version[0]
+                    result._serial_number = serial_number
+        if not several:
+            return results[0]
+        for i, result in enumerate(results):
+            result._place = (i, len(results))
+        return tuple(results)
+
+    def _result(self, y: Any, arrays: list[Any], tensors: list[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
+        """A Tensor of what forward returned for these arrays, with the version count of what it looks at."""
         if type(y) is not np.ndarray or y.dtype not in FLOATS:
             y = _as_result(y, self)
         result = Tensor._of(y)
-        parameters = self.parameters()
         shares = y.base is not None
         for array in arrays:
             shares = shares or array is y
@@ -115,31 +288,14 @@ class Function(ABC):
             shares = shares or p._data is y
         if shares:
             _share_version(result, [*tensors, *parameters])
-        if mode.records_graph:
-            for p in parameters:
-                versions.append((p, p._version, p._version[0]))
-                recorded = recorded or p._requires_grad
-            if recorded:
-                self._applied_inputs = result.inputs = tuple(tensors)
-                result.function, result._versions, result._requires_grad = self, versions, True
-                result._version_made, result._serial_number = result._version[0], next(serial_numbers)
         return result
 
     def _become(self, original: Function) -> None:
         """Be as `original` is, and as if it had just been applied to what this Function was applied to."""
         inputs = self._applied_inputs
         vars(self).clear()
-        vars(self).update(vars(original))
+        vars(self).update(vars(original.copy()))
         self._applied_inputs = inputs
-
-    def copy(self) -> Function:
-        """A shallow copy: its own attributes, the same parameters."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__)
-        recording = kernels.recorder()
-        if recording is not None:
-            recording.note_copy(other, self)
-        return other
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -157,3 +313,112 @@ def _share_version(result: Tensor, tensors: list[Tensor | None]) -> None:
     for x in tensors:
         if x is not None and np.may_share_memory(x._data, result._data):
             result._version = x._version
+
+
+# ---- what is in attributes ------------------------------------------------------------------------------------------
+
+
+def _is_childless(attributes: dict[str, Any]) -> bool:
+    """Whether it is seen at a glance that these attributes hold no Functions."""
+    if LEAVES.issuperset(map(type, attributes.values())):
+        return True
+    for value in list(attributes.values()):
+        kind = type(value)
+        if kind not in LEAVES and (kind is not tuple or not LEAVES.issuperset(map(type, value))):
+            return False
+    return True
+
+
+def _descend(function: Function, found: dict[int, Function]) -> None:
+    """Add the descendants to those found, by their ids."""
+    for child in function.children():
+        if id(child) not in found:
+            found[id(child)] = child
+            _descend(child, found)
+
+
+def _gather(value: Any, name: str, found: dict[int, tuple[str, Function]], seen: set[int]) -> None:
+    """Add the Functions in a value to those found, by their ids, each with the name of its first place."""
+    if Function in type(value).__mro__:  # isinstance takes four times as long with an abstract class
+        found.setdefault(id(value), (name, value))
+        return
+    items: Any = ()
+    if isinstance(value, list | tuple):
+        items = () if LEAVES.issuperset(map(type, value)) else enumerate(value)
+    elif isinstance(value, dict):
+        items = value.items()
+    if items and id(value) not in seen:
+        seen.add(id(value))
+        for key, item in items:
+            if Function in type(item).__mro__:
+                found.setdefault(id(item), (f"{name}.{key}", item))
+            elif type(item) not in LEAVES:
+                _gather(item, f"{name}.{key}", found, seen)
+
+
+def holds_functions(value: Any) -> bool:
+    """Whether a value is a Function, or a list, tuple or dict with one in it."""
+    found: dict[int, tuple[str, Function]] = {}
+    if type(value) not in LEAVES:
+        _gather(value, "", found, set())
+    return bool(found)
+
+
+def _copied(value: Any, copies: dict[int, Any]) -> Any:
+    """The value with copies of the Functions in it; itself where there are none."""
+    if id(value) in copies:
+        return copies[id(value)]
+    if not holds_functions(value):
+        return value
+    other: Any
+    if isinstance(value, Function):
+        copies[id(value)] = other = value._shallow_copy()
+        other._copy_children(copies)
+    elif isinstance(value, dict):
+        copies[id(value)] = other = copy.copy(value)
+        other.update({key: _copied(item, copies) for key, item in value.items()})
+    elif isinstance(value, list):
+        copies[id(value)] = other = copy.copy(value)
+        other[:] = [_copied(item, copies) for item in value]
+    else:
+        items = [_copied(item, copies) for item in value]
+        copies[id(value)] = other = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return other
+
+
+# ---- inputs in groups -----------------------------------------------------------------------------------------------
+
+
+class Grouped(Function, recordable=True):
+    """A Function some of whose inputs are tuples, as a Function of their elements.
+
+    `lengths` are those of its inputs, None for what is no tuple.
+    """
+
+    def __init__(self, function: Function, lengths: list[int | None]) -> None:
+        self.function, self.lengths = function, lengths
+
+    def forward(self, *inputs: Any) -> Any:
+        rest = iter(inputs)
+        groups = [next(rest) if n is None else tuple([next(rest) for _ in range(n)]) for n in self.lengths]
+        return self.function.forward(*groups)
+
+    def backward(self, dy: Any) -> Any:
+        gradients = self.function.backward(dy)
+        if not isinstance(gradients, tuple) or (self.lengths[0] and not any(isinstance(g, tuple) for g in gradients)):
+            gradients = (gradients,)  # of the first input alone
+        gradients = [*gradients, *[None] * (len(self.lengths) - len(gradients))]
+        return _flat([(None,) * n if g is None and n else g for g, n in zip(gradients, self.lengths, strict=True)])
+
+    def __repr__(self) -> str:
+        return repr(self.function)
+
+
+def _flat(values: Any) -> tuple:
+    """The values, and the elements of those that are tuples."""
+    return tuple([x for value in values for x in (value if type(value) is tuple else (value,))])
+
+
+def holds_tensors(value: list | tuple) -> bool:
+    """Whether there is a Tensor in a list or tuple."""
+    return any([isinstance(x, Tensor) for x in value])  # noqa: C419 (faster than a generator)

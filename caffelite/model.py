@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import inspect
+import operator
+import threading
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Sequence, Sized
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from caffelite.arrays import FLOATS, as_array, as_real, positive_integer
+from caffelite import _kernels as kernels
+from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
-from caffelite.function import Function, Shape
+from caffelite.function import Function, Shape, holds_tensors
 from caffelite.functions import Linear, ReLU
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
-from caffelite.modes import inference
+from caffelite.modes import inference, mode
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
-from caffelite.tensor import Tensor
+from caffelite.tensor import Tensor, propagate
 from caffelite.training import Programs, Steps, check_takes_weights
 
 
@@ -55,24 +61,63 @@ class History(dict):
             axes.legend()
 
 
-class Model(Function, recordable=True):
-    """Functions in sequence; itself a Function, so that Models nest.
+_ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
+_adopting = threading.RLock()
+
+
+class _Complete(ABCMeta):
+    """The class of Model classes: a model is one whole when `__init__` has run, a subclass's too."""
+
+    def __call__(cls, *arguments: Any, **options: Any) -> Any:
+        model = super().__call__(*arguments, **options)
+        if "functions" not in vars(model):
+            raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
+        model.all_functions()
+        return model
+
+
+class Model(Function, recordable=True, metaclass=_Complete):
+    """Functions in sequence; or any graph of them, by `call`. Itself a Function, so that Models nest.
 
     Parameters
     ----------
     functions : iterable of Function
         Added in order.
     seed : int, optional
-        Makes the model's random stream: `add` draws parameters from it, and `fit` its orders. Without a seed,
+        Makes the model's random stream: parameters are drawn from it, and the orders of `fit`. Without a seed,
         Functions keep the parameters they came with.
     dtype : float32 or float64
         What the model computes in; `fit`, `predict` and `evaluate` convert their data to it.
 
-    A Model lays its parameters out side by side in one vector, and their gradients in another, so that optimizers
+    What is no sequence is a subclass that has its Functions in attributes and writes `call`:
+
+        class Gated(cl.Model):  # y = f(x) · sigmoid(g(x))
+            def __init__(self, size, seed=None):
+                super().__init__(seed=seed)
+                self.f, self.g = cl.Linear(size, size), cl.Linear(size, size)
+            def call(self, x):
+                return self.f(x) * self.g(x).sigmoid()
+
+    A Function becomes the model's own by `add`, or in attributes and their lists, tuples and dicts when `__init__` is
+    done or, later, when the model is used next. Then it gets the model's dtype and, once, is drawn from its seed.
+    A model lays its parameters out side by side in one vector, and their gradients in another, so that optimizers
     update them in one call.
     """
 
-    unwatched = frozenset({"_programs", "_applied", "_rng"})
+    unwatched = frozenset(
+        {
+            "_programs",
+            "_applied",
+            "_rng",
+            "_identity",
+            "_adopted",
+            "_children",
+            "_tree",
+            "_is_adopting",
+            "_known",
+            "_shapes",
+        }
+    )
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
         self.dtype = np.dtype(dtype)
@@ -81,11 +126,23 @@ class Model(Function, recordable=True):
         self.functions: list[Function] = []
         self._seeded = seed is not None
         self._rng = np.random.default_rng(seed)
-        self._programs = Programs()
+        self._begin()
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
         for function in functions:
             self.add(function)
+
+    def _begin(self) -> None:
+        """Set what neither copies nor files take over."""
+        self._programs = Programs()
+        self._identity = id(self)  # a copy that is applied has that of its original, and adopts nothing
+        self._adopted: tuple[Function, ...] = ()  # the Functions that are its own …
+        self._children: list[Function] = []
+        self._tree: list[kernels.Attributes] = []  # … and the attributes in which they were found; at first none
+        self._is_adopting = False
+        self._known: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all it ever adopted, by id
+        self._shapes: dict[tuple, tuple[kernels.Attributes, Any]] = {}
+        self._applied: Any = None  # what the last `forward` made, for `backward`
 
     # ---- building -----------------------------------------------------------------------------------------------
 
@@ -96,40 +153,96 @@ class Model(Function, recordable=True):
         """
         if not isinstance(function, Function):
             raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
+        if not self._is_sequence():
+            raise TypeError(f"{type(self).__name__} writes `call`, which knows nothing of added Functions")
         try:
             inspect.signature(function.forward).bind(None)
         except TypeError:
             raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}") from None
-        self._shape_after([*self.functions, function], self._known_input([*self.functions, function]))
-        if isinstance(function, Model):
-            function._take_dtype(self.dtype)
-        for p in function.parameters():
-            p._data = p._data.astype(self.dtype, copy=False)
-            p._gradient = None if p._gradient is None else p._gradient.astype(self.dtype, copy=False)
-        if self._seeded and function not in self.functions:
-            function.initialize(self._rng)
+        self._check_sequence([*self.functions, function])
         self.functions.append(function)
-        self._lay_out()
+        self.all_functions()
         return self
 
+    def _is_sequence(self) -> bool:
+        """Whether the model applies `functions` one after the other."""
+        return type(self).call is Model.call
+
+    @staticmethod
+    def _check_sequence(functions: list[Function]) -> None:
+        """ValueError where a Function can't follow the one before it, whatever number of axes the input has."""
+        for more in range(4):
+            with suppress(ValueError):
+                Model._shape_after(functions, more=more)
+                return
+        Model._shape_after(functions)
+
     def all_functions(self) -> tuple[Function, ...]:
-        """The Functions, those of Models among them included."""
-        inner = (f.all_functions() if isinstance(f, Model) else () for f in self.functions)
-        return (*self.functions, *(f for functions in inner for f in functions))
+        """The Functions in the model and in its Functions, each once; those that are new become the model's own."""
+        if not self._tree or not kernels.are_unchanged(self._tree):
+            self._adopt()
+        return self._adopted
 
     def structure(self) -> tuple:
         """How the Functions follow and contain each other."""
         return tuple([f.structure() if isinstance(f, Model) else id(f) for f in self.functions])
 
-    def _take_dtype(self, dtype: np.dtype) -> None:
-        """Compute in another dtype from now on, that of the Model around this one."""
-        self.dtype = dtype
-        for function in self.functions:
-            if isinstance(function, Model):
-                function._take_dtype(dtype)
+    def _adopt(self) -> None:
+        """Make all Functions the model's own: its dtype, its vectors, and drawn from its seed where they are new."""
+        if self._identity != id(self):
+            return
+        with _adopting:
+            if self._is_adopting:
+                return
+            functions, self._is_adopting = tuple(self._descendants()), True
+            try:
+                same = len(functions) == len(self._adopted) and all(map(operator.is_, functions, self._adopted))
+                if not same or not self._tree:
+                    self._make_own(functions)
+                self._note_tree(functions)
+            finally:
+                self._is_adopting = False
+
+    def _note_tree(self, functions: tuple[Function, ...]) -> None:
+        """These are the model's own, as long as no attribute of them changes."""
+        self._adopted, self._children = functions, self.children()
+        self._tree = [_attributes(f) for f in (self, *functions)]
+
+    def _make_own(self, functions: tuple[Function, ...]) -> None:
+        recording = kernels.recorder()
+        if recording is not None and recording.entries:  # which know the parameters where they are now
+            raise RuntimeError(f"{type(self).__name__} got Functions in the midst of a recorded step; add them before")
+        with kernels.Paused():
+            models = [f for f in functions if isinstance(f, Model)]
+            drawn = {id(f) for f in functions if self._known.get(id(f)) is f}
+            for m in models:
+                if not self._seeded:
+                    m.all_functions()  # which draws from its own seed, if it has one
+                if id(m) in drawn:  # what it has adopted since, it has drawn or kept
+                    drawn.update(id(f) for f in m._descendants() if m._known.get(id(f)) is f)
+            for m in models:
+                m.dtype = self.dtype
+                m._note_tree(tuple(m._descendants()))
+                m._known.update({id(f): f for f in m._adopted})
+                m._shapes.clear()
+            self._shapes.clear()
+            self._convert_buffers()
+            self._lay_out()
+            if self._seeded:
+                self._draw_children(self._rng, drawn)
+            self._known.update({id(f): f for f in functions})
+        if recording is not None:
+            recording.look_again()
+
+    def _convert_buffers(self) -> None:
+        """Have the buffers of floats in the model's dtype."""
+        other = {id(a): a for a in self.buffers().values() if a.dtype in FLOATS and a.dtype != self.dtype}
+        converted = {i: a.astype(self.dtype) for i, a in other.items()}
+        for function in (self, *self._descendants()) if other else ():
+            vars(function).update({k: converted[id(v)] for k, v in vars(function).items() if id(v) in converted})
 
     def _lay_out(self) -> None:
-        """Move the parameters into one vector, and their gradients into another."""
+        """Move the parameters into one vector, and their gradients into another, of the model's dtype."""
         parameters = self.parameters()
         size = sum(p.size for p in parameters)
         data, gradients = np.empty(size, self.dtype), np.empty(size, self.dtype)
@@ -148,30 +261,85 @@ class Model(Function, recordable=True):
         rng = np.random.default_rng(seed)
         if rng is not seed:
             self._rng = rng
-        for function in dict.fromkeys(self.functions):
-            function.initialize(rng)
+        self.all_functions()
+        self._draw_children(rng, set())
+
+    def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
+        if type(self).initialize is Model.initialize:
+            self._draw_children(rng, drawn)
+        else:
+            super()._draw(rng, drawn)
+
+    def _named_children(self) -> list[tuple[str, Function]]:
+        """The children with their names; those in `functions` have their numbers alone."""
+        return [(name.removeprefix("functions."), child) for name, child in super()._named_children()]
 
     def parameters(self) -> list[Tensor]:
         """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once."""
-        return list(dict.fromkeys(p for function in self.functions for p in function.parameters()))
+        self.all_functions()
+        children = self.children() if self._is_adopting or self._identity != id(self) else self._children
+        return list(dict.fromkeys([p for child in children for p in child.parameters()]))
 
     @property
-    def required_input_shape(self) -> Shape | None:  # type: ignore[override]
-        """The shape of the input that the first Function requires."""
-        return self._known_input(self.functions)
+    def takes_indices(self) -> bool | tuple[bool, ...]:
+        """Whether the input is integers, which are not converted to the model's dtype: as the first Function has it.
 
-    def output_shape(self, *input_shapes: Shape) -> Shape:
-        (shape,) = input_shapes
-        return self._shape_after(self.functions, shape)
+        A model that writes `call` sets it, with several inputs to a tuple.
+        """
+        given = vars(self).get("_takes_indices")
+        return given if given is not None else bool(self.functions) and self.functions[0].takes_indices
+
+    @takes_indices.setter
+    def takes_indices(self, value: bool | tuple[bool, ...]) -> None:
+        self._takes_indices = value
+
+    # ---- shapes -------------------------------------------------------------------------------------------------
+
+    @property
+    def required_input_shape(self) -> Any:
+        """The shape of the input that the first Function of a sequence requires."""
+        return self.functions[0].required_input_shape if self.functions else None
+
+    def output_shape(self, *input_shapes: Shape) -> Any:
+        """The shape of y, or of each of several; of a model that writes `call`, by calling it on zeros.
+
+        For that, all lengths but the first have to be known, else ValueError.
+        """
+        if self._is_sequence():
+            (shape,) = input_shapes
+            return self._shape_after(self.functions, shape)
+        self.all_functions()
+        rows = tuple([shape[1:] for shape in input_shapes])
+        attributes, shapes = self._shapes.get(rows, (None, None))
+        if attributes is None or not kernels.are_unchanged([attributes]):
+            with inference(), kernels.Paused():
+                other: Any = self._shallow_copy()  # for what `call` may keep
+                shapes = other._shape_by_call(rows)
+            own = {k: x for k, x in self._influential(other).items() if k not in self.unwatched}
+            self._shapes[rows] = kernels.Attributes(self, own), shapes
+        n = input_shapes[0][:1] if input_shapes else ()
+        filled = [n + shape[1:] if shape[:1] == (None,) else shape for shape in _listed(shapes, of=tuple)]
+        return tuple(filled) if shapes and isinstance(shapes[0], tuple) else filled[0]
+
+    def _shape_by_call(self, rows: tuple[Shape, ...]) -> Any:
+        """The shapes of the outputs for rows of these shapes, None for the number of rows."""
+        if any(None in shape for shape in rows):
+            raise ValueError(
+                f"{type(self).__name__}.output_shape calls the model, and has to know all lengths but the first; "
+                f"got rows of {', '.join(map(str, rows))}"
+            )
+        n = 2  # as good as any other number, but no length that something is broadcast from
+        lengths: list[Any] = [(n, *shape) for shape in rows]
+        takes = self.takes_indices if isinstance(self.takes_indices, tuple) else (self.takes_indices,) * len(rows)
+        outputs = self(*[np.zeros(s, np.int64 if i else self.dtype) for s, i in zip(lengths, takes, strict=True)])
+        shapes = [(None, *y.shape[1:]) if y.shape[:1] == (n,) else y.shape for y in _listed(outputs)]
+        return tuple(shapes) if isinstance(outputs, tuple) else shapes[0]
 
     @staticmethod
-    def _known_input(functions: list[Function]) -> Shape | None:
-        return functions[0].required_input_shape if functions else None
-
-    @staticmethod
-    def _shape_after(functions: list[Function], shape: Any) -> Any:
+    def _shape_after(functions: list[Function], shape: Any = None, *, more: int = 0) -> Any:
+        """The shape after these; where it is not known, it is the one required, with so many axes more if it may."""
         for function in functions:
-            shape = function.required_input_shape if shape is None else shape
+            shape = _with_axes(function.required_input_shape, more) if shape is None else shape
             shape = None if shape is None else function.output_shape(shape)
         return shape
 
@@ -180,80 +348,166 @@ class Model(Function, recordable=True):
 
         `input_shape` is that of one row, without the batch axis; it is needed where the first Function takes any shape.
         """
-        shape: Any = (None, *input_shape) if input_shape is not None else self.required_input_shape
+        shape: Any = (None, *input_shape) if input_shape is not None else _with_axes(self.required_input_shape)
         rows = [("", "function", "output", "parameters")]
-        for i, function in enumerate(self.functions):
-            shape = self._shape_after([function], shape)
-            text = "?" if shape is None else f"({', '.join('n' if n is None else str(n) for n in shape)})"
-            rows.append((str(i), repr(function), text, f"{sum(p.size for p in function.parameters()):,}"))
-        rows.append(("", "", "total", f"{sum(p.size for p in self.parameters()):,}"))
+        named = list(zip(map(str, range(len(self.functions))), self.functions, strict=True))
+        for name, function in named if self._is_sequence() else self._named_children():
+            if self._is_sequence():
+                shape = self._shape_after([function], shape)
+            text = _text(shape) if self._is_sequence() else ""
+            rows.append((name, repr(function), text, f"{sum(p.size for p in function.parameters()):,}"))
+        output = "total"
+        if not self._is_sequence() and input_shape is not None:
+            output = ", ".join(map(_text, _listed(self.output_shape(shape), of=tuple)))
+        rows.append(("", "" if output == "total" else "total", output, f"{sum(p.size for p in self.parameters()):,}"))
         width = [max(len(row[i]) for row in rows) for i in range(4)]
         lines = [f"{a:>{width[0]}}  {b:<{width[1]}}  {c:<{width[2]}}  {d:>{width[3]}}" for a, b, c, d in rows]
         return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
     def __repr__(self) -> str:
-        return f"Model([{', '.join(map(repr, self.functions))}])"
+        if self._is_sequence():
+            return f"Model([{', '.join(map(repr, self.functions))}])"
+        return f"{type(self).__name__}({', '.join([f'{name}={child!r}' for name, child in self._named_children()])})"
 
     # ---- state --------------------------------------------------------------------------------------------------
 
-    def _named_parameters(self) -> dict[str, Tensor]:
-        """The parameters by name, `0.weight`, `0.bias`, `2.weight` …, those of a Model in the Model `1.0.weight` …"""
-        names: dict[str, Tensor] = {}
-        for i, function in enumerate(self.functions):
-            if isinstance(function, Model):
-                own = function._named_parameters()
-            else:
-                own = {p.name or str(j): p for j, p in enumerate(function.parameters())}
-                if len(own) < len(function.parameters()):
-                    own = {str(j): p for j, p in enumerate(function.parameters())}
-            names |= {f"{i}.{name}": p for name, p in own.items() if not any(p is other for other in names.values())}
-        return names
+    def _named_state(self) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
+        """The parameters and the buffers by name; ValueError where one of each has the same."""
+        parameters, buffers = self._named_parameters(), self.buffers()
+        if not parameters.keys().isdisjoint(buffers):
+            raise ValueError(f"a parameter and a buffer have the name {min(parameters.keys() & buffers)}")
+        return parameters, buffers
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters by name: `0.weight`, `0.bias`, `2.weight` …"""
-        return {name: p.data.copy() for name, p in self._named_parameters().items()}
+        """Copies of the parameters, `0.weight`, `0.bias`, `2.weight` …, and of the buffers, by name."""
+        parameters, buffers = self._named_state()
+        return {name: p.data.copy() for name, p in parameters.items()} | {k: x.copy() for k, x in buffers.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the values of a `state_dict`, in the model's dtype.
+        """Take over the values of a `state_dict`, parameters in the model's dtype, buffers in their own.
 
-        Raises ValueError, before anything is written, for names or shapes that are not this model's.
+        Raises ValueError, before anything is written, for names or shapes that are not this model's, and for values
+        that a buffer of integers can't hold; TypeError for what is not numbers.
         """
-        parameters = self._named_parameters()
-        if parameters.keys() != state.keys():
-            raise ValueError(f"Model has the parameters {list(parameters)}, got {list(state)}")
-        new = {name: as_real(values, self.dtype, f"load_state_dict, {name}") for name, values in state.items()}
-        for name, p in parameters.items():
-            if new[name].shape != p.shape:
-                raise ValueError(f"load_state_dict: {name} has shape {p.shape}, got {new[name].shape}")
+        parameters, buffers = self._named_state()
+        if {*parameters, *buffers} != state.keys():
+            raise ValueError(f"Model has the parameters {[*parameters, *buffers]}, got {list(state)}")
+        if buffers and kernels.recorder() is not None:
+            kernels.refuse("load_state_dict")
+        new: dict[str, np.ndarray] = {}
+        for name, old in (parameters | buffers).items():
+            what = f"load_state_dict, {name}"
+            if isinstance(old, Tensor) or old.dtype in FLOATS:
+                new[name] = as_real(state[name], old.dtype, what)
+            else:
+                given = as_array(state[name], what)
+                new[name] = given.astype(old.dtype)
+                if not np.array_equal(new[name], given):
+                    raise ValueError(f"{what}: expected values that {old.dtype} holds, got {given.dtype}")
+            if new[name].shape != old.shape:
+                raise ValueError(f"load_state_dict: {name} has shape {old.shape}, got {new[name].shape}")
         for name, p in parameters.items():
             p.data = new[name]
+        for name, array in buffers.items():
+            array[...] = new[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_programs"}
+        return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name == "_rng"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._programs = Programs()
-        self._lay_out()
+        self._begin()
+        self._known.update({id(f): f for f in self._descendants()})  # drawn as they are
+        self.all_functions()
 
     # ---- forward and backward -----------------------------------------------------------------------------------
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
+    def call(self, *inputs: Any) -> Any:
+        """What the model computes: Tensors in (integers and bool as arrays), a Tensor or a tuple of Tensors out.
+
+        By default the `functions` in sequence.
+        """
+        for function in self.functions:
+            inputs = (function(*inputs),)
+        return inputs[0]
+
+    def __call__(self, *inputs: Any) -> Any:
+        """`call` on Tensors, arrays or lists of the model's dtype; the graph is that of the Functions it applies."""
+        self.all_functions()
+        if type(self).forward is not Model.forward and self._is_sequence():
+            return super().__call__(*inputs)  # a subclass's own
+        recording = kernels.recorder()
+        if recording is not None:
+            self._shallow_copy()
+        outputs = self.call(*map(self._as_input, inputs))
+        for y in _listed(outputs):
+            if not isinstance(y, Tensor):
+                raise TypeError(f"{type(self).__name__}.call has to return a Tensor or a tuple of them, got {y!r}")
+        return outputs
+
+    def _as_input(self, x: Any) -> Any:
+        """What `call` is given: floats as a Tensor, all else as it is."""
+        if isinstance(x, list | tuple) and not holds_tensors(x):
+            x = as_indices(x, self) if self.takes_indices is True else as_real(x, self.dtype, self)
+        return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+
+    def forward(self, *inputs: Any) -> Any:
         """Through copies of all Functions, which keep what `backward` needs; the Functions themselves keep nothing."""
+        self.all_functions()
+        if not self._is_sequence():
+            return self._forward_by_call(inputs)
         self._applied = [function.copy() for function in self.functions]
         for function in self._applied:
-            x = function.forward(x)
-            if x is None:
+            inputs = (function.forward(*inputs),)
+            if inputs[0] is None:
                 raise TypeError(f"{function!r}.forward returned None; it has to return an array")
-        return x
+        return inputs[0]
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
-        """Back through the copies that the last `forward` made."""
+    def backward(self, dy: Any) -> Any:
+        """Back through the copies that the last `forward` made: the gradient of every float input."""
+        if self._applied is None:
+            raise RuntimeError(f"{type(self).__name__}.backward without a forward")
+        if not self._is_sequence():
+            return self._backward_by_call(dy)
         for function in reversed(self._applied):
             dy = function.backward(dy)
-            if dy is None:
+            if dy is None and not function.takes_indices:
                 raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
         return dy
+
+    def _forward_by_call(self, inputs: tuple) -> Any:
+        """The arrays that `call` computes, with the graph for `backward`."""
+        given = [self._as_input(x) for x in inputs]
+        for x in given:
+            if isinstance(x, Tensor):
+                x._requires_grad = True
+        before, mode.records_graph = mode.records_graph, True
+        try:
+            outputs = self(*given)
+        finally:
+            mode.records_graph = before
+        self._applied = given, outputs
+        return tuple([y.data for y in outputs]) if isinstance(outputs, tuple) else outputs.data
+
+    def _backward_by_call(self, dy: Any) -> Any:
+        inputs, outputs = self._applied
+        gradients: dict[Tensor, np.ndarray] = {}
+        dys = dy if isinstance(outputs, tuple) else (dy,)
+        if not isinstance(dys, tuple) or len(dys) != len(_listed(outputs)):
+            raise ValueError(f"{type(self).__name__}.backward takes as many gradients as the model has outputs")
+        for y, d in zip(_listed(outputs), dys, strict=True):
+            if d is None or not y.requires_grad:
+                continue
+            d = as_real(d, y.dtype, "backward")
+            if d.shape != y.shape:
+                raise ValueError(f"backward of an output of shape {y.shape} got a gradient of shape {d.shape}")
+            gradients[y] = d if y not in gradients else kernels.add(gradients[y], d)
+        for x in inputs:
+            if isinstance(x, Tensor):
+                x._has_gradient = False
+        propagate(gradients)
+        dxs = [_gradient_of(x) if isinstance(x, Tensor) else None for x in inputs]
+        return dxs[0] if len(dxs) == 1 else tuple(dxs)
 
     # ---- training and use ---------------------------------------------------------------------------------------
 
@@ -451,12 +705,12 @@ class Model(Function, recordable=True):
         return self._batches("validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
 
     def _inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
-        return as_inputs(x, self.dtype, getattr(self, "takes_indices", False), name)
+        return as_inputs(x, self.dtype, self.takes_indices, name)
 
     def _check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
         """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""
         rows = same_length(name, inputs)
-        if not self.functions and not self.all_functions():
+        if self._is_sequence() and not self.functions:
             raise ValueError("the model has no Functions; add some first")
         self.output_shape(*[(None, *x.shape[1:]) for x in inputs])
         return rows
@@ -488,6 +742,34 @@ class Model(Function, recordable=True):
                     f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "
                     "add, or freeze the parameter with requires_grad = False"
                 )
+
+
+def _attributes(function: Function) -> kernels.Attributes:
+    """The attributes of a Function in which there are Functions, or could be when they are others."""
+    own = {k: x for k, x in vars(function).items() if k not in function.unwatched and type(x) not in _ARRAYS}
+    return kernels.Attributes(function, own, count=len(vars(function)))
+
+
+def _with_axes(shape: Any, more: int = 0) -> Any:
+    """A required shape with so many axes for the `...` in it, if there is one."""
+    return shape and tuple([n for m in shape for n in ((None,) * more if m is ... else (m,))])
+
+
+def _listed(outputs: Any, of: type = Tensor) -> list[Any]:
+    """The outputs, or shapes, of a model in a list, a single one too."""
+    is_single = not isinstance(outputs, tuple) or (of is tuple and not any(isinstance(y, tuple) for y in outputs))
+    return [outputs] if is_single else list(outputs)
+
+
+def _text(shape: Any) -> str:
+    """A shape as it is written, n for the number of rows."""
+    return "?" if shape is None else f"({', '.join('n' if n is None else str(n) for n in shape)})"
+
+
+def _gradient_of(x: Tensor) -> np.ndarray:
+    """The gradient of a leaf; 0 where nothing contributed."""
+    gradient = x.grad
+    return kernels.full(x.shape, 0, x.dtype) if gradient is None else gradient
 
 
 def MLP(

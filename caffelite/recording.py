@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -37,9 +37,15 @@ class Recording(kernels.Recorder):
             note = self._notes[id(tensor)] = Note(tensor)
         return note
 
+    def look_again(self) -> None:
+        """Tensors' arrays have moved, before a kernel was called."""
+        for tensor, note in with_tensors(self.notes()):
+            note.data = tensor._data.view(kernels.Recorded)
+
     def note_copy(self, copy: Any, original: Any) -> None:
-        """A Function is applied: its attributes have an influence on what happens."""
-        self._copies[id(copy)] = (copy, original)
+        """A Function is applied: its attributes have an influence on what happens. A copy's copy is of the first."""
+        first = self.original(original)
+        self._copies[id(copy)] = (copy, original if first is None else first)
 
     def note_optimizer(self, optimizer: Any) -> None:
         """An optimizer makes its step: its attributes have an influence on what happens."""
@@ -59,20 +65,17 @@ class Recording(kernels.Recorder):
 
     def attributes(self) -> list[kernels.Attributes]:
         """The attributes of Functions and Optimizers that had an influence."""
-        # What forward has set on a copy it did not need from the original.
-        influential = [
-            (original, {k: v for k, v in vars(original).items() if vars(copy).get(k) is v})
-            for copy, original in self._copies.values()
-            if not original.called_back
-        ]
-        influential += [(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
-        attributes = [
-            kernels.Attributes(of, {name: value for name, value in attributes.items() if name not in of.unwatched})
-            for of, attributes in influential
-        ]
+        watched = [_watched(original, original._influential(copy)) for copy, original in self._copies.values()]
+        watched += [_watched(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
         if self._unrepeatable:  # then something needed is gone, always
-            attributes.append(kernels.Attributes(Recording(), {}, needed=True))
-        return attributes
+            watched.append(kernels.Attributes(Recording(), {}, needed=True))
+        return watched
+
+
+def _watched(of: Any, attributes: dict[str, Any]) -> kernels.Attributes:
+    """What these attributes are; and how many the object has, since one more may hide one of its class."""
+    count = -1 if of.called_back else len(vars(of))
+    return kernels.Attributes(of, {name: x for name, x in attributes.items() if name not in of.unwatched}, count=count)
 
 
 class Note:
@@ -105,22 +108,20 @@ class PythonCall:
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: tuple, parameters: Iterable[Tensor]) -> None:
         self.name, self.function = name, function
-        self.arguments = [x.view(np.ndarray) if isinstance(x, kernels.Recorded) else x for x in arguments]
+        self.arguments = _mapped(lambda x: x.view(np.ndarray), arguments)
         self.gradients = [(p, p._has_gradient) for p in parameters]
         self.mode = (mode.records_graph, mode.training)
 
     def first(self) -> Any:
         """Call for the first time: the result, its arrays being this call's outputs."""
         result = self._call()
-        self.single = not isinstance(result, tuple)
-        results = (result,) if self.single else result
-        self.outputs = [None if r is None else np.array(as_real(r, None, self)).view(kernels.Recorded) for r in results]
-        return self.outputs[0] if self.single else tuple(self.outputs)
+        self.outputs = [
+            None if r is None else np.array(as_real(r, None, self)).view(kernels.Recorded) for r in _leaves(result)
+        ]
+        return _like(result, iter(self.outputs))
 
     def __call__(self) -> None:
-        result = self._call()
-        results = (result,) if self.single else result
-        for out, new in zip(self.outputs, results, strict=True):
+        for out, new in zip(self.outputs, _leaves(self._call()), strict=True):
             array = None if new is None else as_real(new, None, self)
             if _form(array) != _form(out):
                 raise ValueError(f"{self.name} returned {_form(array)}; when it was recorded it was {_form(out)}")
@@ -133,13 +134,28 @@ class PythonCall:
         for p, has_gradient in self.gradients:
             p._has_gradient = has_gradient
         try:
-            return self.function(*[np.array(x) if isinstance(x, np.ndarray) else x for x in self.arguments])
+            return self.function(*_mapped(np.array, self.arguments))
         finally:
             mode.records_graph, mode.training = before
 
     def __repr__(self) -> str:
         shapes = ", ".join(str(x.shape) if isinstance(x, np.ndarray) else repr(x) for x in self.arguments)
         return f"{self.name}({shapes})"
+
+
+def _mapped(f: Callable[[np.ndarray], np.ndarray], values: tuple) -> tuple:
+    """The values with f of the arrays among them, in tuples too."""
+    return tuple([f(x) if isinstance(x, np.ndarray) else _mapped(f, x) if type(x) is tuple else x for x in values])
+
+
+def _leaves(result: Any) -> list[Any]:
+    """What is in a tuple, and in the tuples in it; a result that is no tuple is the only one."""
+    return [leaf for r in result for leaf in _leaves(r)] if isinstance(result, tuple) else [result]
+
+
+def _like(result: Any, leaves: Iterator[Any]) -> Any:
+    """A result of the same form, of these leaves."""
+    return tuple([_like(r, leaves) for r in result]) if isinstance(result, tuple) else next(leaves)
 
 
 def _form(array: np.ndarray | None) -> str:
@@ -174,7 +190,7 @@ def in_python(method: Callable[..., Any]) -> Callable[..., Any]:
         parameters = self.parameters() if callable(self.parameters) else self.parameters
         name = f"{type(self).__name__}.{method.__name__}"
         original = recording.original(self) if method.__name__ == "forward" else None
-        function = functools.partial(_forward_anew if original else _call, method, self, original)
+        function = functools.partial(_call if original is None else _forward_anew, method, self, original)
         return call_python(name, function, *arguments, parameters=parameters)
 
     return called_back

@@ -55,7 +55,8 @@ class Tensor:
     _has_gradient = False  # … and whether something has contributed to it since
     _versions: Sequence[tuple[Tensor, list[int], int]] = ()  # the versions of what `function` was applied to …
     _version_made = 0  # … and that of its result
-    _serial_number = 0  # results are numbered as they are made; a leaf has no number
+    _serial_number = 0  # results are numbered as they are made, those of one Function alike; a leaf has no number
+    _place: tuple[int, int] | None = None  # which of its Function's outputs this is, of how many; None of a single one
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
 
@@ -326,30 +327,7 @@ class Tensor:
         else:
             raise ValueError(f"backward without a gradient needs a single element, this Tensor has shape {self.shape}")
 
-        graph = inputs_first(self)
-        for tensor in graph:
-            if tensor.function is not None:
-                tensor._check_versions()
-        gradients = {self: given}
-        while graph:
-            tensor = graph.pop()  # and with it, once it is done, goes what only the graph kept
-            dy = gradients.pop(tensor, None)
-            if dy is None:
-                continue
-            function, inputs = tensor.function, tensor.inputs
-            if function is None or tensor._retains_grad:
-                tensor.add_grad(dy)
-            if function is None:
-                continue
-            tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
-            dxs = _input_gradients(function, inputs, function.backward(dy))
-            for x, dx in zip(inputs, dxs):  # noqa: B905 (slower with strict)
-                if x is None or dx is None or not x._requires_grad:
-                    continue
-                if not kernels.alike(dx, x._data):
-                    dx = _as_gradient(dx, x, function)
-                before = gradients.get(x)
-                gradients[x] = dx if before is None else kernels.add(before, dx)
+        propagate({self: given})
 
     def _check_versions(self) -> None:
         """Raise if a value that the Function behind this Tensor kept for its backward has changed since."""
@@ -383,9 +361,43 @@ serial_numbers = itertools.count(1)
 _serial_number = operator.attrgetter("_serial_number")
 
 
-def inputs_first(result: Tensor) -> list[Tensor]:
+def propagate(gradients: dict[Tensor, np.ndarray]) -> None:
+    """Back-propagation from results with these gradients to the leaves; frees the graph."""
+    graph = inputs_first(*gradients)
+    for tensor in graph:
+        if tensor.function is not None:
+            tensor._check_versions()
+    dys: list[np.ndarray | None] = []  # of a Function with several outputs, which follow each other
+    while graph:
+        tensor = graph.pop()  # and with it, once it is done, goes what only the graph kept
+        dy: Any = gradients.pop(tensor, None)
+        function, inputs = tensor.function, tensor.inputs
+        if dy is not None and (function is None or tensor._retains_grad):
+            tensor.add_grad(dy)
+        if tensor._place is not None and function is not None:
+            i, count = tensor._place
+            dys = dys or [None] * count
+            dys[i] = dy
+            if graph and graph[-1].function is function:
+                tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
+                continue
+            dy, dys = (None if all(d is None for d in dys) else tuple(dys)), []
+        if dy is None or function is None:
+            continue
+        tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
+        dxs = _input_gradients(function, inputs, function.backward(dy))
+        for x, dx in zip(inputs, dxs):  # noqa: B905 (slower with strict)
+            if x is None or dx is None or not x._requires_grad:
+                continue
+            if not kernels.alike(dx, x._data):
+                dx = _as_gradient(dx, x, function)
+            before = gradients.get(x)
+            gradients[x] = dx if before is None else kernels.add(before, dx)
+
+
+def inputs_first(*results: Tensor) -> list[Tensor]:
     """The Tensors of a graph, each after the ones it was made from, which is the order they were made in."""
-    graph, unseen = {result}, [result]
+    graph, unseen = set(results), list(results)
     while unseen:
         tensor = unseen.pop()
         if tensor.function is _FREED:

@@ -11,7 +11,7 @@ import caffelite as cl
 from caffelite import functions
 
 
-@pytest.mark.parametrize("shape", [(2, 4), (3,), (2, 3, 3), ()])
+@pytest.mark.parametrize("shape", [(2, 4), (3,), (2, 3, 4), ()])
 def test_linear_names_both_shapes_where_they_dont_fit(shape):
     linear = cl.Linear(3, 2)
     for raises in (lambda: linear.forward(np.zeros(shape, np.float32)), lambda: linear.output_shape(shape)):

@@ -778,7 +778,7 @@ def test_bad_rows_raise_before_anything_is_written(x, error):
     ("x", "error"),
     [
         (X[:, :1], ValueError),
-        (np.ones((60, 2, 2)), ValueError),
+        (np.ones((60, 2, 3)), ValueError),
         (np.ones(2), ValueError),
         (1.0, ValueError),
         (X[:0], ValueError),
@@ -1478,7 +1478,7 @@ def test_a_multilayer_perceptron_nests_grows_and_is_copied():
         ((2, [4, 1], dict), TypeError, "must make a Function, .* returned {}"),
         ((2, [4, 1], cl.relu), TypeError, "a class or a callable that makes a Function, got <function relu"),
         ((2, [4, 1], cl.SoftmaxLoss), TypeError, r"a Function of one input, .* got SoftmaxLoss\(\)"),
-        ((2, [4, 1], functions.Sum), ValueError, r"shape \(\); expected \(n, 4\)"),
+        ((2, [4, 1], functions.Sum), ValueError, r"shape \(\); expected \(n, …, 4\)"),
     ],
 )
 def test_a_multilayer_perceptron_that_cannot_be_made_raises(arguments, error, message):

@@ -10,7 +10,7 @@ from caffelite import functions
 
 def test_reshape_and_transpose_refuse_what_does_not_fit():
     with pytest.raises(ValueError, match=r"\(4,\)|\(4\)"):
-        functions.Reshape(4).forward(np.ones((2, 3)))
+        functions.ToShape(4).forward(np.ones((2, 3)))
     with pytest.raises(ValueError, match="axes"):
         functions.Transpose(0).forward(np.ones((2, 3)))
 
@@ -19,7 +19,7 @@ def test_reshape_and_transpose_take_arrays_of_numbers():
     t = cl.Tensor(np.arange(6.0).reshape(2, 3))
     assert_same_bits(t.reshape(np.array([3, 2])).data, t.data.reshape(3, 2))
     assert_same_bits(t.transpose(np.array([1, 0])).data, t.data.T)
-    assert repr(functions.Reshape(*np.array([3, 2]))) == "Reshape(3, 2)"
+    assert repr(functions.ToShape(*np.array([3, 2]))) == "ToShape(3, 2)"
     for method in (t.reshape, t.transpose):
         with pytest.raises(TypeError, match="integer"):
             method(1.0)

@@ -152,7 +152,7 @@ def change():
         if stopped.is_set():
             break
 
-thread = threading.Thread(target=change)
+thread = threading.Thread(target=change, daemon=True)
 thread.start()
 raised = 0
 for i in range(300):

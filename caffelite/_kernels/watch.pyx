@@ -6,18 +6,36 @@ import weakref
 
 
 cdef class Attributes:
-    """What some attributes of an object are, to be compared later: by identity, and lists also by what is in them.
+    """What some attributes of an object are, to be compared later: by identity, and lists, tuples and dicts also by
+    what is in them. With a `count`, also that the object has so many attributes: one more may hide one of its class.
 
     The object is not kept alive. Once it is gone, it has changed if it was `needed`, and else it has not.
     """
     cdef object of
     cdef bint needed
-    cdef list names, values, lists
+    cdef Py_ssize_t count
+    cdef list names, values, lists, dicts
 
-    def __init__(self, of, dict attributes, bint needed=False):
-        self.of, self.needed = weakref.ref(of), needed
+    def __init__(self, of, dict attributes, bint needed=False, Py_ssize_t count=-1):
+        self.of, self.needed, self.count = weakref.ref(of), needed, count
         self.names, self.values = list(attributes), list(attributes.values())
-        self.lists = [(value, list(value)) for value in self.values if isinstance(value, list)]
+        self.lists, self.dicts = [], []
+        self.note_contents(self.values, set())
+
+    cdef note_contents(self, list values, set seen):
+        """Note what is in the lists, tuples and dicts among these values."""
+        for value in values:
+            if not isinstance(value, (list, tuple, dict)) or id(value) in seen:
+                continue
+            seen.add(id(value))
+            if isinstance(value, dict):
+                content = list(value.values())
+                self.dicts.append((value, list(value), content))
+            else:
+                content = list(value)
+                if isinstance(value, list):
+                    self.lists.append((value, content))
+            self.note_contents(content, seen)
 
     cdef bint are_unchanged(self):
         cdef PyObject* value
@@ -26,6 +44,8 @@ cdef class Attributes:
         if of is None:
             return not self.needed
         now = of.__dict__
+        if self.count >= 0 and len(<dict> now) != self.count:
+            return False
         for i in range(len(self.names)):
             value = PyDict_GetItem(now, self.names[i])
             if value == NULL:             # then the class may have it
@@ -38,6 +58,12 @@ cdef class Attributes:
                 return False
             for i in range(len(<list> before)):
                 if (<list> content)[i] is not (<list> before)[i]:
+                    return False
+        for content, keys, before in self.dicts:
+            if len(content) != len(before):
+                return False
+            for i in range(len(<list> before)):
+                if PyDict_GetItem(content, (<list> keys)[i]) != <PyObject*> (<list> before)[i]:
                     return False
         return True
 

@@ -13,13 +13,14 @@ from caffelite.functions.activation import (
     tanh,
 )
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
+from caffelite.functions.composition import Parallel, Residual
 from caffelite.functions.elementary import Abs, Exp, Log, Sqrt, abs, exp, log, sqrt
 from caffelite.functions.indexing import Concatenate, Index, Stack, concatenate, stack
 from caffelite.functions.linear import Linear, MatMul, matmul
 from caffelite.functions.loss import SoftmaxLoss
 from caffelite.functions.reduction import Max, Mean, Min, Sum, max, mean, min, sum
 from caffelite.functions.selection import Clip, Where, clip, where
-from caffelite.functions.shape import Reshape, Transpose, reshape, transpose
+from caffelite.functions.shape import Flatten, Reshape, ToShape, Transpose, reshape, transpose
 
 __all__ = [
     "Abs",
@@ -28,6 +29,7 @@ __all__ = [
     "Concatenate",
     "Divide",
     "Exp",
+    "Flatten",
     "Index",
     "Linear",
     "Log",
@@ -38,9 +40,11 @@ __all__ = [
     "Min",
     "Multiply",
     "Negative",
+    "Parallel",
     "Power",
     "ReLU",
     "Reshape",
+    "Residual",
     "Sigmoid",
     "Softmax",
     "SoftmaxLoss",
@@ -49,6 +53,7 @@ __all__ = [
     "Subtract",
     "Sum",
     "Tanh",
+    "ToShape",
     "Transpose",
     "Where",
     "abs",

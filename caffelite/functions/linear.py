@@ -27,7 +27,8 @@ from caffelite.tensor import Tensor
 class Linear(Function, recordable=True):
     """A fully connected layer, y = x W + b:  dW = xᵀ dy,  db = Σ dy over the rows,  dx = dy Wᵀ.
 
-    x (n, in_features), W `weight` (in_features, out_features), b `bias` (out_features,), y (n, out_features).
+    x (n, …, in_features), W `weight` (in_features, out_features), b `bias` (out_features,), y (n, …, out_features);
+    x of more axes is so many rows more.
 
     W and b are drawn from U(−1/√in, 1/√in); `initializer`, (shape, rng) -> array, draws W instead, and b is then 0.
     Raises ValueError for x of another shape and TypeError for x of another dtype than W's.
@@ -44,7 +45,6 @@ class Linear(Function, recordable=True):
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             positive_integer(f"Linear: {name}", value)
         self.in_features, self.out_features = int(in_features), int(out_features)
-        self.required_input_shape = (None, self.in_features)
         self.initializer = initializer
         self.weight = Tensor(np.empty((in_features, out_features), np.float32), requires_grad=True, name="weight")
         self.bias = Tensor(np.empty(out_features, np.float32), requires_grad=True, name="bias") if bias else None
@@ -60,27 +60,37 @@ class Linear(Function, recordable=True):
     def parameters(self) -> list[Tensor]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
 
+    @property
+    def required_input_shape(self) -> Any:
+        return (None, ..., self.in_features)
+
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        if len(shape) != 2 or shape[1] not in (None, self.in_features):
-            got = f"rows of {shape[1]} features, " if len(shape) == 2 else ""
-            raise ValueError(f"{self._label()} got {got}shape {_text(shape)}; expected (n, {self.in_features})")
-        return (shape[0], self.out_features)
+        if len(shape) < 2 or shape[-1] not in (None, self.in_features):
+            got = f"rows of {shape[-1]} features, " if len(shape) > 1 else ""
+            raise ValueError(f"{self._label()} got {got}shape {_text(shape)}; expected (n, …, {self.in_features})")
+        return (*shape[:-1], self.out_features)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        if x.ndim != 2 or x.shape[1] != self.in_features:
+        if x.ndim < 2 or x.shape[-1] != self.in_features:
             self.output_shape(x.shape)
         if x.dtype.newbyteorder("=") != self.weight.dtype:
             raise TypeError(f"{self._label()} is {self.weight.dtype}, got {x.dtype}: convert x, or take Model(dtype=…)")
-        self.x = x
-        return kernels.matmul(x, self.weight.data, bias=None if self.bias is None else self.bias.data)
+        self.shape = x.shape[:-1]
+        self.x = x if x.ndim == 2 else reshaped(x, (math.prod(self.shape), self.in_features))
+        y = kernels.matmul(self.x, self.weight.data, bias=None if self.bias is None else self.bias.data)
+        return y if x.ndim == 2 else y.reshape(*self.shape, self.out_features)
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        dy = dy if dy.ndim == 2 else reshaped(dy, (len(self.x), self.out_features))
         if self.weight.requires_grad:
             self.weight.add_grad_of(kernels.matmul, self.x.T, dy)
         if self.bias is not None and self.bias.requires_grad:
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
-        return kernels.matmul(dy, self.weight.data.T) if self.wants_gradient(0) else None
+        if not self.wants_gradient(0):
+            return None
+        dx = kernels.matmul(dy, self.weight.data.T)
+        return dx if len(self.shape) == 1 else dx.reshape(*self.shape, self.in_features)
 
     def _label(self) -> str:
         return f"Linear({self.in_features} → {self.out_features})"

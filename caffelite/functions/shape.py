@@ -1,4 +1,4 @@
-"""Views: other shapes of the same elements."""
+"""Views: other shapes of the same elements. `Reshape` and `Flatten` are layers, which leave the rows as they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
 
-class Reshape(Function, recordable=True):
+class ToShape(Function, recordable=True):
     """The elements of x, in order, in another shape; one length may be −1. A view where the memory allows it."""
 
     def __init__(self, *shape: int) -> None:
@@ -39,7 +39,47 @@ class Reshape(Function, recordable=True):
         return reshaped(dy, self.x_shape)
 
     def __repr__(self) -> str:
-        return f"Reshape({', '.join(map(str, self.shape))})"
+        return f"ToShape({', '.join(map(str, self.shape))})"
+
+
+class Reshape(Function, recordable=True):
+    """The elements of each row of x (n, …), in order, in another shape; one length may be −1. A view if it can be."""
+
+    def __init__(self, shape: int | Iterable[int]) -> None:
+        self.shape = tuple([operator.index(n) for n in (shape if isinstance(shape, Iterable) else (shape,))])
+        if any(n < -1 for n in self.shape) or self.shape.count(-1) > 1:
+            raise ValueError(f"Reshape takes the lengths of a row's axes, one of them −1 at most, got {shape}")
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if not shape:
+            raise ValueError(f"{self!r} got shape (); expected rows, (n, …)")
+        row, others = shape[1:], math.prod(n for n in self.shape if n != -1)
+        count = None if None in row else math.prod(n for n in row if n is not None)
+        if count is not None and (count != others if -1 not in self.shape else others == 0 or count % others):
+            raise ValueError(f"{self!r} got rows of shape {row}, shape {shape}; that is {count} elements a row")
+        return (shape[0], *[(None if count is None else count // others) if n == -1 else n for n in self.shape])
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x_shape = x.shape
+        y_shape: Any = self.output_shape(x.shape)
+        return reshaped(x, y_shape)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return reshaped(dy, self.x_shape)
+
+    def __repr__(self) -> str:
+        return f"Reshape({self.shape})"
+
+
+class Flatten(Reshape, recordable=True):
+    """Each row of x (n, …) as a vector, y (n, k). A view where it can be."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+
+    def __repr__(self) -> str:
+        return "Flatten()"
 
 
 def reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -74,7 +114,7 @@ class Transpose(Function, recordable=True):
 
 def reshape(x: Any, *shape: Any) -> Tensor:
     """The elements of x, in order, in another shape, given as numbers or as a tuple."""
-    return Reshape(*_numbers(shape)).applied_to(as_tensor(x))
+    return ToShape(*_numbers(shape)).applied_to(as_tensor(x))
 
 
 def transpose(x: Any, *axes: Any) -> Tensor:

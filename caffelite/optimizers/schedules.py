@@ -116,7 +116,9 @@ def tabulated(schedule: Any) -> np.ndarray:
 class Followed:
     """The schedules that an optimizer's groups follow, and how far each has come."""
 
-    unwatched: frozenset[str] = frozenset()  # as an Optimizer's: a recorded step depends on which schedules there are
+    # As an Optimizer's: a recorded step depends on which schedules there are.
+    unwatched: frozenset[str] = frozenset()
+    called_back = False
 
     def __init__(self, groups: int) -> None:
         self._rates_and_t: tuple[tuple[np.ndarray, np.ndarray] | None, ...] = (None,) * groups

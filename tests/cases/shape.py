@@ -1,5 +1,7 @@
 """Other shapes, and other orders of the axes."""
 
+import math
+
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
@@ -19,7 +21,7 @@ def transpose(x, axes):
 
 def reshaping(shape, new_shape):
     return Case(
-        lambda: functions.Reshape(*new_shape),
+        lambda: functions.ToShape(*new_shape),
         (shape,),
         lambda x: reshape(x, new_shape),
         lambda torch, x: x.reshape(new_shape),
@@ -33,6 +35,25 @@ def random_reshaping(draw):
     if new_shape and draw(st.booleans()):
         new_shape[draw(st.integers(0, len(new_shape) - 1))] = -1
     return shape, tuple(new_shape)
+
+
+def row_reshaping(shape, row):
+    return Case(
+        lambda: functions.Reshape(row),
+        (shape,),
+        lambda x: reshape(x, (len(x), *row)),
+        lambda torch, x: x.reshape(len(x), *row),
+    )
+
+
+def flattening(shape):
+    k = math.prod(shape[1:])
+    return Case(
+        functions.Flatten,
+        (shape,),
+        lambda x: reshape(x, (len(x), k)),
+        lambda torch, x: x.flatten(1) if x.ndim > 1 else x[:, None],
+    )
 
 
 def transposing(shape, axes):
@@ -57,6 +78,18 @@ CASES = [
         listed=[((2, 3), (3, 2)), ((2, 3), (-1,)), ((1, 4), (2, 1, 2)), ((), (1, 1)), ((1,), ())],
         empty=[((0, 3), (3, 0)), ((2, 0), (-1, 2)), ((0,), (0, 5))],
         random=random_reshaping(),
+    ),
+    Family(
+        row_reshaping,
+        listed=[((2, 6), (3, 2)), ((2, 3, 4), (-1,)), ((2, 1), (1, 1, 1)), ((1, 2, 3), (3, -1)), ((4,), (1,))],
+        empty=[((0, 6), (3, 2)), ((2, 0, 3), (3, 0))],
+        random=st.tuples(st.integers(1, 4), st.permutations((2, 3, 4))).map(lambda x: ((x[0], 24), tuple(x[1]))),
+    ),
+    Family(
+        flattening,
+        listed=[((2, 6),), ((2, 3, 4),), ((4,),), ((1, 1, 1, 3),)],
+        empty=[((0, 2, 3),), ((2, 0, 3),)],
+        random=hnp.array_shapes(min_dims=1, max_dims=5, max_side=4).map(lambda shape: (shape,)),
     ),
     Family(
         transposing,

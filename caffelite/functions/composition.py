@@ -1,0 +1,100 @@
+"""Functions made of Functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.function import Function, Shape
+from caffelite.functions.indexing import Concatenate
+
+
+class Residual(Function, recordable=True):
+    """A residual connection, y = x + f(x):  dx = dy + df(dy).
+
+    ValueError where f changes the shape.
+
+    K. He et al., "Deep residual learning for image recognition", CVPR 2016.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = _checked("Residual", function)
+
+    @property
+    def required_input_shape(self) -> Any:
+        return self.function.required_input_shape
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        fx = self.function.output_shape(shape)
+        if len(fx) != len(shape) or any(None not in (n, m) and n != m for n, m in zip(fx, shape, strict=True)):
+            self._refuse(shape, fx)
+        return shape
+
+    def _refuse(self, x: Shape, fx: Shape) -> None:
+        raise ValueError(f"{self!r} got shape {x}, of which the Function in it makes shape {fx}")
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        fx = self.function.forward(x)
+        if fx.shape != x.shape:
+            self._refuse(x.shape, fx.shape)
+        return kernels.add(x, fx)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.add(dy, self.function.backward(dy))
+
+    def __repr__(self) -> str:
+        return f"Residual({self.function!r})"
+
+
+class Parallel(Function, recordable=True):
+    """Functions side by side, y = [f(x), g(x), …], their outputs concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
+
+    ValueError for no Functions, and where the outputs differ along other axes.
+    """
+
+    unwatched = frozenset({"_applied"})
+
+    def __init__(self, functions: Iterable[Function], axis: int = -1) -> None:
+        if isinstance(functions, Function):
+            raise TypeError(f"Parallel takes a list of Functions, Parallel([Linear(2, 3), …]), got {functions!r}")
+        self.functions = [_checked("Parallel", function) for function in functions]
+        if not self.functions:
+            raise ValueError("Parallel got no Functions")
+        self.concatenate = Concatenate(axis)
+
+    @property
+    def required_input_shape(self) -> Any:
+        required = [function.required_input_shape for function in self.functions]
+        return next((shape for shape in required if shape is not None), None)
+
+    @property
+    def takes_indices(self) -> bool | tuple[bool, ...]:  # type: ignore[override]
+        return self.functions[0].takes_indices
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        return self.concatenate.output_shape(*[function.output_shape(*input_shapes) for function in self.functions])
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self._applied = [function.copy() for function in self.functions]  # the same one may stand here twice
+        return self.concatenate.forward(*[function.forward(x) for function in self._applied])
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        dx = None
+        for function, part in zip(self._applied, self.concatenate.backward(dy), strict=True):
+            d = function.backward(part)
+            dx = d if dx is None else dx if d is None else kernels.add(dx, d)
+        return dx
+
+    def __repr__(self) -> str:
+        axis = "" if self.concatenate.axis == -1 else f", axis={self.concatenate.axis}"
+        return f"Parallel([{', '.join(map(repr, self.functions))}]{axis})"
+
+
+def _checked(name: str, function: Any) -> Function:
+    if not isinstance(function, Function):
+        raise TypeError(f"{name} takes Functions such as ReLU(), got {function!r}")
+    return function

@@ -1,0 +1,54 @@
+"""Functions made of Functions."""
+
+import hypothesis.strategies as st
+import numpy as np
+from reference import linear
+
+import caffelite as cl
+from caffelite import functions
+from cases.case import Case, Family
+
+
+def residual(rows, size):
+    def judge(x, weight, bias):
+        y, backward = linear(x, weight, bias)
+
+        def backward_of_both(dy):
+            dx, *others = backward(dy)
+            return dx + dy, *others
+
+        return x + y, backward_of_both
+
+    return Case(
+        lambda: functions.Residual(cl.Linear(size, size)),
+        ((rows, size),),
+        judge,
+        lambda torch, x, weight, bias: x + torch.nn.functional.linear(x, weight.T, bias),
+    )
+
+
+def parallel(rows, size):
+    """A layer beside the data themselves."""
+
+    def judge(x, weight, bias):
+        y, backward = linear(x, weight, bias)
+
+        def backward_of_both(dy):
+            dx, *others = backward(dy[:, :2])
+            return dx + dy[:, 2:], *others
+
+        return np.concatenate([y, x], axis=1), backward_of_both
+
+    return Case(
+        lambda: functions.Parallel([cl.Linear(size, 2), functions.Flatten()]),
+        ((rows, size),),
+        judge,
+        lambda torch, x, weight, bias: torch.cat([torch.nn.functional.linear(x, weight.T, bias), x], 1),
+    )
+
+
+SIZES = {"listed": [(1, 1), (3, 2), (4, 5)], "empty": [(0, 3)]}
+CASES = [
+    Family(residual, **SIZES, random=st.tuples(st.integers(1, 9), st.integers(1, 9))),
+    Family(parallel, **SIZES, random=st.tuples(st.integers(1, 9), st.integers(1, 9))),
+]
