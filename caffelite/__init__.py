@@ -49,9 +49,10 @@ from caffelite.functions import (
 from caffelite.gradcheck import check_gradients
 from caffelite.graph import graph
 from caffelite.model import MLP, History, Model
+from caffelite.modes import inference, is_training, no_grad
 from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
 from caffelite.program import Program, capture
-from caffelite.tensor import Tensor, inference, is_training, no_grad
+from caffelite.tensor import Tensor
 from caffelite.threads import get_num_threads, set_num_threads, show_config
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.tensor import as_array, as_real
+from caffelite.arrays import as_array, as_real, positive_integer
 
 
 class DataGenerator:
@@ -79,15 +79,6 @@ def as_targets(y: Any, dtype: np.dtype) -> np.ndarray:
     if array.dtype.kind in "iub":
         return array.astype(array.dtype.newbyteorder("="), copy=False)
     return as_real(array, dtype, "targets")
-
-
-def positive_integer(name: str, value: Any) -> int:
-    """The value as an int; TypeError unless it is an integer, ValueError below 1."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
-    return int(value)
 
 
 def _rows(name: str, data: Any) -> np.ndarray:

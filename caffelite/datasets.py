@@ -6,8 +6,7 @@ from importlib import resources
 
 import numpy as np
 
-from caffelite.data import positive_integer
-from caffelite.optimizers import nonnegative
+from caffelite.arrays import nonnegative, positive_integer
 
 
 def spiral(

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import FLOATS, as_real
+from caffelite.modes import mode
 from caffelite.recording import in_python
-from caffelite.tensor import FLOATS, Tensor, as_real, mode, serial_numbers
+from caffelite.tensor import Tensor, serial_numbers
 
 Shape = tuple[int | None, ...]
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from caffelite.arrays import as_real
 from caffelite.function import Function
-from caffelite.tensor import Tensor, as_real, inputs_first, mode
+from caffelite.modes import mode
+from caffelite.tensor import Tensor, inputs_first
 
 
 def check_gradients(

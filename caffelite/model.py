@@ -9,14 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.data import DataGenerator, as_targets, positive_integer
+from caffelite.arrays import FLOATS, as_array, as_real, positive_integer
+from caffelite.data import DataGenerator, as_targets
 from caffelite.function import Function, Shape
 from caffelite.functions import Linear, ReLU
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
+from caffelite.modes import inference
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
-from caffelite.tensor import FLOATS, Tensor, as_array, as_real, inference
+from caffelite.tensor import Tensor
 from caffelite.training import Programs, Steps
 
 

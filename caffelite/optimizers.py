@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import FLOATS, as_real, nonnegative
 from caffelite.recording import in_python
-from caffelite.tensor import FLOATS, Tensor, as_real
+from caffelite.tensor import Tensor
 
 
 class TrainingDiverged(RuntimeError):
@@ -199,20 +200,6 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
                 p._changed()
 
     return guarded
-
-
-def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
-    """The value as a float; TypeError unless it is a number, ValueError unless it is 0 or more and below the limit."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    try:
-        number = float(value)
-    except OverflowError:  # an integer beyond the floats
-        number = float("inf")
-    if not 0 <= number < limit:
-        finite = "finite" if limit == float("inf") else f"below {limit:g}"
-        raise ValueError(f"{name} must be 0 or more and {finite}, got {value!r}")
-    return number
 
 
 def _vector(array: np.ndarray) -> np.ndarray:

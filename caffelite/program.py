@@ -26,8 +26,9 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.interrupts import InterruptsBetweenSteps
+from caffelite.modes import mode
 from caffelite.recording import Note, PythonCall, Recording, with_tensors
-from caffelite.tensor import Tensor, mode
+from caffelite.tensor import Tensor
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
 

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.tensor import Tensor, as_real, mode
+from caffelite.arrays import as_real
+from caffelite.modes import mode
+from caffelite.tensor import Tensor
 
 
 class Recording(kernels.Recorder):

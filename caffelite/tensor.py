@@ -12,18 +12,13 @@ from __future__ import annotations
 
 import itertools
 import operator
-import reprlib
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-
-FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-PLAIN = (np.ndarray, kernels.Recorded)
+from caffelite.arrays import as_real
 
 
 class Tensor:
@@ -446,70 +441,3 @@ def _holds(function: Any, data: np.ndarray) -> bool:
 
 def _array(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
-
-
-def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
-    """Data as an array of float32 or float64 in native byte order, shared where possible.
-
-    Without a dtype, float32 and float64 arrays and NumPy scalars keep theirs, and other real numbers become float32.
-    TypeError, beginning with `what`, for anything else.
-    """
-    if type(data) in PLAIN and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
-        return data
-    array = as_array(data, what)
-    if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
-        got = f"object, {reprlib.repr(data)}" if array.dtype.hasobject else array.dtype
-        raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
-    if dtype is None:
-        keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
-        dtype = array.dtype.newbyteorder("=") if keeps else np.float32
-    if np.dtype(dtype) not in FLOATS:
-        raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
-    return array if array.dtype == dtype else kernels.convert(array, dtype)
-
-
-def as_array(data: Any, what: Any) -> np.ndarray:
-    """Data as a plain array, shared where possible.
-
-    Masked elements have no value, and what lies under the mask must not be taken for one: ValueError.
-    """
-    if isinstance(data, np.ndarray) and type(data) not in PLAIN and np.ma.is_masked(data):
-        raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
-    return np.asarray(data)
-
-
-# ---- modes, a thread's own ------------------------------------------------------------------------------------------
-
-
-class _Mode(threading.local):
-    records_graph = True
-    training = True
-
-
-mode = _Mode()
-
-
-@contextmanager
-def no_grad() -> Iterator[None]:
-    """Record no graph inside, in this thread."""
-    before, mode.records_graph = mode.records_graph, False
-    try:
-        yield
-    finally:
-        mode.records_graph = before
-
-
-@contextmanager
-def inference() -> Iterator[None]:
-    """Record no graph inside, in this thread, and let Functions behave as in use instead of as in training."""
-    before, mode.training = mode.training, False
-    try:
-        with no_grad():
-            yield
-    finally:
-        mode.training = before
-
-
-def is_training() -> bool:
-    """Whether Functions should behave as in training: everywhere but inside `inference()`."""
-    return mode.training

@@ -18,7 +18,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 from caffelite import _kernels as kernels
-from caffelite.data import positive_integer
+from caffelite.arrays import positive_integer
 
 MOST = 2**31 - 1  # threads, to OpenMP
 _reason = ""

@@ -16,14 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import as_real
 from caffelite.data import DataGenerator, as_targets
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, accuracy
+from caffelite.modes import inference
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.program import Program
 from caffelite.progress import Progress
 from caffelite.recording import PythonCall, Recording, call_python
-from caffelite.tensor import Tensor, as_real, inference
+from caffelite.tensor import Tensor
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
 MAX_PROGRAMS = 16

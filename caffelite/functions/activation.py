@@ -1,11 +1,12 @@
 """Activations."""
 
+import operator
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import normalized_axes
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
@@ -55,7 +56,7 @@ class AlongAxis(Function):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        normalize_axis_index(self.axis, len(shape))
+        normalized_axes(operator.index(self.axis), len(shape))
         return shape
 
     def __repr__(self) -> str:

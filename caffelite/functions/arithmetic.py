@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import as_real
 from caffelite.function import Function, Shape
-from caffelite.tensor import Tensor, as_real
+from caffelite.tensor import Tensor
 
 Gradients = tuple[np.ndarray | None, np.ndarray | None]
 NUMBERS = (int, float)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_index
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import as_real, normalized_axes
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import common_length, listed, operands
 from caffelite.functions.shape import reshaped
-from caffelite.tensor import Tensor, as_real
+from caffelite.tensor import Tensor
 
 WHOLE = slice(None)
 Numbers = np.ndarray | Sequence[int] | int
@@ -163,7 +164,7 @@ class Concatenate(Function, recordable=True):
         self.axis = axis
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        axis = normalize_axis_index(self.axis, len(input_shapes[0]))
+        (axis,) = normalized_axes(operator.index(self.axis), len(input_shapes[0]))
         try:
             by_axis = list(zip(*input_shapes, strict=True))
             others = [0 if i == axis else common_length(along) for i, along in enumerate(by_axis)]
@@ -199,7 +200,7 @@ class Stack(Concatenate, recordable=True):
     """y = the inputs one after the other along a new axis; their shapes are the same, else ValueError."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        axis = normalize_axis_index(self.axis, len(input_shapes[0]) + 1)
+        (axis,) = normalized_axes(operator.index(self.axis), len(input_shapes[0]) + 1)
         try:
             shape = [common_length(along) for along in zip(*input_shapes, strict=True)]
         except ValueError:

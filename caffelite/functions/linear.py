@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import positive_integer
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import (
     Gradients,
@@ -41,10 +42,7 @@ class Linear(Function, recordable=True):
         initializer: Initializer | None = None,
     ) -> None:
         for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if not isinstance(value, int | np.integer) or isinstance(value, bool):
-                raise TypeError(f"Linear: {name} must be an integer, got {value!r}")
-            if value < 1:
-                raise ValueError(f"Linear: {name} must be at least 1, got {value}")
+            positive_integer(f"Linear: {name}", value)
         self.in_features, self.out_features = int(in_features), int(out_features)
         self.required_input_shape = (None, self.in_features)
         self.initializer = initializer

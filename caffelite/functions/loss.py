@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import as_real
 from caffelite.function import Function, Shape
-from caffelite.tensor import as_real
 
 
 class SoftmaxLoss(Function, recordable=True):

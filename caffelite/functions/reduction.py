@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.lib.array_utils import normalize_axis_tuple
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import normalized_axes
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
@@ -23,9 +23,7 @@ class Reduction(Function):
         self.axis, self.keepdims = axis, keepdims
 
     def axes(self, ndim: int) -> tuple[int, ...]:
-        if self.axis is None:
-            return tuple(range(ndim))
-        return normalize_axis_tuple(self.axis if isinstance(self.axis, tuple) else (self.axis,), ndim)
+        return normalized_axes(self.axis, ndim)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import as_real
 from caffelite.function import Function
 from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, operands, reduced, shape_of
-from caffelite.tensor import Tensor, as_real
+from caffelite.tensor import Tensor
 
 
 class Clip(Function, recordable=True):

@@ -1,0 +1,74 @@
+"""What several modules ask of the arrays, numbers and axes that they are given."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_tuple
+
+from caffelite import _kernels as kernels
+
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+PLAIN = (np.ndarray, kernels.Recorded)
+
+
+def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
+    """Data as an array of float32 or float64 in native byte order, shared where possible.
+
+    Without a dtype, float32 and float64 arrays and NumPy scalars keep theirs, and other real numbers become float32.
+    TypeError, beginning with `what`, for anything else.
+    """
+    if type(data) in PLAIN and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
+        return data
+    array = as_array(data, what)
+    if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
+        got = f"object, {reprlib.repr(data)}" if array.dtype.hasobject else array.dtype
+        raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
+    if dtype is None:
+        keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
+        dtype = array.dtype.newbyteorder("=") if keeps else np.float32
+    if np.dtype(dtype) not in FLOATS:
+        raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
+    return array if array.dtype == dtype else kernels.convert(array, dtype)
+
+
+def as_array(data: Any, what: Any) -> np.ndarray:
+    """Data as a plain array, shared where possible.
+
+    Masked elements have no value, and what lies under the mask must not be taken for one: ValueError.
+    """
+    if isinstance(data, np.ndarray) and type(data) not in PLAIN and np.ma.is_masked(data):
+        raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
+    return np.asarray(data)
+
+
+def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
+    """The axes meant among so many, counted from 0; None is all. ValueError for one that isn't there or comes twice."""
+    if axis is None:
+        return tuple(range(ndim))
+    return normalize_axis_tuple(axis if isinstance(axis, tuple) else (axis,), ndim)
+
+
+def positive_integer(name: str, value: Any) -> int:
+    """The value as an int; TypeError unless it is an integer, ValueError below 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be at least 1, got {value}")
+    return int(value)
+
+
+def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
+    """The value as a float; TypeError unless it is a number, ValueError unless it is 0 or more and below the limit."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond the floats
+        number = float("inf")
+    if not 0 <= number < limit:
+        finite = "finite" if limit == float("inf") else f"below {limit:g}"
+        raise ValueError(f"{name} must be 0 or more and {finite}, got {value!r}")
+    return number

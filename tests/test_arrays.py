@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from caffelite.arrays import as_array, as_real, nonnegative, normalized_axes, positive_integer
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+def test_real_arrays_of_the_wanted_dtype_are_shared(dtype):
+    x = np.arange(6, dtype=dtype).reshape(2, 3)[:, ::2]
+    assert as_real(x, None, "x") is x
+    assert as_real(x, dtype, "x") is x
+
+
+@pytest.mark.parametrize("x", [True, 2, 2.5, [1, 2], np.arange(3), np.ones(2, bool), np.ones(2, np.float16)])
+def test_numbers_integers_and_halves_become_float32(x):
+    y = as_real(x, None, "x")
+    assert y.dtype == np.float32
+    assert y.tolist() == np.asarray(x).tolist()
+
+
+def test_real_numbers_take_the_dtype_that_is_asked_for_in_native_byte_order():
+    x = np.array([1.5, -2.0], dtype=">f8")
+    assert as_real(x, None, "x").dtype == np.dtype("=f8")
+    assert as_real(x, np.float32, "x").dtype == np.dtype("=f4")
+    assert as_real(x, np.float32, "x").tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("x", [1j, "one", [None], np.ones(2, np.longdouble), np.array([object()])])
+def test_what_is_not_real_is_refused_by_the_name_it_was_given_as(x):
+    with pytest.raises(TypeError, match=r"^layer 3: expected real numbers in float64 or less"):
+        as_real(x, None, "layer 3")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int64, bool])
+def test_only_float32_and_float64_can_be_asked_for(dtype):
+    with pytest.raises(TypeError, match=r"^x: expected float32 or float64, got"):
+        as_real([1.0], dtype, "x")
+
+
+def test_masked_elements_are_refused_and_a_mask_without_any_is_not():
+    with pytest.raises(ValueError, match=r"^x: got an array with masked elements"):
+        as_array(np.ma.masked_greater([1, 2], 1), "x")
+    assert type(as_array(np.ma.masked_greater([1, 2], 5), "x")) is np.ndarray
+
+
+@pytest.mark.parametrize(
+    ("axis", "ndim", "axes"),
+    [(None, 3, (0, 1, 2)), (None, 0, ()), (1, 3, (1,)), (-1, 3, (2,)), ((-1, 0), 3, (2, 0)), ((), 2, ())],
+)
+def test_axes_count_from_the_end_too_and_none_means_all(axis, ndim, axes):
+    assert normalized_axes(axis, ndim) == axes
+
+
+@pytest.mark.parametrize(("axis", "ndim"), [(2, 2), (-3, 2), (0, 0), ((0, 0), 2), ((0, -2), 2)])
+def test_axes_that_are_not_there_or_come_twice_are_refused(axis, ndim):
+    with pytest.raises(ValueError, match=r"ax[ei]s"):
+        normalized_axes(axis, ndim)
+
+
+@pytest.mark.parametrize("value", [1, 7, np.int8(7), np.uint64(7)])
+def test_positive_integers_are_ints_afterwards(value):
+    assert positive_integer("n", value) == value
+    assert type(positive_integer("n", value)) is int
+
+
+@pytest.mark.parametrize("value", [1.0, "1", None, True, [1]])
+def test_what_is_no_integer_is_refused_by_name(value):
+    with pytest.raises(TypeError, match=r"^layers must be an integer, got "):
+        positive_integer("layers", value)
+
+
+@pytest.mark.parametrize("value", [0, -1, np.int64(-3)])
+def test_an_integer_below_one_is_refused_by_name(value):
+    with pytest.raises(ValueError, match=rf"^layers must be at least 1, got {value}$"):
+        positive_integer("layers", value)
+
+
+@pytest.mark.parametrize("value", [0, 0.5, np.float32(0.5), np.int64(3)])
+def test_numbers_of_0_or_more_are_floats_afterwards(value):
+    assert nonnegative("lr", value) == value
+    assert type(nonnegative("lr", value)) is float
+
+
+@pytest.mark.parametrize("value", [-1e-300, np.nan, np.inf, -np.inf, 10**400])
+def test_negative_and_infinite_numbers_are_refused_by_name(value):
+    with pytest.raises(ValueError, match=r"^lr must be 0 or more and finite, got "):
+        nonnegative("lr", value)
+
+
+def test_a_number_may_have_a_limit_that_it_must_stay_below():
+    assert nonnegative("momentum", 0.999, 1) == 0.999
+    with pytest.raises(ValueError, match=r"^momentum must be 0 or more and below 1, got 1$"):
+        nonnegative("momentum", 1, 1)
+
+
+@pytest.mark.parametrize("value", ["0.1", None, True, [0.1], 1j])
+def test_what_is_no_number_is_refused_by_name(value):
+    with pytest.raises(TypeError, match=r"^lr must be a number, got "):
+        nonnegative("lr", value)
