@@ -18,6 +18,7 @@ from caffelite.metrics import Metric, named
 from caffelite.modes import inference
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
+from caffelite.tables import table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Steps
 
@@ -181,15 +182,13 @@ class Model(Function, recordable=True):
         `input_shape` is that of one row, without the batch axis; it is needed where the first Function takes any shape.
         """
         shape: Any = (None, *input_shape) if input_shape is not None else self.required_input_shape
-        rows = [("", "function", "output", "parameters")]
+        rows = []
         for i, function in enumerate(self.functions):
             shape = self._shape_after([function], shape)
             text = "?" if shape is None else f"({', '.join('n' if n is None else str(n) for n in shape)})"
             rows.append((str(i), repr(function), text, f"{sum(p.size for p in function.parameters()):,}"))
         rows.append(("", "", "total", f"{sum(p.size for p in self.parameters()):,}"))
-        width = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = [f"{a:>{width[0]}}  {b:<{width[1]}}  {c:<{width[2]}}  {d:>{width[3]}}" for a, b, c, d in rows]
-        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+        return table(["", "function", "output", "parameters"], rows, "><<>")
 
     def __repr__(self) -> str:
         return f"Model([{', '.join(map(repr, self.functions))}])"
