@@ -276,7 +276,6 @@ class Halves(cl.Function):
 
 def outputs_of(function, x, *shapes):
     """Tensors that note one application of a Function, as what a Function with several outputs returns does."""
-    x.exp()  # numbers go on
     outputs = [cl.Tensor(np.ones(shape, np.float32)) for shape in shapes]
     for y in outputs:
         y.function, y.inputs, y._requires_grad = function, (x,), True
@@ -344,11 +343,11 @@ def test_a_deep_graph_can_be_drawn():
 
 def test_what_many_steps_use_comes_down_to_them_in_one_line():
     h, w = tensor(2, 2, name="h"), tensor(2, 2, name="W")
-    for _ in range(500):
+    for _ in range(100):
         h = h @ w
     drawn, arrows = drawing(h)
-    assert (len(drawn), len(arrows)) == (502, 1000)
-    assert cl.graph(h).count("<path") == 1000 + 499
+    assert (len(drawn), len(arrows)) == (102, 200)
+    assert cl.graph(h).count("<path") == 200 + 99
 
 
 def test_the_drawing_is_text_and_a_notebook_shows_it():
