@@ -36,13 +36,15 @@ def check_gradients(
     if not (0 < eps < np.inf and 0 <= rtol < np.inf and 0 <= atol < np.inf):
         raise ValueError(f"check_gradients: expected finite eps > 0, rtol and atol ≥ 0; got {eps}, {rtol}, {atol}")
     name, arrays = repr(function), [_float64(x) for x in inputs]
+    parameters = function.parameters() if isinstance(function, Function) else []
+    if not parameters and not any(x.dtype.kind == "f" for x in arrays):
+        raise TypeError(f"check_gradients: {name} has no float input and no parameter to check")
     if not isinstance(function, Function):
 
         def graph_outputs() -> Outputs:
             return _applied(function, [Tensor(x) if x.dtype.kind == "f" else x for x in arrays])
 
         return _check(name, graph_outputs, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
-    parameters = function.parameters()
     with _restored(parameters), _buffers_restored(function) as restore:
         for p in parameters:
             p._data, p._version = p._data.astype(np.float64), [0]
@@ -123,8 +125,6 @@ def _check(
     atol: float,
 ) -> float:
     """The largest error of `gradients`, of the arrays in order, and of the parameters' `grad`, each varied in place."""
-    if not parameters and not any(x.dtype.kind == "f" for x in arrays):
-        raise TypeError(f"check_gradients: {name} has no float input and no parameter to check")
     dys = _dy(outputs())
 
     def values_now() -> list[np.ndarray]:
