@@ -72,13 +72,13 @@ def _boxes(result: Tensor) -> list[Node]:
         tensors = inputs_first(result)
     except RuntimeError:
         raise RuntimeError("graph: backward has freed the graph; draw it before") from None
-    shapes: dict[int, list[str]] = {}
-    for tensor in tensors:
-        shapes.setdefault(id(tensor.function), []).append(f"{tensor.name or ''} {tensor.shape}")
+    outputs: dict[int, dict[int, str]] = {}  # of each Function, those that are used
+    for x in (*[x for tensor in tensors for x in tensor.inputs if x is not None], result):
+        outputs.setdefault(id(x.function), {})[id(x)] = f"{x.name or ''} {x.shape}"
     for tensor in tensors:
         if (function := tensor.function) is not None and id(function) not in boxes:
             inputs = [box_of(x) for x in (*tensor.inputs, *function.parameters())]
-            boxes[id(function)] = Node("function", [repr(function), ", ".join(shapes[id(function)])], inputs)
+            boxes[id(function)] = Node("function", [repr(function), ", ".join(outputs[id(function)].values())], inputs)
     box_of(result)
     return list(boxes.values())
 

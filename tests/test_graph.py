@@ -276,10 +276,10 @@ class Halves(cl.Function):
 
 def outputs_of(function, x, *shapes):
     """Tensors that note one application of a Function, as what a Function with several outputs returns does."""
-    outputs = [cl.Tensor(np.ones(shape, np.float32)) for shape in shapes]
+    outputs, number = [cl.Tensor(np.ones(shape, np.float32)) for shape in shapes], x.exp()._serial_number
     for y in outputs:
         y.function, y.inputs, y._requires_grad = function, (x,), True
-        y._serial_number = x.exp()._serial_number
+        y._serial_number = number
     return outputs
 
 
