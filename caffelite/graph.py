@@ -7,6 +7,7 @@ through the rows between as one line, which has a place in each of them like a b
 from __future__ import annotations
 
 from html import escape
+from math import inf
 
 from caffelite.tensor import Tensor, inputs_first
 
@@ -112,7 +113,7 @@ def _placed(rows: list[list[Node]]) -> list[list[Node]]:
         mean = {node: sum(ends[node]) / len(ends[node]) for node in row}
         row.sort(key=mean.__getitem__)
         i = row.index(spine) if spine in row else 0
-        for side, nodes, edge in ((1, row[i:], -1e9), (-1, row[:i][::-1], spine.width / 2 + BESIDE)):
+        for side, nodes, edge in ((1, row[i:], -inf), (-1, row[:i][::-1], spine.width / 2 + BESIDE)):
             for node in nodes:
                 node.x = 0.0 if node is spine else side * max(side * mean[node], edge + node.width / 2)
                 edge = side * node.x + node.width / 2 + BESIDE
@@ -127,11 +128,11 @@ def _svg(rows: list[list[Node]]) -> SVG:
     nodes = [node for row in reversed(rows) for node in row]
     arrows, boxes = [], []
     for node in nodes:
-        top, half = -node.row * (HEIGHT + GAP), node.width / 2
-        order = sorted(range(len(node.inputs)), key=lambda i: node.inputs[i].x)
+        top, half, places = -node.row * (HEIGHT + GAP), node.width / 2, [x.x for x in node.inputs]
+        order = sorted(range(len(places)), key=places.__getitem__)
         apart = min(PORTS, (half - 8) / max(1, len(order) - 1))
         for port, i in enumerate(order):
-            start, end = node.inputs[i].x, node.x + (port - order.index(0)) * apart
+            start, end = places[i], node.x + (port - order.index(0)) * apart
             curve = f"{start:.1f} {top - GAP} C {start:.1f} {top - GAP / 2} {end:.1f} {top - GAP / 2} {end:.1f} {top}"
             arrows.append(f'<path d="M {curve} {"m -4 -6 l 4 6 l 4 -6" if node.lines else f"v {HEIGHT}"}"/>')
         if node.lines:
@@ -139,20 +140,15 @@ def _svg(rows: list[list[Node]]) -> SVG:
             boxes.append(f"<rect {rectangle} {STYLES[node.kind]}/>")
         for i, line in enumerate(node.lines):
             y = top + HEIGHT / 2 + 12 + 16 * i - 8 * len(node.lines)
-            boxes.append(f'<text x="{node.x:.1f}" y="{y:.0f}">{escape(_label(line), quote=False)}</text>')
+            boxes.append(f'<text x="{node.x:.1f}" y="{y:.0f}">{escape(line, quote=False)}</text>')
     left = min(node.x - node.width / 2 for node in nodes) - MARGIN
     width = max(node.x + node.width / 2 for node in nodes) + MARGIN - left
     height = len(rows) * (HEIGHT + GAP) - GAP + 2 * MARGIN
     view = f"{left:.1f} {HEIGHT + MARGIN - height} {width:.1f} {height}"
-    svg = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" viewBox="{view}">',
-        '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">',
-        *arrows,
-        '</g>\n<g font-family="monospace" font-size="12" text-anchor="middle" fill="#222222">',
-        *boxes,
-        "</g>\n</svg>\n",
-    ]
-    return SVG("\n".join(svg))
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" viewBox="{view}">'
+    grey = '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">'
+    dark = '<g font-family="monospace" font-size="12" text-anchor="middle" fill="#222222">'
+    return SVG("\n".join([head, grey, *arrows, "</g>", dark, *boxes, "</g>", "</svg>", ""]))
 
 
 def _label(text: str) -> str:

@@ -264,6 +264,25 @@ def test_a_number_inside_a_model_has_its_shape():
     assert cl.graph(model(tensor(2, 3))).count(">()</text>") == 2
 
 
+def test_shapes_in_a_model_are_those_of_what_it_was_applied_to():
+    drawn, _ = drawing(classifier(2, 5, 3)(X))
+    assert [box.detail for box in drawn if box.label.endswith(")")] == ["(30, 5)", "(30, 5)", "(30, 3)"]
+
+
+def test_a_model_with_a_forward_of_its_own_is_a_box_of_its_own():
+    class Twice(cl.Model):
+        def forward(self, x):
+            return 2 * x
+
+    drawn, _ = drawing(Twice([cl.Linear(2, 2)])(X))
+    assert [box.label for box in drawn] == ["constant", "weight", "bias", "Model([Linear(2, 2)])"]
+
+
+def test_a_model_without_functions_is_not_drawn():
+    x = tensor(2, name="w")
+    assert cl.graph(cl.Model()(x)) == cl.graph(x)
+
+
 class Halves(cl.Function):
     """The first and the second half of the rows."""
 
