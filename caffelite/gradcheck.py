@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,9 +13,11 @@ from caffelite.function import Function
 from caffelite.modes import mode
 from caffelite.tensor import Tensor, inputs_first
 
+Outputs = tuple[Any, ...]  # arrays or Tensors, one or more
+
 
 def check_gradients(
-    function: Function | Callable[..., Tensor],
+    function: Function | Callable[..., Tensor | tuple[Tensor, ...]],
     *inputs: Any,
     eps: float = 1e-6,
     rtol: float = 1e-5,
@@ -23,72 +25,98 @@ def check_gradients(
 ) -> float:
     """Compare the gradients of a Function, or of a callable on Tensors, with (f(x + eps) − f(x − eps)) / 2 eps.
 
-    Everything runs on float64 copies, with a fixed random gradient of the output. Every element of every parameter of a
-    Function is checked, and of every float input. Integer inputs are held fixed, and so are inputs after the first
-    that a Function's backward returns no gradient for (a loss's targets). Existing values and gradients are left alone.
+    Everything runs on float64 copies, with a fixed random gradient of each output. Every element of every parameter of
+    a Function is checked, and of every float input. Integer inputs are held fixed, and so are inputs after the first
+    that a Function's backward returns no gradient for (a loss's targets). A Function's buffers (a random counter, say)
+    are before each forward as they were at first. Existing values and gradients are left alone.
 
     Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
     |analytic − numeric| > atol + rtol |numeric| anywhere; ValueError for tolerances that no number can exceed.
     """
     if not (0 < eps < np.inf and 0 <= rtol < np.inf and 0 <= atol < np.inf):
         raise ValueError(f"check_gradients: expected finite eps > 0, rtol and atol ≥ 0; got {eps}, {rtol}, {atol}")
-    arrays = [_float64(x) for x in inputs]
+    name, arrays = repr(function), [_float64(x) for x in inputs]
+    parameters = function.parameters() if isinstance(function, Function) else []
+    if not parameters and not any(x.dtype.kind == "f" for x in arrays):
+        raise TypeError(f"check_gradients: {name} has no float input and no parameter to check")
     if not isinstance(function, Function):
 
-        def forward(*arrays: np.ndarray) -> np.ndarray:
-            return _applied(function, [Tensor(x) if x.dtype.kind == "f" else x for x in arrays]).data
+        def graph_outputs() -> Outputs:
+            return _applied(function, [Tensor(x) if x.dtype.kind == "f" else x for x in arrays])
 
-        return _check(repr(function), forward, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
-    parameters = function.parameters()
-    with _restored(parameters):
+        return _check(name, graph_outputs, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
+    with _restored(parameters), _buffers_restored(function) as restore:
         for p in parameters:
             p._data, p._version = p._data.astype(np.float64), [0]
         gradients = _by_hand(function, arrays)
-        return _check(repr(function), function.copy().forward, arrays, gradients, parameters, eps, rtol, atol)
+        applied = function.copy()
+
+        def outputs() -> Outputs:
+            restore()
+            return _float64_outputs(name, applied.forward(*arrays))
+
+        return _check(name, outputs, arrays, gradients, parameters, eps, rtol, atol)
 
 
 def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
     """The gradients that `backward` returns, None for inputs without one."""
     applied = function.copy()
-    gradients = applied.backward(_dy(applied.forward(*arrays)))
+    y = applied.forward(*arrays)
+    dy = _dy(_float64_outputs(repr(function), y))
+    gradients = applied.backward(dy if isinstance(y, tuple) else dy[0])
     gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
     if arrays and arrays[0].dtype.kind == "f" and gradients[0] is None:
         raise AssertionError(f"{function!r}.backward returned no gradient for its first input")
     return gradients + [None] * (len(arrays) - len(gradients))
 
 
-def _by_graph(function: Callable[..., Tensor], arrays: list[np.ndarray]) -> list[Any]:
+def _by_graph(function: Callable[..., Any], arrays: list[np.ndarray]) -> list[Any]:
     """The gradients that `Tensor.backward` leaves on float inputs, 0 where nothing contributed; None for the others."""
     tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
-    y = _applied(function, tensors)
-    graph = inputs_first(y)
+    outputs = _applied(function, tensors)
+    total, *_ = _applied(lambda *ys: sum((y * dy).sum() for y, dy in zip(ys, _dy(ys), strict=True)), outputs)
+    graph = inputs_first(total)
     used = [p for t in graph if t.function is not None for p in t.function.parameters()]
     with _restored([t for t in (*graph, *used) if not any(t is x for x in tensors)]):
-        if y.requires_grad:
-            y.backward(_dy(y.data))
+        if total.requires_grad:
+            total.backward()
         return [(np.zeros(t.shape) if t.grad is None else t.grad) if isinstance(t, Tensor) else None for t in tensors]
 
 
-def _applied(function: Callable[..., Tensor], inputs: list[Any]) -> Tensor:
-    """What a callable returns, with its graph, in `no_grad` too; TypeError if it is no Tensor."""
+def _applied(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
+    """What a callable returns, with its graph, in `no_grad` too; TypeError if it is neither a Tensor nor a tuple."""
     before, mode.records_graph = mode.records_graph, True
     try:
         y = function(*inputs)
     finally:
         mode.records_graph = before
-    if not isinstance(y, Tensor):
-        raise TypeError(f"check_gradients: {function!r} returned {type(y).__name__}; it has to return a Tensor")
-    return y
+    for output in y if isinstance(y, tuple) else (y,):
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"check_gradients: {function!r} returned {type(output).__name__}; it has to return a Tensor"
+            )
+    return _float64_outputs(repr(function), y)
 
 
-def _dy(y: np.ndarray) -> np.ndarray:
-    """The gradient of the output: random, and the same every time."""
-    return np.asarray(np.random.default_rng(0).uniform(0.5, 1.5, np.shape(y)))
+def _float64_outputs(name: str, y: Any) -> Outputs:
+    """One output or a tuple of them, as a tuple; TypeError unless they are float64."""
+    outputs = y if isinstance(y, tuple) else (y,)
+    for output in outputs:
+        dtype = output.dtype if isinstance(output, Tensor) else np.asarray(output).dtype
+        if dtype != np.float64:
+            raise TypeError(f"check_gradients: {name} made {dtype} from float64")
+    return outputs
+
+
+def _dy(outputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    """The gradients of the outputs: random, and the same every time."""
+    rng = np.random.default_rng(0)
+    return tuple([np.asarray(rng.uniform(0.5, 1.5, np.shape(y))) for y in outputs])
 
 
 def _check(
     name: str,
-    forward: Callable[..., np.ndarray],
+    outputs: Callable[[], Outputs],
     arrays: list[np.ndarray],
     gradients: list[Any],
     parameters: list[Tensor],
@@ -96,14 +124,12 @@ def _check(
     rtol: float,
     atol: float,
 ) -> float:
-    """The largest error of `gradients`, of the arrays in order, and of the parameters' `grad`."""
+    """The largest error of `gradients`, of the arrays in order, and of the parameters' `grad`, each varied in place."""
+    dys = _dy(outputs())
 
-    if not parameters and not any(x.dtype.kind == "f" for x in arrays):
-        raise TypeError(f"check_gradients: {name} has no float input and no parameter to check")
-    y = np.asarray(forward(*arrays))
-    if y.dtype != np.float64:
-        raise TypeError(f"check_gradients: {name} made {y.dtype} from float64")
-    dy = _dy(y)
+    def values_now() -> list[np.ndarray]:
+        return [np.array(y.data if isinstance(y, Tensor) else y) for y in outputs()]
+
     checked = [
         (f"input {i}", values, gradient)
         for i, (values, gradient) in enumerate(zip(arrays, gradients, strict=True))
@@ -118,11 +144,11 @@ def _check(
         for index in np.ndindex(values.shape):
             value = values[index]
             values[index] = value + eps
-            above = np.array(forward(*arrays))
+            above = values_now()
             values[index] = value - eps
-            below = np.array(forward(*arrays))
+            below = values_now()
             values[index] = value
-            numeric = float((dy * (above - below)).sum() / (2 * eps))
+            numeric = float(sum((dy * (a - b)).sum() for dy, a, b in zip(dys, above, below, strict=True)) / (2 * eps))
             analytic = float(gradient[index])
             error = abs(analytic - numeric)
             error = np.inf if np.isnan(error) else error
@@ -132,7 +158,7 @@ def _check(
                 excess = over
                 message = f"the gradient of {what} at {index} is {analytic:.9g}, numerically {numeric:.9g}"
     if excess > 0:
-        raise AssertionError(f"{name}: {message} (of the sum of dy · output, dy a fixed random array)")
+        raise AssertionError(f"{name}: {message} (of the sum of dy · output, each dy a fixed random array)")
     return worst
 
 
@@ -152,3 +178,19 @@ def _restored(tensors: list[Tensor]) -> Iterator[None]:
     finally:
         for t, state in zip(tensors, before, strict=True):
             t._data, t._gradient, t._has_gradient, t._version = state
+
+
+@contextmanager
+def _buffers_restored(function: Function) -> Iterator[Callable[[], None]]:
+    """Gives what puts back the values that a Function's buffers have now, which also happens at the end."""
+    buffers = list(function.buffers().values())
+    before = [array.copy() for array in buffers]
+
+    def restore() -> None:
+        for array, values in zip(buffers, before, strict=True):
+            array[...] = values
+
+    try:
+        yield restore
+    finally:
+        restore()

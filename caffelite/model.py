@@ -24,6 +24,7 @@ from caffelite.metrics import Metric, named
 from caffelite.modes import inference, mode
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
+from caffelite.tables import table
 from caffelite.tensor import Tensor, propagate
 from caffelite.training import Programs, Steps, check_takes_weights
 
@@ -349,7 +350,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         `input_shape` is that of one row, without the batch axis; it is needed where the first Function takes any shape.
         """
         shape: Any = (None, *input_shape) if input_shape is not None else _with_axes(self.required_input_shape)
-        rows = [("", "function", "output", "parameters")]
+        rows = []
         named = list(zip(map(str, range(len(self.functions))), self.functions, strict=True))
         for name, function in named if self._is_sequence() else self._named_children():
             if self._is_sequence():
@@ -360,9 +361,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if not self._is_sequence() and input_shape is not None:
             output = ", ".join(map(_text, _listed(self.output_shape(shape), of=tuple)))
         rows.append(("", "" if output == "total" else "total", output, f"{sum(p.size for p in self.parameters()):,}"))
-        width = [max(len(row[i]) for row in rows) for i in range(4)]
-        lines = [f"{a:>{width[0]}}  {b:<{width[1]}}  {c:<{width[2]}}  {d:>{width[3]}}" for a, b, c, d in rows]
-        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+        return table(["", "function", "output", "parameters"], rows, "><<>")
 
     def __repr__(self) -> str:
         if self._is_sequence():

@@ -5,6 +5,8 @@ this process may run on, or fewer where its control group (a container) is given
 forked child it is one, for OpenMP's threads do not survive a fork; a call there for more is obeyed only if kernels had
 not yet run on several threads.
 
+OpenMP ends the process when it cannot start a thread. So there is a bound, and a number above it is refused.
+
 On a thread that is held to fewer by OpenMP's own means, `threadpoolctl.threadpool_limits` for one, it is no more than
 that as long as that lasts.
 """
@@ -20,7 +22,12 @@ from pathlib import Path, PurePosixPath
 from caffelite import _kernels as kernels
 from caffelite.arrays import positive_integer
 
-MOST = 2**31 - 1  # threads, to OpenMP
+# A processor runs one thread at a time, so more only take turns: several are enough to try out what many would do.
+THREADS_PER_PROCESSOR, ALWAYS_ALLOWED = 4, 64
+GROUP_LIMITS = {  # the files of control groups in which a limit stands: version 2, and version 1
+    "cpu": {"cgroup2": ["cpu.max"], "cgroup": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]},
+    "pids": {"cgroup2": ["pids.max"], "cgroup": ["pids.max"]},
+}
 _reason = ""
 _always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels run on one thread whatever is asked for
 
@@ -28,11 +35,12 @@ _always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels
 def set_num_threads(n: int) -> None:
     """Let kernels use up to n threads; results don't depend on it.
 
-    ValueError below 1 and above 2³¹ − 1, TypeError for a non-integer.
+    ValueError below 1 and above 4 for each of the machine's processors (64 where that is more, and half of what its
+    control groups allow this process where that is less); TypeError for a non-integer.
     """
-    n = positive_integer("n", n)
-    if n > MOST:
-        raise ValueError(f"n must be at most {MOST}, got {n}")
+    n, most = positive_integer("n", n), _most(Path("/"))
+    if n > most:
+        raise ValueError(f"n must be at most {most} on this machine, got {n}")
     _use(n, "set_num_threads")
 
 
@@ -59,52 +67,59 @@ def _use(n: int, reason: str) -> None:
     kernels.set_num_threads(n)
 
 
+def _most(root: Path) -> int:
+    """The bound on the number of threads. Half of what the control groups allow is left to other threads."""
+    most = max(ALWAYS_ALLOWED, THREADS_PER_PROCESSOR * (os.cpu_count() or 1))
+    return int(max(1, min(most, _cgroup_limit("pids", root) / 2)))
+
+
 def _decide() -> tuple[int, str]:
+    most = _most(Path("/"))
     for name in ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS"):
         value = os.environ.get(name, "").split(",")[0].strip()
-        if value.isdecimal() and 1 <= int(value) <= MOST:
+        if value.isdecimal() and 1 <= int(value) <= most:
             return int(value), name
     if hasattr(os, "sched_getaffinity"):
         processors, reason = len(os.sched_getaffinity(0)), "processors this process may use"
     else:
         processors, reason = os.cpu_count() or 1, "processors"
-    quota = _cgroup_quota(Path("/"))
-    if quota < processors:
+    quota = _cgroup_limit("cpu", Path("/"))
+    if quota < min(processors, most):
         return max(1, math.floor(quota)), f"control group: {quota:g} processors' time"
+    if most < processors:
+        return most, f"control group: {2 * most} threads"
     return processors, reason
 
 
-def _cgroup_quota(root: Path) -> float:
-    """How many processors' time this process's control groups allow, version 2 or 1; infinite without a limit."""
-    quota = math.inf
+def _cgroup_limit(controller: str, root: Path) -> float:
+    """What control groups, version 2 or 1, allow this process: how many processors' time ("cpu"), or how many threads
+    ("pids"). Infinite without a limit."""
+    least = math.inf
     try:
         groups, mounts = [os.fsdecode((root / "proc/self" / name).read_bytes()) for name in ("cgroup", "mountinfo")]
     except OSError:
-        return quota
+        return least
     # A line each: hierarchy:controllers:path, without controllers in version 2.
     path_of = {name: path for _, names, path in re.findall("(.*?):(.*?):(.*)", groups) for name in names.split(",")}
     # id parent device root mount-point options … - type source options; a container sees the hierarchy from `root` on.
     for top, mounted, kind, options in re.findall(r"(?m)^\S+ \S+ \S+ (\S+) (\S+) .* - (\S+) \S+ (\S+)", mounts):
-        if kind == "cgroup2":
-            controller, files = "", ["cpu.max"]
-        elif kind == "cgroup" and "cpu" in options.split(","):
-            controller, files = "cpu", ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-        else:
+        files = GROUP_LIMITS[controller].get(kind, [])
+        if not files or (kind == "cgroup" and controller not in options.split(",")):
             continue
         # The limit of any group above holds too; where this process's own can't be seen, the top's does.
-        path = PurePosixPath(path_of.get(controller, top))
+        path = PurePosixPath(path_of.get("" if kind == "cgroup2" else controller, top))
         parts = path.relative_to(top).parts if path.is_relative_to(top) else ()
         for depth in range(len(parts) + 1):
             folder = Path(root, mounted.lstrip("/"), *parts[:depth])
-            quota = min(quota, _limit([folder / file for file in files]))
-    return quota
+            least = min(least, _limit([folder / file for file in files]))
+    return least
 
 
 def _limit(files: list[Path]) -> float:
-    """The quota over the period that files say; infinite where there is no limit, or none that can be read."""
+    """The limit that files say, over the period if they say one; infinite without one that can be read."""
     try:
-        limit, period = " ".join(file.read_text() for file in files).split()
-        return math.inf if limit in ("max", "-1") else int(limit) / int(period)
+        limit, *period = " ".join(file.read_text() for file in files).split()
+        return math.inf if limit in ("max", "-1") else int(limit) / math.prod(map(int, period))
     except (OSError, ValueError, ZeroDivisionError):
         return math.inf
 

@@ -351,3 +351,117 @@ def test_inside_no_grad_gradients_are_checked_all_the_same():
         with pytest.raises(AssertionError):
             cl.check_gradients(lambda x: Square(lambda x: x)(x), X)
         assert not (cl.Tensor(X, requires_grad=True) * 2).requires_grad
+
+
+# ---- several outputs, buffers, children -----------------------------------------------------------------------------
+
+
+class SumAndProduct(cl.Function):
+    """a + b and a b, whose gradients a test may spoil."""
+
+    def __init__(self, spoil=lambda da, db: (da, db)):
+        self.spoil = spoil
+
+    def forward(self, a, b):
+        self.a, self.b = a, b
+        return a + b, a * b
+
+    def backward(self, dy):
+        assert isinstance(dy, tuple)
+        d_sum, d_product = dy
+        return self.spoil(d_sum + d_product * self.b, d_sum + d_product * self.a)
+
+
+def test_a_function_with_several_outputs_gets_a_gradient_of_each():
+    assert cl.check_gradients(SumAndProduct(), X, X[::-1]) < 1e-7
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_wrong_gradient_of_a_function_with_several_outputs_is_found(which):
+    def spoil(*gradients):
+        gradients[which][1, 2] += 1e-3
+        return gradients
+
+    with pytest.raises(AssertionError, match=rf"input {which} at \(1, 2\)"):
+        cl.check_gradients(SumAndProduct(spoil), X, X[::-1])
+
+
+def test_each_output_has_a_gradient_of_its_own():
+    """A backward that takes one output's gradient for the other's would pass if both were the same."""
+
+    class Twice(cl.Function):
+        def forward(self, x):
+            return 2 * x, 3 * x
+
+        def backward(self, dy):
+            return 3 * dy[0] + 2 * dy[1]
+
+    with pytest.raises(AssertionError, match="input 0"):
+        cl.check_gradients(Twice(), X)
+
+
+def test_a_callable_may_return_several_tensors():
+    w = cl.Tensor(np.full((3, 2), 0.5), requires_grad=True)
+    assert cl.check_gradients(lambda a, b: (a * b, cl.tanh(a @ w), b.sum()), X, X + 1) < 1e-7
+    assert w.grad is None
+    with pytest.raises(AssertionError, match="input 0"):
+        cl.check_gradients(lambda x: (x.exp(), Square(spoiled((0, 1), 1e-3))(x)), X)
+    with pytest.raises(TypeError, match="returned float; it has to return a Tensor"):
+        cl.check_gradients(lambda x: (x.exp(), 1.0), X)
+
+
+def test_outputs_are_all_float64():
+    class Half(SumAndProduct):
+        def forward(self, a, b):
+            return a + b, (a * b).astype(np.float32)
+
+    with pytest.raises(TypeError, match="float32 from float64"):
+        cl.check_gradients(Half(), X, X)
+
+
+class Masked(cl.Function):
+    """y = m x, m drawn anew in each forward, as many times as a counter says."""
+
+    def __init__(self):
+        self.counter = np.array([7])
+
+    def buffers(self):
+        return {"counter": self.counter}
+
+    def forward(self, x):
+        self.mask = np.random.default_rng(self.counter).uniform(1, 2, x.shape)
+        self.counter += 1
+        return x * self.mask
+
+    def backward(self, dy):
+        return dy * self.mask
+
+
+def test_what_a_function_draws_is_the_same_each_time_and_its_counter_is_left_alone():
+    function = Masked()
+    assert cl.check_gradients(function, X) < 1e-7
+    assert function.counter.tolist() == [7]
+
+
+def test_a_function_of_functions_is_checked_with_their_parameters():
+    class Block(cl.Function):
+        def __init__(self):
+            self.first, self.second = cl.Linear(3, 4), cl.Linear(4, 2)
+
+        def parameters(self):
+            return [*self.first.parameters(), *self.second.parameters()]
+
+        def forward(self, x):
+            return self.second.forward(np.tanh(self.first.forward(x)))
+
+        def backward(self, dy):
+            return self.first.backward(self.second.backward(dy) * (1 - self.second.x**2))
+
+    assert cl.check_gradients(Block(), X) < 1e-7
+
+    class Wrong(Block):
+        def backward(self, dy):
+            return self.first.backward(self.second.backward(dy))
+
+    with pytest.raises(AssertionError, match="the gradient of"):
+        cl.check_gradients(Wrong(), X)

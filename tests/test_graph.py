@@ -27,7 +27,7 @@ class Drawn(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """The points of an arrow's line, the ends of its curves from row to row, and its tip."""
+    """The points of an arrow's line, from a box on, the ends of its curves from row to row, and its tip."""
 
     points: list
     curves: list
@@ -38,26 +38,24 @@ def numbers(text):
     return [float(number) for number in re.findall(r"-?\d+\.?\d*", text)]
 
 
-def line(path):
-    """Points along a path of moves, vertical lines and cubic Bézier curves, and the ends of the curves."""
-    points, curves = [], []
-    for letter, rest in re.findall(r"([MCV])([^MCV]*)", path):
-        values = numbers(rest)
-        if letter == "C":
-            corners = np.array([points[-1], *zip(values[::2], values[1::2], strict=True)])
-            t = np.linspace(0, 1, 50)[:, None]
-            weights = np.hstack([(1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3])
-            points.extend(map(tuple, weights @ corners))
-            curves.append((*corners[0], *corners[-1]))
-        else:
-            points.append((points[-1][0], values[0]) if letter == "V" else tuple(values))
-    return points, curves
+def piece(path):
+    """Points along a move and a Bézier curve, and whether an arrow's head is at its end, or a line down a row."""
+    move, curve, rest = re.fullmatch(r"M (.*) C (.*?) ([mv].*)", path).groups()
+    values = numbers(move + " " + curve)
+    corners = np.array(list(zip(values[::2], values[1::2], strict=True)))
+    t = np.linspace(0, 1, 50)[:, None]
+    points = list(map(tuple, np.hstack([(1 - t) ** 3, 3 * (1 - t) ** 2 * t, 3 * (1 - t) * t**2, t**3]) @ corners))
+    points[0], points[-1] = tuple(corners[0]), tuple(corners[-1])
+    if rest.startswith("m"):
+        return points, True
+    (down,) = numbers(rest)
+    return [*points, (points[-1][0], points[-1][1] + down)], False
 
 
 def drawing(tensor):
     """The boxes and the arrows of a drawing."""
     lines, boxes = ElementTree.fromstring(str(cl.graph(tensor)))
-    drawn, arrows = [], []
+    drawn, arrows, lines_to = [], [], {}
     for element in boxes:
         if element.tag.endswith("rect"):
             x, y, width, height = (float(element.get(name)) for name in ("x", "y", "width", "height"))
@@ -65,10 +63,21 @@ def drawing(tensor):
         else:
             empty = "detail" if drawn[-1].label else "label"
             drawn[-1] = drawn[-1]._replace(**{empty: element.text})
-    for path, head in zip(lines[::2], lines[1::2], strict=True):
-        x, y, width, _, length = numbers(head.get("d"))
-        arrows.append(Arrow(*line(path.get("d")), (x + width / 2, y + length)))
-        assert arrows[-1].points[-1] == pytest.approx((x + width / 2, y), abs=0.1)
+    pieces = [piece(path.get("d")) for path in lines]
+    for points, has_head in pieces:
+        if not has_head:
+            assert points[-1] not in lines_to
+            lines_to[points[-1]] = points
+    used = set()
+    for points, has_head in pieces:
+        if has_head:
+            whole, curves = points, [(*points[0], *points[-1])]
+            while (start := whole[0]) in lines_to:
+                used.add(start)
+                before = lines_to[start]
+                whole, curves = before + whole, [(*before[0], *before[-2]), *curves]
+            arrows.append(Arrow(whole, curves, points[-1]))
+    assert used == lines_to.keys()  # no line leads nowhere
     return drawn, arrows
 
 
@@ -92,7 +101,10 @@ def tensor(*shape, name=None, requires_grad=True):
 
 
 def two_layers():
-    return cl.SoftmaxLoss()(classifier(2, 100, 3)(cl.Tensor(X, name="x")), Y)
+    h = cl.Tensor(X, name="x")
+    for layer in classifier(2, 100, 3).functions:
+        h = layer(h)
+    return cl.SoftmaxLoss()(h, Y)
 
 
 def squared_error():
@@ -184,14 +196,15 @@ def test_operators_are_drawn_with_what_they_were_applied_to():
 @GRAPHS
 def test_boxes_do_not_overlap_and_lie_in_the_picture(make):
     svg = ElementTree.fromstring(str(cl.graph(make())))
-    _, _, width, height = numbers(svg.get("viewBox"))
+    left, top, width, height = numbers(svg.get("viewBox"))
     drawn, _ = drawing(make())
     for a, b in itertools.combinations(drawn, 2):
         assert a.right < b.left or b.right < a.left or a.bottom < b.top or b.bottom < a.top
     for box in drawn:
-        assert box.left > 0 < box.top
-        assert box.right < width
-        assert box.bottom < height
+        assert box.left > left
+        assert box.top > top
+        assert box.right < left + width
+        assert box.bottom < top + height
 
 
 @GRAPHS
@@ -251,7 +264,7 @@ def test_a_number_inside_a_model_has_its_shape():
     assert cl.graph(model(tensor(2, 3))).count(">()</text>") == 2
 
 
-def test_the_functions_of_a_model_that_was_applied_to_an_array_have_their_shapes():
+def test_shapes_in_a_model_are_those_of_what_it_was_applied_to():
     drawn, _ = drawing(classifier(2, 5, 3)(X))
     assert [box.detail for box in drawn if box.label.endswith(")")] == ["(30, 5)", "(30, 5)", "(30, 3)"]
 
@@ -266,7 +279,44 @@ def test_a_model_with_a_forward_of_its_own_is_a_box_of_its_own():
 
 
 def test_a_model_without_functions_is_not_drawn():
-    assert connections(cl.Model()(tensor(2, name="w")).exp()) == [("w", "Exp()")]
+    x = tensor(2, name="w")
+    assert cl.graph(cl.Model()(x)) == cl.graph(x)
+
+
+class Halves(cl.Function):
+    """The first and the second half of the rows."""
+
+    def forward(self, x):
+        return x[: len(x) // 2], x[len(x) // 2 :]
+
+    def backward(self, dy):
+        return np.concatenate(dy)
+
+
+def outputs_of(function, x, *shapes):
+    """Tensors that note one application of a Function, as what a Function with several outputs returns does."""
+    outputs, number = [cl.Tensor(np.ones(shape, np.float32)) for shape in shapes], x.exp()._serial_number
+    for y in outputs:
+        y.function, y.inputs, y._requires_grad = function, (x,), True
+        y._serial_number = number
+    return outputs
+
+
+def test_a_function_with_several_outputs_is_drawn_once_with_an_arrow_for_each_use():
+    first, second = outputs_of(Halves(), tensor(4, 3, name="x"), (1, 3), (3, 3))
+    y = (first.exp() * second).sum() + second.mean()
+    drawn, _ = drawing(y)
+    assert [(box.label, box.detail) for box in drawn if box.label.startswith("Halves")] == [
+        ("Halves()", "(1, 3), (3, 3)")
+    ]
+    assert [target for source, target in connections(y) if source == "Halves()"] == ["Exp()", "Mean()", "Multiply()"]
+    assert connections(second) == [("x", "Halves()")]
+
+
+def test_a_result_that_was_cut_off_is_drawn_as_a_leaf():
+    y = tensor(3).exp()
+    y.requires_grad, y.name = False, "y"
+    assert connections(y * tensor(3, name="w")) == [("w", "Multiply()"), ("y", "Multiply()")]
 
 
 def test_a_tensor_without_a_graph_is_drawn_alone():
@@ -308,6 +358,15 @@ def test_a_deep_graph_can_be_drawn():
     assert len(drawn) == 2001
     assert len(arrows) == 2000
     assert len(drawing((y + x).sum())[1]) == 2003
+
+
+def test_what_many_steps_use_comes_down_to_them_in_one_line():
+    h, w = tensor(2, 2, name="h"), tensor(2, 2, name="W")
+    for _ in range(100):
+        h = h @ w
+    drawn, arrows = drawing(h)
+    assert (len(drawn), len(arrows)) == (102, 200)
+    assert cl.graph(h).count("<path") == 200 + 99
 
 
 def test_the_drawing_is_text_and_a_notebook_shows_it():

@@ -187,6 +187,8 @@ def test_the_number_that_was_set_is_the_number():
         ("2", TypeError),
         (True, TypeError),
         (2**31, ValueError),
+        (2**31 - 1, ValueError),
+        (100_000, ValueError),
     ],
 )
 def test_a_number_that_cannot_be_used_raises_and_changes_nothing(n, error):
@@ -194,6 +196,42 @@ def test_a_number_that_cannot_be_used_raises_and_changes_nothing(n, error):
     with pytest.raises(error):
         cl.set_num_threads(n)
     assert cl.get_num_threads() == before
+
+
+PRODUCT = """
+import numpy as np
+import caffelite as cl
+from caffelite import _kernels as kernels
+
+def product():
+    return kernels.matmul(np.ones((2048, 64), np.float32), np.ones((64, 512), np.float32)).sum()
+"""
+
+
+@pytest.mark.parametrize("n", [100_000, 2**31 - 1])
+def test_more_threads_than_the_system_can_start_are_refused_and_the_next_product_is_right(n):
+    program = f"""
+try:
+    cl.set_num_threads({n})
+except ValueError as error:
+    print(error)
+print(product() == 2048 * 64 * 512)
+"""
+    refused, right = in_a_process(PRODUCT + program).splitlines()
+    assert refused == f"n must be at most {threads._most(Path('/'))} on this machine, got {n}"
+    assert right == "True"
+
+
+@pytest.mark.parametrize("n", [100_000, 2**31 - 1])
+def test_more_threads_than_the_system_can_start_are_not_taken_from_the_environment_either(n):
+    printed = in_a_process(PRODUCT + "print(product() == 2048 * 64 * 512)", CAFFELITE_NUM_THREADS=str(n))
+    assert printed.split() == ["True"]
+
+
+def test_as_many_threads_as_are_allowed_can_be_used():
+    program = "cl.set_num_threads(threads._most(Path('/')))\nprint(product() == 2048 * 64 * 512)"
+    printed = in_a_process(f"from pathlib import Path\n{PRODUCT}\nfrom caffelite import threads\n{program}")
+    assert printed.split() == ["True"]
 
 
 def number_in_a_process(before="", **environment):
@@ -216,6 +254,7 @@ def number_in_a_process(before="", **environment):
         ({"OMP_NUM_THREADS": "4,2"}, 4, "OMP_NUM_THREADS"),
         ({"CAFFELITE_NUM_THREADS": "2", "OMP_NUM_THREADS": "5"}, 2, "CAFFELITE_NUM_THREADS"),
         ({"CAFFELITE_NUM_THREADS": "2147483648", "OMP_NUM_THREADS": "5"}, 5, "OMP_NUM_THREADS"),
+        ({"CAFFELITE_NUM_THREADS": "100000", "OMP_NUM_THREADS": "64"}, 64, "OMP_NUM_THREADS"),
     ],
 )
 def test_the_environment_is_obeyed_and_named(environment, number, reason):
@@ -261,10 +300,10 @@ def test_a_limit_on_the_calling_thread_is_obeyed_and_told_and_ends(capsys):
         assert kernels.team_size() == 2
 
 
-def in_a_process(program):
+def in_a_process(program, **environment):
     """What a program prints in a new process in which one may import this file and OpenMP has two threads by itself."""
     setting = f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r})\n"
-    environment = dict(os.environ, OMP_NUM_THREADS="2")
+    environment = dict(os.environ, OMP_NUM_THREADS="2") | environment
     command = [sys.executable, "-c", setting + program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -383,11 +422,11 @@ def tree(root, groups, mounts, limits):
     ],
 )
 def test_the_quota_is_the_smallest_of_the_groups_around_the_process(tmp_path, groups, mounts, limits, quota):
-    assert threads._cgroup_quota(tree(tmp_path, groups, mounts, limits)) == quota
+    assert threads._cgroup_limit("cpu", tree(tmp_path, groups, mounts, limits)) == quota
 
 
 def test_a_system_without_control_groups_has_no_quota(tmp_path):
-    assert threads._cgroup_quota(tmp_path) == NOTHING
+    assert threads._cgroup_limit("cpu", tmp_path) == NOTHING
 
 
 @pytest.mark.parametrize("text", ["", "not a limit", "1 0", None])
@@ -396,21 +435,60 @@ def test_a_limit_that_cannot_be_read_is_none(tmp_path, text):
     root = tree(tmp_path, "0::/a\n", [("/", V2)], limits)
     if text is None:
         Path(tmp_path, "sys/fs/cgroup/a/cpu.max").mkdir(parents=True)
-    assert threads._cgroup_quota(root) == 2
+    assert threads._cgroup_limit("cpu", root) == 2
 
 
 def test_half_a_limit_of_version_1_is_none(tmp_path):
     root = tree(tmp_path, "4:cpu:/a\n", [("/", V1)], {(V1, "a"): "100000"})
-    assert threads._cgroup_quota(root) == NOTHING
+    assert threads._cgroup_limit("cpu", root) == NOTHING
 
 
 @pytest.mark.parametrize(("quota", "number"), [(0.5, 1), (1.0, 1), (2.9, 2), (10_000.0, None), (float("inf"), None)])
 def test_a_quota_below_the_processors_is_rounded_down_but_not_to_none(monkeypatch, quota, number):
-    monkeypatch.setattr(threads, "_cgroup_quota", lambda root: quota)
+    monkeypatch.setattr(threads, "_cgroup_limit", lambda name, root: quota if name == "cpu" else NOTHING)
     monkeypatch.setattr(threads.os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     monkeypatch.delenv("CAFFELITE_NUM_THREADS", raising=False)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert threads._decide()[0] == (number or 8)
+
+
+PIDS = ("/sys/fs/cgroup/pids", "cgroup", "rw,pids")
+
+
+@pytest.mark.parametrize(
+    ("groups", "mount", "limits", "limit"),
+    [
+        ("0::/a/b\n", V2, {"a/b": "max", "a": "100"}, 100),
+        ("0::/a/b\n", V2, {"a/b": "20", "a": "100"}, 20),
+        ("0::/a\n", V2, {"a": "max"}, NOTHING),
+        ("5:pids:/a\n4:cpu:/b\n", PIDS, {"a": "33", "b": "22"}, 33),
+        ("0::/a\n", V1, {"a": "33"}, NOTHING),
+    ],
+)
+def test_groups_limit_the_number_of_threads_too(tmp_path, groups, mount, limits, limit):
+    root = tree(tmp_path, groups, [("/", mount)], {})
+    for folder, text in limits.items():
+        path = Path(root, mount[0].lstrip("/"), folder, "pids.max")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    assert threads._cgroup_limit("pids", root) == limit
+    assert threads._cgroup_limit("cpu", root) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("processors", "allowed", "most"),
+    [(1, NOTHING, 64), (2, 1000.0, 64), (2, 50.0, 25), (2, 1.0, 1), (96, NOTHING, 384)],
+)
+def test_the_bound_is_several_threads_a_processor_or_half_a_groups_limit(monkeypatch, processors, allowed, most):
+    monkeypatch.setattr(threads, "_cgroup_limit", lambda name, root: allowed if name == "pids" else NOTHING)
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: processors)
+    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda process: set(range(96)), raising=False)
+    monkeypatch.delenv("CAFFELITE_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert threads._most(Path("/")) == most
+    assert threads._decide()[0] == min(most, 96)
+    with pytest.raises(ValueError, match=f"n must be at most {most} "):
+        cl.set_num_threads(most + 1)
 
 
 # ---- other processes ------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from caffelite.modes import mode
 from caffelite.program.passes import PASSES
 from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
 from caffelite.recording import Note, PythonCall, Recording, with_tensors
+from caffelite.tables import table
 from caffelite.tensor import Tensor
 
 
@@ -170,7 +171,7 @@ class Program:
         return len(self._step.instructions)
 
     def __str__(self) -> str:
-        return _table(["kernel", "shapes", "FLOP", "bytes"], [_facts(call) for call in self._step.instructions])
+        return table(["kernel", "shapes", "FLOP", "bytes"], [_facts(call) for call in self._step.instructions], "<<>>")
 
     def profile(self, replays: int = 100) -> str:
         """A table of each kernel's time, the least of so many replays, its GFLOP/s and GB/s, and its share of the step.
@@ -188,7 +189,7 @@ class Program:
             rates = [f"{float(x.replace(',', '')) / time / 1e9:.1f}" if x else "" for x in amounts]
             rows.append([name, shapes, f"{time * 1e6:.2f}", *rates, f"{time / seconds.sum():.0%}"])
         rows.append(["total", "", f"{seconds.sum() * 1e6:.2f}", "", "", ""])
-        return _table(["kernel", "shapes", "µs", "GFLOP/s", "GB/s", "share"], rows)
+        return table(["kernel", "shapes", "µs", "GFLOP/s", "GB/s", "share"], rows, "<<>>>>")
 
 
 def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
@@ -271,13 +272,3 @@ def _facts(instruction: Instruction | PythonCall) -> list[str]:
 
 def _shape(shape: tuple[int, ...]) -> str:
     return "×".join(map(str, shape)) or "1"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    columns = list(zip(head, *rows, strict=True))
-    width = [max(map(len, column)) for column in columns]
-    lines = [
-        "  ".join(x.ljust(w) if i < 2 else x.rjust(w) for i, (x, w) in enumerate(zip(row, width, strict=True))).rstrip()
-        for row in (head, *rows)
-    ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
