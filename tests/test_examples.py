@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from caffelite.functions import activation
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -117,3 +118,40 @@ def test_digits_in_the_files_of_mnist_are_classified(tmp_path):
     assert "Linear(784, 128)" in output
     (accuracy,) = numbers_after("test images: .* accuracy", output)
     assert accuracy >= 0.9
+
+
+def is_picture(path):
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_quantiles_of_a_regression_are_those_of_the_distribution_that_made_the_points(tmp_path):
+    picture = tmp_path / "band.png"
+    output = run("regression.py", str(picture)).stdout
+    (inside,) = re.findall(r"(\d+\.\d)% lie in the band of 90 %", output)
+    assert 88 <= float(inside) <= 92
+    distances = numbers_after(r"\d+%", output)
+    assert len(distances) == 3
+    assert max(distances) < 0.08
+    assert is_picture(picture)
+
+
+def test_twenty_residual_blocks_learn_the_spiral_and_twenty_plain_ones_do_not(tmp_path):
+    picture = tmp_path / "regions.png"
+    output = run("residual_net.py", str(picture)).stdout
+    (plain, residual) = numbers_after("accuracy", output)
+    assert residual >= 0.98
+    assert plain < 0.5
+    (of_plain, of_residual) = numbers_after("gradient of the first layer", output)
+    assert of_plain < 1e-6 < 0.1 < of_residual
+    assert is_picture(picture)
+
+
+def test_every_activation_of_elements_is_in_the_table_and_classifies_95_percent_of_the_digits(tmp_path):
+    picture = tmp_path / "activations.png"
+    _, *lines = run("activations.py", str(picture)).stdout.splitlines()
+    table = [re.fullmatch(r"(\w+)\(.*\) +([.\d]+) +([.\d]+) +([.\d]+)", line).groups() for line in lines]
+    public = {name: getattr(activation, name) for name in activation.__all__}
+    classes = {name for name, f in public.items() if isinstance(f, type) and not issubclass(f, activation.AlongAxis)}
+    assert {name for name, *_ in table} == classes
+    assert min(float(accuracy) for *_, accuracy, _ in table) >= 0.95
+    assert is_picture(picture)
