@@ -1,11 +1,14 @@
 """What the README shows is run: its programs one after the other, and its new operator in a copy of the project."""
 
+import operator
 import re
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import copy_of_project, run
+
+import caffelite as cl
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -24,6 +27,16 @@ def test_the_programs_run_and_print_what_their_comments_say(capsys):
     printed = capsys.readouterr().out.splitlines()
     assert len(expected) >= 3
     assert [line for line in printed if line in expected] == expected
+    listing = next(block for block in blocks("text") if block.startswith("kernel ")).splitlines()
+    start = printed.index(listing[0])
+    assert [line.rstrip() for line in printed[start : start + len(listing)]] == listing
+
+
+def test_the_names_in_the_text_are_caffelites():
+    names = set(re.findall(r"\bcl\.([a-zA-Z_.]+\w)", README))
+    assert len(names) >= 25
+    for name in names:
+        assert operator.attrgetter(name)(cl), name
 
 
 def test_the_commands_are_targets_of_the_makefile():
