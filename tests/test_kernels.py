@@ -1145,6 +1145,45 @@ def test_a_recorded_check_says_when_to_stop():
     assert kernels.Replay(recording.entries).run() is recording.entries[0]
 
 
+STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes bad, and the bad value
+    "take": ((np.arange(12.0).reshape(4, 3), LABELS), 1, 4),
+    "take_grad": ((np.ones((4, 3)), LABELS, 4), 1, -1),
+    "ravel_index": (((3, 4), LABELS, 1), 1, 3),
+    "softmax_loss": ((np.ones((4, 3)), LABELS), 1, 3),
+    "softmax_loss_grad": ((np.ones((4, 3)) / 3, LABELS, np.ones(1)), 1, -1),
+    "extreme_grad": ((np.ones(4), LABELS, (3, 4), 0), 1, 3),
+    "check_labels": ((LABELS, 3, lambda labels: refuse(labels)), 0, 5),
+    "all_finite": ((np.ones(5), lambda values: refuse(values)), 0, np.nan),
+}
+
+
+def refuse(values):
+    raise ArithmeticError(f"got {values.tolist()}")
+
+
+def test_every_kernel_that_may_stop_a_step_is_tried():
+    may_stop = {name for name, kernel in kernels.KERNELS.items() if kernel.may_stop}
+    assert may_stop == set(STOPPED)
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_kernel_that_stops_a_replay_raises_what_it_raises_eagerly(name):
+    arguments, bad, value = STOPPED[name]
+    arguments = copied(arguments)
+    with Recording() as recording:
+        getattr(kernels, name)(*arguments)
+    replay = kernels.Replay(recording.entries)
+    assert replay.run() is None
+    arguments[bad][2] = value
+    with pytest.raises((IndexError, ArithmeticError)) as eager:
+        getattr(kernels, name)(*arguments)
+    stopped = replay.run()
+    assert stopped is not None
+    with pytest.raises(type(eager.value)) as replayed:
+        stopped.raise_why()
+    assert str(replayed.value) == str(eager.value)
+
+
 def test_recorded_kernels_have_their_names():
     a = uniform(3, 3)
     with Recording() as recording:
