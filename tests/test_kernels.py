@@ -904,6 +904,8 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         others += [kernels.take_grad(long, np.arange(1000) % 7, 9), kernels.take(long, np.arange(999, -1, -1))]
         others += [kernels.convert(numbers, dtype), kernels.convert(numbers.T, np.float64)]
         others += [kernels.softmax_grad(long, p), kernels.extreme_grad(long[0], np.arange(1001), (1001, 1001), 0)]
+        y, of_rows = kernels.layer_norm(long, long[0], long[1], 1e-5)
+        others += [y, kernels.layer_norm_grad(y, long, long[0], of_rows), *kernels.layer_norm_sums(y, long, of_rows)]
         return [w, v, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
 
     cl.set_num_threads(1)
@@ -943,6 +945,9 @@ RECORDED = {
     "log_softmax_grad": (uniform(4, 5), uniform(4, 5), 0),
     "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
     "softmax_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32)),
+    "layer_norm": (uniform(4, 5), uniform(5), uniform(5), 1e-5),
+    "layer_norm_grad": (uniform(4, 5), uniform(4, 5), uniform(5), uniform(2, 4, dtype=np.float64)),
+    "layer_norm_sums": (uniform(4, 5), uniform(4, 5), uniform(2, 4, dtype=np.float64)),
     "sgd": (uniform(10), uniform(10), uniform(10), np.array([0.1, 0.9, 0.01, 0])),
     "adam": (uniform(10), uniform(10), uniform(2, 10) ** 2, np.array([[4, 3], [6, 2]], np.float64), ADAM),
     "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
@@ -1187,7 +1192,11 @@ ALL_KERNELS = """
         x, moments, adam = a.ravel().copy(), np.array([c.ravel(), a.ravel()]), np.array([0.01, 0.9, 0.999, 1e-8, 0.1])
         k.adam(x, b.ravel()[: x.size], moments, np.array([[x.size, 3.0]]), adam)
         loss, p = k.softmax_loss(c, labels)
+        y, of_rows = k.layer_norm(c, a[0], c[0], 1e-5)
+        dscale, dshift = k.layer_norm_sums(a, c, of_rows)
         return {
+            "layer_norm": y, "layer_norm_grad": k.layer_norm_grad(a, c, a[0], of_rows),
+            "dscale": dscale, "dshift": dshift,
             "matmul": k.matmul(c, b, bias=b[0]),
             "sum0": k.sum(c, 0), "sum1": k.sum(c, 1), "sum": k.sum(c),
             "max0": k.largest(c, 0)[0], "max1": k.largest(c, 1)[0], "min0": k.smallest(c, 0)[0],
@@ -1364,6 +1373,10 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                 k.take_grad(a, guarded(np.arange(m)), m)
                 k.ravel_index((m, n + 1), guarded(np.arange(m)[:, None]), guarded(np.arange(n)))
                 if n:
+                    scale = guarded(np.ones(n, dtype))
+                    y, of_rows = k.layer_norm(a, scale, scale, 1e-5)
+                    k.layer_norm_grad(guarded(y), a, scale, guarded(of_rows))
+                    k.layer_norm_sums(guarded(y), a, guarded(of_rows))
                     labels = guarded(rng.integers(0, n, m))
                     _, p = k.softmax_loss(a, labels)
                     k.softmax_loss_grad(guarded(p), labels, one)

@@ -17,6 +17,7 @@ from caffelite.functions.elementary import Abs, Exp, Log, Sqrt, abs, exp, log, s
 from caffelite.functions.indexing import Concatenate, Index, Stack, concatenate, stack
 from caffelite.functions.linear import Linear, MatMul, matmul
 from caffelite.functions.loss import SoftmaxLoss
+from caffelite.functions.normalization import LayerNorm
 from caffelite.functions.reduction import Max, Mean, Min, Sum, max, mean, min, sum
 from caffelite.functions.selection import Clip, Where, clip, where
 from caffelite.functions.shape import Reshape, Transpose, reshape, transpose
@@ -29,6 +30,7 @@ __all__ = [
     "Divide",
     "Exp",
     "Index",
+    "LayerNorm",
     "Linear",
     "Log",
     "LogSoftmax",
