@@ -18,6 +18,9 @@ from caffelite import datasets
 from caffelite.data import DataGenerator
 from caffelite.function import Function
 from caffelite.functions import (
+    DropConnect,
+    Dropout,
+    LayerNorm,
     Linear,
     LogSoftmax,
     ReLU,
@@ -60,8 +63,11 @@ __all__ = [
     "Adam",
     "AdamW",
     "DataGenerator",
+    "DropConnect",
+    "Dropout",
     "Function",
     "History",
+    "LayerNorm",
     "Linear",
     "LogSoftmax",
     "Model",

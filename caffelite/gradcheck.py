@@ -23,7 +23,8 @@ def check_gradients(
 
     Everything runs on float64 copies, with a fixed random gradient of the output. Every element of every parameter of a
     Function is checked, and of every float input. Integer inputs are held fixed, and so are inputs after the first
-    that a Function's backward returns no gradient for (a loss's targets). Existing values and gradients are left alone.
+    that a Function's backward returns no gradient for (a loss's targets). Existing values and gradients are left alone,
+    and so are a Function's buffers, which every evaluation begins with: a Dropout always draws the same mask.
 
     Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
     |analytic − numeric| > atol + rtol |numeric| anywhere; ValueError for tolerances that no number can exceed.
@@ -37,12 +38,23 @@ def check_gradients(
             return _applied(function, [Tensor(x) if x.dtype.kind == "f" else x for x in arrays]).data
 
         return _check(repr(function), forward, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
-    parameters = function.parameters()
+    parameters, applied = function.parameters(), function.copy()
+    buffers = [(array, array.copy()) for array in getattr(function, "buffers", dict)().values()]
+
+    def forward_again(*arrays: np.ndarray) -> np.ndarray:
+        for array, before in buffers:
+            array[...] = before
+        return applied.forward(*arrays)
+
     with _restored(parameters):
         for p in parameters:
             p._data, p._version = p._data.astype(np.float64), [0]
-        gradients = _by_hand(function, arrays)
-        return _check(repr(function), function.copy().forward, arrays, gradients, parameters, eps, rtol, atol)
+        try:
+            gradients = _by_hand(function, arrays)
+            return _check(repr(function), forward_again, arrays, gradients, parameters, eps, rtol, atol)
+        finally:
+            for array, before in buffers:
+                array[...] = before
 
 
 def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:

@@ -904,6 +904,7 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         others += [kernels.take_grad(long, np.arange(1000) % 7, 9), kernels.take(long, np.arange(999, -1, -1))]
         others += [kernels.convert(numbers, dtype), kernels.convert(numbers.T, np.float64)]
         others += [kernels.softmax_grad(long, p), kernels.extreme_grad(long[0], np.arange(1001), (1001, 1001), 0)]
+        others += [*kernels.dropout(long, np.array([7, 3]), 0.3), kernels.dropout_grad(long.T, np.array([7, 3]), 0.9)]
         y, of_rows = kernels.layer_norm(long, long[0], long[1], 1e-5)
         others += [y, kernels.layer_norm_grad(y, long, long[0], of_rows), *kernels.layer_norm_sums(y, long, of_rows)]
         return [w, v, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
@@ -948,6 +949,9 @@ RECORDED = {
     "layer_norm": (uniform(4, 5), uniform(5), uniform(5), 1e-5),
     "layer_norm_grad": (uniform(4, 5), uniform(4, 5), uniform(5), uniform(2, 4, dtype=np.float64)),
     "layer_norm_sums": (uniform(4, 5), uniform(4, 5), uniform(2, 4, dtype=np.float64)),
+    "next_draw": (np.array([7, 3]),),
+    "dropout": (uniform(20, 10).T, np.array([7, 3]), 0.5),
+    "dropout_grad": (uniform(20, 10), np.array([7, 3]), 0.5),
     "sgd": (uniform(10), uniform(10), uniform(10), np.array([0.1, 0.9, 0.01, 0])),
     "adam": (uniform(10), uniform(10), uniform(2, 10) ** 2, np.array([[4, 3], [6, 2]], np.float64), ADAM),
     "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
@@ -1196,7 +1200,7 @@ ALL_KERNELS = """
         dscale, dshift = k.layer_norm_sums(a, c, of_rows)
         return {
             "layer_norm": y, "layer_norm_grad": k.layer_norm_grad(a, c, a[0], of_rows),
-            "dscale": dscale, "dshift": dshift,
+            "dscale": dscale, "dshift": dshift, "dropout": k.dropout_grad(c, np.array([2**62 + 7, 3]), 0.3),
             "matmul": k.matmul(c, b, bias=b[0]),
             "sum0": k.sum(c, 0), "sum1": k.sum(c, 1), "sum": k.sum(c),
             "max0": k.largest(c, 0)[0], "max1": k.largest(c, 1)[0], "min0": k.smallest(c, 0)[0],
@@ -1338,6 +1342,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.log_softmax_grad(x, y)
             k.add(x, one)
             k.sum(x)
+            k.dropout_grad(x, k.next_draw(guarded(np.array([7, 3]))), 0.5)
             k.all_finite(x)
             k.sgd(x, y, guarded(np.zeros(n, dtype)), hyper)
             moments, steps = guarded(np.ones((2, n), dtype)), guarded(np.array([[n, 0.0]]))

@@ -13,6 +13,7 @@ from caffelite.functions.activation import (
     tanh,
 )
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
+from caffelite.functions.dropout import DropConnect, Dropout
 from caffelite.functions.elementary import Abs, Exp, Log, Sqrt, abs, exp, log, sqrt
 from caffelite.functions.indexing import Concatenate, Index, Stack, concatenate, stack
 from caffelite.functions.linear import Linear, MatMul, matmul
@@ -28,6 +29,8 @@ __all__ = [
     "Clip",
     "Concatenate",
     "Divide",
+    "DropConnect",
+    "Dropout",
     "Exp",
     "Index",
     "LayerNorm",
