@@ -18,6 +18,7 @@ from caffelite import datasets
 from caffelite.data import DataGenerator
 from caffelite.function import Function
 from caffelite.functions import (
+    BatchNorm,
     DropConnect,
     Dropout,
     LayerNorm,
@@ -62,6 +63,7 @@ __all__ = [
     "SGD",
     "Adam",
     "AdamW",
+    "BatchNorm",
     "DataGenerator",
     "DropConnect",
     "Dropout",

@@ -18,7 +18,7 @@ from caffelite.functions.elementary import Abs, Exp, Log, Sqrt, abs, exp, log, s
 from caffelite.functions.indexing import Concatenate, Index, Stack, concatenate, stack
 from caffelite.functions.linear import Linear, MatMul, matmul
 from caffelite.functions.loss import SoftmaxLoss
-from caffelite.functions.normalization import LayerNorm
+from caffelite.functions.normalization import BatchNorm, LayerNorm
 from caffelite.functions.reduction import Max, Mean, Min, Sum, max, mean, min, sum
 from caffelite.functions.selection import Clip, Where, clip, where
 from caffelite.functions.shape import Reshape, Transpose, reshape, transpose
@@ -26,6 +26,7 @@ from caffelite.functions.shape import Reshape, Transpose, reshape, transpose
 __all__ = [
     "Abs",
     "Add",
+    "BatchNorm",
     "Clip",
     "Concatenate",
     "Divide",

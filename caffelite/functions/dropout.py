@@ -11,7 +11,7 @@ from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
 from caffelite.functions.linear import Linear
 from caffelite.functions.shape import reshaped
-from caffelite.tensor import is_training
+from caffelite.tensor import Tensor, is_training
 
 __all__ = ["DropConnect", "Dropout"]
 
@@ -64,11 +64,13 @@ class DropConnect(Linear, recordable=True):
 
         dW = M ∘ (xᵀ dy),  db = Σ dy over the rows,  dx = dy Vᵀ,  M: 0 with probability p, else 1 / (1 − p)
 
-    x (n, …, in_features), one mask for all its rows, another at each application; the bias is never dropped. Parameters,
-    their draws and errors are Linear's; the buffer `random` is Dropout's.
+    x (n, …, in_features), one mask for all its rows, another at each application; the bias is never dropped.
+    Parameters, their draws and errors are Linear's; the buffer `random` is Dropout's.
 
     L. Wan et al., "Regularization of neural networks using DropConnect", ICML 2013.
     """
+
+    bias: Tensor
 
     def __init__(self, in_features: int, out_features: int, p: float = 0.5) -> None:
         self.p = _probability("DropConnect", p)

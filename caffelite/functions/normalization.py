@@ -8,9 +8,9 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
-from caffelite.tensor import Tensor
+from caffelite.tensor import Tensor, is_training
 
-__all__ = ["LayerNorm"]
+__all__ = ["BatchNorm", "LayerNorm"]
 
 
 class LayerNorm(Function, recordable=True):
@@ -63,8 +63,82 @@ class LayerNorm(Function, recordable=True):
         return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments)
 
     def __repr__(self) -> str:
-        eps = "" if self.eps == 1e-5 else f", eps={self.eps:g}"
+        eps = "" if self.eps == 1e-5 else f", eps={self.eps}"
         return f"LayerNorm({self.features}{eps}{'' if self.shift is not None else ', bias=False'})"
+
+
+class BatchNorm(Function, recordable=True):
+    """Each feature, over all rows and places, made one of mean 0 and variance 1, then scaled and shifted:
+
+        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  dscale = Σ dy x̂,  dshift = Σ dy
+        dx = (dy − mean dy − x̂ mean(dy x̂)) scale / √(v + ε)
+
+    In training m and v are the batch's mean and biased variance, and the buffers follow: `mean` moves towards m by the
+    share `momentum` of the way, `variance` towards the unbiased variance. In inference they are m and v, and constants:
+    dx = dy scale / √(v + ε).
+
+    x and y (n, features, …); `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. All is as in
+    PyTorch, but that a feature whose m or v is not finite leaves the buffers as they are: NaN in a batch makes that
+    batch's outputs NaN, which stops a training, and not those of the model for ever.
+
+    ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a feature.
+
+    S. Ioffe, C. Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate
+    shift", ICML 2015.
+    """
+
+    def __init__(self, features: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        self.features, self.eps = _checked("BatchNorm", features, eps)
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"BatchNorm: momentum must be in 0 … 1, got {momentum}")
+        self.momentum = float(momentum)
+        self.scale = Tensor(np.ones(self.features, np.float32), requires_grad=True, name="scale")
+        self.shift = Tensor(np.zeros(self.features, np.float32), requires_grad=True, name="shift")
+        self.mean, self.variance = np.zeros(self.features, np.float32), np.ones(self.features, np.float32)
+
+    def initialize(self, rng: Any) -> None:
+        """Make parameters and buffers what they were at first; nothing is drawn."""
+        self.scale.data, self.shift.data = np.ones(self.features), np.zeros(self.features)
+        self.mean[:], self.variance[:] = 0, 1
+
+    def parameters(self) -> list[Tensor]:
+        return [self.scale, self.shift]
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What is kept but not learned: the running mean and variance."""
+        return {"mean": self.mean, "variance": self.variance}
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if len(shape) < 2 or shape[1] not in (None, self.features):
+            raise ValueError(f"{self!r} got shape {shape}; expected (n, {self.features}, …)")
+        return (shape[0], self.features, *shape[2:])
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        self.x, self.fixed, scale, shift = x, not is_training(), self.scale.data, self.shift.data
+        if self.fixed:
+            self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
+            return kernels.batch_norm_fixed(x, scale, shift, self.moments)
+        count = x.size // self.features
+        if count < 2:
+            raise ValueError(
+                f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature; of a last "
+                "batch of one row, take DataGenerator(…, drop_last=True) or another batch_size"
+            )
+        y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
+        kernels.follow_moments(self.mean, self.variance, self.moments, count, self.momentum)
+        return y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        dx, dscale, dshift = kernels.batch_norm_grad(dy, self.x, self.scale.data, self.moments, self.fixed)
+        self.scale.add_grad(dscale)
+        self.shift.add_grad(dshift)
+        return dx
+
+    def __repr__(self) -> str:
+        momentum = "" if self.momentum == 0.1 else f", momentum={self.momentum}"
+        return f"BatchNorm({self.features}{momentum}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
 
 
 def _checked(name: str, features: int, eps: float) -> tuple[int, float]:

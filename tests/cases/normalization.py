@@ -45,6 +45,49 @@ def of_rows(shape, eps, bias):
     )
 
 
+class OfFeatures(Case):
+    """A Case of BatchNorm, whose running moments are random numbers of the case's dtype."""
+
+    def function(self, dtype=np.float64):
+        function = super().function(dtype)
+        rng = np.random.default_rng(0)
+        function.mean = rng.uniform(-1, 1, function.mean.shape).astype(dtype)
+        function.variance = rng.uniform(0.5, 2, function.mean.shape).astype(dtype)
+        return function
+
+
+def of_features(shape, eps, training=True):
+    axes = (0, *range(2, len(shape)))
+    along_features = (-1, *[1] * (len(shape) - 2))
+
+    def judge(x, scale, shift, mean, variance):
+        scale, shift = scale.reshape(along_features), shift.reshape(along_features)
+        if training:
+            y, backward = normalized(x, axes, eps)
+        else:
+            deviation = np.sqrt(variance.reshape(along_features) + eps)
+            y = (x - mean.reshape(along_features)) / deviation
+
+            def backward(g):
+                return g / deviation
+
+        return y * scale + shift, lambda dy: (backward(dy * scale), (dy * y).sum(axes), dy.sum(axes))
+
+    def pytorch(torch, x, scale, shift, mean, variance):
+        return torch.nn.functional.batch_norm(x, mean, variance, scale, shift, training, eps=eps)
+
+    return OfFeatures(
+        lambda: functions.BatchNorm(shape[1], eps=eps),
+        (shape,),
+        judge,
+        pytorch,
+        draw=ones_to_three,
+        saved=lambda function: {"mean": function.mean, "variance": function.variance},
+        training=training,
+        scale=10.0,
+    )
+
+
 # A row of numbers that lie close together is a steep function of them, unless ε is beside it.
 eps = st.sampled_from([0.1, 0.5])
 
@@ -61,6 +104,24 @@ CASES = [
         ),
         special=lambda dtype: [
             (((4, 3), 1e-5, True), [[[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2]]])
+        ],
+    ),
+    Family(
+        of_features,
+        listed=[
+            *[((4, 3), 0.1), ((130, 70), 1e-5), ((2, 3, 5), 0.1), ((2, 1), 0.1), ((1, 3, 2), 0.1), ((3, 2, 2, 9), 0.1)],
+            *[((4, 3), 1e-5, False), ((1, 3), 0.1, False), ((2, 3, 5), 0.1, False)],
+        ],
+        empty=[((0, 3), 1e-5, False), ((2, 3, 0), 1e-5, False)],
+        random=st.tuples(hnp.array_shapes(min_dims=2, max_dims=4, max_side=7), side, eps, st.booleans()).map(
+            lambda drawn: ((1 + drawn[1], *drawn[0][1:]), *drawn[2:])
+        ),
+        special=lambda dtype: [
+            (
+                ((3, 5), 1e-5),
+                [np.transpose([[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2], [0, 1, 2]])],
+            ),
+            (((2, 3), 1e-5, False), [[[np.nan, np.inf, -np.inf], [1, 2, 3]]]),
         ],
     ),
 ]
