@@ -77,9 +77,9 @@ class BatchNorm(Function, recordable=True):
     share `momentum` of the way, `variance` towards the unbiased variance. In inference they are m and v, and constants:
     dx = dy scale / √(v + ε).
 
-    x and y (n, features, …); `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. As PyTorch's,
-    but that a feature whose m or v is not finite leaves the buffers as they are: NaN in a batch makes its outputs NaN,
-    which stops a training, and not those of all batches to come.
+    x and y (n, features, …); `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. All as in
+    PyTorch, except that a feature whose m or v is not finite leaves the buffers as they are: NaN in a batch makes its
+    outputs NaN, which stops a training, and not those of all batches to come.
 
     ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a feature.
 
