@@ -16,13 +16,13 @@ from caffelite import _kernels as kernels
 from caffelite.functions import DropConnect, Dropout
 
 
-def drawn_words(n, random):
-    """The words that n elements are dropped by, of the compiled generator, found by halving p."""
-    low, high = np.zeros(n, np.int64), np.full(n, 2**32)
+def drawn_bits(n, random):
+    """The 16 bits that each of n elements is dropped by, of the compiled generator, found by halving p."""
+    low, high = np.zeros(n, np.int64), np.full(n, 2**16)
     while (high - low > 1).any():
         middle = (low + high) // 2
         for i in range(n):
-            kept = kernels.dropout_grad(np.ones(n), random, middle[i] / 2**32)[i] > 0
+            kept = kernels.dropout_grad(np.ones(n), random, middle[i] / 2**16)[i] > 0
             low[i], high[i] = (middle[i], high[i]) if kept else (low[i], middle[i])
     return low.tolist()
 
@@ -50,16 +50,17 @@ def test_the_kernels_philox_gives_the_published_words():
     counter, key, words = PUBLISHED[0]
     assert counter == (0, 0, 0, 0)
     assert key == (0, 0)
-    assert drawn_words(64, np.zeros(2, np.int64))[::16] == list(words)
+    drawn = drawn_bits(128, np.zeros(2, np.int64))[::16]
+    assert drawn == [*[word & 0xFFFF for word in words], *[word >> 16 for word in words]]
 
 
 @pytest.mark.parametrize("random", [(0, 1), (2**63 - 1, 2**62 + 2**31), (2**32, 2**32 - 1), (12345678901234567, 7)])
 def test_the_kernels_philox_gives_the_judges_words(random):
     seed, step = random
-    words = drawn_words(65, np.array(random))
-    for i, word in enumerate(words):
-        counter = (16 * (i // 64) + i % 16, 0, step % 2**32, step >> 32)
-        assert word == philox(counter, (seed % 2**32, seed >> 32))[i % 64 // 16]
+    for i, drawn in enumerate(drawn_bits(129, np.array(random))):
+        counter = (16 * (i // 128) + i % 16, 0, step % 2**32, step >> 32)
+        word = philox(counter, (seed % 2**32, seed >> 32))[i % 64 // 16]
+        assert drawn == (word >> 16 if i % 128 >= 64 else word & 0xFFFF)
 
 
 @pytest.mark.parametrize("p", [1e-3, 0.2, 0.5, 0.9])
@@ -70,12 +71,12 @@ def test_as_many_elements_are_dropped_as_p_says_independently_of_place_step_and_
         [kernels.dropout_grad(x, np.array([seed, step]), p) == 0 for seed in (0, 1, 2**40) for step in range(3)]
     )
     assert_frequency(dropped, p)
-    for distance in (1, 4, 16, 64, 1000):
+    for distance in (1, 4, 16, 64, 128, 1000):
         assert_frequency(dropped[:, :-distance] & dropped[:, distance:], p * p)
     assert_frequency(dropped[:-1] & dropped[1:], p * p)
     assert_frequency(dropped[0] & dropped[3], p * p)
-    of_place = dropped.reshape(-1, n // 64, 64).mean(axis=(0, 1))
-    assert (abs(of_place - p) < 4.5 * math.sqrt(p * (1 - p) * 64 / dropped.size)).all()
+    of_place = dropped.reshape(-1, n // 128, 128).mean(axis=(0, 1))
+    assert (abs(of_place - p) < 4.5 * math.sqrt(p * (1 - p) * 128 / dropped.size)).all()
 
 
 def assert_frequency(events, p):

@@ -21,8 +21,8 @@ class Dropout(Function, recordable=True):
 
     Each application in training draws another mask, a function of the layer's seed, of how many were drawn before, and
     of each element's number in C order: Philox counters, so backward draws it again instead of keeping it, and any
-    number of threads draws the same. Seed and count are the buffer `random`; a copy of it made by forward, `drawn`, is
-    what belongs to this application.
+    number of threads draws the same. Of 16 bits an element, p is rounded to a multiple of 2⁻¹⁶. Seed and count are the
+    buffer `random`; a copy of it made by forward, `drawn`, is what belongs to this application.
 
     The seed is the operating system's, or of the stream that `initialize` is given: of a child of that stream, which
     moves on no further. So a Dropout more or less changes no parameter that is drawn, before it or behind it.

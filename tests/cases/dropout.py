@@ -22,13 +22,17 @@ def philox(counter, key):
 
 
 def philox_mask(shape, drawn, p):
-    """0 or 1 / (1 − p) for each element: word w of counter 16 g + i is that of element 64 g + 16 w + i in C order."""
+    """0 or 1 / (1 − p) for each element, in C order.
+
+    Half h, the lower one first, of word w of counter 16 g + i is for element 128 g + 64 h + 16 w + i.
+    """
     seed, step = (int(number) for number in drawn)
-    mask = np.zeros(-(-np.prod(shape, dtype=int) // 64) * 64)
-    for counter in range(len(mask) // 4):
+    mask = np.zeros(-(-np.prod(shape, dtype=int) // 128) * 128)
+    for counter in range(len(mask) // 8):
         words = philox((counter & WORD, counter >> 32, step & WORD, step >> 32), (seed & WORD, seed >> 32))
         for w, word in enumerate(words):
-            mask[64 * (counter // 16) + 16 * w + counter % 16] = word >= 2**32 * p
+            for h, half in enumerate((word & 0xFFFF, word >> 16)):
+                mask[128 * (counter // 16) + 64 * h + 16 * w + counter % 16] = half >= round(2**16 * p)
     return mask[: np.prod(shape, dtype=int)].reshape(shape) / (1 - p)
 
 

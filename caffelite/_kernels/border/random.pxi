@@ -1,8 +1,8 @@
 # Randomness in a step. What it depends on, a seed and how often was drawn, lies in memory, so that replays go on.
 
 cdef Kernel NEXT_DRAW_KERNEL = Kernel("next_draw", writes=0b11, updates=0b10)
-cdef Kernel DROPOUT_KERNEL = Kernel("dropout", work=50)
-cdef Kernel DROPOUT_GRAD_KERNEL = Kernel("dropout_grad", loops="dropout", work=50)
+cdef Kernel DROPOUT_KERNEL = Kernel("dropout", work=35)
+cdef Kernel DROPOUT_GRAD_KERNEL = Kernel("dropout_grad", loops="dropout", work=35)
 
 
 def next_draw(cnp.ndarray random not None):
@@ -19,7 +19,7 @@ def next_draw(cnp.ndarray random not None):
 
 
 def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p):
-    """y = 0 · x with probability p, else x / (1 − p), element by element.
+    """y = 0 · x with probability p, rounded to 16 bits, else x / (1 − p), element by element.
 
     `random` is (seed, step), int64, and counts one step more. Returns y, and what `random` was, which `dropout_grad`
     draws the same mask from. ValueError unless 0 ≤ p < 1.

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-enum { COUNTERS = 16, GROUP = 4 * COUNTERS };
+enum { COUNTERS = 16, WORDS = 4 * COUNTERS };
 
 typedef uint64_t wide_words __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t words_of_it __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(uint32_t)), may_alias));

@@ -3,12 +3,12 @@
 
 cdef extern from "loops/philox.h" nogil:
     enum:
-        GROUP                             # elements that are drawn for at once
+        WORDS                             # computed at once
     void philox(uint32_t* words, uint64_t seed, uint64_t step, uint64_t group)
 
 
-# y[i] = x[i] / (1 − p) where the word drawn for element i is at least 2³² p, else 0 x[i], which is NaN if x[i] is not
-# finite.
+# y[i] = x[i] / (1 − p) where the 16 bits drawn for element i are at least 2¹⁶ p, else 0 x[i], which is NaN if x[i] is
+# not finite. The lower halves of 64 words are those of 64 elements, the upper ones those of the next.
 #   scalar   p
 #   operand  0 y, 1 x (both contiguous), 2 drawn = (seed, step), int64
 #   parts    the elements
@@ -16,16 +16,19 @@ cdef int dropout(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef const real* x = <const real*> call.operand[1].data
     cdef const uint64_t* drawn = <const uint64_t*> call.operand[2].data
     cdef double p = call.scalar[0]
-    cdef uint32_t least = <uint32_t> min(4294967295.0, 4294967296.0 * p)
+    cdef uint32_t least = <uint32_t> rint(65536 * p)
     cdef real kept = <real> (1 / (1 - p))
     cdef Py_ssize_t n, first, i
-    cdef uint32_t words[GROUP]
+    cdef uint32_t bits[2 * WORDS]
     while begin < end:
-        philox(words, drawn[0], drawn[1], begin // GROUP)
-        first = begin % GROUP
-        n = min(GROUP - first, end - begin)
+        philox(bits, drawn[0], drawn[1], begin // (2 * WORDS))
+        for i in range(WORDS):
+            bits[WORDS + i] = bits[i] >> 16
+            bits[i] &= 0xFFFF
+        first = begin % (2 * WORDS)
+        n = min(2 * WORDS - first, end - begin)
         for i in range(n):
-            y[begin + i] = x[begin + i] * (kept if words[first + i] >= least else <real> 0)
+            y[begin + i] = x[begin + i] * (kept if bits[first + i] >= least else <real> 0)
         begin += n
     return CONTINUE
 
