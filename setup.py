@@ -68,7 +68,7 @@ def extensions():
         Extension(
             f"caffelite._kernels.loops_{isa.replace('-', '_')}",
             loops.sources,
-            depends=[str(KERNELS / "loops" / "tile.h"), str(KERNELS / "loops" / "vectors.h")],
+            depends=[str(KERNELS / "loops" / header) for header in ("tile.h", "vectors.h", "philox.h")],
             include_dirs=[str(KERNELS)],
             # One C file makes several modules, so each needs its own name for the function that Python looks up.
             define_macros=[("PyInit_loops", f"PyInit_loops_{isa.replace('-', '_')}")],

@@ -9,9 +9,10 @@ MLPClassifier, NumPy written by hand, and JAX, side by side in one run.
     python benchmarks/steps.py --quick     # only to see that it works
 
 Every contestant has its own process, all of them pinned to the same core, one working at a time. They start from the
-same weights, take the same batches and make the same updates: their loss curves are compared before anything is timed,
-and a disagreement ends the run. Then come rounds, each of which times every contestant once, so that a machine that is
-busy for a while is busy for all. All make the same number of steps, with which caffelite is busy for 0.1 to 0.2 s.
+same weights, take the same batches and make the same updates: their loss curves are compared before anything is timed
+(without dropout, whose masks are everybody's own), and a disagreement ends the run. Then come rounds, each of which
+times every contestant once, so that a machine that is busy for a while is busy for all. All make the same number of
+steps, with which caffelite is busy for 0.1 to 0.2 s.
 
 caffelite is timed through `Model.fit` as a user calls it, on a new model each time, its loss history included. The
 peers are timed without recording losses, with tensors sliced and no data loader, PyTorch with its fused optimizers, JAX
@@ -79,7 +80,8 @@ class Task:
 
 def caffelite(task):
     def train(epochs, record):
-        seconds, _, history = task.net.fit(task.x, task.y, epochs)
+        net = task.net.undropped() if record else task.net
+        seconds, _, history = net.fit(task.x, task.y, epochs)
         return seconds, history["loss"]
 
     return train
@@ -92,8 +94,14 @@ def pytorch(task):
     x, y = torch.from_numpy(task.x), torch.from_numpy(task.y)
 
     def train(epochs, record):
-        layers = [(torch.nn.Linear(*shape), torch.nn.ReLU()) for shape in pairwise(task.net.sizes)]
-        model = torch.nn.Sequential(*sum(layers, ())[:-1])
+        *hidden, last = pairwise(task.net.sizes)
+        layers = []
+        for shape in hidden:
+            layers += [torch.nn.Linear(*shape)]
+            layers += [torch.nn.BatchNorm1d(shape[1])] if task.net.norms else []
+            layers += [torch.nn.ReLU()]
+            layers += [torch.nn.Dropout(task.net.dropout)] if task.net.dropout and not record else []
+        model = torch.nn.Sequential(*layers, torch.nn.Linear(*last))
         with torch.no_grad():
             for p, values in zip(model.parameters(), task.weights, strict=True):
                 p.copy_(torch.from_numpy(values.T))
@@ -261,10 +269,18 @@ def jax(task, scan):
     x, y = jnp.array(task.x), jax.nn.one_hot(task.y, task.net.sizes[-1])
     batch, settings, at_once = task.net.batch, task.net.settings, task.epochs_at_once if scan else 1
 
-    def loss_of(parameters, x, y):
-        *hidden, (W, b) = zip(parameters[::2], parameters[1::2], strict=True)
-        for V, c in hidden:
-            x = jnp.maximum(x @ V + c, 0)
+    def loss_of(parameters, x, y, step, dropout):
+        *hidden, W, b = parameters
+        key = jax.random.fold_in(jax.random.key(SEED), step.astype(int))
+        for i in range(0, len(hidden), 4 if task.net.norms else 2):
+            x = x @ hidden[i] + hidden[i + 1]
+            if task.net.norms:  # without running moments: a little less than the others do
+                x = (x - x.mean(0)) * jax.lax.rsqrt(x.var(0) + 1e-5) * hidden[i + 2] + hidden[i + 3]
+            x = jnp.maximum(x, 0)
+            if dropout:
+                x = jnp.where(
+                    jax.random.bernoulli(jax.random.fold_in(key, i), 1 - dropout, x.shape), x / (1 - dropout), 0
+                )
         return -(jax.nn.log_softmax(x @ W + b) * y).sum() / len(y)
 
     def sgd(t, w, g, v, lr, momentum, weight_decay):
@@ -279,44 +295,49 @@ def jax(task, scan):
 
     rule, moments = (sgd, 1) if task.net.optimizer == "SGD" else (adam, 2)
 
-    def step(state, batch):
+    def step(state, batch, dropout):
         t, w, *moments = state
-        loss, g = jax.value_and_grad(loss_of)(w, *batch)
+        loss, g = jax.value_and_grad(loss_of)(w, *batch, t, dropout)
         updated = [rule(t, *arrays, **settings) for arrays in zip(w, g, *moments, strict=True)]
         return (t + 1, *zip(*updated, strict=True)), loss
 
-    def epoch(state, order):
+    def epoch(state, order, dropout):
         xs, ys = (x[order], y[order]) if task.shuffled else (x, y)
         full = len(x) // batch * batch
         batches = [array[:full].reshape(-1, batch, array.shape[1]) for array in (xs, ys)]
-        state, losses = jax.lax.scan(step, state, batches)
+        state, losses = jax.lax.scan(partial(step, dropout=dropout), state, batches)
         if full < len(x):
-            state, last = step(state, (xs[full:], ys[full:]))
+            state, last = step(state, (xs[full:], ys[full:]), dropout)
             losses = jnp.append(losses, last)
         return state, losses
 
-    one_step = jax.jit(step, donate_argnums=0)
-    some_epochs = jax.jit(lambda state, orders: jax.lax.scan(epoch, state, orders), donate_argnums=0)
+    def epochs_of(state, orders, dropout):
+        return jax.lax.scan(partial(epoch, dropout=dropout), state, orders)
+
+    one_step, some_epochs = [jax.jit(f, donate_argnums=0, static_argnums=2) for f in (step, epochs_of)]
     split = jax.jit(lambda order: [(x[rows], y[rows]) for rows in task.batches(order)])
 
     def train(epochs, record):
         w = tuple(map(jnp.array, task.weights))
         state = jnp.ones(()), w, *[tuple(map(jnp.zeros_like, w)) for _ in range(moments)]
         orders = np.reshape(np.array(task.orders[:epochs], np.int32), (-1, at_once, len(x)))
+        dropout = 0.0 if record else task.net.dropout
         values = []  # the losses of the steps, as they come
         start = perf_counter()
         for order in orders:
             if scan:
-                state, value = some_epochs(state, order)
+                state, value = some_epochs(state, order, dropout)
                 values.append(value)
             else:
                 for rows in split(order[0]) if task.shuffled else [(x, y)]:
-                    state, value = one_step(state, rows)
+                    state, value = one_step(state, rows, dropout)
                     values.append(value)
         jax.block_until_ready(state)
         seconds = perf_counter() - start
         if not record:
             return seconds, None
+        if task.net.dropout:
+            train(at_once, False)  # so that it is compiled before it is timed
         losses = np.hstack([np.ravel(value) for value in values]).reshape(epochs, -1)
         return seconds, np.average(losses, axis=1, weights=[len(rows) for rows in task.batches(task.orders[0])])
 
@@ -332,6 +353,7 @@ CONTESTANTS = {
     "JAX, scan": partial(jax, scan=True),
 }
 DIFFERS = {"scikit-learn"}  # see the note at the end
+WITHOUT_NORMS = {"scikit-learn", "NumPy by hand"}
 
 
 # ---- comparing and timing -------------------------------------------------------------------------------------------
@@ -346,12 +368,15 @@ def check_agreement(curves, tolerance=1e-4):
 
 
 def prepare(net, quick):
-    """The task, and how many epochs are compared (of 100 steps or a few more) and timed; at least ten steps each."""
+    """The task, and how many epochs are compared (of 100 steps or a few more) and timed; at least ten steps each.
+
+    With norms, float32's rounding errors grow faster: 50 steps are compared.
+    """
     model, _, _ = net.network()
     task = Task(net, *net.data(), [p.data.copy() for p in model.parameters()])
     compared = timed = task.epochs_at_once
     if not quick:
-        compared *= -(-100 // (timed * task.steps_an_epoch))
+        compared *= -(-(50 if net.norms else 100) // (timed * task.steps_an_epoch))
         probe = harness.Process(caffelite, task)
         timed = harness.epochs_to_time(probe, False, first=timed)
         probe.close()
@@ -363,6 +388,8 @@ def compare(task, compared, timed, rounds):
     """Check and time all contestants: loss curves and seconds by name, the machine's speeds, who is missing."""
     processes, missing = {}, []
     for name, make in CONTESTANTS.items():
+        if task.net.norms and name in WITHOUT_NORMS:
+            continue
         process = harness.Process(make, task)
         if process.missing:
             missing.append(f"{name} (no module {process.missing})")

@@ -1,10 +1,10 @@
-"""What the benchmarks train: five networks of a few sizes, and three with odd ones that nothing was tuned to.
+"""What the benchmarks train: networks of a few sizes, three with odd ones that nothing was tuned to, one with norms.
 
 The spirals and the digits are the package's own data. MNIST's files are not in the package: `mnist` and `mnistbig` have
 its shapes but, like the rest, random data, 3,000 rows uniform in 0 … 1 with random labels.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter
 
@@ -15,16 +15,22 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Workload:
-    """Linear layers with ReLU between them, softmax loss, float32; batches in a new order each epoch, if several."""
+    """Linear layers with ReLU between them, softmax loss, float32; batches in a new order each epoch, if several.
+
+    With `norms`, BatchNorm stands before each ReLU and Dropout(dropout) behind it.
+    """
 
     sizes: tuple[int, ...]  # of the input and of each layer's output
     batch: int
     optimizer: str  # its name in caffelite and in PyTorch, and its arguments
     settings: dict
     dataset: str = "random"
+    norms: bool = False
+    dropout: float = 0.0
 
     def __str__(self):
-        return f"{'-'.join(map(str, self.sizes))}, batch {self.batch}, {self.optimizer}, {self.dataset} data"
+        norms = f", BatchNorm, Dropout({self.dropout})" if self.norms else ""
+        return f"{'-'.join(map(str, self.sizes))}{norms}, batch {self.batch}, {self.optimizer}, {self.dataset} data"
 
     def data(self):
         """x (rows, features) float32 and labels (rows,) int64."""
@@ -42,9 +48,20 @@ class Workload:
         """caffelite's model, loss and optimizer; the model's parameters are the same each time."""
         import caffelite as cl
 
-        layers = [layer for shape in pairwise(self.sizes) for layer in (cl.Linear(*shape), cl.ReLU())]
-        model = cl.Model(layers[:-1], seed=SEED)
+        *hidden, last = pairwise(self.sizes)
+        model = cl.Model(seed=SEED)
+        for shape in hidden:
+            model.add(cl.Linear(*shape))
+            if self.norms:
+                model.add(cl.BatchNorm(shape[1])).add(cl.ReLU()).add(cl.Dropout(self.dropout))
+            else:
+                model.add(cl.ReLU())
+        model.add(cl.Linear(*last))
         return model, cl.SoftmaxLoss(), getattr(cl, self.optimizer)(model.parameters(), **self.settings)
+
+    def undropped(self):
+        """The same without dropout, so that everybody computes the same."""
+        return replace(self, dropout=0.0)
 
     def fit(self, x, y, epochs):
         """Train a new model with `Model.fit`, which alone is timed: (seconds, model, history)."""
@@ -73,6 +90,7 @@ WORKLOADS = {
     "mnistbig": Workload((784, 512, 512, 10), 128, *sgd(0.002)),
     "tabular": Workload((20, 64, 32, 3), 128, *adam()),
     "wide": Workload((100, 300, 100, 5), 256, *sgd(0.01)),
+    "norm": Workload((50, 256, 256, 3), 256, *adam(), norms=True, dropout=0.2),
     "odd": Workload((17, 333, 65, 511, 7), 50, *adam("AdamW", weight_decay=0.1)),
 }
 

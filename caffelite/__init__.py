@@ -18,7 +18,11 @@ from caffelite import datasets, initializers
 from caffelite.data import DataGenerator
 from caffelite.function import Function
 from caffelite.functions import (
+    BatchNorm,
+    DropConnect,
+    Dropout,
     Flatten,
+    LayerNorm,
     Linear,
     LogSoftmax,
     Parallel,
@@ -65,10 +69,14 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "BatchNorm",
     "DataGenerator",
+    "DropConnect",
+    "Dropout",
     "Flatten",
     "Function",
     "History",
+    "LayerNorm",
     "Linear",
     "LogSoftmax",
     "Model",

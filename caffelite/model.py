@@ -154,13 +154,12 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """
         if not isinstance(function, Function):
             raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
-        if not self._is_sequence():
-            raise TypeError(f"{type(self).__name__} writes `call`, which knows nothing of added Functions")
-        try:
-            inspect.signature(function.forward).bind(None)
-        except TypeError:
-            raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}") from None
-        self._check_sequence([*self.functions, function])
+        if self._is_sequence():
+            try:
+                inspect.signature(function.forward).bind(None)
+            except TypeError:
+                raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}") from None
+            self._check_sequence([*self.functions, function])
         self.functions.append(function)
         self.all_functions()
         return self

@@ -130,13 +130,25 @@ def test_gradients_that_disagree_end_the_run(monkeypatch):
             autograd.check_agreement({"caffelite": gradient, "PyTorch": wrong}, tolerance=1e-5)
 
 
-def test_caffelite_and_numpy_by_hand_train_every_workload_alike(steps, threads_restored):
+def test_caffelite_and_numpy_by_hand_train_every_workload_without_norms_alike(steps, threads_restored):
     cl.set_num_threads(1)
-    for net in steps.WORKLOADS.values():
+    for net in [net for net in steps.WORKLOADS.values() if not net.norms]:
         task, epochs, _ = steps.prepare(net, quick=True)
         task.draw_orders(2 * epochs)
         contestants = {"caffelite": steps.caffelite, "NumPy by hand": steps.numpy_by_hand}
         steps.check_agreement({name: make(task)(2 * epochs, True)[1] for name, make in contestants.items()})
+
+
+@pytest.mark.parametrize(("peer", "module"), PEERS.items())
+def test_caffelite_and_its_peers_train_the_workload_with_norms_alike(peer, module, steps, threads_restored):
+    pytest.importorskip(module)
+    if peer in steps.WITHOUT_NORMS:
+        return
+    cl.set_num_threads(1)
+    task, epochs, _ = steps.prepare(steps.WORKLOADS["norm"], quick=True)
+    task.draw_orders(2 * epochs)
+    contestants = {"caffelite": steps.caffelite, peer: steps.CONTESTANTS[peer]}
+    steps.check_agreement({name: make(task)(2 * epochs, True)[1] for name, make in contestants.items()})
 
 
 def test_the_summary_says_where_a_peer_is_faster(steps):

@@ -524,9 +524,20 @@ def test_what_call_knows_by_an_attribute_is_recorded_anew_when_it_changes():
     assert model.last is last
 
 
-def test_functions_cannot_be_added_to_a_model_that_writes_call():
-    with pytest.raises(TypeError, match="writes `call`"):
-        Net().add(cl.ReLU())
+def test_a_model_that_writes_call_may_use_the_functions_that_were_added_as_it_likes():
+    class Skipping(cl.Model):
+        def call(self, x):
+            for function in self.functions:
+                x = x + function(x)
+            return x
+
+    layers = [cl.Linear(4, 4, bias=False) for _ in range(3)]
+    model = Skipping(layers[:2]).add(layers[2])
+    assert list(model.state_dict()) == ["0.weight", "1.weight", "2.weight"]
+    truth = X
+    for layer in layers:
+        truth = truth + truth @ layer.weight.data
+    np.testing.assert_allclose(model.predict(X), truth, rtol=1e-5)
 
 
 def test_shapes_summary_and_repr_of_a_model_by_call():

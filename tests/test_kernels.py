@@ -912,6 +912,14 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         others += [kernels.take_grad(long, np.arange(1000) % 7, 9), kernels.take(long, np.arange(999, -1, -1))]
         others += [kernels.convert(numbers, dtype), kernels.convert(numbers.T, np.float64)]
         others += [kernels.softmax_grad(long, p), kernels.extreme_grad(long[0], np.arange(1001), (1001, 1001), 0)]
+        others += [*kernels.dropout(long, np.array([7, 3]), 0.3), kernels.dropout_grad(long.T, np.array([7, 3]), 0.9)]
+        for x in (long, long.reshape(40, 143, 175)):
+            scale = x[0, :, 0] if x.ndim > 2 else x[0]
+            y, of_features = kernels.batch_norm(x, scale, scale, 1e-5)
+            others += [y, of_features, *kernels.batch_norm_grad(y, x, scale, of_features)]
+            others += [kernels.batch_norm_fixed(x, scale, scale, of_features)]
+        y, of_rows = kernels.layer_norm(long, long[0], long[1], 1e-5)
+        others += [y, kernels.layer_norm_grad(y, long, long[0], of_rows), *kernels.layer_norm_sums(y, long, of_rows)]
         return [w, v, squares, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
 
     cl.set_num_threads(1)
@@ -952,6 +960,17 @@ RECORDED = {
     "log_softmax_grad": (uniform(4, 5), uniform(4, 5), 0),
     "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
     "softmax_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32)),
+    "layer_norm": (uniform(4, 5), uniform(5), uniform(5), 1e-5),
+    "layer_norm_grad": (uniform(4, 5), uniform(4, 5), uniform(5), uniform(2, 4, dtype=np.float64)),
+    "layer_norm_sums": (uniform(4, 5), uniform(4, 5), uniform(2, 4, dtype=np.float64)),
+    "batch_norm": (uniform(4, 5, 3), uniform(5), uniform(5), 1e-5),
+    "batch_norm_fixed": (uniform(4, 5), uniform(5), uniform(5), uniform(3, 5, dtype=np.float64)),
+    "batch_norm_grad": (uniform(4, 5).T, uniform(5, 4), uniform(4), uniform(3, 4, dtype=np.float64)),
+    "follow_moments": (uniform(5), uniform(5), uniform(3, 5, dtype=np.float64), 7, 0.1),
+    "fixed_moments": (uniform(5), uniform(5) ** 2, 1e-5),
+    "next_draw": (np.array([7, 3]),),
+    "dropout": (uniform(20, 10).T, np.array([7, 3]), 0.5),
+    "dropout_grad": (uniform(20, 10), np.array([7, 3]), 0.5),
     "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
     "shuffle": (np.arange(20), np.arange(1, 5, dtype=np.uint64)),
     "ravel_index": ((4, 3, 2), np.array([[2], [-1]]), LABELS, 1),
@@ -1145,6 +1164,45 @@ def test_a_recorded_check_says_when_to_stop():
     assert kernels.Replay(recording.entries).run() is recording.entries[0]
 
 
+STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes bad, and the bad value
+    "take": ((np.arange(12.0).reshape(4, 3), LABELS), 1, 4),
+    "take_grad": ((np.ones((4, 3)), LABELS, 4), 1, -1),
+    "ravel_index": (((3, 4), LABELS, 1), 1, 3),
+    "softmax_loss": ((np.ones((4, 3)), LABELS), 1, 3),
+    "softmax_loss_grad": ((np.ones((4, 3)) / 3, LABELS, np.ones(1)), 1, -1),
+    "extreme_grad": ((np.ones(4), LABELS, (3, 4), 0), 1, 3),
+    "check_labels": ((LABELS, 3, lambda labels: refuse(labels)), 0, 5),
+    "all_finite": ((np.ones(5), lambda values: refuse(values)), 0, np.nan),
+}
+
+
+def refuse(values):
+    raise ArithmeticError(f"got {values.tolist()}")
+
+
+def test_every_kernel_that_may_stop_a_step_is_tried():
+    may_stop = {name for name, kernel in kernels.KERNELS.items() if kernel.may_stop}
+    assert may_stop == set(STOPPED)
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_kernel_that_stops_a_replay_raises_what_it_raises_eagerly(name):
+    arguments, bad, value = STOPPED[name]
+    arguments = copied(arguments)
+    with Recording() as recording:
+        getattr(kernels, name)(*arguments)
+    replay = kernels.Replay(recording.entries)
+    assert replay.run() is None
+    arguments[bad][2] = value
+    with pytest.raises((IndexError, ArithmeticError)) as eager:
+        getattr(kernels, name)(*arguments)
+    stopped = replay.run()
+    assert stopped is not None
+    with pytest.raises(type(eager.value)) as replayed:
+        stopped.raise_why()
+    assert str(replayed.value) == str(eager.value)
+
+
 def test_recorded_kernels_have_their_names():
     a = uniform(3, 3)
     with Recording() as recording:
@@ -1230,7 +1288,22 @@ ALL_KERNELS = """
         x, moments, adam = a.ravel().copy(), np.array([c.ravel(), a.ravel()]), np.array([0.01, 0.9, 0.999, 1e-8, 0.1])
         k.update("adam", x, b.ravel()[: x.size], moments, adam, np.array([[x.size, 3.0]]))
         loss, p = k.softmax_loss(c, labels)
+        y, of_rows = k.layer_norm(c, a[0], c[0], 1e-5)
+        dscale, dshift = k.layer_norm_sums(a, c, of_rows)
+        of_features = k.batch_norm(c, a[0], c[0], 1e-5)[1]
+        images = c.reshape(3, 11, 70)
+        of_images = k.batch_norm(images, a[:11, 0], c[:11, 0], 1e-5)[1]
+        mean, variance = c[0].copy(), a[0].copy()
+        k.follow_moments(mean, variance, of_features, 33, 0.1)
         return {
+            "layer_norm": y, "layer_norm_grad": k.layer_norm_grad(a, c, a[0], of_rows),
+            "batch_norm": k.batch_norm(c, a[0], c[0], 1e-5)[0],
+            "of images": k.batch_norm(images, a[:11, 0], c[:11, 0], 1e-5)[0],
+            "fixed": k.batch_norm_fixed(c, a[0], c[0], k.fixed_moments(mean, variance, 1e-5)), "mean": mean,
+            "variance": variance, "of_features": of_features, "of_images": of_images,
+            **dict(zip("abc", k.batch_norm_grad(a, c, a[0], of_features), strict=True)),
+            **dict(zip("def", k.batch_norm_grad(a.reshape(3, 11, 70), images, a[:11, 0], of_images), strict=True)),
+            "dscale": dscale, "dshift": dshift, "dropout": k.dropout_grad(c, np.array([2**62 + 7, 3]), 0.3),
             "matmul": k.matmul(c, b, bias=b[0]),
             "sum0": k.sum(c, 0), "sum1": k.sum(c, 1), "sum": k.sum(c),
             "max0": k.largest(c, 0)[0], "max1": k.largest(c, 1)[0], "min0": k.smallest(c, 0)[0],
@@ -1376,6 +1449,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.log_softmax_grad(x, y)
             k.add(x, one)
             k.sum(x)
+            k.dropout_grad(x, k.next_draw(guarded(np.array([7, 3]))), 0.5)
             k.all_finite(x)
             k.update("sgd", x, y, guarded(np.zeros((1, n), dtype)), hyper)
             moments, steps = guarded(np.ones((2, n), dtype)), guarded(np.array([[n, 0.0]]))
@@ -1415,6 +1489,19 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                 k.take_grad(a, guarded(np.arange(m)), m)
                 k.ravel_index((m, n + 1), guarded(np.arange(m)[:, None]), guarded(np.arange(n)))
                 if n:
+                    scale = guarded(np.ones(n, dtype))
+                    y, of_rows = k.layer_norm(a, scale, scale, 1e-5)
+                    k.layer_norm_grad(guarded(y), a, scale, guarded(of_rows))
+                    k.layer_norm_sums(guarded(y), a, guarded(of_rows))
+                    for x in (a, guarded(a.reshape(m, n, 1).repeat(2, 2)), guarded(np.ones((2, n, m), dtype))):
+                        mean, variance = guarded(np.zeros(n, dtype)), guarded(np.ones(n, dtype))
+                        moments = k.fixed_moments(mean, variance, 1e-5)
+                        y = k.batch_norm_fixed(x, scale, scale, guarded(moments))
+                        k.batch_norm_grad(guarded(y), x, scale, guarded(moments), True)
+                        if x.size > n:
+                            y, moments = k.batch_norm(x, scale, scale, 1e-5)
+                            k.batch_norm_grad(guarded(y), x, scale, guarded(moments))
+                            k.follow_moments(mean, variance, guarded(moments), x.size // n, 0.1)
                     labels = guarded(rng.integers(0, n, m))
                     _, p = k.softmax_loss(a, labels)
                     k.softmax_loss_grad(guarded(p), labels, one)

@@ -112,7 +112,7 @@ def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes
         case = family.build(*arguments)
         applied = case.function(dtype)
 
-        def forward_and_backward(*arrays, applied=applied):
+        def forward_and_backward(*arrays, applied=applied, training=case.training):
             inputs = [cl.Tensor(a) if a.dtype.kind == "f" else a for a in arrays]
             for x in inputs:
                 if isinstance(x, cl.Tensor):
@@ -120,14 +120,21 @@ def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes
             for p in applied.parameters():
                 p.zero_grad()
             y = applied(*inputs)
+            if not training:
+                return [y]
             y.backward(kernels.full(y.shape, 0.5, y.dtype))
             return [y, *[x.grad for x in inputs if isinstance(x, cl.Tensor)], *[p.grad for p in applied.parameters()]]
 
-        program = cl.capture(forward_and_backward, *case.inputs(dtype, seed=0))
+        buffers = list(applied.buffers().values())
+        with case.mode():
+            program = cl.capture(forward_and_backward, *case.inputs(dtype, seed=0))
         for seed in (1, 2):
-            fresh = case.inputs(dtype, seed)
-            replayed = program(*fresh)
-            eager = forward_and_backward(*fresh)
+            fresh, before = case.inputs(dtype, seed), [array.copy() for array in buffers]
+            with case.mode():
+                replayed = [*program(*fresh), *[array.copy() for array in buffers]]
+                for array, same in zip(buffers, before, strict=True):
+                    array[...] = same
+                eager = [*forward_and_backward(*fresh), *buffers]
             for r, e in zip(replayed, eager, strict=True):
                 if e is not None:
                     assert r.tobytes() == np.asarray(e.data if isinstance(e, cl.Tensor) else e).tobytes()

@@ -14,10 +14,12 @@ from caffelite.functions.activation import (
 )
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
 from caffelite.functions.composition import Parallel, Residual
+from caffelite.functions.dropout import DropConnect, Dropout
 from caffelite.functions.elementary import Abs, Exp, Log, Sqrt, abs, exp, log, sqrt
 from caffelite.functions.indexing import Concatenate, Index, Stack, concatenate, stack
 from caffelite.functions.linear import Linear, MatMul, matmul
 from caffelite.functions.loss import SoftmaxLoss
+from caffelite.functions.normalization import BatchNorm, LayerNorm
 from caffelite.functions.reduction import Max, Mean, Min, Sum, max, mean, min, sum
 from caffelite.functions.selection import Clip, Where, clip, where
 from caffelite.functions.shape import Flatten, Reshape, ToShape, Transpose, reshape, transpose
@@ -25,12 +27,16 @@ from caffelite.functions.shape import Flatten, Reshape, ToShape, Transpose, resh
 __all__ = [
     "Abs",
     "Add",
+    "BatchNorm",
     "Clip",
     "Concatenate",
     "Divide",
+    "DropConnect",
+    "Dropout",
     "Exp",
     "Flatten",
     "Index",
+    "LayerNorm",
     "Linear",
     "Log",
     "LogSoftmax",

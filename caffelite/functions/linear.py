@@ -43,7 +43,7 @@ class Linear(Function, recordable=True):
         initializer: Initializer | None = None,
     ) -> None:
         for name, value in (("in_features", in_features), ("out_features", out_features)):
-            positive_integer(f"Linear: {name}", value)
+            positive_integer(f"{type(self).__name__}: {name}", value)
         self.in_features, self.out_features = int(in_features), int(out_features)
         self.initializer = initializer
         self.weight = Tensor(np.empty((in_features, out_features), np.float32), requires_grad=True, name="weight")
@@ -78,22 +78,29 @@ class Linear(Function, recordable=True):
             raise TypeError(f"{self._label()} is {self.weight.dtype}, got {x.dtype}: convert x, or take Model(dtype=…)")
         self.shape = x.shape[:-1]
         self.x = x if x.ndim == 2 else reshaped(x, (math.prod(self.shape), self.in_features))
-        y = kernels.matmul(self.x, self.weight.data, bias=None if self.bias is None else self.bias.data)
+        self.used_weight = self._weight_to_use()
+        y = kernels.matmul(self.x, self.used_weight, bias=None if self.bias is None else self.bias.data)
         return y if x.ndim == 2 else y.reshape(*self.shape, self.out_features)
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         dy = dy if dy.ndim == 2 else reshaped(dy, (len(self.x), self.out_features))
         if self.weight.requires_grad:
-            self.weight.add_grad_of(kernels.matmul, self.x.T, dy)
+            self._add_weight_gradient(self.x.T, dy)
         if self.bias is not None and self.bias.requires_grad:
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
         if not self.wants_gradient(0):
             return None
-        dx = kernels.matmul(dy, self.weight.data.T)
+        dx = kernels.matmul(dy, self.used_weight.T)
         return dx if len(self.shape) == 1 else dx.reshape(*self.shape, self.in_features)
 
+    def _weight_to_use(self) -> np.ndarray:
+        return self.weight.data
+
+    def _add_weight_gradient(self, x_transposed: np.ndarray, dy: np.ndarray) -> None:
+        self.weight.add_grad_of(kernels.matmul, x_transposed, dy)
+
     def _label(self) -> str:
-        return f"Linear({self.in_features} → {self.out_features})"
+        return f"{type(self).__name__}({self.in_features} → {self.out_features})"
 
     def __repr__(self) -> str:
         text = f"{self.in_features}, {self.out_features}{'' if self.bias is not None else ', bias=False'}"

@@ -58,7 +58,7 @@ cdef inline cnp.ndarray writable(str name, cnp.ndarray out):
     return out
 
 
-cdef size_t size_of_call = sizeof(Call)   # a variable: where the size is a constant, GCC clears it three times as slowly
+cdef size_t size_of_call = sizeof(Call)    # a variable: GCC clears a constant size three times as slowly
 
 
 cdef inline void begin(Call* call, Kernel kernel, int type) noexcept:

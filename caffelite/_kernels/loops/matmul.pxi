@@ -55,16 +55,19 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
         j_begin, j_end = begin, end
     p.is_transposed = M > N and 2 * N < lanes(out)
     p.y, p.a, p.b = call.operand[0], call.operand[1], call.operand[2]
-    for e in range(EPILOGUE_OPERANDS):
-        p.epilogue[e] = call.operand[EPILOGUE + e]
     if p.is_transposed:
         p.y, p.a, p.b = transposed(&p.y), transposed(&p.b), transposed(&p.a)
-        for e in range(EPILOGUE_OPERANDS):
-            p.epilogue[e] = transposed(&p.epilogue[e])
         i_begin, i_end, j_begin, j_end = j_begin, j_end, i_begin, i_end
 
+    p.in_registers = False
+    if call.op != NOTHING:
+        for e in range(EPILOGUE_OPERANDS):
+            p.epilogue[e] = call.operand[EPILOGUE + e]
+            if p.is_transposed:
+                p.epilogue[e] = transposed(&p.epilogue[e])
+        p.in_registers = fits_registers(call.op, &p)
+
     strip.b_column = 1
-    p.in_registers = fits_registers(call.op, &p)
     packs = not are_neighbours(&p.b, j_end - j_begin)
     if packs and p.b.stride[0] == 1 and i_end - i_begin <= FEW_ROWS:
         packs = False                     # so few rows turn b's columns in registers

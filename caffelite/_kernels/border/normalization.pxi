@@ -1,0 +1,233 @@
+# Normalization of rows and of features.
+
+cdef Kernel LAYER_NORM_KERNEL = Kernel("layer_norm", writes=0b10001, work=20)
+cdef Kernel LAYER_NORM_GRAD_KERNEL = Kernel("layer_norm_grad", work=20)
+cdef Kernel LAYER_NORM_SUMS_KERNEL = Kernel("layer_norm_sums", writes=0b11, work=15)
+
+
+def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift, double eps):
+    """y = (x − m) / √(v + ε) scale + shift, with m and v the mean and the biased variance of each row.
+
+    x (…, C), scale (C,), shift (C,) or None → y, and the moments that the gradients need, (2, n) float64: m and
+    1 / √(v + ε) of each of the n rows. ValueError for other shapes, no features, or an ε that is negative or NaN.
+    """
+    cdef Call call
+    cdef cnp.ndarray y, moments
+    x, scale = contiguous(x), contiguous(scale)
+    lay_rows(&call, LAYER_NORM_KERNEL, x, scale)
+    check_eps("layer_norm", eps)
+    if shift is not None:
+        shift = contiguous(shift)
+        require_vector("layer_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
+        bind(&call, 3, shift)
+    y, moments = output(shape_of(x), x.dtype), output((2, call.size[0]), np.dtype(np.float64))
+    bind(&call, 0, y)
+    bind(&call, 1, x)
+    bind(&call, 2, scale)
+    bind(&call, 4, moments)
+    call.scalar[0] = eps
+    launch(&call)
+    return y, moments
+
+
+def layer_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
+                    cnp.ndarray moments not None):
+    """dx of `layer_norm`: dy and x (…, C), scale (C,), moments as it returned them."""
+    cdef Call call
+    cdef cnp.ndarray dx
+    dy, x, scale = contiguous(dy), contiguous(x), contiguous(scale)
+    lay_rows(&call, LAYER_NORM_GRAD_KERNEL, x, scale)
+    require_gradient("layer_norm_grad", dy, x)
+    require_moments("layer_norm_grad", moments, 2, call.size[0])
+    dx = output(shape_of(x), x.dtype)
+    bind(&call, 0, dx)
+    bind(&call, 1, dy)
+    bind(&call, 2, x)
+    bind(&call, 3, scale)
+    bind(&call, 4, moments)
+    launch(&call)
+    return dx
+
+
+def layer_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray moments not None):
+    """dscale and dshift, (C,), of `layer_norm`: dy and x (…, C), moments as it returned them."""
+    cdef Call call
+    cdef cnp.ndarray dscale, dshift
+    dy, x = contiguous(dy), contiguous(x)
+    lay_rows(&call, LAYER_NORM_SUMS_KERNEL, x, None)
+    require_gradient("layer_norm_sums", dy, x)
+    require_moments("layer_norm_sums", moments, 2, call.size[0])
+    dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
+    bind(&call, 0, dscale)
+    bind(&call, 1, dshift)
+    bind(&call, 2, dy)
+    bind(&call, 3, x)
+    bind(&call, 4, moments)
+    call.parts = call.size[1]
+    launch(&call)
+    return dscale, dshift
+
+
+cdef int lay_rows(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
+    """Begin a call over the rows of x, with scale (C,) if there is one; ValueError for other shapes."""
+    cdef int ndim = cnp.PyArray_NDIM(x)
+    begin(call, kernel, real_type(kernel.name, x))
+    if ndim == 0 or cnp.PyArray_DIM(x, ndim - 1) == 0:
+        raise ValueError(f"{kernel.name} got shape {shape_of(x)}; expected (…, C), C above 0")
+    call.size[1] = cnp.PyArray_DIM(x, ndim - 1)
+    call.size[0] = call.parts = cnp.PyArray_SIZE(x) // call.size[1]
+    call.work = kernel.work * cnp.PyArray_SIZE(x)
+    if scale is not None:
+        require_vector(kernel.name, scale, cnp.PyArray_TYPE(x), call.size[1])
+    return 0
+
+
+cdef int check_eps(str name, double eps) except -1:
+    if not eps >= 0:
+        raise ValueError(f"{name}: eps must be at least 0, got {eps}")
+    return 0
+
+
+cdef int require_gradient(str name, cnp.ndarray dy, cnp.ndarray x) except -1:
+    same_type(name, dy, x)
+    if not cnp.PyArray_SAMESHAPE(dy, x):
+        raise ValueError(f"{name} got dy of shape {shape_of(dy)} for x of shape {shape_of(x)}")
+    return 0
+
+
+cdef int require_moments(str name, cnp.ndarray moments, Py_ssize_t kinds, Py_ssize_t n) except -1:
+    if cnp.PyArray_TYPE(moments) != cnp.NPY_FLOAT64:
+        raise TypeError(f"{name} takes moments in float64, got {moments.dtype}")
+    if (shape_of(moments) != (kinds, n) or not cnp.PyArray_IS_C_CONTIGUOUS(moments)
+            or not cnp.PyArray_ISBEHAVED_RO(moments)):
+        raise ValueError(f"{name} expected contiguous moments of shape {(kinds, n)}, got shape {shape_of(moments)}")
+    return 0
+
+
+cdef Kernel BATCH_NORM_KERNEL = Kernel("batch_norm", writes=0b10001, work=25)
+cdef Kernel BATCH_NORM_FIXED_KERNEL = Kernel("batch_norm_fixed", work=10)
+cdef Kernel BATCH_NORM_GRAD_KERNEL = Kernel("batch_norm_grad", writes=0b1100001, work=25)
+cdef Kernel FOLLOW_MOMENTS_KERNEL = Kernel("follow_moments", writes=0b11, updates=0b11, work=20)
+cdef Kernel FIXED_MOMENTS_KERNEL = Kernel("fixed_moments", writes=0b100, work=20)
+
+
+def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift not None, double eps):
+    """y = (x − m) / √(v + ε) scale + shift, with m and v the mean and the biased variance of each feature.
+
+    x (n, C, …), scale and shift (C,) → y, and the moments that others need, (3, C) float64: m, 1 / √(v + ε) and v of
+    each feature. ValueError for other shapes, fewer than two numbers a feature, or an ε that is negative or NaN.
+    """
+    cdef Call call
+    cdef cnp.ndarray moments
+    x, scale, shift = contiguous(x), contiguous(scale), contiguous(shift)
+    lay_features(&call, BATCH_NORM_KERNEL, x, scale)
+    require_vector("batch_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
+    check_eps("batch_norm", eps)
+    if call.size[0] * call.size[2] < 2:
+        raise ValueError(f"batch_norm got shape {shape_of(x)}: a variance takes at least 2 numbers of each feature")
+    moments = output((3, call.size[1]), np.dtype(np.float64))
+    call.scalar[0] = eps
+    return normalized_features(&call, x, scale, shift, moments), moments
+
+
+def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift not None,
+                     cnp.ndarray moments not None):
+    """y as `batch_norm`'s, with these moments instead of those of x; any number of rows."""
+    cdef Call call
+    x, scale, shift = contiguous(x), contiguous(scale), contiguous(shift)
+    lay_features(&call, BATCH_NORM_FIXED_KERNEL, x, scale)
+    require_vector("batch_norm_fixed", shift, cnp.PyArray_TYPE(x), call.size[1])
+    require_moments("batch_norm_fixed", moments, 3, call.size[1])
+    return normalized_features(&call, x, scale, shift, moments)
+
+
+cdef cnp.ndarray normalized_features(Call* call, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray shift,
+                                     cnp.ndarray moments):
+    cdef cnp.ndarray y = output(shape_of(x), x.dtype)
+    bind(call, 0, y)
+    bind(call, 1, x)
+    bind(call, 2, scale)
+    bind(call, 3, shift)
+    bind(call, 4, moments)
+    launch(call)
+    return y
+
+
+def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
+                    cnp.ndarray moments not None, bint fixed=False):
+    """dx (n, C, …), dscale and dshift (C,) of `batch_norm`, or of `batch_norm_fixed`, whose moments are constants."""
+    cdef Call call
+    cdef cnp.ndarray dx, dscale, dshift
+    dy, x, scale = contiguous(dy), contiguous(x), contiguous(scale)
+    lay_features(&call, BATCH_NORM_GRAD_KERNEL, x, scale)
+    require_gradient("batch_norm_grad", dy, x)
+    require_moments("batch_norm_grad", moments, 3, call.size[1])
+    dx = output(shape_of(x), x.dtype)
+    dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
+    call.size[3] = fixed
+    bind(&call, 0, dx)
+    bind(&call, 1, dy)
+    bind(&call, 2, x)
+    bind(&call, 3, scale)
+    bind(&call, 4, moments)
+    bind(&call, 5, dscale)
+    bind(&call, 6, dshift)
+    launch(&call)
+    return dx, dscale, dshift
+
+
+def follow_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp.ndarray moments not None,
+                   Py_ssize_t count, double momentum):
+    """mean ← (1 − μ) mean + μ m,  variance ← (1 − μ) variance + μ v k / (k − 1), in place, μ the momentum.
+
+    mean and variance (C,), moments as `batch_norm` returned them, of k = count numbers of each feature. A feature whose
+    moments are not finite stays as it is.
+    """
+    cdef Call call
+    lay_running(&call, FOLLOW_MOMENTS_KERNEL, mean, variance)
+    require_moments("follow_moments", moments, 3, call.size[0])
+    if count < 2:
+        raise ValueError(f"follow_moments got moments of {count} numbers; a variance takes at least 2")
+    bind(&call, 0, writable("follow_moments", mean))
+    bind(&call, 1, writable("follow_moments", variance))
+    bind(&call, 2, moments)
+    call.size[1], call.scalar[0] = count, momentum
+    launch(&call)
+
+
+def fixed_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, double eps):
+    """Moments as `batch_norm` returns them, of a mean and a variance (C,) that are given."""
+    cdef Call call
+    cdef cnp.ndarray moments
+    lay_running(&call, FIXED_MOMENTS_KERNEL, mean, variance)
+    check_eps("fixed_moments", eps)
+    moments = output((3, call.size[0]), np.dtype(np.float64))
+    bind(&call, 0, mean)
+    bind(&call, 1, variance)
+    bind(&call, 2, moments)
+    call.scalar[0] = eps
+    launch(&call)
+    return moments
+
+
+cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
+    """Begin a call over the features of x, with scale (C,); ValueError for other shapes."""
+    begin(call, kernel, real_type(kernel.name, x))
+    if cnp.PyArray_NDIM(x) < 2 or cnp.PyArray_DIM(x, 1) == 0:
+        raise ValueError(f"{kernel.name} got shape {shape_of(x)}; expected (n, C, …), C above 0")
+    call.size[0], call.size[1] = cnp.PyArray_DIM(x, 0), cnp.PyArray_DIM(x, 1)
+    call.size[2] = cnp.PyArray_SIZE(x) // max(call.size[0] * call.size[1], 1)
+    call.parts = call.size[1]
+    call.work = kernel.work * cnp.PyArray_SIZE(x)
+    require_vector(kernel.name, scale, cnp.PyArray_TYPE(x), call.size[1])
+    return 0
+
+
+cdef int lay_running(Call* call, Kernel kernel, cnp.ndarray mean, cnp.ndarray variance) except -1:
+    """Begin a call on a running mean and variance (C,); TypeError or ValueError for anything else."""
+    begin(call, kernel, real_type(kernel.name, mean))
+    call.size[0] = cnp.PyArray_SIZE(mean)
+    call.parts, call.work = 1, kernel.work * call.size[0]
+    require_vector(kernel.name, mean, cnp.PyArray_TYPE(mean), call.size[0])
+    require_vector(kernel.name, variance, cnp.PyArray_TYPE(mean), call.size[0])
+    return 0

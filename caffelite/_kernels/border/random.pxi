@@ -1,0 +1,59 @@
+# Randomness in a step. What it depends on, a seed and how often was drawn, lies in memory, so that replays go on.
+
+cdef Kernel NEXT_DRAW_KERNEL = Kernel("next_draw", writes=0b11, updates=0b10)
+cdef Kernel DROPOUT_KERNEL = Kernel("dropout", work=35)
+cdef Kernel DROPOUT_GRAD_KERNEL = Kernel("dropout_grad", loops="dropout", work=35)
+
+
+def next_draw(cnp.ndarray random not None):
+    """A copy of `random` = (seed, step), int64, which then counts one step more."""
+    cdef Call call
+    cdef cnp.ndarray drawn = output((2,), np.dtype(np.int64))
+    require_vector("next_draw", random, cnp.NPY_INT64, 2)
+    begin(&call, NEXT_DRAW_KERNEL, 0)
+    bind(&call, 0, drawn)
+    bind(&call, 1, writable("next_draw", random))
+    call.parts = 1
+    launch(&call)
+    return drawn
+
+
+def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p):
+    """y = 0 · x with probability p, rounded to 16 bits, else x / (1 − p), element by element.
+
+    `random` is (seed, step), int64, and counts one step more. Returns y, and what `random` was, which `dropout_grad`
+    draws the same mask from. ValueError unless 0 ≤ p < 1.
+    """
+    real_type("dropout", x)
+    require_probability("dropout", p)
+    drawn = next_draw(random)
+    return masked(DROPOUT_KERNEL, x, drawn, p), drawn
+
+
+def dropout_grad(cnp.ndarray dy not None, cnp.ndarray drawn not None, double p):
+    """dx of `dropout`, of dy and what it drew: the same mask again."""
+    require_probability("dropout_grad", p)
+    require_vector("dropout_grad", drawn, cnp.NPY_INT64, 2)
+    return masked(DROPOUT_GRAD_KERNEL, dy, drawn, p)
+
+
+cdef cnp.ndarray masked(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, double p):
+    cdef Call call
+    cdef cnp.ndarray y
+    begin(&call, kernel, real_type(kernel.name, x))
+    x = contiguous(x)
+    y = empty(cnp.PyArray_NDIM(x), cnp.PyArray_DIMS(x), x.dtype)
+    bind(&call, 0, y)
+    bind(&call, 1, x)
+    bind(&call, 2, drawn)
+    call.scalar[0] = p
+    call.parts = cnp.PyArray_SIZE(x)
+    call.work = kernel.work * call.parts
+    launch(&call)
+    return y
+
+
+cdef int require_probability(str name, double p) except -1:
+    if not 0 <= p < 1:
+        raise ValueError(f"{name}: p must be at least 0 and below 1, got {p}")
+    return 0

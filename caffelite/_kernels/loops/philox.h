@@ -1,0 +1,54 @@
+/* Philox4x32-10 on whole vectors of counters (J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy
+ * as 1, 2, 3", SC 2011): four words of 32 bits, a function of a counter of 128 bits and a key of 64.
+ *
+ * Each word has 64 bits to itself, of which the upper ones hold anything: the product of two lower halves is one
+ * instruction, which GCC does not find by itself.
+ */
+#ifndef CAFFELITE_PHILOX_H
+#define CAFFELITE_PHILOX_H
+#include "vectors.h"
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+enum { COUNTERS = 16, WORDS = 4 * COUNTERS };
+
+typedef uint64_t wide_words __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t words_of_it __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(uint32_t)), may_alias));
+
+#if defined(__AVX512F__)
+#define LOW_PRODUCT(a, b) ((wide_words)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
+#elif defined(__AVX2__)
+#define LOW_PRODUCT(a, b) ((wide_words)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
+#elif defined(__SSE2__)
+#define LOW_PRODUCT(a, b) ((wide_words)_mm_mul_epu32((__m128i)(a), (__m128i)(b)))
+#else
+#define LOW_PRODUCT(a, b) (((a) & 0xFFFFFFFFu) * (b))
+#endif
+
+/* words[16 w + i] = word w of the counter (16 group + i, step) under the key `seed`; of all, the low half comes first. */
+INLINE void philox(uint32_t *words, uint64_t seed, uint64_t step, uint64_t group)
+{
+    enum { LANES_AT_ONCE = VECTOR_BYTES / 8 };
+    const wide_words zero = {0}, factor0 = zero + 0xD2511F53u, factor2 = zero + 0xCD9E8D57u;
+    for (int i = 0; i < COUNTERS; i += LANES_AT_ONCE) {
+        uint64_t first = group * COUNTERS + i;
+        uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);
+        wide_words c0 = zero + first, c1 = zero + (first >> 32), c2 = zero + step, c3 = zero + (step >> 32);
+        UNROLL for (int k = 0; k < LANES_AT_ONCE; k++) c0[k] += k;
+        UNROLL for (int round = 0; round < 10; round++) {
+            wide_words product0 = LOW_PRODUCT(c0, factor0), product2 = LOW_PRODUCT(c2, factor2);
+            c0 = (product2 >> 32) ^ c1 ^ key0;
+            c2 = (product0 >> 32) ^ c3 ^ key1;
+            c1 = product2;
+            c3 = product0;
+            key0 += 0x9E3779B9u;
+            key1 += 0xBB67AE85u;
+        }
+        *(words_of_it *)(words + i) = __builtin_convertvector(c0, words_of_it);
+        *(words_of_it *)(words + COUNTERS + i) = __builtin_convertvector(c1, words_of_it);
+        *(words_of_it *)(words + 2 * COUNTERS + i) = __builtin_convertvector(c2, words_of_it);
+        *(words_of_it *)(words + 3 * COUNTERS + i) = __builtin_convertvector(c3, words_of_it);
+    }
+}
+#endif

@@ -1,0 +1,49 @@
+# Random numbers that are a function of where they are used: of a seed, a step and an element, by a counter-based
+# generator (philox.h). So a mask needs no memory: it is drawn again where it is wanted again, by any thread.
+
+cdef extern from "loops/philox.h" nogil:
+    enum:
+        WORDS                             # computed at once
+    void philox(uint32_t* words, uint64_t seed, uint64_t step, uint64_t group)
+
+
+# y[i] = x[i] / (1 − p) where the 16 bits drawn for element i are at least 2¹⁶ p, else 0 x[i], which is NaN if x[i] is
+# not finite. The lower halves of 64 words are those of 64 elements, the upper ones those of the next.
+#   scalar   p
+#   operand  0 y, 1 x (both contiguous), 2 drawn = (seed, step), int64
+#   parts    the elements
+cdef int dropout(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* x = <const real*> call.operand[1].data
+    cdef const uint64_t* drawn = <const uint64_t*> call.operand[2].data
+    cdef double p = call.scalar[0]
+    cdef uint32_t least = <uint32_t> rint(65536 * p)
+    cdef real kept = <real> (1 / (1 - p))
+    cdef Py_ssize_t n, first, i
+    cdef uint32_t bits[2 * WORDS]
+    while begin < end:
+        philox(bits, drawn[0], drawn[1], begin // (2 * WORDS))
+        for i in range(WORDS):
+            bits[WORDS + i] = bits[i] >> 16
+            bits[i] &= 0xFFFF
+        first = begin % (2 * WORDS)
+        n = min(2 * WORDS - first, end - begin)
+        for i in range(n):
+            y[begin + i] = x[begin + i] * (kept if bits[first + i] >= least else <real> 0)
+        begin += n
+    return CONTINUE
+
+
+# drawn = random = (seed, step), and then step ← step + 1; int64
+#   operand  0 drawn, 1 random
+#   parts    1
+@cython.overflowcheck(False)
+cdef int next_draw(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef uint64_t* drawn = <uint64_t*> out
+    cdef uint64_t* random = <uint64_t*> call.operand[1].data
+    drawn[0], drawn[1] = random[0], random[1]
+    random[1] += 1
+    return CONTINUE
+
+
+publish("dropout", <Loop> dropout[float], <Loop> dropout[double])
+publish("next_draw", <Loop> next_draw)

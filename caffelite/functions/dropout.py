@@ -1,0 +1,113 @@
+"""Dropout, of elements and of weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.function import Function
+from caffelite.functions.linear import Linear
+from caffelite.modes import is_training
+
+__all__ = ["DropConnect", "Dropout"]
+
+
+class Dropout(Function, recordable=True):
+    """In training, each element is 0 with probability p and x / (1 − p) else; in inference, y = x. dx likewise of dy.
+
+    Each application in training draws another mask, a function of the layer's seed, of how many were drawn before, and
+    of each element's number in C order: Philox counters, so backward draws it again instead of keeping it, and any
+    number of threads draws the same. Of 16 bits an element, p is rounded to a multiple of 2⁻¹⁶. Seed and count are the
+    buffer `random`; a copy of it made by forward, `drawn`, is what belongs to this application.
+
+    The seed is the operating system's, or of the stream that `initialize` is given: of a child of that stream, which
+    moves on no further. So a Dropout more or less changes no parameter that is drawn, before it or behind it.
+
+    As in PyTorch, an element that is dropped is multiplied by 0: NaN and infinities become NaN, and are not hidden.
+    ValueError unless 0 ≤ p < 1.
+
+    N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = _probability("Dropout", p)
+        self.random = np.zeros(2, np.int64)
+        self.initialize(None)
+
+    def initialize(self, rng: Any) -> None:
+        """Take another seed, and begin to count again."""
+        self.random[:] = _seed(rng), 0
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What is kept but not learned: the seed, and how many masks were drawn."""
+        return {"random": self.random}
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.drawn = None
+        if is_training() and self.p > 0:
+            x, self.drawn = kernels.dropout(x, self.random, self.p)
+        return x
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return dy if self.drawn is None else kernels.dropout_grad(dy, self.drawn, self.p)
+
+    def __repr__(self) -> str:
+        return f"Dropout({self.p})"
+
+
+class DropConnect(Linear, recordable=True):
+    """A Linear layer whose weights are dropped in training as Dropout drops elements, y = x V + b,  V = M ∘ W:
+
+        dW = M ∘ (xᵀ dy),  db = Σ dy over the rows,  dx = dy Vᵀ,  M: 0 with probability p, else 1 / (1 − p)
+
+    x (n, …, in_features), one mask for all its rows, another at each application; the bias is never dropped.
+    Parameters, their draws and errors are Linear's; the buffer `random` is Dropout's.
+
+    L. Wan et al., "Regularization of neural networks using DropConnect", ICML 2013.
+    """
+
+    def __init__(self, in_features: int, out_features: int, p: float = 0.5) -> None:
+        self.p = _probability("DropConnect", p)
+        self.random = np.zeros(2, np.int64)
+        super().__init__(in_features, out_features)
+
+    def initialize(self, rng: Any) -> None:
+        """Draw the parameters as Linear does, take another seed, and begin to count again."""
+        rng = np.random.default_rng(rng)
+        super().initialize(rng)
+        self.random[:] = _seed(rng), 0
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What is kept but not learned: the seed, and how many masks were drawn."""
+        return {"random": self.random}
+
+    def _weight_to_use(self) -> np.ndarray:
+        self.drawn = None
+        if not is_training() or self.p == 0:
+            return self.weight.data
+        weight, self.drawn = kernels.dropout(self.weight.data, self.random, self.p)
+        return weight
+
+    def _add_weight_gradient(self, x_transposed: np.ndarray, dy: np.ndarray) -> None:
+        if self.drawn is None:
+            super()._add_weight_gradient(x_transposed, dy)
+        else:
+            self.weight.add_grad(kernels.dropout_grad(kernels.matmul(x_transposed, dy), self.drawn, self.p))
+
+    def __repr__(self) -> str:
+        return f"DropConnect({self.in_features}, {self.out_features}, {self.p})"
+
+
+def _probability(name: str, p: float) -> float:
+    """p as a float; ValueError unless 0 ≤ p < 1."""
+    if not 0 <= p < 1:
+        raise ValueError(f"{name}: p must be at least 0 and below 1, got {p}")
+    return float(p)
+
+
+def _seed(rng: Any) -> int:
+    """A seed of 63 bits from a child of a stream, a `numpy.random.Generator` or what makes one; see Dropout."""
+    (child,) = np.random.default_rng(rng).spawn(1)
+    return int(child.integers(2**63))

@@ -1,0 +1,150 @@
+"""Normalization layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.arrays import positive_integer
+from caffelite.function import Function, Shape
+from caffelite.modes import is_training
+from caffelite.tensor import Tensor
+
+__all__ = ["BatchNorm", "LayerNorm"]
+
+
+class LayerNorm(Function, recordable=True):
+    """Each row made one of mean 0 and variance 1, then scaled and shifted:
+
+        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the row
+        dscale = Σ dy x̂,  dshift = Σ dy  over all rows
+        dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the row
+
+    x and y (…, features), `scale` (features,) ones, `shift` (features,) zeros, absent with bias=False. In training and
+    inference alike. ValueError for x of another shape, TypeError for x of another dtype than `scale`.
+
+    J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
+    """
+
+    def __init__(self, features: int, eps: float = 1e-5, bias: bool = True) -> None:
+        self.features, self.eps = _checked("LayerNorm", features, eps)
+        self.scale = Tensor(np.ones(self.features, np.float32), requires_grad=True, name="scale")
+        self.shift = Tensor(np.zeros(self.features, np.float32), requires_grad=True, name="shift") if bias else None
+
+    def initialize(self, rng: Any) -> None:
+        """Make `scale` ones and `shift` zeros again; nothing is drawn."""
+        self.scale.data = np.ones(self.features)
+        if self.shift is not None:
+            self.shift.data = np.zeros(self.features)
+
+    def parameters(self) -> list[Tensor]:
+        return [self.scale] if self.shift is None else [self.scale, self.shift]
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if not shape or shape[-1] not in (None, self.features):
+            raise ValueError(f"{self!r} got shape {shape}; expected (…, {self.features})")
+        return (*shape[:-1], self.features)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        shift = None if self.shift is None else self.shift.data
+        y, self.moments = kernels.layer_norm(x, self.scale.data, shift, self.eps)
+        self.x = x
+        return y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        dscale, dshift = kernels.layer_norm_sums(dy, self.x, self.moments)
+        self.scale.add_grad(dscale)
+        if self.shift is not None:
+            self.shift.add_grad(dshift)
+        if not self.wants_gradient(0):
+            return None
+        return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments)
+
+    def __repr__(self) -> str:
+        eps = "" if self.eps == 1e-5 else f", eps={self.eps}"
+        return f"LayerNorm({self.features}{eps}{'' if self.shift is not None else ', bias=False'})"
+
+
+class BatchNorm(Function, recordable=True):
+    """Each feature, over all rows and places, made one of mean 0 and variance 1, then scaled and shifted:
+
+        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  dscale = Σ dy x̂,  dshift = Σ dy
+        dx = (dy − mean dy − x̂ mean(dy x̂)) scale / √(v + ε)
+
+    In training m and v are the batch's mean and biased variance, and the buffers follow: `mean` moves towards m by the
+    share `momentum` of the way, `variance` towards the unbiased variance. In inference they are m and v, and constants:
+    dx = dy scale / √(v + ε).
+
+    x and y (n, features, …); `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. All as in
+    PyTorch, except that a feature whose m or v is not finite leaves the buffers as they are: NaN in a batch makes its
+    outputs NaN, which stops a training, and not those of all batches to come.
+
+    ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a feature.
+
+    S. Ioffe, C. Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate
+    shift", ICML 2015.
+    """
+
+    def __init__(self, features: int, momentum: float = 0.1, eps: float = 1e-5) -> None:
+        self.features, self.eps = _checked("BatchNorm", features, eps)
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"BatchNorm: momentum must be in 0 … 1, got {momentum}")
+        self.momentum = float(momentum)
+        self.scale = Tensor(np.ones(self.features, np.float32), requires_grad=True, name="scale")
+        self.shift = Tensor(np.zeros(self.features, np.float32), requires_grad=True, name="shift")
+        self.mean, self.variance = np.zeros(self.features, np.float32), np.ones(self.features, np.float32)
+
+    def initialize(self, rng: Any) -> None:
+        """Make parameters and buffers what they were at first; nothing is drawn."""
+        self.scale.data, self.shift.data = np.ones(self.features), np.zeros(self.features)
+        self.mean[:], self.variance[:] = 0, 1
+
+    def parameters(self) -> list[Tensor]:
+        return [self.scale, self.shift]
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What is kept but not learned: the running mean and variance."""
+        return {"mean": self.mean, "variance": self.variance}
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if len(shape) < 2 or shape[1] not in (None, self.features):
+            raise ValueError(f"{self!r} got shape {shape}; expected (n, {self.features}, …)")
+        return (shape[0], self.features, *shape[2:])
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        self.x, self.fixed, scale, shift = x, not is_training(), self.scale.data, self.shift.data
+        if self.fixed:
+            self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
+            return kernels.batch_norm_fixed(x, scale, shift, self.moments)
+        count = x.size // self.features
+        if count < 2:
+            raise ValueError(
+                f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature; of a last "
+                "batch of one row, take DataGenerator(…, drop_last=True) or another batch_size"
+            )
+        y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
+        kernels.follow_moments(self.mean, self.variance, self.moments, count, self.momentum)
+        return y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        dx, dscale, dshift = kernels.batch_norm_grad(dy, self.x, self.scale.data, self.moments, self.fixed)
+        self.scale.add_grad(dscale)
+        self.shift.add_grad(dshift)
+        return dx
+
+    def __repr__(self) -> str:
+        momentum = "" if self.momentum == 0.1 else f", momentum={self.momentum}"
+        return f"BatchNorm({self.features}{momentum}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+
+
+def _checked(name: str, features: int, eps: float) -> tuple[int, float]:
+    """Both as numbers; TypeError or ValueError unless `features` is an integer above 0 and `eps` at least 0."""
+    if not eps >= 0:
+        raise ValueError(f"{name}: eps must be at least 0, got {eps}")
+    return positive_integer(f"{name}: features", features), float(eps)

@@ -1,0 +1,127 @@
+"""Normalization of rows and features."""
+
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+
+from caffelite import functions
+from cases.case import Case, Family, side
+
+
+def ones_to_three(shape, rng):
+    """Scales and shifts that differ from each other and from 1 and 0."""
+    return rng.uniform(1, 3, shape)
+
+
+def normalized(x, axes, eps):
+    """x̂ over these axes, and the function from its gradient to that of x."""
+    deviation = np.sqrt(x.var(axes, keepdims=True) + eps)
+    y = (x - x.mean(axes, keepdims=True)) / deviation
+
+    def backward(g):
+        return (g - g.mean(axes, keepdims=True) - y * (g * y).mean(axes, keepdims=True)) / deviation
+
+    return y, backward
+
+
+def of_rows(shape, eps, bias):
+    def judge(x, scale, shift=0.0):
+        y, backward = normalized(x, -1, eps)
+        rows = tuple(range(x.ndim - 1))
+
+        def gradients(dy):
+            dscale, dshift = (dy * y).sum(rows), dy.sum(rows)
+            return (backward(dy * scale), dscale, dshift) if bias else (backward(dy * scale), dscale)
+
+        return y * scale + shift, gradients
+
+    return Case(
+        lambda: functions.LayerNorm(shape[-1], eps, bias),
+        (shape,),
+        judge,
+        lambda torch, x, scale, shift=None: torch.nn.functional.layer_norm(x, shape[-1:], scale, shift, eps),
+        draw=ones_to_three,
+        scale=10.0,
+    )
+
+
+class OfFeatures(Case):
+    """A Case of BatchNorm, whose running moments are random numbers of the case's dtype."""
+
+    def function(self, dtype=np.float64):
+        function = super().function(dtype)
+        rng = np.random.default_rng(0)
+        function.mean = rng.uniform(-1, 1, function.mean.shape).astype(dtype)
+        function.variance = rng.uniform(0.5, 2, function.mean.shape).astype(dtype)
+        return function
+
+
+def of_features(shape, eps, training=True):
+    axes = (0, *range(2, len(shape)))
+    along_features = (-1, *[1] * (len(shape) - 2))
+
+    def judge(x, scale, shift, mean, variance):
+        scale, shift = scale.reshape(along_features), shift.reshape(along_features)
+        if training:
+            y, backward = normalized(x, axes, eps)
+        else:
+            deviation = np.sqrt(variance.reshape(along_features) + eps)
+            y = (x - mean.reshape(along_features)) / deviation
+
+            def backward(g):
+                return g / deviation
+
+        return y * scale + shift, lambda dy: (backward(dy * scale), (dy * y).sum(axes), dy.sum(axes))
+
+    def pytorch(torch, x, scale, shift, mean, variance):
+        return torch.nn.functional.batch_norm(x, mean, variance, scale, shift, training, eps=eps)
+
+    return OfFeatures(
+        lambda: functions.BatchNorm(shape[1], eps=eps),
+        (shape,),
+        judge,
+        pytorch,
+        draw=ones_to_three,
+        saved=lambda function: {"mean": function.mean, "variance": function.variance},
+        training=training,
+        scale=10.0,
+    )
+
+
+# A row of numbers that lie close together is a steep function of them, unless ε is beside it.
+eps = st.sampled_from([0.1, 0.5])
+
+CASES = [
+    Family(
+        of_rows,
+        listed=[
+            *[((4, 3), 0.1, True), ((70, 130), 1e-5, True), ((2, 3, 5), 0.1, False), ((8,), 0.1, True)],
+            ((3, 1), 0.1, True),
+        ],
+        empty=[((0, 3), 1e-5, True), ((2, 0, 3), 1e-5, False)],
+        random=st.tuples(hnp.array_shapes(max_dims=4, max_side=4), side).flatmap(
+            lambda drawn: st.tuples(st.just((*drawn[0], drawn[1])), eps, st.booleans())
+        ),
+        special=lambda dtype: [
+            (((4, 3), 1e-5, True), [[[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2]]])
+        ],
+    ),
+    Family(
+        of_features,
+        listed=[
+            *[((4, 3), 0.1), ((130, 70), 1e-5), ((2, 3, 5), 0.1), ((2, 1), 0.1), ((1, 3, 2), 0.1), ((3, 2, 2, 9), 0.1)],
+            *[((4, 3), 1e-5, False), ((1, 3), 0.1, False), ((2, 3, 5), 0.1, False)],
+        ],
+        empty=[((0, 3), 1e-5, False), ((2, 3, 0), 1e-5, False)],
+        random=st.tuples(hnp.array_shapes(min_dims=2, max_dims=4, max_side=7), side, eps, st.booleans()).map(
+            lambda drawn: ((1 + drawn[1], *drawn[0][1:]), *drawn[2:])
+        ),
+        special=lambda dtype: [
+            (
+                ((3, 5), 1e-5),
+                [np.transpose([[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2], [0, 1, 2]])],
+            ),
+            (((2, 3), 1e-5, False), [[[np.nan, np.inf, -np.inf], [1, 2, 3]]]),
+        ],
+    ),
+]

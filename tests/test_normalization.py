@@ -1,0 +1,309 @@
+"""LayerNorm and BatchNorm: what their cases do not say."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from cases import both_dtypes
+from conftest import bits, train
+from reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widened, zero_strided
+
+import caffelite as cl
+from caffelite import _kernels as kernels
+
+SHAPES = [(7, 5), (100, 3), (4, 5, 9), (3, 2, 4, 5)]
+
+
+def numbers(*shape, mean=0.0, std=1.0, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).normal(mean, std, shape).astype(dtype)
+
+
+def with_nan(model):
+    """Whether a model's buffers have one."""
+    return any(np.isnan(array).any() for f in model.functions if hasattr(f, "mean") for array in (f.mean, f.variance))
+
+
+# ---- numbers far from 0 ----
+
+
+@both_dtypes
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_deviation_far_smaller_than_the_mean_is_right(shape, dtype):
+    """Mean 10⁴, deviation 10⁻²: float32 tells some twenty numbers apart there, and of those all is exact."""
+    x = numbers(*shape, mean=1e4, std=1e-2, dtype=dtype)
+    axes = (0, *range(2, len(shape)))
+    layers = [(cl.BatchNorm(shape[1], eps=1e-9), axes), (cl.LayerNorm(shape[-1], eps=1e-9), -1)]
+    for layer, over in layers:
+        model = cl.Model([layer], dtype=dtype)
+        truth = widened(x) - widened(x).mean(over, keepdims=True)
+        truth /= np.sqrt((truth**2).mean(over, keepdims=True) + 1e-9)
+        assert_close(model(x).data, truth, dtype, scale=10.0)
+
+
+def test_running_moments_of_float32_far_from_0_are_as_good_as_float32():
+    x = numbers(200, 3, mean=1e4, std=1e-2)
+    layer = cl.BatchNorm(3, momentum=1.0)
+    layer.forward(x)
+    np.testing.assert_allclose(layer.mean, widened(x).mean(0), 1e-7)
+    np.testing.assert_allclose(layer.variance, widened(x).var(0, ddof=1), 1e-6)
+
+
+@both_dtypes
+def test_numbers_whose_squares_float32_does_not_hold_are_normalized(dtype):
+    x = np.array([[1e38, -1e38], [-1e38, 1e38], [1e38, 1e38]], np.float32).astype(dtype)
+    for layer in (cl.BatchNorm(2), cl.LayerNorm(2)):
+        y = cl.Model([layer], dtype=dtype)(x).data
+        assert np.isfinite(y).all()
+        assert (np.sign(y) == np.sign(x))[:2].all()
+
+
+# ---- BatchNorm's running moments ----
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("momentum", [0.1, 0.0, 1.0, 0.37])
+def test_running_moments_and_predictions_are_pytorchs(shape, momentum):
+    torch = pytest.importorskip("torch")
+    mine = cl.BatchNorm(shape[1], momentum)
+    mine.mean, mine.variance = mine.mean.astype(float), mine.variance.astype(float)
+    kind = {2: torch.nn.BatchNorm1d, 3: torch.nn.BatchNorm1d, 4: torch.nn.BatchNorm2d}[len(shape)]
+    theirs = kind(shape[1], momentum=momentum, dtype=torch.float64)
+    model = cl.Model([mine], dtype=np.float64)
+    for seed in range(4):
+        x = numbers(*shape, mean=3.0, std=2.0, dtype=float, seed=seed)
+        theirs.train()
+        np.testing.assert_allclose(model(x).data, theirs(torch.tensor(x)).detach(), 1e-9, 1e-9)
+        np.testing.assert_allclose(mine.buffers()["mean"], theirs.running_mean, 1e-9, 1e-9)
+        np.testing.assert_allclose(mine.buffers()["variance"], theirs.running_var, 1e-9, 1e-9)
+        theirs.eval()
+        with cl.inference():
+            np.testing.assert_allclose(model(x).data, theirs(torch.tensor(x)).detach(), 1e-9, 1e-9)
+
+
+@both_dtypes
+@pytest.mark.parametrize("shape", SHAPES)
+def test_running_moments_move_towards_the_batchs(shape, dtype):
+    x, axes = numbers(*shape, mean=3.0, std=2.0, dtype=dtype), (0, *range(2, len(shape)))
+    layer = cl.BatchNorm(shape[1], 0.25)
+    cl.Model([layer], dtype=dtype)(x)
+    assert_close(layer.mean, 0.25 * widened(x).mean(axes), layer.mean.dtype)
+    assert_close(layer.variance, 0.75 + 0.25 * widened(x).var(axes, ddof=1), layer.mean.dtype)
+
+
+def test_inference_changes_no_buffer_and_a_row_does_not_depend_on_others():
+    layer = cl.BatchNorm(37)
+    model = cl.Model([layer, cl.LayerNorm(37)])
+    model(numbers(20, 37, mean=1.0))
+    before = [array.copy() for array in layer.buffers().values()]
+    x = numbers(100, 37, seed=1)
+    y = model.predict(x)
+    for i in range(100):
+        assert_same_bits(model.predict(x[i : i + 1])[0], y[i])
+    for array, same in zip(layer.buffers().values(), before, strict=True):
+        assert_same_bits(array, same)
+
+
+def net(seed=0):
+    return cl.Model([cl.Linear(3, 8), cl.BatchNorm(8), cl.ReLU(), cl.LayerNorm(8), cl.Linear(8, 4)], seed=seed)
+
+
+def test_fit_has_the_bits_of_the_loop_by_hand_running_moments_included():
+    x, y = numbers(50, 3), np.random.default_rng(0).integers(0, 4, 50)
+    model, by_hand = net(), net()
+    train(model, x, y, epochs=3, batch_size=20, shuffle=False)
+    optimizer, loss = cl.SGD(by_hand.parameters(), lr=0.1, momentum=0.9), cl.SoftmaxLoss()
+    for _ in range(3):
+        for rows in (slice(0, 20), slice(20, 40), slice(40, 50)):
+            optimizer.zero_grad()
+            h = x[rows]
+            for function in by_hand.functions:
+                h = function.forward(h)
+            loss.forward(h, y[rows])
+            d = loss.backward()
+            for function in reversed(by_hand.functions):
+                d = function.backward(d)
+            optimizer.step()
+    assert bits(model) == bits(by_hand)
+    for name, array in model.functions[1].buffers().items():
+        assert_same_bits(array, by_hand.functions[1].buffers()[name])
+    assert_same_bits(model.predict(x), by_hand.predict(x))
+
+
+def test_a_training_that_diverges_leaves_running_moments_that_can_be_used():
+    """In an eager step and in a replay; the parameters are as before that step."""
+    x, y = numbers(40, 3), np.zeros(40, int)
+    for bad in range(2):
+        model = net()
+        poisoned = x.copy()
+        poisoned[20 * bad + 7, 1] = np.nan
+        with pytest.raises(cl.TrainingDiverged, match=f"batch {bad + 1}"):
+            train(model, poisoned, y, batch_size=20, shuffle=False)
+        assert not with_nan(model)
+        assert np.isfinite(model.predict(x)).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_moments_that_are_not_finite_change_those_of_no_feature_but_follow_for_the_others(bad):
+    layer, clean = cl.BatchNorm(3), cl.BatchNorm(3)
+    x = numbers(10, 3)
+    clean.forward(x)
+    x[4, 1] = bad
+    y = layer.forward(x)
+    assert np.isnan(y[:, 1]).all()
+    assert np.isfinite(y[:, [0, 2]]).all()
+    assert layer.mean.tolist() == [clean.mean[0], 0, clean.mean[2]]
+    assert layer.variance.tolist() == [clean.variance[0], 1, clean.variance[2]]
+
+
+# ---- the kernels ----
+
+
+@both_dtypes
+@pytest.mark.parametrize("shape", [(3, 200), (5, 3, 70)])
+def test_layouts_change_no_bit_of_a_kernels_result(shape, dtype):
+    x, dy = numbers(*shape, dtype=dtype), numbers(*shape, dtype=dtype, seed=1)
+    features, last = numbers(shape[1], dtype=dtype), numbers(shape[-1], dtype=dtype)
+
+    def everything(layout):
+        a, b, c, d = map(layout, (x, dy, features, last))
+        y, moments = kernels.batch_norm(a, c, c, 1e-5)
+        results = [y, moments, *kernels.batch_norm_grad(b, a, c, moments)]
+        y, moments = kernels.layer_norm(a, d, d, 1e-5)
+        return [
+            *results,
+            y,
+            moments,
+            kernels.layer_norm_grad(b, a, d, moments),
+            *kernels.layer_norm_sums(b, a, moments),
+        ]
+
+    for layout in LAYOUTS:
+        if layout is not zero_strided:
+            for mine, plain in zip(everything(layout), everything(plain_copy), strict=True):
+                assert_same_bits(mine, plain)
+
+
+def test_features_have_the_bits_they_have_alone():
+    """Threads cut features anywhere, so a feature's place in a block must not matter."""
+    x, dy, c = numbers(33, 150), numbers(33, 150, seed=1), numbers(150)
+    y, moments = kernels.batch_norm(x, c, c, 1e-5)
+    dx, dscale, dshift = kernels.batch_norm_grad(dy, x, c, moments)
+    for some in [slice(0, 1), slice(149, 150), slice(63, 65), slice(1, 131)]:
+        alone, own = kernels.batch_norm(x[:, some], c[some], c[some], 1e-5)
+        assert_same_bits(alone, y[:, some])
+        gradients = kernels.batch_norm_grad(dy[:, some], x[:, some], c[some], own)
+        for mine, of_all in zip(gradients, (dx[:, some], dscale[some], dshift[some]), strict=True):
+            assert_same_bits(mine, of_all)
+
+
+def test_gradients_add_up_until_they_are_reset():
+    for layer in (cl.BatchNorm(3), cl.LayerNorm(3)):
+        x = numbers(5, 3)
+        for _ in range(2):
+            layer.forward(x)
+            layer.backward(np.ones((5, 3), np.float32))
+        assert layer.shift.grad.tolist() == [10] * 3
+
+
+def test_a_frozen_scale_gets_no_gradient():
+    for layer in (cl.BatchNorm(3), cl.LayerNorm(3)):
+        layer.scale.requires_grad = False
+        layer(cl.Tensor(numbers(5, 3), requires_grad=True)).sum().backward()
+        assert layer.scale.grad is None
+        assert layer.shift.grad is not None
+
+
+# ---- errors, before anything changes ----
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (0, 3), (1, 3, 1), (4, 3, 0)])
+def test_fewer_than_two_numbers_a_feature_raise_in_training(shape):
+    layer = cl.BatchNorm(3)
+    with pytest.raises(ValueError, match="at least 2 numbers") as raised:
+        layer.forward(np.ones(shape, np.float32))
+    assert str(shape) in str(raised.value)
+    with pytest.raises(ValueError, match="at least 2 numbers"):
+        kernels.batch_norm(np.ones(shape), np.ones(3), np.ones(3), 1e-5)
+    assert layer.mean.tolist() == [0] * 3
+    assert layer.variance.tolist() == [1] * 3
+    with cl.inference():
+        assert layer.forward(np.ones(shape, np.float32)).shape == shape
+
+
+@pytest.mark.parametrize("layer", [cl.BatchNorm(3), cl.LayerNorm(3)], ids=repr)
+def test_other_shapes_and_dtypes_raise_naming_both(layer):
+    for shape in [(), (5,), (3, 4), (3, 4, 5)]:
+        with pytest.raises(ValueError, match=r"Norm\(3\) got shape") as raised:
+            layer.forward(np.ones(shape, np.float32))
+        assert str(shape) in str(raised.value)
+    for dtype in (np.float64, np.int64, np.float16):
+        with pytest.raises(TypeError, match=np.dtype(dtype).name):
+            layer.forward(np.ones((4, 3), dtype))
+    with pytest.raises(ValueError, match="Norm"):  # BatchNorm's features may be an axis before Linear's
+        cl.Model([cl.Linear(4, 5), layer]).predict(np.ones((2, 4)))
+
+
+@pytest.mark.parametrize("layer", [cl.BatchNorm, cl.LayerNorm])
+def test_options_out_of_range_raise(layer):
+    for features, error in [(0, ValueError), (-1, ValueError), (2.0, TypeError), (True, TypeError), ("3", TypeError)]:
+        with pytest.raises(error, match="features"):
+            layer(features)
+    for eps in (-1e-5, np.nan):
+        with pytest.raises(ValueError, match="eps"):
+            layer(3, eps=eps)
+        x = np.ones((4, 3))
+        with pytest.raises(ValueError, match="eps"):
+            (kernels.batch_norm if layer is cl.BatchNorm else kernels.layer_norm)(x, x[0], x[0], eps)
+    if layer is cl.BatchNorm:
+        for momentum in (-0.1, 1.1, np.nan):
+            with pytest.raises(ValueError, match="momentum"):
+                layer(3, momentum)
+
+
+def test_moments_of_another_kind_raise():
+    x, c = numbers(4, 3), numbers(3)
+    for moments, error in [
+        (np.ones((3, 3), np.float32), TypeError),
+        (np.ones((2, 3)), ValueError),
+        (np.ones((3, 4)), ValueError),
+        (np.ones((3, 6))[:, ::2], ValueError),
+    ]:
+        with pytest.raises(error, match="moments"):
+            kernels.batch_norm_fixed(x, c, c, moments)
+        with pytest.raises(error, match="moments"):
+            kernels.batch_norm_grad(x, x, c, moments)
+        with pytest.raises(error, match="moments"):
+            kernels.follow_moments(c, c, moments, 4, 0.1)
+
+
+# ---- as parts of models ----
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_of_a_model_has_its_running_moments_and_none_in_common(copied):
+    model = net()
+    model(numbers(20, 3))
+    other = copied(model)
+    x = numbers(10, 3, seed=1)
+    assert_same_bits(other.predict(x), model.predict(x))
+    model(numbers(20, 3, mean=5.0))
+    assert (other.functions[1].mean != model.functions[1].mean).any()
+
+
+def test_drawing_anew_makes_parameters_and_buffers_what_they_were():
+    model = net()
+    first, x = model.predict(numbers(5, 3)), numbers(50, 3)
+    train(model, x, np.zeros(50, int), epochs=2)
+    model.initialize(0)
+    assert_same_bits(model.predict(numbers(5, 3)), first)
+
+
+def test_norms_say_how_they_are_made():
+    layers = [cl.BatchNorm(3), cl.BatchNorm(3, 0.2, 1e-3), cl.LayerNorm(3), cl.LayerNorm(3, 1e-3, bias=False)]
+    assert [repr(layer) for layer in layers] == [
+        "BatchNorm(3)",
+        "BatchNorm(3, momentum=0.2, eps=0.001)",
+        "LayerNorm(3)",
+        "LayerNorm(3, eps=0.001, bias=False)",
+    ]
