@@ -14,38 +14,10 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 
 from typing import Any
 
-from caffelite import datasets
+from caffelite import datasets, functions
 from caffelite.data import DataGenerator
 from caffelite.function import Function
-from caffelite.functions import (
-    Linear,
-    LogSoftmax,
-    ReLU,
-    Sigmoid,
-    Softmax,
-    SoftmaxLoss,
-    Tanh,
-    abs,
-    clip,
-    concatenate,
-    exp,
-    log,
-    log_softmax,
-    matmul,
-    max,
-    mean,
-    min,
-    relu,
-    reshape,
-    sigmoid,
-    softmax,
-    sqrt,
-    stack,
-    sum,
-    tanh,
-    transpose,
-    where,
-)
+from caffelite.functions import *
 from caffelite.gradcheck import check_gradients
 from caffelite.graph import graph
 from caffelite.model import MLP, History, Model
@@ -62,49 +34,23 @@ __all__ = [
     "DataGenerator",
     "Function",
     "History",
-    "Linear",
-    "LogSoftmax",
     "Model",
     "Optimizer",
     "Program",
-    "ReLU",
-    "Sigmoid",
-    "Softmax",
-    "SoftmaxLoss",
-    "Tanh",
     "Tensor",
     "TrainingDiverged",
-    "abs",
     "capture",
     "check_gradients",
-    "clip",
-    "concatenate",
     "datasets",
-    "exp",
     "get_num_threads",
     "graph",
     "inference",
     "is_training",
-    "log",
-    "log_softmax",
-    "matmul",
-    "max",
-    "mean",
-    "min",
     "no_grad",
-    "relu",
-    "reshape",
     "set_num_threads",
     "show_config",
-    "sigmoid",
-    "softmax",
-    "sqrt",
-    "stack",
-    "sum",
-    "tanh",
-    "transpose",
-    "where",
 ]
+__all__ += functions.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,19 @@ from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
+__all__ = [
+    "LogSoftmax",
+    "ReLU",
+    "Sigmoid",
+    "Softmax",
+    "Tanh",
+    "log_softmax",
+    "relu",
+    "sigmoid",
+    "softmax",
+    "tanh",
+]
+
 
 class ReLU(Function, recordable=True):
     """The rectified linear unit, y = max(x, 0), elementwise; its gradient at 0 is 0.

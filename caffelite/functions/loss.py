@@ -11,6 +11,8 @@ from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
 from caffelite.tensor import as_real
 
+__all__ = ["SoftmaxLoss"]
+
 
 class SoftmaxLoss(Function, recordable=True):
     """Softmax and the mean negative log-likelihood of the labels (cross-entropy), fused:
