@@ -92,6 +92,7 @@ class Tensor:
     abs: Callable[..., Tensor]
     tanh: Callable[..., Tensor]
     sigmoid: Callable[..., Tensor]
+    silu: Callable[..., Tensor]
     softmax: Callable[..., Tensor]
     log_softmax: Callable[..., Tensor]
     clip: Callable[..., Tensor]

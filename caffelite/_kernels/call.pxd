@@ -57,6 +57,8 @@ cdef enum Op:                             # what an elementwise loop computes; s
     TANH_GRAD
     SIGMOID
     SIGMOID_GRAD
+    SILU
+    SILU_GRAD
 
 
 cdef enum Type:                           # what can be converted

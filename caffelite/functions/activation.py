@@ -13,12 +13,14 @@ from caffelite.tensor import Tensor
 __all__ = [
     "LogSoftmax",
     "ReLU",
+    "SiLU",
     "Sigmoid",
     "Softmax",
     "Tanh",
     "log_softmax",
     "relu",
     "sigmoid",
+    "silu",
     "softmax",
     "tanh",
 ]
@@ -58,6 +60,21 @@ class Sigmoid(Function, recordable=True):
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return kernels.sigmoid_grad(dy, self.y)
+
+
+class SiLU(Function, recordable=True):
+    """The sigmoid linear unit, y = x s, s = 1 / (1 + exp(−x)), elementwise, with dy/dx = s (1 + x (1 − s)).
+
+    S. Elfwing, E. Uchibe and K. Doya, "Sigmoid-weighted linear units for neural network function approximation in
+    reinforcement learning", Neural Networks 107, 2018.
+    """
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.silu(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.silu_grad(dy, self.x)
 
 
 class AlongAxis(Function):
@@ -112,6 +129,11 @@ def sigmoid(x: Any) -> Tensor:
     return Sigmoid().applied_to(as_tensor(x))
 
 
+def silu(x: Any) -> Tensor:
+    """x / (1 + exp(−x)), elementwise."""
+    return SiLU().applied_to(as_tensor(x))
+
+
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """exp x / Σ exp x along an axis."""
     return Softmax(axis).applied_to(as_tensor(x))
@@ -125,5 +147,6 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 Tensor.relu = relu
 Tensor.tanh = tanh
 Tensor.sigmoid = sigmoid
+Tensor.silu = silu
 Tensor.softmax = softmax
 Tensor.log_softmax = log_softmax

@@ -23,6 +23,11 @@ def sigmoid(x):
     return y, lambda dy: (dy * y * (1 - y),)
 
 
+def silu(x):
+    s = 1 / (1 + np.exp(-x))
+    return x * s, lambda dy: (dy * s * (1 + x * (1 - s)),)
+
+
 def softmax_along(x, axis):
     """y = softmax(x); the Jacobian of a row is diag(y) − y yᵀ."""
     rows = np.moveaxis(x, axis, -1)
@@ -81,6 +86,7 @@ CASES = [
     elementwise(functions.ReLU, relu, lambda torch, x: x.relu()),
     elementwise(functions.Tanh, tanh, lambda torch, x: x.tanh(), special=saturating),
     elementwise(functions.Sigmoid, sigmoid, lambda torch, x: x.sigmoid(), special=saturating),
+    elementwise(functions.SiLU, silu, lambda torch, x: torch.nn.functional.silu(x)),
     along(functions.Softmax, softmax_along, lambda torch, x, axis: x.softmax(axis)),
     along(functions.LogSoftmax, log_softmax_along, lambda torch, x, axis: x.log_softmax(axis)),
 ]

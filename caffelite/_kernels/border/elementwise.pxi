@@ -399,3 +399,19 @@ cdef Kernel SIGMOID_GRAD_KERNEL = Kernel("sigmoid_grad", op=SIGMOID_GRAD, work=1
 def sigmoid_grad(dy, y, out=None):
     """dx = dy y (1 − y), with y = sigmoid(x)."""
     return elementwise(SIGMOID_GRAD_KERNEL, out, dy, y)
+
+
+cdef Kernel SILU_KERNEL = Kernel("silu", op=SILU, work=60)
+
+
+def silu(a, out=None):
+    """y = a / (1 + exp(−a))."""
+    return elementwise(SILU_KERNEL, out, a)
+
+
+cdef Kernel SILU_GRAD_KERNEL = Kernel("silu_grad", op=SILU_GRAD, work=70)
+
+
+def silu_grad(dy, x, out=None):
+    """dx = dy s (1 + x (1 − s)), with s = sigmoid(x)."""
+    return elementwise(SILU_GRAD_KERNEL, out, dy, x)

@@ -83,6 +83,7 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const 
                              const real* b, Py_ssize_t sb, const real* c, Py_ssize_t sc,
                              real low, real high) noexcept nogil:
     cdef Py_ssize_t j
+    cdef real s
     if op == COPY:                        # also repeats a along axes of stride 0
         for j in range(n):
             y[j * sy] = a[j * sa]
@@ -169,6 +170,13 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const 
     elif op == SIGMOID_GRAD:              # a b (1 − b): a is dy, b is what sigmoid returned
         for j in range(n):
             y[j * sy] = a[j * sa] * b[j * sb] * (<real> 1 - b[j * sb])
+    elif op == SILU:
+        for j in range(n):
+            y[j * sy] = a[j * sa] * sigmoid_of(a[j * sa])
+    elif op == SILU_GRAD:                 # a s (1 + b (1 − s)), s = sigmoid(b): a is dy, b is what silu was given
+        for j in range(n):
+            s = sigmoid_of(b[j * sb])
+            y[j * sy] = a[j * sa] * (s * (<real> 1 + b[j * sb] * (<real> 1 - s)))
 
 
 publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])
