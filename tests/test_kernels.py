@@ -682,8 +682,9 @@ def arrays_taken(kernel):
     return sum(parameter.default is parameter.empty for parameter in parameters)
 
 
+WITH_NUMBERS = ("clip", "clip_grad", "leaky_relu", "leaky_relu_grad", "elu", "elu_grad")
 ELEMENTWISE = [
-    kernel for kernel in kernels.KERNELS.values() if kernel.op and kernel.name not in ("full", "clip", "clip_grad")
+    kernel for kernel in kernels.KERNELS.values() if kernel.op and kernel.name not in ("full", *WITH_NUMBERS)
 ]
 FLOAT_KERNELS = {
     **{
@@ -692,6 +693,10 @@ FLOAT_KERNELS = {
     },
     "clip": lambda a: kernels.clip(a, 0.25, 0.5),
     "clip_grad": lambda a: kernels.clip_grad(a, a, 0.25, 0.5),
+    "leaky_relu": lambda a: kernels.leaky_relu(a, 0.25),
+    "leaky_relu_grad": lambda a: kernels.leaky_relu_grad(a, a, 0.25),
+    "elu": lambda a: kernels.elu(a, 0.25),
+    "elu_grad": lambda a: kernels.elu_grad(a, a, 0.25),
     "matmul": lambda a: kernels.matmul(a, a),
     "sum": lambda a: kernels.sum(a, 0),
     "largest": lambda a: kernels.largest(a, 0)[0],
@@ -927,6 +932,10 @@ RECORDED = {
     "where": (uniform(4, 5) + 2, uniform(5), uniform(4, 1)),
     "clip": (uniform(4, 5), -0.5, 0.5),
     "clip_grad": (uniform(4, 5), uniform(4, 5), -0.5, 0.5),
+    "leaky_relu": (uniform(4, 5), 0.25),
+    "leaky_relu_grad": (uniform(4, 5), uniform(4, 5), 0.25),
+    "elu": (uniform(4, 5), 0.25),
+    "elu_grad": (uniform(4, 5), uniform(4, 5), 0.25),
     "copy": (uniform(2, 3, 2, 3, 2, 3).transpose(5, 3, 1, 4, 2, 0),),
     "negative": (uniform(4, 5).T,),
     "relu": (uniform(600, 1000),),

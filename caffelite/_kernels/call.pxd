@@ -33,6 +33,10 @@ cdef enum Op:                             # what an elementwise loop computes; s
     NEGATIVE
     RELU
     RELU_GRAD
+    LEAKY_RELU
+    LEAKY_RELU_GRAD
+    ELU
+    ELU_GRAD
     ADD
     SUBTRACT
     MULTIPLY
@@ -59,6 +63,12 @@ cdef enum Op:                             # what an elementwise loop computes; s
     SIGMOID_GRAD
     SILU
     SILU_GRAD
+    GELU
+    GELU_GRAD
+    GELU_TANH
+    GELU_TANH_GRAD
+    SOFTPLUS
+    SOFTPLUS_GRAD
 
 
 cdef enum Type:                           # what can be converted

@@ -5,6 +5,7 @@ A gradient has the shape of what was broadcast; `reduced` sums it back over the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -22,6 +23,15 @@ NUMBERS = (int, float)
 def shape_of(operand: Any) -> tuple[int, ...]:
     """The shape of an array, or of a number; NumPy's function takes three times as long."""
     return getattr(operand, "shape", ())
+
+
+def number_not_below_0(what: str, value: Any) -> float:
+    """A parameter of a Function as a float; TypeError unless it is a number, ValueError below 0 or if not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{what} must be a number, got {value!r}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{what} must be finite and not below 0, got {value!r}")
+    return float(value)
 
 
 def reduced(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -78,6 +78,18 @@ cdef inline real clipped(real x, real low, real high) noexcept nogil:
     return high if (x > high) | (high != high) else x
 
 
+# The argument of the approximate GELU, 2u = 2 √(2/π) (x + 0.044715 x³), and its slope, which is held where it is
+# multiplied by 0, so that it is never infinite.
+cdef inline real twice_u(real x) noexcept nogil:
+    return x * (<real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.044715) * (x * x))
+
+
+cdef inline real slope_of_twice_u(real x) noexcept nogil:
+    x = 30 if x > 30 else x
+    x = -30 if x < -30 else x
+    return <real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.134145) * (x * x)
+
+
 # Comparisons are written so that NaN stays NaN.
 cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa,
                              const real* b, Py_ssize_t sb, const real* c, Py_ssize_t sc,
@@ -96,6 +108,19 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const 
     elif op == RELU_GRAD:                 # a where b > 0: a is dy, b is what relu returned
         for j in range(n):
             y[j * sy] = 0 if b[j * sb] <= 0 else a[j * sa]
+    elif op == LEAKY_RELU:                # a, times `low` below 0
+        for j in range(n):
+            y[j * sy] = a[j * sa] * low if a[j * sa] <= 0 else a[j * sa]
+    elif op == LEAKY_RELU_GRAD:           # a, times `low` where b ≤ 0: a is dy, b is what leaky_relu returned
+        for j in range(n):
+            y[j * sy] = a[j * sa] * low if b[j * sb] <= 0 else a[j * sa]
+    elif op == ELU:                       # a, below 0 `low` (exp a − 1)
+        for j in range(n):
+            s = low * expm1_below_0(<real> (0 if a[j * sa] > 0 else a[j * sa]))
+            y[j * sy] = a[j * sa] if a[j * sa] > 0 else s
+    elif op == ELU_GRAD:                  # a, where b ≤ 0 times b + `low`: a is dy, b is what elu returned
+        for j in range(n):
+            y[j * sy] = a[j * sa] if b[j * sb] > 0 else a[j * sa] * (b[j * sb] + low)
     elif op == ADD:
         for j in range(n):
             y[j * sy] = a[j * sa] + b[j * sb]
@@ -177,6 +202,27 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const 
         for j in range(n):
             s = sigmoid_of(b[j * sb])
             y[j * sy] = a[j * sa] * (s * (<real> 1 + b[j * sb] * (<real> 1 - s)))
+    elif op == GELU:
+        for j in range(n):
+            y[j * sy] = a[j * sa] * normal_of(a[j * sa], bell_of(a[j * sa]))
+    elif op == GELU_GRAD:                 # a (Φ(b) + b Φ′(b)): a is dy, b is what gelu was given
+        for j in range(n):
+            s = bell_of(b[j * sb])
+            y[j * sy] = a[j * sa] * (normal_of(b[j * sb], s) + b[j * sb] * (s * <real> 0.3989422804014327))
+    elif op == GELU_TANH:                 # a (1 + tanh u) / 2 = a sigmoid(2u)
+        for j in range(n):
+            y[j * sy] = a[j * sa] * sigmoid_of(twice_u(a[j * sa]))
+    elif op == GELU_TANH_GRAD:            # a (s + b s (1 − s) 2u′), s = sigmoid(2u): a is dy, b what gelu_tanh was given
+        for j in range(n):
+            s = sigmoid_of(twice_u(b[j * sb]))
+            y[j * sy] = a[j * sa] * (s + b[j * sb] * (s * (<real> 1 - s) * slope_of_twice_u(b[j * sb])))
+    elif op == SOFTPLUS:                  # log(1 + exp a) = max(a, 0) + log(1 + exp(−|a|))
+        for j in range(n):
+            s = log1p_of(exp_of(-abs(a[j * sa])))
+            y[j * sy] = s if a[j * sa] < 0 else a[j * sa] + s
+    elif op == SOFTPLUS_GRAD:             # a sigmoid(b): a is dy, b is what softplus was given
+        for j in range(n):
+            y[j * sy] = a[j * sa] * sigmoid_of(b[j * sb])
 
 
 publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])
