@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import reference
-from cases import both_dtypes
+from cases import FAMILIES, both_dtypes
 from reference import assert_close, assert_same_bits
 
 import caffelite as cl
@@ -19,28 +19,14 @@ def test_relu_has_slope_0_at_0():
     assert relu.backward(np.ones(4)).tolist() == [0, 0, 1, 0]
 
 
-ALL = {
-    "relu": [cl.ReLU()],
-    "tanh": [cl.Tanh()],
-    "sigmoid": [cl.Sigmoid()],
-    "softmax": [cl.Softmax(), cl.Softmax(0)],
-    "log_softmax": [cl.LogSoftmax(), cl.LogSoftmax(0)],
-    "leaky_relu": [cl.LeakyReLU(), cl.LeakyReLU(0.3)],
-    "elu": [cl.ELU(), cl.ELU(0.7)],
-    "gelu": [cl.GELU(), cl.GELU(approximate=True)],
-    "silu": [cl.SiLU()],
-    "softplus": [cl.Softplus()],
-}
+LAYERS = {function.__name__.lower(): function for function in FAMILIES}
 
 
-def test_all_activations_are_layers():
-    assert {*ALL, *{type(layer).__name__ for layers in ALL.values() for layer in layers}} == set(activation.__all__)
-
-
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", [name for name in activation.__all__ if name.islower()])
 def test_an_activation_is_a_layer_a_method_and_a_function(name):
-    x = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
-    for layer in ALL[name]:
+    family = FAMILIES[LAYERS[name.replace("_", "")]]
+    for case in [family.build(*arguments) for arguments in family.listed]:
+        layer, (x,) = case.make(), case.inputs(np.float32)
         arguments = vars(layer).copy()
         for y in (
             getattr(cl, name)(x, **arguments),

@@ -212,7 +212,7 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const 
     elif op == GELU_TANH:                 # a (1 + tanh u) / 2 = a sigmoid(2u)
         for j in range(n):
             y[j * sy] = a[j * sa] * sigmoid_of(twice_u(a[j * sa]))
-    elif op == GELU_TANH_GRAD:            # a (s + b s (1 − s) 2u′), s = sigmoid(2u): a is dy, b what gelu_tanh was given
+    elif op == GELU_TANH_GRAD:            # a (s + b s (1 − s) 2u′), s = sigmoid(2u): a is dy, b was given
         for j in range(n):
             s = sigmoid_of(twice_u(b[j * sb]))
             y[j * sy] = a[j * sa] * (s + b[j * sb] * (s * (<real> 1 - s) * slope_of_twice_u(b[j * sb])))

@@ -1,6 +1,6 @@
-# exp, log, tanh, sigmoid and their kin of one number, written so that a loop over many becomes vector instructions: no branches,
-# no tables, nothing called. Each brings its argument into a small interval, and there sums as many terms of a series
-# as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11).
+# exp, log, tanh, sigmoid and their kin of one number, written so that a loop over many becomes vector instructions: no
+# branches, no tables, nothing called. Each brings its argument into a small interval, and there sums as many terms of a
+# series as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11).
 #
 # Their largest errors, in units in the last place; benchmarks/elementary.py measures them, float32 over all its values:
 #
