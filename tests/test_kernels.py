@@ -410,7 +410,8 @@ def test_full_repeats_a_value():
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (64, 10), (3, 1000)])
 def test_softmax_loss_and_its_gradient_are_the_judges(shape, dtype):
     scores, labels = 5 * uniform(*shape, dtype=dtype), np.random.default_rng(0).integers(0, shape[1], shape[0])
-    value, p = kernels.softmax_loss(scores, labels)
+    rows, p = kernels.softmax_loss(scores, labels)
+    value = kernels.sum(rows, scale=1 / rows.size)
     truth, backward = reference.softmax_loss(scores, labels)
     assert_close(value, truth, dtype)
     assert_close(p, reference.softmax(scores), dtype)
@@ -682,7 +683,7 @@ def arrays_taken(kernel):
     return sum(parameter.default is parameter.empty for parameter in parameters)
 
 
-WITH_NUMBERS = ("clip", "clip_grad", "leaky_relu", "leaky_relu_grad", "elu", "elu_grad")
+WITH_NUMBERS = ("clip", "clip_grad", "leaky_relu", "leaky_relu_grad", "elu", "elu_grad", "penalty", "penalty_grad")
 ELEMENTWISE = [
     kernel for kernel in kernels.KERNELS.values() if kernel.op and kernel.name not in ("full", *WITH_NUMBERS)
 ]
@@ -697,6 +698,8 @@ FLOAT_KERNELS = {
     "leaky_relu_grad": lambda a: kernels.leaky_relu_grad(a, a, 0.25),
     "elu": lambda a: kernels.elu(a, 0.25),
     "elu_grad": lambda a: kernels.elu_grad(a, a, 0.25),
+    "penalty": lambda a: kernels.penalty(a, 0.1, 0.2),
+    "penalty_grad": lambda a: kernels.penalty_grad(a, a, 0.1, 0.2),
     "matmul": lambda a: kernels.matmul(a, a),
     "sum": lambda a: kernels.sum(a, 0),
     "largest": lambda a: kernels.largest(a, 0)[0],
@@ -709,6 +712,20 @@ FLOAT_KERNELS = {
     "all_finite": lambda a: kernels.all_finite(a),
     "softmax_loss": lambda a: kernels.softmax_loss(a, np.array([0, 1, 1]))[1],
     "softmax_loss_grad": lambda a: kernels.softmax_loss_grad(a, np.array([0, 1, 1]), a[0, :1]),
+    "soft_loss": lambda a: kernels.soft_loss(a, a, 0.1)[1],
+    "soft_loss_grad": lambda a: kernels.soft_loss_grad(a, a, a[0, :1], None, 0.1),
+    "hinge_loss": lambda a: kernels.hinge_loss(a, np.array([0, 1, 1]), 1.0),
+    "hinge_loss_grad": lambda a: kernels.hinge_loss_grad(a, np.array([0, 1, 1]), a[0, :1], 1.0),
+    "mse_loss": lambda a: kernels.mse_loss(a, a[::-1]),
+    "mse_loss_grad": lambda a: kernels.mse_loss_grad(a, a[::-1], a[0, :1]),
+    "mae_loss": lambda a: kernels.mae_loss(a, a[::-1]),
+    "mae_loss_grad": lambda a: kernels.mae_loss_grad(a, a[::-1], a[0, :1]),
+    "huber_loss": lambda a: kernels.huber_loss(a, a[::-1], 0.5),
+    "huber_loss_grad": lambda a: kernels.huber_loss_grad(a, a[::-1], a[0, :1], 0.5),
+    "sigmoid_loss": lambda a: kernels.sigmoid_loss(a, a[::-1], 2.0),
+    "sigmoid_loss_grad": lambda a: kernels.sigmoid_loss_grad(a, a[::-1], a[0, :1], 2.0),
+    "weighted_mean": lambda a: kernels.weighted_mean(a[0], a[1])[1],
+    "check_probabilities": lambda a: kernels.check_probabilities(a, 0.5, 1.0),
 }
 
 
@@ -898,7 +915,8 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         moments, steps = np.zeros((2, long.size), dtype), np.array([[9, 1.0], [long.size - 9, 2.0]])
         kernels.adam(w, v, moments, steps, ADAM)
         kernels.matmul(a, b, out, accumulate=True)
-        loss, p = kernels.softmax_loss(long, labels)
+        losses, p = kernels.softmax_loss(long, labels)
+        loss = kernels.sum(losses)
         products = [kernels.matmul(a, b), kernels.matmul(b.T, a.T), out]
         products += [kernels.matmul_stack(a.reshape(30, 10, 600), np.broadcast_to(b, (30, *b.shape)))]
         sums = [kernels.sum(long, axis) for axis in (0, 1, None)]
@@ -950,6 +968,22 @@ RECORDED = {
     "softmax_grad": (uniform(4, 5), uniform(4, 5)),
     "log_softmax": (uniform(4, 5).T,),
     "log_softmax_grad": (uniform(4, 5), uniform(4, 5), 0),
+    "soft_loss": (uniform(4, 3), uniform(4, 3), 0.1),
+    "soft_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), uniform(4), 0.1),
+    "hinge_loss": (uniform(4, 3), LABELS, 1.0),
+    "hinge_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32), 1.0, uniform(4)),
+    "mse_loss": (uniform(4, 3), uniform(4, 3)),
+    "mse_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32)),
+    "mae_loss": (uniform(4, 3), uniform(4, 3)),
+    "mae_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32)),
+    "huber_loss": (uniform(4, 3), uniform(4, 3), 0.5),
+    "huber_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), 0.5, uniform(4)),
+    "sigmoid_loss": (uniform(4, 3), uniform(4, 3), 2.0),
+    "sigmoid_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), 2.0),
+    "weighted_mean": (uniform(8), uniform(4) + 2, np.array([0, 1, -1, 2, 0, -1, -1, 1]), -1),
+    "check_probabilities": (uniform(4, 3) + 2, 4.0, 100.0),
+    "penalty": (uniform(4, 5), 0.1, 0.2),
+    "penalty_grad": (np.array(0.5, np.float32), uniform(4, 5), 0.1, 0.2),
     "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
     "softmax_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32)),
     "sgd": (uniform(10), uniform(10), uniform(10), np.array([0.1, 0.9, 0.01, 0])),
@@ -1195,7 +1229,8 @@ ALL_KERNELS = """
         k.sgd(w, b.ravel()[: w.size], v, hyper)
         x, moments, adam = a.ravel().copy(), np.array([c.ravel(), a.ravel()]), np.array([0.01, 0.9, 0.999, 1e-8, 0.1])
         k.adam(x, b.ravel()[: x.size], moments, np.array([[x.size, 3.0]]), adam)
-        loss, p = k.softmax_loss(c, labels)
+        losses, p = k.softmax_loss(c, labels)
+        loss = k.sum(losses)
         return {
             "matmul": k.matmul(c, b, bias=b[0]),
             "sum0": k.sum(c, 0), "sum1": k.sum(c, 1), "sum": k.sum(c),

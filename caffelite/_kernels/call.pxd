@@ -69,6 +69,16 @@ cdef enum Op:                             # what an elementwise loop computes; s
     GELU_TANH_GRAD
     SOFTPLUS
     SOFTPLUS_GRAD
+    PENALTY
+    PENALTY_GRAD
+    SQUARED_ERROR
+    SQUARED_ERROR_GRAD
+    ABSOLUTE_ERROR
+    ABSOLUTE_ERROR_GRAD
+    HUBER
+    HUBER_GRAD
+    CROSS_ENTROPY
+    CROSS_ENTROPY_GRAD
 
 
 cdef enum Type:                           # what can be converted
@@ -99,7 +109,7 @@ cdef struct Call:                         # all zero where nothing is said
     double work                           # to decide on threads: see (f)
     Py_ssize_t size[MAX_SIZES]            # a loop says what they are
     double scalar[2]                      # likewise
-    Op op                                 # what an elementwise loop computes, or a product's epilogue
+    Op op                                 # what an elementwise loop computes, a product's epilogue, or a loss element
     Type source                           # for convert: the type of operand 1
     bint accumulate                       # add to what the output holds
     bint decoupled                        # for adam: whether the decay is

@@ -495,3 +495,19 @@ cdef Kernel SOFTPLUS_GRAD_KERNEL = Kernel("softplus_grad", op=SOFTPLUS_GRAD, wor
 def softplus_grad(dy, x, out=None):
     """dx = dy sigmoid(x)."""
     return elementwise(SOFTPLUS_GRAD_KERNEL, out, dy, x)
+
+
+cdef Kernel PENALTY_KERNEL = Kernel("penalty", op=PENALTY, work=10)
+
+
+def penalty(a, double l1, double l2, out=None):
+    """y = l1 |a| + l2 a² / 2."""
+    return elementwise(PENALTY_KERNEL, out, a, None, None, l1, l2)
+
+
+cdef Kernel PENALTY_GRAD_KERNEL = Kernel("penalty_grad", op=PENALTY_GRAD, work=10)
+
+
+def penalty_grad(dy, x, double l1, double l2, out=None):
+    """dx = dy (l1 sign(x) + l2 x), dy broadcast."""
+    return elementwise(PENALTY_GRAD_KERNEL, out, dy, x, None, l1, l2)

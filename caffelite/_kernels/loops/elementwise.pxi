@@ -78,6 +78,10 @@ cdef inline real clipped(real x, real low, real high) noexcept nogil:
     return high if (x > high) | (high != high) else x
 
 
+cdef inline real sign_of(real x) noexcept nogil:
+    return <real> 1 if x > 0 else <real> -1 if x < 0 else x
+
+
 # The argument of the approximate GELU, 2u = 2 √(2/π) (x + 0.044715 x³), and its slope, which is held where it is
 # multiplied by 0, so that it is never infinite.
 cdef inline real twice_u(real x) noexcept nogil:
@@ -223,6 +227,40 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const 
     elif op == SOFTPLUS_GRAD:             # a sigmoid(b): a is dy, b is what softplus was given
         for j in range(n):
             y[j * sy] = a[j * sa] * sigmoid_of(b[j * sb])
+    elif op == PENALTY:                   # low |a| + high a² / 2
+        for j in range(n):
+            y[j * sy] = low * abs(a[j * sa]) + high * <real> 0.5 * (a[j * sa] * a[j * sa])
+    elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
+        for j in range(n):
+            y[j * sy] = a[j * sa] * (low * sign_of(b[j * sb]) + high * b[j * sb])
+    # Losses of one score a and its target b, and what their slopes are (loss.pxi).
+    elif op == SQUARED_ERROR:
+        for j in range(n):
+            y[j * sy] = (a[j * sa] - b[j * sb]) * (a[j * sa] - b[j * sb])
+    elif op == SQUARED_ERROR_GRAD:
+        for j in range(n):
+            y[j * sy] = 2 * (a[j * sa] - b[j * sb])
+    elif op == ABSOLUTE_ERROR:
+        for j in range(n):
+            y[j * sy] = abs(a[j * sa] - b[j * sb])
+    elif op == ABSOLUTE_ERROR_GRAD:
+        for j in range(n):
+            y[j * sy] = sign_of(a[j * sa] - b[j * sb])
+    elif op == HUBER:                     # d²/2, from |d| = low on low (|d| − low/2), d = a − b
+        for j in range(n):
+            s = abs(a[j * sa] - b[j * sb])
+            y[j * sy] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
+    elif op == HUBER_GRAD:
+        for j in range(n):
+            y[j * sy] = clipped(a[j * sa] - b[j * sb], -low, low)
+    elif op == CROSS_ENTROPY:             # (1 − b) a + (1 + (low − 1) b) log(1 + exp(−a))
+        for j in range(n):
+            s = log1p_of(exp_of(-abs(a[j * sa])))
+            s = s - a[j * sa] if a[j * sa] < 0 else s
+            y[j * sy] = (<real> 1 - b[j * sb]) * a[j * sa] + (<real> 1 + (low - <real> 1) * b[j * sb]) * s
+    elif op == CROSS_ENTROPY_GRAD:        # (1 + (low − 1) b) sigmoid(a) − low b
+        for j in range(n):
+            y[j * sy] = (<real> 1 + (low - <real> 1) * b[j * sb]) * sigmoid_of(a[j * sa]) - low * b[j * sb]
 
 
 publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])
