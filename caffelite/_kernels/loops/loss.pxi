@@ -13,7 +13,7 @@ cdef inline real held(double loss, real end) noexcept nogil:
         end = FLT_MAX
     else:
         end = DBL_MAX
-    return end if loss > end and loss <= DBL_MAX else <real> loss
+    return end if (loss > end) & (loss <= DBL_MAX) else <real> loss
 
 
 # ---- of labels: softmax and cross-entropy ----
@@ -30,6 +30,7 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
     cdef real* rows = <real*> call.operand[3].data
     cdef Py_ssize_t C = call.size[1], n, i, j
+    cdef int64_t label
     cdef double smoothing = call.scalar[0], of_all
     cdef const real* s
     cdef real* q
@@ -40,6 +41,11 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     while begin < end:
         n = min(end - begin, ROWS_AT_A_TIME)
         for i in range(n):
+            label = labels[begin + i]
+            if label < 0 or label >= C:
+                if not is_ignored(call, label):
+                    return OUT_OF_RANGE
+                label = 0
             s = scores + (begin + i) * C
             q = p + (begin + i) * C
             largest = s[0]
@@ -47,16 +53,14 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
                 largest = s[j] if s[j] > largest else largest
             for j in range(C):
                 q[j] = s[j] - largest
-            if labels[begin + i] >= 0 and labels[begin + i] < C:
-                of_label[i] = <double> s[labels[begin + i]] - largest
-            elif not is_ignored(call, labels[begin + i]):
-                return OUT_OF_RANGE
-            if smoothing != 0:
+            of_label[i] = <double> s[label] - largest
+        q = p + begin * C
+        if smoothing != 0:
+            for i in range(n):
                 of_all = 0
                 for j in range(C):
-                    of_all += q[j]
+                    of_all += q[i * C + j]
                 of_label[i] = (1 - smoothing) * of_label[i] + smoothing / C * of_all
-        q = p + begin * C
         for j in range(n * C):
             q[j] = exp_of(q[j])
         for i in range(n):
@@ -88,24 +92,29 @@ cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssiz
     cdef const real* p = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
     cdef real dy = (<const real*> call.operand[3].data)[0], weight = share_of(call, 4, dy, begin)
-    cdef bint plain = not (call.operand[4].data or call.size[2] or call.scalar[0] != 0)
     cdef double smoothing = call.scalar[0]
     cdef real others = <real> (smoothing / call.size[1]), own = <real> (1 - smoothing + smoothing / call.size[1])
     cdef Py_ssize_t C = call.size[1], i, j
 
-    if plain:
+    if not (call.operand[4].data or call.size[2] or smoothing != 0):
         for j in range(begin * C, end * C):
             ds[j] = weight * p[j]
+        for i in range(begin, end):
+            if labels[i] < 0 or labels[i] >= C:
+                return OUT_OF_RANGE
+            j = i * C + labels[i]
+            ds[j] = weight * (p[j] - <real> 1)
+        return CONTINUE
+
     for i in range(begin, end):
         if is_ignored(call, labels[i]):
             memset(ds + i * C, 0, C * sizeof(real))
             continue
         if labels[i] < 0 or labels[i] >= C:
             return OUT_OF_RANGE
-        if not plain:
-            weight = share_of(call, 4, dy, i)
-            for j in range(i * C, (i + 1) * C):
-                ds[j] = weight * (p[j] - others)
+        weight = share_of(call, 4, dy, i)
+        for j in range(i * C, (i + 1) * C):
+            ds[j] = weight * (p[j] - others)
         j = i * C + labels[i]
         ds[j] = weight * (p[j] - own)
     return CONTINUE
