@@ -91,7 +91,7 @@ def _refuse_weights(weights: np.ndarray) -> None:
     bad = ~((weights >= 0) & np.isfinite(weights))
     if bad.any():
         row = int(bad.argmax())
-        raise ValueError(f"weight {weights[row]} in row {row}: weights must be finite and not below 0")
+        raise ValueError(f"weight {weights[row]!s} in row {row}: weights must be finite and not below 0")
     raise ValueError("the weights of what counts sum up to nothing, or to infinity: there is no mean")
 
 
@@ -137,8 +137,9 @@ class PointwiseLoss(Loss, recordable=True):
         return targets
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        n = scores.shape[0] if scores.ndim > 0 else 0
-        self.scores = reshaped(scores, (n, scores.size // (n or 1)))
+        if scores.ndim == 0:
+            raise ValueError(f"{type(self).__name__} got scores of shape (); expected rows")
+        self.scores = reshaped(scores, (len(scores), math.prod(scores.shape[1:])))
         self.targets = reshaped(targets, self.scores.shape)
         return self.of_rows(self.scores, self.targets)
 
@@ -237,7 +238,7 @@ def _refuse_targets(largest: float, tolerance: float, targets: np.ndarray) -> No
     row = int(rows.argmax())
     if bad[row].any():
         value = targets[row, bad[row].argmax()]
-        raise ValueError(f"target {value} in row {row} is not one of the probabilities, 0 … 1")
+        raise ValueError(f"target {value!s} in row {row} is not one of the probabilities, 0 … 1")
     raise ValueError(f"the targets in row {row} sum up to {sums[row]:.6g}: probabilities of all classes sum up to 1")
 
 

@@ -1,5 +1,5 @@
-# Losses: first the loss of each row, then their mean. n rows, C classes; labels are int64. `check_labels` has seen them;
-# one out of range stops a loop all the same.
+# Losses: first the loss of each row, then their mean. n rows, C classes; labels are int64. `check_labels` has seen
+# them; one out of range stops a loop all the same.
 #
 # A gradient is dy · share[i] · slope: share[i] is what row i counts for in the mean, or 1/n where there are no shares.
 
@@ -54,13 +54,12 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
             for j in range(C):
                 q[j] = s[j] - largest
             of_label[i] = <double> s[label] - largest
-        q = p + begin * C
-        if smoothing != 0:
-            for i in range(n):
+            if smoothing != 0:
                 of_all = 0
                 for j in range(C):
-                    of_all += q[i * C + j]
+                    of_all += <double> s[j] - largest
                 of_label[i] = (1 - smoothing) * of_label[i] + smoothing / C * of_all
+        q = p + begin * C
         for j in range(n * C):
             q[j] = exp_of(q[j])
         for i in range(n):
@@ -83,7 +82,7 @@ cdef inline bint is_ignored(const Call* call, int64_t label) noexcept nogil:
     return call.size[2] and label == call.size[3]
 
 
-# ds[i, j] = dy share[i] (p[i, j] − t[i, j]),  t[i, j] = (1 − smoothing) [j = label] + smoothing / C;  0 if it is ignored
+# ds[i, j] = dy share[i] (p[i, j] − t[i, j]),  t[i, j] = (1 − smoothing) [j = label] + smoothing / C;  0 if ignored
 #   size     0 n, 1 C, 2 whether there is a label to ignore, 3 that label
 #   scalar   the smoothing
 #   operand  0 ds, 1 p, 2 labels, 3 dy (one element), 4 share (if any)
