@@ -1412,6 +1412,21 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     _, p = k.softmax_loss(a, labels)
                     k.softmax_loss_grad(guarded(p), labels, one)
                     k.check_labels(labels, n)
+                    share = guarded(np.ones(m, dtype))
+                    k.hinge_loss(a, labels, 1.0)
+                    k.hinge_loss_grad(a, labels, one, 1.0, share)
+                    k.softmax_loss_grad(guarded(p), labels, one, share, 0.1, 0)
+                    k.soft_loss_grad(k.soft_loss(a, a)[1], a, one, share)
+                    for loss, gradient, *number in [
+                        (k.mse_loss, k.mse_loss_grad),
+                        (k.mae_loss, k.mae_loss_grad),
+                        (k.huber_loss, k.huber_loss_grad, 1.0),
+                        (k.sigmoid_loss, k.sigmoid_loss_grad, 1.0),
+                    ]:
+                        loss(a, a, *number)
+                        gradient(a, a, one, *number, share)
+                    k.weighted_mean(share, share, labels, n)
+                    k.check_probabilities(a, 9.0, 1e9)
             k.shuffle(guarded(np.arange(n)), state)
             kept.clear()
         """,

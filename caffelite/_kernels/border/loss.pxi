@@ -185,7 +185,8 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
 
     rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights, or else labels, are needed. Returns the mean,
     0-d, what each row counts for in it, w / Σ w (n,), and Σ w, 0-d. Where a weight is below 0 or not finite, or nothing
-    counts, `on_stop`, if given, is called with the weights, or the labels where there are none, and has to raise.
+    counts, `on_stop` is called with the weights, or the labels where there are none, and has to raise; without it, a
+    ValueError is raised.
     """
     cdef Call call
     cdef int real = real_type("weighted_mean", rows)
@@ -219,8 +220,12 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
     call.size[0], call.size[1], call.size[4] = n, of_weight, weights is not None
     call.parts = 1
     call.work = WEIGHTED_MEAN_KERNEL.work * n
-    launch(&call, on_stop)
+    launch(&call, on_stop or refuse_mean)
     return value, share, total
+
+
+def refuse_mean(weights):
+    raise ValueError("weighted_mean got weights below 0, or not finite, or nothing that counts")
 
 
 # ---- what they share ----

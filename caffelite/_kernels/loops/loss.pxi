@@ -7,12 +7,9 @@ cdef inline real share_of(const Call* call, int operand, real dy, Py_ssize_t i) 
     return dy * (<const real*> call.operand[operand].data)[i] if call.operand[operand].data else dy / call.size[0]
 
 
-# A finite loss beyond the dtype's range (scores near its end) is held at the end of the range.
-cdef inline real held(double loss, real end) noexcept nogil:
-    if real is float:
-        end = FLT_MAX
-    else:
-        end = DBL_MAX
+# A finite loss beyond the range of `like`'s type (scores near its end) is held at the end of the range.
+cdef inline real held(double loss, real like) noexcept nogil:
+    cdef real end = FLT_MAX if real is float else <real> DBL_MAX
     return end if (loss > end) & (loss <= DBL_MAX) else <real> loss
 
 
