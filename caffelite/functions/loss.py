@@ -381,7 +381,9 @@ class SoftmaxLoss(OfLabels, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
-        return super().output_shape(scores, targets[:-1] if len(targets) == len(scores) else targets)
+        if len(targets) == len(scores) and len({scores[-1], targets[-1]} - {None}) < 2:  # probabilities
+            targets = targets[:-1]
+        return super().output_shape(scores, targets)
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         scores, shape = reshaped(scores, (scores.size // (scores.shape[-1] or 1), scores.shape[-1])), scores.shape
