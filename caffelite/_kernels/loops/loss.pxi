@@ -28,7 +28,7 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef real* rows = <real*> call.operand[3].data
     cdef Py_ssize_t C = call.size[1], n, i, j
     cdef int64_t label
-    cdef double smoothing = call.scalar[0], of_all
+    cdef double smoothing = call.scalar[0]
     cdef const real* s
     cdef real* q
     cdef real largest, scale
@@ -51,11 +51,8 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
             for j in range(C):
                 q[j] = s[j] - largest
             of_label[i] = <double> s[label] - largest
-            if smoothing != 0:
-                of_all = 0
-                for j in range(C):
-                    of_all += <double> s[j] - largest
-                of_label[i] = (1 - smoothing) * of_label[i] + smoothing / C * of_all
+        if smoothing != 0:
+            smooth(of_label, scores + begin * C, n, C, smoothing)
         q = p + begin * C
         for j in range(n * C):
             q[j] = exp_of(q[j])
@@ -73,6 +70,21 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
                 rows[i] = 0 if is_ignored(call, labels[i]) else rows[i]
         begin += n
     return CONTINUE
+
+
+# Mix each row's score less its largest, of the label, with the mean of the same over all classes.
+cdef void smooth(double* of_label, const real* s, Py_ssize_t n, Py_ssize_t C, double smoothing) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef real largest
+    cdef double of_all
+    for i in range(n):
+        largest = s[i * C]
+        for j in range(1, C):
+            largest = s[i * C + j] if s[i * C + j] > largest else largest
+        of_all = 0
+        for j in range(C):
+            of_all += <double> s[i * C + j] - largest
+        of_label[i] = (1 - smoothing) * of_label[i] + smoothing / C * of_all
 
 
 cdef inline bint is_ignored(const Call* call, int64_t label) noexcept nogil:
