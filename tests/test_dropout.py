@@ -178,7 +178,7 @@ def test_a_p_that_is_changed_is_seen_by_the_next_replay():
     dropout.p = 0.9
     np.testing.assert_allclose(program(np.ones(1000, np.float32)).max(), 10)
     dropout.p = 1.0
-    with pytest.raises(ValueError, match=r"p must be at least 0 and below 1, got 1\.0"):
+    with pytest.raises(ValueError, match=r"p must be 0 or more and below 1, got 1\.0"):
         program(np.ones(1000, np.float32))
 
 
