@@ -1,4 +1,4 @@
-"""The errors of exp, log, tanh and sigmoid, in units in the last place (ulp).
+"""The errors of exp, log, tanh, sigmoid and softplus, in units in the last place (ulp).
 
 float32: over all 2³² numbers there are, against float64. float64: over random numbers, against NumPy's longdouble where
 that has more digits. NaN and infinite results have to be NaN and infinite for the same arguments, or the run ends.
@@ -22,7 +22,11 @@ def sigmoid(x):
     return 1 / (1 + np.exp(-x))
 
 
-JUDGES = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": sigmoid}
+def softplus(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-abs(x)))
+
+
+JUDGES = {"exp": np.exp, "log": np.log, "tanh": np.tanh, "sigmoid": sigmoid, "softplus": softplus}
 
 
 def largest_error(name, x, wide):

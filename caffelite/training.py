@@ -20,6 +20,8 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights
+from caffelite.function import Function
+from caffelite.functions.loss import Loss, Penalized
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, OfEpoch, accuracy, check_shapes
 from caffelite.modes import inference
@@ -91,19 +93,19 @@ class Steps:
         batch = Batch.of(list(columns), weighted)
         if self.optimizer is None:
             with inference():
-                outputs, value = self.forward(batch)
-                self.measure(outputs, value, batch)
+                outputs, loss, value = self.forward(batch)
+                self.measure(outputs, loss, value, batch)
         else:
             self.optimizer.zero_grad()
-            outputs, value = self.forward(batch)
+            outputs, loss, value = self.forward(batch)
             guard(value)
             value.backward()
             self.optimizer.step()
-            self.measure(outputs, value, batch)
+            self.measure(outputs, loss, value, batch)
         return outputs if self.of_epoch else None
 
-    def forward(self, batch: Batch) -> tuple[Any, Tensor]:
-        """The outputs, a tuple of them where the model has several, and the loss."""
+    def forward(self, batch: Batch) -> tuple[Any, Function, Tensor]:
+        """The outputs, a tuple of them where the model has several; the loss, applied, and what it gave."""
         outputs = self.model(*batch.inputs)
         for name, metric in self.metrics.items():
             if isinstance(metric, OfEpoch) or metric is accuracy:
@@ -111,17 +113,23 @@ class Steps:
                     raise ValueError(f"the metric {name} is of one output; the model returned {len(outputs)}")
                 check_shapes(metric, outputs.shape, batch.targets.shape)
         weights = () if batch.weights is None else (batch.weights,)
-        return outputs, self.loss(outputs, batch.targets, *weights)
+        if not isinstance(self.loss, Loss | Penalized):
+            return outputs, self.loss, self.loss(outputs, batch.targets, *weights)
+        applied = self.loss.copy()  # what a call would make, to be asked what it measured
+        return outputs, applied, applied.applied_to(outputs, batch.targets, *weights)
 
-    def measure(self, outputs: Any, value: Tensor, batch: Batch) -> None:
+    def measure(self, outputs: Any, loss: Function, value: Tensor, batch: Batch) -> None:
         """Add the loss and the metrics of a batch to the sums of the epoch."""
         y, rows = batch.targets, len(batch.targets)
-        if batch.weights is None:
-            kernels.add_mean(self.cursor, 0, value.data, rows)
+        mean, weights = value.data, batch.weights
+        if isinstance(loss, Loss | Penalized):  # which know the mean without penalties, and what counts in it
+            assert loss.value is not None
+            mean, weights = loss.value, None if loss.weight is None else loss.weight.reshape(1)
+        if weights is None:
+            kernels.add_mean(self.cursor, 0, mean, rows)
         else:
-            same = value.dtype == batch.weights.dtype
-            loss = value.data if same else kernels.convert(value.data, batch.weights.dtype)
-            kernels.add_weighted_mean(self.cursor, 0, loss, batch.weights)
+            same = mean.dtype == weights.dtype
+            kernels.add_weighted_mean(self.cursor, 0, mean if same else kernels.convert(mean, weights.dtype), weights)
         for slot, (name, metric) in enumerate(self.of_batch.items(), start=1):
             scores = _scores(outputs, y) if metric is accuracy else None
             if scores is not None:
@@ -129,8 +137,8 @@ class Steps:
             else:
                 several = isinstance(outputs, tuple)
                 arrays = [x.data for x in outputs] if several else [outputs.data]
-                mean = call_python(name, functools.partial(_mean_of, metric, several), *arrays, y)
-                kernels.add_mean(self.cursor, slot, np.asarray(mean), rows)
+                share = call_python(name, functools.partial(_mean_of, metric, several), *arrays, y)
+                kernels.add_mean(self.cursor, slot, np.asarray(share), rows)
 
     def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
         """The Program for steps of this name on batches of so many rows of these columns."""

@@ -4,6 +4,8 @@ A judge of an operator takes its inputs, parameters last, and returns y and a fu
 one Function needs it, it stands with its case in `cases/`.
 """
 
+import math
+
 import numpy as np
 
 # Relative and absolute tolerance against the float64 truth.
@@ -28,6 +30,11 @@ def linear(x, weight, bias=None):
         return gradients if bias is None else (*gradients, dy.sum(axis=0))
 
     return y if bias is None else y + bias, backward
+
+
+def normal(x):
+    """The normal distribution, Φ(x)."""
+    return np.reshape([math.erfc(-value / math.sqrt(2)) / 2 for value in x.ravel()], x.shape)
 
 
 def softmax(scores):

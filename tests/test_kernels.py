@@ -411,7 +411,8 @@ def test_full_repeats_a_value():
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (64, 10), (3, 1000)])
 def test_softmax_loss_and_its_gradient_are_the_judges(shape, dtype):
     scores, labels = 5 * uniform(*shape, dtype=dtype), np.random.default_rng(0).integers(0, shape[1], shape[0])
-    value, p = kernels.softmax_loss(scores, labels)
+    rows, p = kernels.softmax_loss(scores, labels)
+    value = kernels.sum(rows, scale=1 / rows.size)
     truth, backward = reference.softmax_loss(scores, labels)
     assert_close(value, truth, dtype)
     assert_close(p, reference.softmax(scores), dtype)
@@ -687,8 +688,9 @@ def arrays_taken(kernel):
     return sum(parameter.default is parameter.empty for parameter in parameters)
 
 
+WITH_NUMBERS = ("clip", "clip_grad", "leaky_relu", "leaky_relu_grad", "elu", "elu_grad", "penalty", "penalty_grad")
 ELEMENTWISE = [
-    kernel for kernel in kernels.KERNELS.values() if kernel.op and kernel.name not in ("full", "clip", "clip_grad")
+    kernel for kernel in kernels.KERNELS.values() if kernel.op and kernel.name not in ("full", *WITH_NUMBERS)
 ]
 FLOAT_KERNELS = {
     **{
@@ -697,6 +699,12 @@ FLOAT_KERNELS = {
     },
     "clip": lambda a: kernels.clip(a, 0.25, 0.5),
     "clip_grad": lambda a: kernels.clip_grad(a, a, 0.25, 0.5),
+    "leaky_relu": lambda a: kernels.leaky_relu(a, 0.25),
+    "leaky_relu_grad": lambda a: kernels.leaky_relu_grad(a, a, 0.25),
+    "elu": lambda a: kernels.elu(a, 0.25),
+    "elu_grad": lambda a: kernels.elu_grad(a, a, 0.25),
+    "penalty": lambda a: kernels.penalty(a, 0.1, 0.2),
+    "penalty_grad": lambda a: kernels.penalty_grad(a, a, 0.1, 0.2),
     "matmul": lambda a: kernels.matmul(a, a),
     "sum": lambda a: kernels.sum(a, 0),
     "largest": lambda a: kernels.largest(a, 0)[0],
@@ -709,6 +717,20 @@ FLOAT_KERNELS = {
     "all_finite": lambda a: kernels.all_finite(a),
     "softmax_loss": lambda a: kernels.softmax_loss(a, np.array([0, 1, 1]))[1],
     "softmax_loss_grad": lambda a: kernels.softmax_loss_grad(a, np.array([0, 1, 1]), a[0, :1]),
+    "soft_loss": lambda a: kernels.soft_loss(a, a, 0.1)[1],
+    "soft_loss_grad": lambda a: kernels.soft_loss_grad(a, a, a[0, :1], None, 0.1),
+    "hinge_loss": lambda a: kernels.hinge_loss(a, np.array([0, 1, 1]), 1.0),
+    "hinge_loss_grad": lambda a: kernels.hinge_loss_grad(a, np.array([0, 1, 1]), a[0, :1], 1.0),
+    "mse_loss": lambda a: kernels.mse_loss(a, a[::-1]),
+    "mse_loss_grad": lambda a: kernels.mse_loss_grad(a, a[::-1], a[0, :1]),
+    "mae_loss": lambda a: kernels.mae_loss(a, a[::-1]),
+    "mae_loss_grad": lambda a: kernels.mae_loss_grad(a, a[::-1], a[0, :1]),
+    "huber_loss": lambda a: kernels.huber_loss(a, a[::-1], 0.5),
+    "huber_loss_grad": lambda a: kernels.huber_loss_grad(a, a[::-1], a[0, :1], 0.5),
+    "sigmoid_loss": lambda a: kernels.sigmoid_loss(a, a[::-1], 2.0),
+    "sigmoid_loss_grad": lambda a: kernels.sigmoid_loss_grad(a, a[::-1], a[0, :1], 2.0),
+    "weighted_mean": lambda a: kernels.weighted_mean(a[0], a[1])[1],
+    "check_probabilities": lambda a: kernels.check_probabilities(a, 0.5, 1.0),
 }
 
 
@@ -901,7 +923,8 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         moments, steps = np.zeros((2, long.size), dtype), np.array([[9, 1.0], [long.size - 9, 2.0]])
         kernels.update("adam", w, v, moments, ADAM, steps)
         kernels.matmul(a, b, out, accumulate=True)
-        loss, p = kernels.softmax_loss(long, labels)
+        losses, p = kernels.softmax_loss(long, labels)
+        loss = kernels.sum(losses)
         products = [kernels.matmul(a, b), kernels.matmul(b.T, a.T), out]
         products += [kernels.matmul_stack(a.reshape(30, 10, 600), np.broadcast_to(b, (30, *b.shape)))]
         sums = [kernels.sum(long, axis) for axis in (0, 1, None)]
@@ -943,6 +966,10 @@ RECORDED = {
     "where": (uniform(4, 5) + 2, uniform(5), uniform(4, 1)),
     "clip": (uniform(4, 5), -0.5, 0.5),
     "clip_grad": (uniform(4, 5), uniform(4, 5), -0.5, 0.5),
+    "leaky_relu": (uniform(4, 5), 0.25),
+    "leaky_relu_grad": (uniform(4, 5), uniform(4, 5), 0.25),
+    "elu": (uniform(4, 5), 0.25),
+    "elu_grad": (uniform(4, 5), uniform(4, 5), 0.25),
     "copy": (uniform(2, 3, 2, 3, 2, 3).transpose(5, 3, 1, 4, 2, 0),),
     "negative": (uniform(4, 5).T,),
     "relu": (uniform(600, 1000),),
@@ -958,6 +985,22 @@ RECORDED = {
     "softmax_grad": (uniform(4, 5), uniform(4, 5)),
     "log_softmax": (uniform(4, 5).T,),
     "log_softmax_grad": (uniform(4, 5), uniform(4, 5), 0),
+    "soft_loss": (uniform(4, 3), uniform(4, 3), 0.1),
+    "soft_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), uniform(4), 0.1),
+    "hinge_loss": (uniform(4, 3), LABELS, 1.0),
+    "hinge_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32), 1.0, uniform(4)),
+    "mse_loss": (uniform(4, 3), uniform(4, 3)),
+    "mse_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32)),
+    "mae_loss": (uniform(4, 3), uniform(4, 3)),
+    "mae_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32)),
+    "huber_loss": (uniform(4, 3), uniform(4, 3), 0.5),
+    "huber_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), 0.5, uniform(4)),
+    "sigmoid_loss": (uniform(4, 3), uniform(4, 3), 2.0),
+    "sigmoid_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), 2.0),
+    "weighted_mean": (uniform(8), uniform(4) + 2, np.array([0, 1, -1, 2, 0, -1, -1, 1]), -1),
+    "check_probabilities": (uniform(4, 3) + 2, 4.0, 100.0),
+    "penalty": (uniform(4, 5), 0.1, 0.2),
+    "penalty_grad": (np.array(0.5, np.float32), uniform(4, 5), 0.1, 0.2),
     "softmax_loss": (uniform(4, 3).copy(order="F"), LABELS),
     "softmax_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32)),
     "layer_norm": (uniform(4, 5), uniform(5), uniform(5), 1e-5),
@@ -1170,6 +1213,10 @@ STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes 
     "ravel_index": (((3, 4), LABELS, 1), 1, 3),
     "softmax_loss": ((np.ones((4, 3)), LABELS), 1, 3),
     "softmax_loss_grad": ((np.ones((4, 3)) / 3, LABELS, np.ones(1)), 1, -1),
+    "hinge_loss": ((np.ones((4, 3)), LABELS, 1.0), 1, 3),
+    "hinge_loss_grad": ((np.ones((4, 3)), LABELS, np.ones(1), 1.0), 1, -1),
+    "weighted_mean": ((np.ones(4), np.ones(4), None, None, lambda weights: refuse(weights)), 1, -1),
+    "check_probabilities": ((np.ones((4, 1)), 1.0, 1e-3, lambda rows: refuse(rows)), 0, 0.5),
     "extreme_grad": ((np.ones(4), LABELS, (3, 4), 0), 1, 3),
     "check_labels": ((LABELS, 3, lambda labels: refuse(labels)), 0, 5),
     "all_finite": ((np.ones(5), lambda values: refuse(values)), 0, np.nan),
@@ -1287,7 +1334,8 @@ ALL_KERNELS = """
         k.update("sgd", w, b.ravel()[: w.size], v[None], hyper)
         x, moments, adam = a.ravel().copy(), np.array([c.ravel(), a.ravel()]), np.array([0.01, 0.9, 0.999, 1e-8, 0.1])
         k.update("adam", x, b.ravel()[: x.size], moments, adam, np.array([[x.size, 3.0]]))
-        loss, p = k.softmax_loss(c, labels)
+        losses, p = k.softmax_loss(c, labels)
+        loss = k.sum(losses)
         y, of_rows = k.layer_norm(c, a[0], c[0], 1e-5)
         dscale, dshift = k.layer_norm_sums(a, c, of_rows)
         of_features = k.batch_norm(c, a[0], c[0], 1e-5)[1]
@@ -1506,6 +1554,21 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     _, p = k.softmax_loss(a, labels)
                     k.softmax_loss_grad(guarded(p), labels, one)
                     k.check_labels(labels, n)
+                    share = guarded(np.ones(m, dtype))
+                    k.hinge_loss(a, labels, 1.0)
+                    k.hinge_loss_grad(a, labels, one, 1.0, share)
+                    k.softmax_loss_grad(guarded(p), labels, one, share, 0.1, 0)
+                    k.soft_loss_grad(k.soft_loss(a, a)[1], a, one, share)
+                    for loss, gradient, *number in [
+                        (k.mse_loss, k.mse_loss_grad),
+                        (k.mae_loss, k.mae_loss_grad),
+                        (k.huber_loss, k.huber_loss_grad, 1.0),
+                        (k.sigmoid_loss, k.sigmoid_loss_grad, 1.0),
+                    ]:
+                        loss(a, a, *number)
+                        gradient(a, a, one, *number, share)
+                    k.weighted_mean(share, share, labels, n)
+                    k.check_probabilities(a, 9.0, 1e9)
             k.shuffle(guarded(np.arange(n)), state)
             kept.clear()
         """,

@@ -1,5 +1,6 @@
-"""Losses: numbers at the end of the range, labels, state."""
+"""Losses: what their cases do not say."""
 
+import copy
 import math
 
 import numpy as np
@@ -164,3 +165,268 @@ def test_the_incoming_gradient_scales_the_losss():
     for dy in (None, "1", 1j):
         with pytest.raises(TypeError, match=r"SoftmaxLoss\(\).backward"):
             loss.backward(dy)
+
+
+# ---- all losses ----
+
+LOSSES = {
+    "mse": (cl.MSELoss(), np.array([0.5, 1, 2, -1], np.float32).repeat(3).reshape(4, 3)),
+    "mae": (cl.MAELoss(), np.array([0.5, 1, 2, -1], np.float32).repeat(3).reshape(4, 3)),
+    "huber": (cl.HuberLoss(0.5), np.array([0.5, 1, 2, -1], np.float32).repeat(3).reshape(4, 3)),
+    "hinge": (cl.HingeLoss(), np.array([0, 1, 2, 0])),
+    "sigmoid": (cl.SigmoidLoss(2.0), np.array([0, 1, 0.5, 1], np.float32).repeat(3).reshape(4, 3)),
+    "softmax": (cl.SoftmaxLoss(), np.array([0, 1, 2, 0])),
+    "smoothed": (cl.SoftmaxLoss(0.1, ignore=9), np.array([0, 1, 2, 9])),
+    "probabilities": (cl.SoftmaxLoss(), np.array([[0.5, 0.25, 0.25]] * 4, np.float32)),
+    "penalized": (cl.Penalized(cl.SoftmaxLoss(), [cl.Tensor([2.0], True)], l2=0.1), np.array([0, 1, 2, 0])),
+}
+every_loss = pytest.mark.parametrize(("loss", "targets"), LOSSES.values(), ids=LOSSES)
+
+
+@every_loss
+def test_backward_of_any_loss_needs_a_forward_that_succeeded_and_may_be_called_again(loss, targets):
+    loss = copy.deepcopy(loss)
+    with pytest.raises(RuntimeError, match=r"backward without a forward"):
+        loss.backward()
+    loss.forward(SCORES, targets)
+    assert_same_bits(loss.backward(), loss.backward(np.float32(1)))
+    with pytest.raises((ValueError, TypeError)):
+        loss.forward(SCORES, targets[:3])
+    with pytest.raises(RuntimeError, match=r"backward without a forward"):
+        loss.backward()
+
+
+@every_loss
+def test_equal_weights_are_none_and_a_weight_of_two_is_a_row_given_twice(loss, targets):
+    plain = loss.forward(SCORES, targets)
+    assert_close(loss.forward(SCORES, targets, [0.5] * 4), np.float64(plain), np.float32)
+    weighted = loss.forward(SCORES, targets, np.array([1, 2, 0, 1]))
+    again = [0, 1, 1, 3]
+    assert_close(weighted, np.float64(loss.forward(SCORES[again], targets[again])), np.float32)
+
+
+@every_loss
+def test_bad_weights_raise_naming_the_first_bad_row(loss, targets):
+    for weights in ([1, 1, -1, np.nan], [1, 1, np.inf, 1], [0, 0, np.nan, 0]):
+        with pytest.raises(ValueError, match=r"weight .* row 2\b"):
+            loss.forward(SCORES, targets, np.array(weights))
+    with pytest.raises(ValueError, match="no mean"):
+        loss.forward(SCORES, targets, np.zeros(4, np.float32))
+    for weights in (np.ones(3), np.ones((4, 1)), 1.0):
+        with pytest.raises(ValueError, match="weights of shape"):
+            loss.forward(SCORES, targets, weights)
+    with pytest.raises(TypeError, match="weights"):
+        loss.forward(SCORES, targets, ["1"] * 4)
+
+
+def replayed_and_eager(loss, arrays, bad):
+    """What a step of this loss raises for bad arrays, eagerly and in a replay."""
+    step = cl.capture(lambda *arrays: loss(*arrays), *arrays)
+    for call in (lambda: loss.forward(*bad), lambda: step(*bad)):
+        with pytest.raises(ValueError, match=r"row|mean") as raised:
+            call()
+        yield str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("loss", "targets", "bad"),
+    [
+        (cl.SoftmaxLoss(), [0, 1, 2, 0], [0, 1, 3, -1]),
+        (cl.SoftmaxLoss(ignore=9), [0, 1, 2, 9], [0, 9, 3, -1]),
+        (cl.SoftmaxLoss(ignore=1), [0, 1, 2, 0], [1, 1, 1, 1]),
+        (cl.HingeLoss(), [0, 1, 2, 0], [0, 1, 2, 3]),
+        (cl.SoftmaxLoss(), [[0.5, 0.5, 0]] * 4, [[0.5, 0.5, 0]] * 3 + [[1, 1, 0]]),
+        (cl.SigmoidLoss(), [[0.5, 0.5, 0]] * 4, [[0.5, 0.5, 0]] * 3 + [[1, 1.5, 0]]),
+    ],
+    ids=repr,
+)
+def test_bad_targets_stop_a_replay_with_the_eager_error(loss, targets, bad):
+    dtype = np.int64 if isinstance(targets[0], int) else np.float32
+    eager, replayed = replayed_and_eager(loss, (SCORES, np.array(targets, dtype)), (SCORES, np.array(bad, dtype)))
+    assert eager == replayed
+
+
+@pytest.mark.parametrize("weights", [[1, 1, -1, 1], [0, 0, 0, 0], [1, np.nan, 1, 1]])
+def test_bad_weights_stop_a_replay_with_the_eager_error(weights):
+    arrays = SCORES, np.array([0, 1, 2, 0]), np.ones(4, np.float32)
+    eager, replayed = replayed_and_eager(cl.SoftmaxLoss(), arrays, (*arrays[:2], np.array(weights, np.float32)))
+    assert eager == replayed
+
+
+@both_dtypes
+@pytest.mark.parametrize("scores", [[3e38, -3e38, 0], [-3e38, 3e38, 3e38]])
+def test_losses_of_labels_are_finite_for_scores_at_the_end_of_float32(scores, dtype):
+    x = np.array([scores] * 100, dtype)
+    labels = np.arange(100) % 3
+    for loss, targets in [
+        (cl.HingeLoss(), labels),
+        (cl.SoftmaxLoss(0.1, ignore=2), labels),
+        (cl.SoftmaxLoss(0.1), np.full((100, 3), 1 / 3)),
+        (cl.SigmoidLoss(), np.eye(3)[labels]),
+    ]:
+        assert np.isfinite(loss.forward(x, targets, np.ones(100)))
+        assert np.isfinite(loss.backward()).all()
+
+
+@pytest.mark.parametrize("loss", [cl.MSELoss(), cl.MAELoss(), cl.HuberLoss()], ids=repr)
+def test_a_target_that_is_not_a_number_makes_a_loss_that_is_not(loss):
+    assert np.isnan(loss.forward(SCORES, np.where(SCORES == 3, np.nan, SCORES)))
+    assert np.isnan(loss.backward()).tolist() == (SCORES == 3).tolist()
+
+
+# ---- scores and targets, one by one ----
+
+
+@pytest.mark.parametrize("loss", [cl.MSELoss(), cl.MAELoss(), cl.HuberLoss(), cl.SigmoidLoss()], ids=repr)
+def test_targets_have_the_scores_shape_or_stand_for_a_column(loss):
+    column, targets = SCORES[:, :1], np.array([0, 1, 1, 0])
+    expected = loss.forward(column, targets[:, np.newaxis])
+    for same in (targets, targets.astype(bool), targets.astype(np.float64), targets.tolist()):
+        assert_same_bits(loss.forward(column, same), expected)
+    for wrong in [(4,), (4, 1), (3,), (1, 3), (4, 3, 1), ()]:
+        for check in (loss.forward, lambda scores, y: loss.check_targets(y, scores.shape)):
+            with pytest.raises(ValueError, match=type(loss).__name__) as raised:
+                check(SCORES, np.zeros(wrong, np.float32))
+            assert str(wrong) in str(raised.value)
+            assert "(4, 3)" in str(raised.value)
+    for empty in [(0, 3), (3, 0), ()]:
+        with pytest.raises(ValueError, match=r"[lL]oss got scores"):
+            loss.forward(np.ones(empty, np.float32), np.ones(empty, np.float32))
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1.1, np.nan, np.inf, -np.inf])
+def test_targets_of_a_sigmoid_loss_are_probabilities(bad):
+    targets = np.zeros((4, 3))
+    targets[2, 1] = targets[3] = bad
+    for check in (cl.SigmoidLoss().forward, lambda scores, y: cl.SigmoidLoss().check_targets(y, scores.shape)):
+        with pytest.raises(ValueError, match=rf"target {bad} in row 2\b"):
+            check(SCORES, targets)
+
+
+# ---- softmax: ignored labels, probabilities, more axes ----
+
+
+@pytest.mark.parametrize("row", [[0.5, 0.6, 0], [-0.1, 1.1, 0], [np.nan, 1, 0], [0.3, 0.3, 0.3], [np.inf, 0, 0]])
+def test_rows_that_are_no_probabilities_raise_with_their_number(row):
+    targets = np.array([[1.0, 0, 0], [0.5004, 0.5004, 0], row, row])
+    for check in (cl.SoftmaxLoss().forward, lambda scores, y: cl.SoftmaxLoss().check_targets(y, scores.shape)):
+        with pytest.raises(ValueError, match=r"row 2\b.*probabilities"):
+            check(SCORES, targets)
+    with pytest.raises(ValueError, match=r"\(4, 2\).*\(4, 3\)"):
+        cl.SoftmaxLoss().forward(SCORES, targets[:, :2])
+    with pytest.raises(ValueError, match="takes labels"):
+        cl.SoftmaxLoss(ignore=0).forward(SCORES, targets[:2].repeat(2, axis=0))
+
+
+def test_a_probability_of_0_adds_nothing_even_where_the_score_is_minus_infinity():
+    scores, targets = np.array([[0.0, -np.inf, 0.0]], np.float32), np.array([[0.5, 0, 0.5]])
+    assert cl.SoftmaxLoss().forward(scores, targets) == pytest.approx(math.log(2))
+
+
+def test_ignored_rows_count_nowhere_whatever_their_scores():
+    scores, labels = SCORES.copy(), np.array([0, -100, 2, 1])
+    scores[1] = np.nan
+    loss, of_others = cl.SoftmaxLoss(ignore=-100), cl.SoftmaxLoss()
+    value, others = loss.forward(scores, labels), of_others.forward(SCORES[[0, 2, 3]], labels[[0, 2, 3]])
+    assert_close(value, np.float64(others), np.float32)
+    assert loss.weight == 3
+    assert_close(loss.backward()[[0, 2, 3]], of_others.backward().astype(np.float64), np.float32)
+    assert not loss.backward()[1].any()
+    with pytest.raises(ValueError, match="all 4 labels are 2"):
+        cl.SoftmaxLoss(ignore=2).forward(SCORES, [2, 2, 2, 2])
+
+
+def test_bad_labels_of_more_axes_are_named_by_row_and_place():
+    scores, labels = np.zeros((2, 3, 4), np.float32), np.array([[0, 1, 3], [0, 4, -1]], np.int16)
+    with pytest.raises(ValueError, match=r"label 4 in row 1, at \(1, 1\), is not one of the classes 0 … 3"):
+        cl.SoftmaxLoss().forward(scores, labels)
+    with pytest.raises(ValueError, match=r"label -1 in row 1, at \(1, 2\),"):
+        cl.SoftmaxLoss(ignore=4).forward(scores, labels)
+    for wrong in (labels[:, :2], labels.ravel(), labels[:1]):
+        with pytest.raises(ValueError, match=r"\(2, 3, 4\)"):
+            cl.SoftmaxLoss().forward(scores, wrong)
+    with pytest.raises(ValueError, match="HingeLoss got scores"):
+        cl.HingeLoss().forward(scores, labels)
+
+
+@pytest.mark.parametrize("labels", BAD_LABELS)
+def test_a_hinge_loss_refuses_the_labels_that_softmax_refuses(labels):
+    targets, error, row = BAD_LABELS[labels]
+    with pytest.raises(error, match=rf"row {row}\b"):
+        cl.HingeLoss().forward(SCORES, targets)
+
+
+# ---- what losses are made of ----
+
+
+def test_the_link_of_scores_is_what_they_mean():
+    assert_close(cl.SoftmaxLoss().link(SCORES), reference.softmax(SCORES), np.float32)
+    assert_close(cl.SigmoidLoss().link(SCORES), 1 / (1 + np.exp(-SCORES.astype(float))), np.float32)
+    for loss in (cl.MSELoss(), cl.MAELoss(), cl.HuberLoss(), cl.HingeLoss()):
+        assert_same_bits(loss.link(SCORES), SCORES)
+    assert_same_bits(cl.Penalized(cl.SoftmaxLoss(), [cl.Tensor(1.0)]).link(SCORES), cl.SoftmaxLoss().link(SCORES))
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: cl.HuberLoss(0), ValueError),
+        (lambda: cl.HuberLoss("1"), TypeError),
+        (lambda: cl.HingeLoss(-1), ValueError),
+        (lambda: cl.SigmoidLoss(np.nan), ValueError),
+        (lambda: cl.SoftmaxLoss(1.5), ValueError),
+        (lambda: cl.SoftmaxLoss(ignore=1.0), TypeError),
+        (lambda: cl.SoftmaxLoss(ignore=True), TypeError),
+        (lambda: cl.Penalized(cl.MSELoss(), []), TypeError),
+        (lambda: cl.Penalized(cl.MSELoss(), [np.ones(2)]), TypeError),
+        (lambda: cl.Penalized(cl.MSELoss(), [cl.Tensor(1.0)], l1=-1), ValueError),
+    ],
+)
+def test_arguments_that_make_no_loss_raise(make, error):
+    with pytest.raises(error, match=r"Loss|Penalized"):
+        make()
+
+
+def test_losses_say_how_they_were_made():
+    for text in (
+        *("MSELoss()", "HuberLoss(0.5)", "HingeLoss(2.0)", "SigmoidLoss()", "SigmoidLoss(3.0)", "SoftmaxLoss()"),
+        *("SoftmaxLoss(label_smoothing=0.1)", "SoftmaxLoss(label_smoothing=0.1, ignore=-1)"),
+    ):
+        assert repr(eval(f"cl.{text}")) == text
+
+
+def test_a_penalty_is_added_to_the_loss_whose_value_stays_known():
+    w = cl.Tensor([[1.0, -2.0]], requires_grad=True)
+    loss = cl.Penalized(cl.SoftmaxLoss(), [w], l1=0.5, l2=0.1)
+    alone = cl.SoftmaxLoss().forward(SCORES, [0, 1, 2, 0])
+    assert loss.forward(SCORES, [0, 1, 2, 0]) == pytest.approx(float(alone) + 0.5 * 3 + 0.1 * 5 / 2)
+    assert_same_bits(loss.value, alone)
+    loss.backward(2.0)
+    np.testing.assert_allclose(w.grad, [[2 * (0.5 + 0.1), 2 * (-0.5 - 0.2)]], 1e-6)
+
+
+def test_a_penalized_fit_is_weight_decay():
+    x, y = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2
+    weights = []
+    for decay in (0.0, 0.1):
+        model = cl.Model(seed=0).add(cl.Linear(3, 2))
+        loss = cl.Penalized(cl.SoftmaxLoss(), model.parameters(), l2=0.1 - decay) if decay == 0 else cl.SoftmaxLoss()
+        optimizer = cl.SGD(model.parameters(), lr=0.1, weight_decay=decay)
+        model.fit(x, y, loss=loss, optimizer=optimizer, epochs=5, batch_size=5, verbose=0)
+        weights.append(model.parameters()[0].data)
+    np.testing.assert_allclose(*weights, 1e-5)
+
+
+def test_any_number_of_threads_gives_the_same_losses(threads_restored):
+    rng = np.random.default_rng(0)
+    x, t, labels = rng.normal(size=(70_001, 7)), rng.uniform(size=(70_001, 7)), rng.integers(0, 7, 70_001)
+    results = []
+    for n in (1, 2, 3):
+        cl.set_num_threads(n)
+        for loss, targets in [
+            *[(loss, t) for loss in (cl.MSELoss(), cl.MAELoss(), cl.HuberLoss(), cl.SigmoidLoss())],
+            *[(loss, labels) for loss in (cl.HingeLoss(), cl.SoftmaxLoss(0.1, ignore=3))],
+            (cl.SoftmaxLoss(), t / t.sum(axis=1, keepdims=True)),
+        ]:
+            results.append((loss.forward(x, targets).tobytes(), loss.backward().tobytes()))
+    assert results[:7] == results[7:14] == results[14:]

@@ -112,18 +112,17 @@ def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes
         case = family.build(*arguments)
         applied = case.function(dtype)
 
-        def forward_and_backward(*arrays, applied=applied, training=case.training):
-            inputs = [cl.Tensor(a) if a.dtype.kind == "f" else a for a in arrays]
+        def forward_and_backward(*arrays, applied=applied, case=case):
+            inputs = [cl.Tensor(a) for a in arrays[: len(case.shapes)]]
             for x in inputs:
-                if isinstance(x, cl.Tensor):
-                    x.requires_grad = True
+                x.requires_grad = True
             for p in applied.parameters():
                 p.zero_grad()
-            y = applied(*inputs)
-            if not training:
+            y = applied(*inputs, *arrays[len(case.shapes) :])
+            if not case.training:
                 return [y]
             y.backward(kernels.full(y.shape, 0.5, y.dtype))
-            return [y, *[x.grad for x in inputs if isinstance(x, cl.Tensor)], *[p.grad for p in applied.parameters()]]
+            return [y, *[x.grad for x in inputs], *[p.grad for p in applied.parameters()]]
 
         buffers = list(applied.buffers().values())
         with case.mode():

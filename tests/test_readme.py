@@ -53,10 +53,10 @@ def test_files_and_links_in_the_readme_exist():
 
 
 @pytest.mark.slow
-def test_the_new_operator_applies_builds_and_passes_its_test(tmp_path):
+def test_the_new_operator_applies_builds_and_passes_all_tests(tmp_path):
     project = tmp_path / "project"
     copy_of_project(project)
     run("git", "apply", "-", cwd=project, input="".join(blocks("diff")))
     run(sys.executable, "setup.py", "build_ext", "--inplace", cwd=project)
-    output = run(sys.executable, "-m", "pytest", "-q", "tests", "-k", "Softsign", cwd=project)
-    assert int(re.search(r"(\d+) passed", output)[1]) > 20
+    output = run(sys.executable, "-m", "pytest", "tests", "--verbose", "-p", "no:cacheprovider", cwd=project)
+    assert len(re.findall("Softsign.* PASSED", output)) > 20

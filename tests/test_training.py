@@ -623,3 +623,37 @@ def test_labels_of_every_c_integer_type_are_labels(kind):
     step = cl.capture(lambda x, y: cl.SoftmaxLoss()(model(x), y), X, labels)
     assert step(X, labels) == cl.SoftmaxLoss()(model(X), Y).data
     assert cl.SoftmaxLoss()(model(X), labels).data == cl.SoftmaxLoss()(model(X), Y).data
+
+
+# ---- losses that know what counts -----------------------------------------------------------------------------------
+
+
+def test_the_historys_loss_is_without_the_penalty_and_of_the_labels_that_count():
+    model = classifier(2, 3)
+    labels = np.where(np.arange(60) % 7 == 0, -1, Y)
+    parts = [slice(0, 25), slice(25, 50), slice(50, 60)]
+    plain = cl.SoftmaxLoss(ignore=-1)
+    penalized = cl.Penalized(plain, model.parameters(), l1=0.3, l2=0.7)
+    options = {"epochs": 2, "batch_size": 25, "lr": 0.0, "shuffle": False}
+    total = count = 0
+    for part in parts:
+        counting = int((labels[part] >= 0).sum())
+        total += counting * float(plain.forward(model.predict(X[part]), labels[part]))
+        count += counting
+    for loss in (plain, penalized):
+        assert train(model, X, labels, loss=loss, **options)["loss"] == pytest.approx([total / count] * 2, rel=1e-6)
+        measured = model.evaluate(X, labels, loss=loss, batch_size=25)
+        assert measured["loss"] == pytest.approx(total / count, rel=1e-6)
+        batches = [(X[part], labels[part]) for part in parts]
+        assert train(model, batches, loss=loss, epochs=2, lr=0.0)["loss"] == pytest.approx(
+            [total / count] * 2, rel=1e-6
+        )
+
+
+def test_the_penalty_is_trained_on():
+    model, w = cl.Model([cl.Linear(2, 3)], seed=0), np.linspace(0.5, 2, 60).astype(np.float32)
+    loss = cl.Penalized(cl.SoftmaxLoss(), model.parameters(), l2=100.0)
+    before = np.abs(model.parameters()[0].data).sum()
+    history = train(model, X, Y, loss=loss, lr=0.005, epochs=3, sample_weight=w)
+    assert np.abs(model.parameters()[0].data).sum() < before / 2
+    assert history["loss"][0] < 3

@@ -5,7 +5,6 @@ is defined here with `def` is offered as `caffelite._kernels`. Every function re
 `out`.
 """
 cimport numpy as cnp
-from libc.float cimport DBL_MAX, FLT_MAX
 from libc.string cimport memset
 
 import operator

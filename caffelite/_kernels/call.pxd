@@ -35,6 +35,10 @@ cdef enum Op:                             # what an elementwise loop computes; s
     NEGATIVE
     RELU
     RELU_GRAD
+    LEAKY_RELU
+    LEAKY_RELU_GRAD
+    ELU
+    ELU_GRAD
     ADD
     SUBTRACT
     MULTIPLY
@@ -59,6 +63,24 @@ cdef enum Op:                             # what an elementwise loop computes; s
     TANH_GRAD
     SIGMOID
     SIGMOID_GRAD
+    SILU
+    SILU_GRAD
+    GELU
+    GELU_GRAD
+    GELU_TANH
+    GELU_TANH_GRAD
+    SOFTPLUS
+    SOFTPLUS_GRAD
+    PENALTY
+    PENALTY_GRAD
+    SQUARED_ERROR
+    SQUARED_ERROR_GRAD
+    ABSOLUTE_ERROR
+    ABSOLUTE_ERROR_GRAD
+    HUBER
+    HUBER_GRAD
+    CROSS_ENTROPY
+    CROSS_ENTROPY_GRAD
 
 
 cdef enum Type:                           # what can be converted
@@ -89,7 +111,7 @@ cdef struct Call:                         # all zero where nothing is said
     double work                           # to decide on threads: see (f)
     Py_ssize_t size[MAX_SIZES]            # a loop says what they are
     double scalar[2]                      # likewise
-    Op op                                 # what an elementwise loop computes, or a product's epilogue
+    Op op                                 # what an elementwise loop computes, a product's epilogue, or a loss element
     Type source                           # for convert: the type of operand 1
     bint accumulate                       # add to what the output holds
     int constants                         # bit i: operand i was made by the border, from a number

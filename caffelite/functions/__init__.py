@@ -1,85 +1,50 @@
-"""The Functions, one family a file. Importing them gives Tensor its operators and methods."""
+"""The Functions, one family a file. Importing them gives Tensor its operators and methods.
 
-from caffelite.functions.activation import (
-    LogSoftmax,
-    ReLU,
-    Sigmoid,
-    Softmax,
-    Tanh,
-    log_softmax,
-    relu,
-    sigmoid,
-    softmax,
-    tanh,
+What a family lists in its `__all__` is caffelite's own: `cl.ReLU`, `cl.relu`. The operators behind methods and
+functions have their names here only.
+"""
+
+from caffelite.functions import (
+    activation,
+    composition,
+    dropout,
+    elementary,
+    indexing,
+    linear,
+    loss,
+    normalization,
+    reduction,
+    selection,
+    shape,
 )
+from caffelite.functions.activation import *
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
-from caffelite.functions.composition import Parallel, Residual
-from caffelite.functions.dropout import DropConnect, Dropout
-from caffelite.functions.elementary import Abs, Exp, Log, Sqrt, abs, exp, log, sqrt
-from caffelite.functions.indexing import Concatenate, Index, Stack, concatenate, stack
-from caffelite.functions.linear import Linear, MatMul, matmul
-from caffelite.functions.loss import SoftmaxLoss
-from caffelite.functions.normalization import BatchNorm, LayerNorm
-from caffelite.functions.reduction import Max, Mean, Min, Sum, max, mean, min, sum
-from caffelite.functions.selection import Clip, Where, clip, where
-from caffelite.functions.shape import Flatten, Reshape, ToShape, Transpose, reshape, transpose
+from caffelite.functions.composition import *
+from caffelite.functions.dropout import *
+from caffelite.functions.elementary import *
+from caffelite.functions.elementary import Abs, Exp, Log, Sqrt
+from caffelite.functions.indexing import *
+from caffelite.functions.indexing import Concatenate, Index, Stack
+from caffelite.functions.linear import *
+from caffelite.functions.linear import MatMul
+from caffelite.functions.loss import *
+from caffelite.functions.normalization import *
+from caffelite.functions.reduction import *
+from caffelite.functions.reduction import Max, Mean, Min, Sum
+from caffelite.functions.selection import *
+from caffelite.functions.selection import Clip, Where
+from caffelite.functions.shape import *
+from caffelite.functions.shape import ToShape, Transpose
 
-__all__ = [
-    "Abs",
-    "Add",
-    "BatchNorm",
-    "Clip",
-    "Concatenate",
-    "Divide",
-    "DropConnect",
-    "Dropout",
-    "Exp",
-    "Flatten",
-    "Index",
-    "LayerNorm",
-    "Linear",
-    "Log",
-    "LogSoftmax",
-    "MatMul",
-    "Max",
-    "Mean",
-    "Min",
-    "Multiply",
-    "Negative",
-    "Parallel",
-    "Power",
-    "ReLU",
-    "Reshape",
-    "Residual",
-    "Sigmoid",
-    "Softmax",
-    "SoftmaxLoss",
-    "Sqrt",
-    "Stack",
-    "Subtract",
-    "Sum",
-    "Tanh",
-    "ToShape",
-    "Transpose",
-    "Where",
-    "abs",
-    "clip",
-    "concatenate",
-    "exp",
-    "log",
-    "log_softmax",
-    "matmul",
-    "max",
-    "mean",
-    "min",
-    "relu",
-    "reshape",
-    "sigmoid",
-    "softmax",
-    "sqrt",
-    "stack",
-    "sum",
-    "tanh",
-    "transpose",
-    "where",
-]
+__all__: list[str] = []
+__all__ += activation.__all__
+__all__ += composition.__all__
+__all__ += dropout.__all__
+__all__ += elementary.__all__
+__all__ += indexing.__all__
+__all__ += linear.__all__
+__all__ += loss.__all__
+__all__ += normalization.__all__
+__all__ += reduction.__all__
+__all__ += selection.__all__
+__all__ += shape.__all__

@@ -6,10 +6,33 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import normalized_axes
+from caffelite.arrays import nonnegative, normalized_axes
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
+
+__all__ = [
+    "ELU",
+    "GELU",
+    "LeakyReLU",
+    "LogSoftmax",
+    "ReLU",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softplus",
+    "Tanh",
+    "elu",
+    "gelu",
+    "leaky_relu",
+    "log_softmax",
+    "relu",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "softplus",
+    "tanh",
+]
 
 
 class ReLU(Function, recordable=True):
@@ -24,6 +47,83 @@ class ReLU(Function, recordable=True):
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return kernels.relu_grad(dy, self.y)
+
+
+class LeakyReLU(Function, recordable=True):
+    """y = x where x > 0, else slope · x, elementwise, with dy/dx = 1 or slope; slope at 0.
+
+    slope is not below 0. A. Maas, A. Hannun and A. Ng, "Rectifier nonlinearities improve neural network acoustic
+    models", ICML 2013.
+    """
+
+    def __init__(self, slope: float = 0.01) -> None:
+        self.slope = nonnegative("LeakyReLU: slope", slope)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.leaky_relu(x, self.slope)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.leaky_relu_grad(dy, self.y, self.slope)
+
+    def __repr__(self) -> str:
+        return f"LeakyReLU({self.slope})"
+
+
+class ELU(Function, recordable=True):
+    """The exponential linear unit, y = x where x > 0, else alpha (exp x − 1), elementwise.
+
+    dy/dx is 1 where x > 0, else y + alpha; alpha at 0. alpha is not below 0. D.-A. Clevert, T. Unterthiner and
+    S. Hochreiter, "Fast and accurate deep network learning by exponential linear units", ICLR 2016.
+    """
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        self.alpha = nonnegative("ELU: alpha", alpha)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.elu(x, self.alpha)
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.elu_grad(dy, self.y, self.alpha)
+
+    def __repr__(self) -> str:
+        return f"ELU({self.alpha})"
+
+
+class GELU(Function, recordable=True):
+    """The Gaussian error linear unit, y = x Φ(x), Φ the normal distribution, elementwise.
+
+    dy/dx = Φ(x) + x exp(−x²/2) / √(2π). With `approximate`, y = x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2. NaN at
+    −infinity. D. Hendrycks and K. Gimpel, "Gaussian error linear units (GELUs)", 2016.
+    """
+
+    def __init__(self, approximate: bool = False) -> None:
+        self.approximate = bool(approximate)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.gelu_tanh(x) if self.approximate else kernels.gelu(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.gelu_tanh_grad(dy, self.x) if self.approximate else kernels.gelu_grad(dy, self.x)
+
+    def __repr__(self) -> str:
+        return f"GELU({'approximate=True' if self.approximate else ''})"
+
+
+class Softplus(Function, recordable=True):
+    """y = log(1 + exp x), elementwise, with dy/dx = 1 / (1 + exp(−x)): a smooth ReLU.
+
+    C. Dugas et al., "Incorporating second-order functional knowledge for better option pricing", NIPS 2000.
+    """
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.softplus(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.softplus_grad(dy, self.x)
 
 
 class Tanh(Function, recordable=True):
@@ -46,6 +146,21 @@ class Sigmoid(Function, recordable=True):
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return kernels.sigmoid_grad(dy, self.y)
+
+
+class SiLU(Function, recordable=True):
+    """The sigmoid linear unit, y = x s, s = 1 / (1 + exp(−x)), elementwise, with dy/dx = s (1 + x (1 − s)).
+
+    NaN at −infinity. S. Elfwing, E. Uchibe and K. Doya, "Sigmoid-weighted linear units for neural network function
+    approximation in reinforcement learning", Neural Networks 107, 2018.
+    """
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.silu(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.silu_grad(dy, self.x)
 
 
 class AlongAxis(Function):
@@ -90,6 +205,26 @@ def relu(x: Any) -> Tensor:
     return ReLU().applied_to(as_tensor(x))
 
 
+def leaky_relu(x: Any, slope: float = 0.01) -> Tensor:
+    """x where it is above 0, else slope · x."""
+    return LeakyReLU(slope).applied_to(as_tensor(x))
+
+
+def elu(x: Any, alpha: float = 1.0) -> Tensor:
+    """x where it is above 0, else alpha (exp x − 1)."""
+    return ELU(alpha).applied_to(as_tensor(x))
+
+
+def gelu(x: Any, approximate: bool = False) -> Tensor:
+    """x Φ(x), Φ the normal distribution, elementwise; or its form with tanh."""
+    return GELU(approximate).applied_to(as_tensor(x))
+
+
+def softplus(x: Any) -> Tensor:
+    """log(1 + exp x), elementwise."""
+    return Softplus().applied_to(as_tensor(x))
+
+
 def tanh(x: Any) -> Tensor:
     """The hyperbolic tangent, elementwise."""
     return Tanh().applied_to(as_tensor(x))
@@ -98,6 +233,11 @@ def tanh(x: Any) -> Tensor:
 def sigmoid(x: Any) -> Tensor:
     """1 / (1 + exp(−x)), elementwise."""
     return Sigmoid().applied_to(as_tensor(x))
+
+
+def silu(x: Any) -> Tensor:
+    """x / (1 + exp(−x)), elementwise."""
+    return SiLU().applied_to(as_tensor(x))
 
 
 def softmax(x: Any, axis: int = -1) -> Tensor:
@@ -111,7 +251,12 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 
 Tensor.relu = relu
+Tensor.leaky_relu = leaky_relu
+Tensor.elu = elu
+Tensor.gelu = gelu
+Tensor.softplus = softplus
 Tensor.tanh = tanh
 Tensor.sigmoid = sigmoid
+Tensor.silu = silu
 Tensor.softmax = softmax
 Tensor.log_softmax = log_softmax

@@ -11,6 +11,8 @@ from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape
 from caffelite.functions.indexing import Concatenate
 
+__all__ = ["Parallel", "Residual"]
+
 
 class Residual(Function, recordable=True):
     """A residual connection, y = x + f(x):  dx = dy + df(dy).

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import nonnegative
 from caffelite.function import Function
 from caffelite.functions.linear import Linear
 from caffelite.modes import is_training
@@ -32,7 +33,7 @@ class Dropout(Function, recordable=True):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        self.p = _probability("Dropout", p)
+        self.p = nonnegative("Dropout: p", p, 1.0)
         self.random = np.zeros(2, np.int64)
         self.initialize(None)
 
@@ -69,7 +70,7 @@ class DropConnect(Linear, recordable=True):
     """
 
     def __init__(self, in_features: int, out_features: int, p: float = 0.5) -> None:
-        self.p = _probability("DropConnect", p)
+        self.p = nonnegative("DropConnect: p", p, 1.0)
         self.random = np.zeros(2, np.int64)
         super().__init__(in_features, out_features)
 
@@ -98,13 +99,6 @@ class DropConnect(Linear, recordable=True):
 
     def __repr__(self) -> str:
         return f"DropConnect({self.in_features}, {self.out_features}, {self.p})"
-
-
-def _probability(name: str, p: float) -> float:
-    """p as a float; ValueError unless 0 ≤ p < 1."""
-    if not 0 <= p < 1:
-        raise ValueError(f"{name}: p must be at least 0 and below 1, got {p}")
-    return float(p)
 
 
 def _seed(rng: Any) -> int:

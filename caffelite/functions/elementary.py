@@ -9,6 +9,8 @@ from caffelite.function import Function
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
+__all__ = ["abs", "exp", "log", "sqrt"]
+
 
 class Exp(Function, recordable=True):
     """y = eˣ, elementwise, with dy/dx = y."""

@@ -17,6 +17,8 @@ from caffelite.functions.arithmetic import common_length, listed, operands
 from caffelite.functions.shape import reshaped
 from caffelite.tensor import Tensor
 
+__all__ = ["concatenate", "stack"]
+
 WHOLE = slice(None)
 Numbers = np.ndarray | Sequence[int] | int
 

@@ -23,6 +23,8 @@ from caffelite.functions.shape import reshaped
 from caffelite.initializers import Initializer, uniform
 from caffelite.tensor import Tensor
 
+__all__ = ["Linear", "matmul"]
+
 
 class Linear(Function, recordable=True):
     """A fully connected layer, y = x W + b:  dW = xᵀ dy,  db = Σ dy over the rows,  dx = dy Wᵀ.

@@ -13,6 +13,8 @@ from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
+__all__ = ["max", "mean", "min", "sum"]
+
 Axis = int | tuple[int, ...] | None
 
 

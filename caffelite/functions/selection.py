@@ -13,6 +13,8 @@ from caffelite.function import Function
 from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, operands, reduced, shape_of
 from caffelite.tensor import Tensor
 
+__all__ = ["clip", "where"]
+
 
 class Clip(Function, recordable=True):
     """y = min(max(x, low), high), elementwise; None is no bound. Its gradient is dy where y = x, the bounds among them.

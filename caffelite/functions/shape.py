@@ -14,6 +14,8 @@ from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
+__all__ = ["Flatten", "Reshape", "reshape", "transpose"]
+
 
 class ToShape(Function, recordable=True):
     """The elements of x, in order, in another shape; one length may be −1. A view where the memory allows it."""

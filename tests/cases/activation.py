@@ -3,7 +3,7 @@
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import softmax, special_values
+from reference import normal, softmax, special_values
 
 from caffelite import functions
 from cases.case import Case, Family, elementwise, side
@@ -11,6 +11,29 @@ from cases.case import Case, Family, elementwise, side
 
 def relu(x):
     return np.where(x < 0, 0.0, x), lambda dy: (np.where(x <= 0, 0.0, dy),)
+
+
+def leaky_relu(x, slope):
+    return np.where(x > 0, x, slope * x), lambda dy: (np.where(x <= 0, slope * dy, dy),)
+
+
+def elu(x, alpha):
+    y = np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
+    return y, lambda dy: (dy * np.where(x > 0, 1, alpha * np.exp(np.minimum(x, 0))),)
+
+
+def gelu(x):
+    return x * normal(x), lambda dy: (dy * (normal(x) + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi)),)
+
+
+def gelu_tanh(x):
+    t = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    inner = np.sqrt(2 / np.pi) * (1 + 0.134145 * np.clip(x, -30, 30) ** 2)  # beyond that 1 − t² is 0
+    return x * ((1 + t) / 2), lambda dy: (dy * ((1 + t) / 2 + x * ((1 - t * t) * inner) / 2),)
+
+
+def softplus(x):
+    return np.maximum(x, 0) + np.log1p(np.exp(-abs(x))), lambda dy: (dy / (1 + np.exp(-x)),)
 
 
 def tanh(x):
@@ -21,6 +44,11 @@ def tanh(x):
 def sigmoid(x):
     y = 1 / (1 + np.exp(-x))
     return y, lambda dy: (dy * y * (1 - y),)
+
+
+def silu(x):
+    s = 1 / (1 + np.exp(-x))
+    return x * s, lambda dy: (dy * s * (1 + x * (1 - s)),)
 
 
 def softmax_along(x, axis):
@@ -77,10 +105,61 @@ def saturating(dtype):
     return values[~((abs(values) >= 1) & (abs(values) < 4))]
 
 
+def with_number(function, judge, pytorch):
+    """A family of an elementwise Function with one number."""
+
+    def build(shape, number):
+        return Case(
+            lambda: function(number),
+            (shape,),
+            lambda x: judge(x, number),
+            lambda torch, x: pytorch(torch, x, number),
+        )
+
+    return Family(
+        build,
+        listed=[((), 0.01), ((4,), 1.0), ((2, 3), 0.3), ((1, 3, 1), 0.0)],
+        empty=[((0,), 1.0), ((2, 0, 3), 0.1)],
+        random=st.tuples(hnp.array_shapes(min_dims=0, max_dims=5, max_side=4), st.floats(0, 3)),
+        special=lambda dtype: [(((4,), 0.5), [special_values(dtype)])],
+        special_gradients=lambda dtype: [(((4,), 0.5), [special_values(dtype)])],
+    )
+
+
+def of_either_form(function, judges, pytorch):
+    """A family of an elementwise Function of two forms."""
+
+    def build(shape, form):
+        return Case(
+            lambda: function(form),
+            (shape,),
+            judges[form],
+            lambda torch, x: pytorch(torch, x, form),
+        )
+
+    return Family(
+        build,
+        listed=[((), False), ((4,), True), ((2, 3), False), ((1, 3, 1), True)],
+        empty=[((0,), False), ((2, 0, 3), True)],
+        random=st.tuples(hnp.array_shapes(min_dims=0, max_dims=5, max_side=4), st.booleans()),
+        special=lambda dtype: [(((4,), form), [special_values(dtype)]) for form in judges],
+        special_gradients=lambda dtype: [(((4,), form), [special_values(dtype)]) for form in judges],
+    )
+
+
 CASES = [
     elementwise(functions.ReLU, relu, lambda torch, x: x.relu()),
+    with_number(functions.LeakyReLU, leaky_relu, lambda torch, x, slope: torch.nn.functional.leaky_relu(x, slope)),
+    with_number(functions.ELU, elu, lambda torch, x, alpha: torch.nn.functional.elu(x, alpha)),
+    of_either_form(
+        functions.GELU,
+        {False: gelu, True: gelu_tanh},
+        lambda torch, x, form: torch.nn.functional.gelu(x, approximate="tanh" if form else "none"),
+    ),
+    elementwise(functions.Softplus, softplus, lambda torch, x: torch.nn.functional.softplus(x)),
     elementwise(functions.Tanh, tanh, lambda torch, x: x.tanh(), special=saturating),
     elementwise(functions.Sigmoid, sigmoid, lambda torch, x: x.sigmoid(), special=saturating),
+    elementwise(functions.SiLU, silu, lambda torch, x: torch.nn.functional.silu(x)),
     along(functions.Softmax, softmax_along, lambda torch, x, axis: x.softmax(axis)),
     along(functions.LogSoftmax, log_softmax_along, lambda torch, x, axis: x.log_softmax(axis)),
 ]

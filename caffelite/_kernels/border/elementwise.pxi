@@ -209,6 +209,38 @@ def relu_grad(dy, y, out=None):
     return elementwise(RELU_GRAD_KERNEL, out, dy, y)
 
 
+cdef Kernel LEAKY_RELU_KERNEL = Kernel("leaky_relu", op=LEAKY_RELU, work=10)
+
+
+def leaky_relu(a, double slope, out=None):
+    """y = a where a > 0, else slope · a."""
+    return elementwise(LEAKY_RELU_KERNEL, out, a, None, None, slope)
+
+
+cdef Kernel LEAKY_RELU_GRAD_KERNEL = Kernel("leaky_relu_grad", op=LEAKY_RELU_GRAD, work=10)
+
+
+def leaky_relu_grad(dy, y, double slope, out=None):
+    """dx = dy where y > 0, else slope · dy, with y = leaky_relu(x, slope), slope ≥ 0."""
+    return elementwise(LEAKY_RELU_GRAD_KERNEL, out, dy, y, None, slope)
+
+
+cdef Kernel ELU_KERNEL = Kernel("elu", op=ELU, work=60)
+
+
+def elu(a, double alpha, out=None):
+    """y = a where a > 0, else alpha (exp a − 1)."""
+    return elementwise(ELU_KERNEL, out, a, None, None, alpha)
+
+
+cdef Kernel ELU_GRAD_KERNEL = Kernel("elu_grad", op=ELU_GRAD, work=10)
+
+
+def elu_grad(dy, y, double alpha, out=None):
+    """dx = dy where y > 0, else dy (y + alpha), with y = elu(x, alpha), alpha ≥ 0."""
+    return elementwise(ELU_GRAD_KERNEL, out, dy, y, None, alpha)
+
+
 cdef Kernel ADD_KERNEL = Kernel("add", op=ADD, work=10)
 
 
@@ -399,3 +431,83 @@ cdef Kernel SIGMOID_GRAD_KERNEL = Kernel("sigmoid_grad", op=SIGMOID_GRAD, work=1
 def sigmoid_grad(dy, y, out=None):
     """dx = dy y (1 − y), with y = sigmoid(x)."""
     return elementwise(SIGMOID_GRAD_KERNEL, out, dy, y)
+
+
+cdef Kernel SILU_KERNEL = Kernel("silu", op=SILU, work=60)
+
+
+def silu(a, out=None):
+    """y = a / (1 + exp(−a))."""
+    return elementwise(SILU_KERNEL, out, a)
+
+
+cdef Kernel SILU_GRAD_KERNEL = Kernel("silu_grad", op=SILU_GRAD, work=70)
+
+
+def silu_grad(dy, x, out=None):
+    """dx = dy s (1 + x (1 − s)), with s = sigmoid(x)."""
+    return elementwise(SILU_GRAD_KERNEL, out, dy, x)
+
+
+cdef Kernel GELU_KERNEL = Kernel("gelu", op=GELU, work=120)
+
+
+def gelu(a, out=None):
+    """y = a Φ(a), with Φ the normal distribution."""
+    return elementwise(GELU_KERNEL, out, a)
+
+
+cdef Kernel GELU_GRAD_KERNEL = Kernel("gelu_grad", op=GELU_GRAD, work=120)
+
+
+def gelu_grad(dy, x, out=None):
+    """dx = dy (Φ(x) + x Φ′(x)), with Φ′(x) = exp(−x²/2) / √(2π)."""
+    return elementwise(GELU_GRAD_KERNEL, out, dy, x)
+
+
+cdef Kernel GELU_TANH_KERNEL = Kernel("gelu_tanh", op=GELU_TANH, work=60)
+
+
+def gelu_tanh(a, out=None):
+    """y = a (1 + tanh u) / 2, with u = √(2/π) (a + 0.044715 a³)."""
+    return elementwise(GELU_TANH_KERNEL, out, a)
+
+
+cdef Kernel GELU_TANH_GRAD_KERNEL = Kernel("gelu_tanh_grad", op=GELU_TANH_GRAD, work=70)
+
+
+def gelu_tanh_grad(dy, x, out=None):
+    """dx = dy times the derivative of gelu_tanh at x."""
+    return elementwise(GELU_TANH_GRAD_KERNEL, out, dy, x)
+
+
+cdef Kernel SOFTPLUS_KERNEL = Kernel("softplus", op=SOFTPLUS, work=130)
+
+
+def softplus(a, out=None):
+    """y = log(1 + exp a)."""
+    return elementwise(SOFTPLUS_KERNEL, out, a)
+
+
+cdef Kernel SOFTPLUS_GRAD_KERNEL = Kernel("softplus_grad", op=SOFTPLUS_GRAD, work=60)
+
+
+def softplus_grad(dy, x, out=None):
+    """dx = dy sigmoid(x)."""
+    return elementwise(SOFTPLUS_GRAD_KERNEL, out, dy, x)
+
+
+cdef Kernel PENALTY_KERNEL = Kernel("penalty", op=PENALTY, work=10)
+
+
+def penalty(a, double l1, double l2, out=None):
+    """y = l1 |a| + l2 a² / 2."""
+    return elementwise(PENALTY_KERNEL, out, a, None, None, l1, l2)
+
+
+cdef Kernel PENALTY_GRAD_KERNEL = Kernel("penalty_grad", op=PENALTY_GRAD, work=10)
+
+
+def penalty_grad(dy, x, double l1, double l2, out=None):
+    """dx = dy (l1 sign(x) + l2 x), dy broadcast."""
+    return elementwise(PENALTY_GRAD_KERNEL, out, dy, x, None, l1, l2)

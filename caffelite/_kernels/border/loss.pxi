@@ -1,63 +1,282 @@
-# Losses.
+# Losses: of each row, and their mean.
 
 cdef Kernel SOFTMAX_LOSS_KERNEL = Kernel("softmax_loss", writes=0b1001, checked=2, work=150)
 cdef Kernel SOFTMAX_LOSS_GRAD_KERNEL = Kernel("softmax_loss_grad", checked=2, work=10)
+cdef Kernel SOFT_LOSS_KERNEL = Kernel("soft_loss", writes=0b1001, work=160)
+cdef Kernel SOFT_LOSS_GRAD_KERNEL = Kernel("soft_loss_grad", work=15)
+cdef Kernel HINGE_LOSS_KERNEL = Kernel("hinge_loss", checked=2, work=60)
+cdef Kernel HINGE_LOSS_GRAD_KERNEL = Kernel("hinge_loss_grad", checked=2, work=60)
+cdef Kernel MSE_LOSS_KERNEL = Kernel("mse_loss", loops="pointwise_loss", work=15)
+cdef Kernel MSE_LOSS_GRAD_KERNEL = Kernel("mse_loss_grad", loops="pointwise_loss_grad", work=15)
+cdef Kernel MAE_LOSS_KERNEL = Kernel("mae_loss", loops="pointwise_loss", work=15)
+cdef Kernel MAE_LOSS_GRAD_KERNEL = Kernel("mae_loss_grad", loops="pointwise_loss_grad", work=15)
+cdef Kernel HUBER_LOSS_KERNEL = Kernel("huber_loss", loops="pointwise_loss", work=15)
+cdef Kernel HUBER_LOSS_GRAD_KERNEL = Kernel("huber_loss_grad", loops="pointwise_loss_grad", work=15)
+cdef Kernel SIGMOID_LOSS_KERNEL = Kernel("sigmoid_loss", loops="pointwise_loss", work=130)
+cdef Kernel SIGMOID_LOSS_GRAD_KERNEL = Kernel("sigmoid_loss_grad", loops="pointwise_loss_grad", work=60)
+cdef Kernel WEIGHTED_MEAN_KERNEL = Kernel("weighted_mean", writes=0b111, checked=3, work=100)
 cdef Kernel CHECK_LABELS_KERNEL = Kernel("check_labels", checked=1, work=50)
+cdef Kernel CHECK_PROBABILITIES_KERNEL = Kernel("check_probabilities", writes=0b10, checked=0, work=30)
 
 
-def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None):
-    """The softmax of each row and the mean negative log-likelihood of its label.
+# ---- losses of rows ----
 
-    scores (n, C), labels (n,) int64 → the loss, 0-d, and the probabilities (n, C).
+def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, double smoothing=0, ignore=None):
+    """The softmax of each row, and the negative log-likelihood of its label, smoothed; 0 where it is to be ignored.
+
+    scores (n, C), labels (n,) int64 → the losses (n,) and the probabilities (n, C).
     ValueError for no rows or other shapes, TypeError for labels that are not int64, IndexError for one out of range.
     """
     cdef Call call
-    cdef int real = real_type("softmax_loss", scores)
-    cdef cnp.ndarray p, rows
-
-    if cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_SIZE(scores) == 0:
-        raise ValueError(f"softmax_loss got scores of shape {shape_of(scores)}; expected (n, C), n and C above 0")
-    scores, labels = contiguous(scores), checked_labels("softmax_loss", labels, cnp.PyArray_DIM(scores, 0))
-    p = empty(2, cnp.PyArray_DIMS(scores), scores.descr)
-    rows = empty(1, cnp.PyArray_DIMS(scores), scores.descr)
-
-    begin(&call, SOFTMAX_LOSS_KERNEL, real)
+    cdef cnp.ndarray rows, p
+    scores = begin_loss(&call, SOFTMAX_LOSS_KERNEL, scores)
+    labels = checked_labels("softmax_loss", labels, call.size[0])
+    rows, p = output_of(scores, 1), output_of(scores, 2)
     bind(&call, 0, p)
-    bind(&call, 1, scores)
     bind(&call, 2, labels)
     bind(&call, 3, rows)
-    call.size[0], call.size[1] = cnp.PyArray_DIM(scores, 0), cnp.PyArray_DIM(scores, 1)
-    call.scalar[0] = FLT_MAX if real == 0 else DBL_MAX
-    call.parts = call.size[0]
-    call.work = SOFTMAX_LOSS_KERNEL.work * call.size[0] * call.size[1]
+    call.scalar[0] = smoothing
+    let_ignore(&call, ignore)
     launch(&call, partial(refuse_label, "softmax_loss", call.size[1]))
-    return sum(rows, scale=1.0 / call.size[0]), p
+    return rows, p
 
 
-def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not None, cnp.ndarray dy not None):
-    """dscores = dy (p − onehot(labels)) / n: probabilities (n, C), labels (n,) int64, dy one element → (n, C)."""
+def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not None, cnp.ndarray dy not None,
+                      cnp.ndarray share=None, double smoothing=0, ignore=None):
+    """dscores = dy share (p − t), t the smoothed one-hot labels; share is 1/n where there is none.
+
+    probabilities (n, C), labels (n,) int64, dy one element, share (n,) → (n, C).
+    """
     cdef Call call
-    cdef int real = real_type("softmax_loss_grad", probabilities)
-    cdef cnp.ndarray out
-
-    same_type("softmax_loss_grad", probabilities, dy)
-    if cnp.PyArray_NDIM(probabilities) != 2 or cnp.PyArray_SIZE(dy) != 1:
-        raise ValueError(f"softmax_loss_grad got probabilities of shape {shape_of(probabilities)} and dy of shape "
-                         f"{shape_of(dy)}; expected (n, C) and a single element")
-    probabilities, dy = contiguous(probabilities), contiguous(dy)
-    labels = checked_labels("softmax_loss_grad", labels, cnp.PyArray_DIM(probabilities, 0))
-    out = empty(2, cnp.PyArray_DIMS(probabilities), probabilities.descr)
-
-    begin(&call, SOFTMAX_LOSS_GRAD_KERNEL, real)
-    bind(&call, 0, out)
-    bind(&call, 1, probabilities)
+    probabilities = begin_loss(&call, SOFTMAX_LOSS_GRAD_KERNEL, probabilities)
+    labels = checked_labels("softmax_loss_grad", labels, call.size[0])
     bind(&call, 2, labels)
-    bind(&call, 3, dy)
-    call.size[0], call.size[1] = cnp.PyArray_DIM(out, 0), cnp.PyArray_DIM(out, 1)
+    call.scalar[0] = smoothing
+    let_ignore(&call, ignore)
+    return launch_grad(&call, probabilities, dy, share, partial(refuse_label, "softmax_loss_grad", call.size[1]))
+
+
+def soft_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double smoothing=0):
+    """The softmax p of each row, and its cross-entropy −Σ t log p with the smoothed targets.
+
+    scores and targets (n, C) → the losses (n,) and the probabilities (n, C).
+    """
+    cdef Call call
+    cdef cnp.ndarray rows, p
+    scores = begin_loss(&call, SOFT_LOSS_KERNEL, scores)
+    targets = matched("soft_loss", scores, targets)
+    rows, p = output_of(scores, 1), output_of(scores, 2)
+    bind(&call, 0, p)
+    bind(&call, 2, targets)
+    bind(&call, 3, rows)
+    call.scalar[0] = smoothing
+    launch(&call)
+    return rows, p
+
+
+def soft_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
+                   cnp.ndarray share=None, double smoothing=0):
+    """dscores = dy share (p Σ t − t), t the smoothed targets; share is 1/n where there is none."""
+    cdef Call call
+    probabilities = begin_loss(&call, SOFT_LOSS_GRAD_KERNEL, probabilities)
+    targets = matched("soft_loss_grad", probabilities, targets)
+    bind(&call, 2, targets)
+    call.scalar[0] = smoothing
+    return launch_grad(&call, probabilities, dy, share)
+
+
+def hinge_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, double margin):
+    """Σ max(0, s − s[label] + margin) over the other classes: scores (n, C), labels (n,) int64 → the losses (n,)."""
+    cdef Call call
+    cdef cnp.ndarray rows
+    scores = begin_loss(&call, HINGE_LOSS_KERNEL, scores)
+    labels = checked_labels("hinge_loss", labels, call.size[0])
+    rows = output_of(scores, 1)
+    bind(&call, 0, rows)
+    bind(&call, 2, labels)
+    call.scalar[0] = margin
+    launch(&call, partial(refuse_label, "hinge_loss", call.size[1]))
+    return rows
+
+
+def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cnp.ndarray dy not None, double margin,
+                    cnp.ndarray share=None):
+    """dscores = dy share where a class adds to the loss, less their sum at the label; share is 1/n without any."""
+    cdef Call call
+    scores = begin_loss(&call, HINGE_LOSS_GRAD_KERNEL, scores)
+    labels = checked_labels("hinge_loss_grad", labels, call.size[0])
+    bind(&call, 2, labels)
+    call.scalar[0] = margin
+    return launch_grad(&call, scores, dy, share, partial(refuse_label, "hinge_loss_grad", call.size[1]))
+
+
+def mse_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
+    """The mean of (s − t)² over each row: scores and targets (n, k) → (n,)."""
+    return pointwise_loss(MSE_LOSS_KERNEL, SQUARED_ERROR, scores, targets, 0)
+
+
+def mse_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
+                  cnp.ndarray share=None):
+    """dscores = dy share 2 (s − t) / k; share is 1/n where there is none."""
+    return pointwise_loss_grad(MSE_LOSS_GRAD_KERNEL, SQUARED_ERROR_GRAD, scores, targets, 0, dy, share)
+
+
+def mae_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
+    """The mean of |s − t| over each row: scores and targets (n, k) → (n,)."""
+    return pointwise_loss(MAE_LOSS_KERNEL, ABSOLUTE_ERROR, scores, targets, 0)
+
+
+def mae_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
+                  cnp.ndarray share=None):
+    """dscores = dy share sign(s − t) / k; share is 1/n where there is none."""
+    return pointwise_loss_grad(MAE_LOSS_GRAD_KERNEL, ABSOLUTE_ERROR_GRAD, scores, targets, 0, dy, share)
+
+
+def huber_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double delta):
+    """The mean over each row of d²/2, d = s − t, or of delta (|d| − delta/2) from |d| = delta on."""
+    return pointwise_loss(HUBER_LOSS_KERNEL, HUBER, scores, targets, delta)
+
+
+def huber_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None, double delta,
+                    cnp.ndarray share=None):
+    """dscores = dy share clip(s − t, −delta, delta) / k; share is 1/n where there is none."""
+    return pointwise_loss_grad(HUBER_LOSS_GRAD_KERNEL, HUBER_GRAD, scores, targets, delta, dy, share)
+
+
+def sigmoid_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double positive):
+    """The mean over each row of −positive t log p − (1 − t) log(1 − p), p = sigmoid(s)."""
+    return pointwise_loss(SIGMOID_LOSS_KERNEL, CROSS_ENTROPY, scores, targets, positive)
+
+
+def sigmoid_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
+                      double positive, cnp.ndarray share=None):
+    """dscores = dy share ((1 + (positive − 1) t) p − positive t) / k; share is 1/n where there is none."""
+    return pointwise_loss_grad(SIGMOID_LOSS_GRAD_KERNEL, CROSS_ENTROPY_GRAD, scores, targets, positive, dy, share)
+
+
+cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar):
+    cdef Call call
+    cdef cnp.ndarray rows
+    scores = begin_loss(&call, kernel, scores)
+    targets = matched(kernel.name, scores, targets)
+    rows = output_of(scores, 1)
+    bind(&call, 0, rows)
+    bind(&call, 2, targets)
+    call.op, call.scalar[0] = op, scalar
+    launch(&call)
+    return rows
+
+
+cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
+                                     cnp.ndarray dy, cnp.ndarray share):
+    cdef Call call
+    scores = begin_loss(&call, kernel, scores)
+    targets = matched(kernel.name, scores, targets)
+    bind(&call, 2, targets)
+    call.op, call.scalar[0] = op, scalar
+    return launch_grad(&call, scores, dy, share)
+
+
+# ---- the mean ----
+
+def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarray labels=None, ignore=None,
+                  on_stop=None):
+    """Σ w rows / Σ w: w is 1 without weights, and 0 where the label is to be ignored.
+
+    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights, or else labels, are needed. Returns the mean,
+    0-d, what each row counts for in it, w / Σ w (n,), and Σ w, 0-d. Where a weight is below 0 or not finite, or nothing
+    counts, `on_stop` is called with the weights, or the labels where there are none, and has to raise; without it, a
+    ValueError is raised.
+    """
+    cdef Call call
+    cdef int real = real_type("weighted_mean", rows)
+    cdef cnp.ndarray value = output((), rows.descr), total = output((), rows.descr), share, checked
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(rows), of_weight = 1
+    begin(&call, WEIGHTED_MEAN_KERNEL, real)
+    if cnp.PyArray_NDIM(rows) != 1 or n == 0:
+        raise ValueError(f"weighted_mean got losses of shape {shape_of(rows)}; expected (n,), n above 0")
+    rows = contiguous(rows)
+    share = empty(1, cnp.PyArray_DIMS(rows), rows.descr)
+    if labels is not None:
+        labels = checked_labels("weighted_mean", labels, n)
+        bind(&call, 5, labels)
+    if weights is not None:
+        same_type("weighted_mean", rows, weights)
+        of_weight = n // cnp.PyArray_SIZE(weights) if cnp.PyArray_SIZE(weights) > 0 else 0
+        if cnp.PyArray_NDIM(weights) != 1 or of_weight * cnp.PyArray_SIZE(weights) != n:
+            raise ValueError(f"weighted_mean got losses of shape {shape_of(rows)} and weights of shape "
+                             f"{shape_of(weights)}; expected (n,), and (n,) or a part of it")
+        checked = weights = contiguous(weights)
+    else:
+        checked = labels
+    if checked is None:
+        raise TypeError("weighted_mean needs weights or labels")
+    bind(&call, 0, value)
+    bind(&call, 1, total)
+    bind(&call, 2, share)
+    bind(&call, 3, checked)
+    bind(&call, 4, rows)
+    let_ignore(&call, ignore)
+    call.size[0], call.size[1], call.size[4] = n, of_weight, weights is not None
+    call.parts = 1
+    call.work = WEIGHTED_MEAN_KERNEL.work * n
+    launch(&call, on_stop or refuse_mean)
+    return value, share, total
+
+
+def refuse_mean(weights):
+    raise ValueError("weighted_mean got weights below 0, or not finite, or nothing that counts")
+
+
+# ---- what they share ----
+
+cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores):
+    """Make a call of rows of scores, which are returned as loops read them: hold them until it is launched."""
+    begin(call, kernel, real_type(kernel.name, scores))
+    if cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_SIZE(scores) == 0:
+        raise ValueError(f"{kernel.name} got scores of shape {shape_of(scores)}; expected (n, C), n and C above 0")
+    scores = contiguous(scores)
+    bind(call, 1, scores)
+    call.size[0], call.size[1] = cnp.PyArray_DIM(scores, 0), cnp.PyArray_DIM(scores, 1)
     call.parts = call.size[0]
-    call.work = SOFTMAX_LOSS_GRAD_KERNEL.work * call.size[0] * call.size[1]
-    launch(&call, partial(refuse_label, "softmax_loss_grad", call.size[1]))
+    call.work = kernel.work * call.size[0] * call.size[1]
+    return scores
+
+
+cdef inline cnp.ndarray output_of(cnp.ndarray scores, int ndim):
+    """A new array of the scores' dtype and first axes."""
+    return empty(ndim, cnp.PyArray_DIMS(scores), scores.descr)
+
+
+cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray dy, cnp.ndarray share, on_stop=None):
+    """Launch a gradient's call, given that of the mean and what each row counts for in it."""
+    cdef Kernel kernel = <Kernel> call.kernel
+    cdef cnp.ndarray out = output_of(scores, 2)
+    same_type(kernel.name, scores, dy)
+    if cnp.PyArray_SIZE(dy) != 1:
+        raise ValueError(f"{kernel.name} got dy of shape {shape_of(dy)}; expected a single element")
+    dy = contiguous(dy)
+    bind(call, 0, out)
+    bind(call, 3, dy)
+    if share is not None:
+        require_vector(kernel.name, share, cnp.PyArray_TYPE(scores), call.size[0])
+        bind(call, 4, share)
+    launch(call, on_stop)
     return out
+
+
+cdef cnp.ndarray matched(str name, cnp.ndarray scores, cnp.ndarray targets):
+    """Targets as loops read them; ValueError unless they have the scores' shape."""
+    same_type(name, scores, targets)
+    if not cnp.PyArray_SAMESHAPE(scores, targets):
+        raise ValueError(f"{name} got scores of shape {shape_of(scores)} and targets of shape {shape_of(targets)}")
+    return contiguous(targets)
+
+
+cdef int let_ignore(Call* call, ignore) except -1:
+    if ignore is not None:
+        call.size[2], call.size[3] = True, ignore
+    return 0
 
 
 cdef cnp.ndarray checked_labels(str name, cnp.ndarray labels, Py_ssize_t rows):
@@ -74,8 +293,10 @@ def refuse_label(name, classes, labels):
     raise IndexError(f"{name} got a label that is not in 0 … {classes - 1}")
 
 
-def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None):
-    """The first row whose label is not in 0 … classes − 1, or −1.
+# ---- checks ----
+
+def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None, ignore=None):
+    """The first row whose label is not in 0 … classes − 1, nor the one to be ignored; or −1.
 
     Where there is one, `on_stop`, if given, is called with the labels, and has to raise. In a recorded step, such a
     row stops the replay, which calls it likewise.
@@ -87,7 +308,29 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None):
     bind(&call, 0, first)
     bind(&call, 1, labels)
     call.size[0], call.size[1] = cnp.PyArray_DIM(labels, 0), classes
+    let_ignore(&call, ignore)
     call.parts = 1
     call.work = CHECK_LABELS_KERNEL.work * call.size[0]
+    launch(&call, on_stop)
+    return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]
+
+
+def check_probabilities(cnp.ndarray t not None, double largest, double tolerance, on_stop=None):
+    """The first row with a number not in 0 … largest, or whose sum is off 1 by more than the tolerance; or −1.
+
+    t (n, C). `on_stop` as for `check_labels`.
+    """
+    cdef Call call
+    cdef cnp.ndarray first = output((), np.dtype(np.int64))
+    begin(&call, CHECK_PROBABILITIES_KERNEL, real_type("check_probabilities", t))
+    if cnp.PyArray_NDIM(t) != 2:
+        raise ValueError(f"check_probabilities got shape {shape_of(t)}; expected (n, C)")
+    t = contiguous(t)
+    bind(&call, 0, t)
+    bind(&call, 1, first)
+    call.size[0], call.size[1] = cnp.PyArray_DIM(t, 0), cnp.PyArray_DIM(t, 1)
+    call.scalar[0], call.scalar[1] = largest, tolerance
+    call.parts = 1
+    call.work = CHECK_PROBABILITIES_KERNEL.work * cnp.PyArray_SIZE(t)
     launch(&call, on_stop)
     return (<cnp.int64_t*> cnp.PyArray_DATA(first))[0]

@@ -55,5 +55,5 @@ cdef cnp.ndarray masked(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, double 
 
 cdef int require_probability(str name, double p) except -1:
     if not 0 <= p < 1:
-        raise ValueError(f"{name}: p must be at least 0 and below 1, got {p}")
+        raise ValueError(f"{name}: p must be 0 or more and below 1, got {p}")
     return 0

@@ -78,11 +78,28 @@ cdef inline real clipped(real x, real low, real high) noexcept nogil:
     return high if (x > high) | (high != high) else x
 
 
+cdef inline real sign_of(real x) noexcept nogil:
+    return <real> 1 if x > 0 else <real> -1 if x < 0 else x
+
+
+# The argument of the approximate GELU, 2u = 2 √(2/π) (x + 0.044715 x³), and its slope, which is held where it is
+# multiplied by 0, so that it is never infinite.
+cdef inline real twice_u(real x) noexcept nogil:
+    return x * (<real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.044715) * (x * x))
+
+
+cdef inline real slope_of_twice_u(real x) noexcept nogil:
+    x = 30 if x > 30 else x
+    x = -30 if x < -30 else x
+    return <real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.134145) * (x * x)
+
+
 # Comparisons are written so that NaN stays NaN.
 cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa,
                              const real* b, Py_ssize_t sb, const real* c, Py_ssize_t sc,
                              real low, real high) noexcept nogil:
     cdef Py_ssize_t j
+    cdef real s
     if op == COPY:                        # also repeats a along axes of stride 0
         for j in range(n):
             y[j * sy] = a[j * sa]
@@ -95,6 +112,19 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const 
     elif op == RELU_GRAD:                 # a where b > 0: a is dy, b is what relu returned
         for j in range(n):
             y[j * sy] = 0 if b[j * sb] <= 0 else a[j * sa]
+    elif op == LEAKY_RELU:                # a, times `low` below 0
+        for j in range(n):
+            y[j * sy] = a[j * sa] * low if a[j * sa] <= 0 else a[j * sa]
+    elif op == LEAKY_RELU_GRAD:           # a, times `low` where b ≤ 0: a is dy, b is what leaky_relu returned
+        for j in range(n):
+            y[j * sy] = a[j * sa] * low if b[j * sb] <= 0 else a[j * sa]
+    elif op == ELU:                       # a, below 0 `low` (exp a − 1)
+        for j in range(n):
+            s = low * expm1_below_0(<real> (0 if a[j * sa] > 0 else a[j * sa]))
+            y[j * sy] = a[j * sa] if a[j * sa] > 0 else s
+    elif op == ELU_GRAD:                  # a, where b ≤ 0 times b + `low`: a is dy, b is what elu returned
+        for j in range(n):
+            y[j * sy] = a[j * sa] if b[j * sb] > 0 else a[j * sa] * (b[j * sb] + low)
     elif op == ADD:
         for j in range(n):
             y[j * sy] = a[j * sa] + b[j * sb]
@@ -169,6 +199,68 @@ cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const 
     elif op == SIGMOID_GRAD:              # a b (1 − b): a is dy, b is what sigmoid returned
         for j in range(n):
             y[j * sy] = a[j * sa] * b[j * sb] * (<real> 1 - b[j * sb])
+    elif op == SILU:
+        for j in range(n):
+            y[j * sy] = a[j * sa] * sigmoid_of(a[j * sa])
+    elif op == SILU_GRAD:                 # a s (1 + b (1 − s)), s = sigmoid(b): a is dy, b is what silu was given
+        for j in range(n):
+            s = sigmoid_of(b[j * sb])
+            y[j * sy] = a[j * sa] * (s * (<real> 1 + b[j * sb] * (<real> 1 - s)))
+    elif op == GELU:
+        for j in range(n):
+            y[j * sy] = a[j * sa] * normal_of(a[j * sa], bell_of(a[j * sa]))
+    elif op == GELU_GRAD:                 # a (Φ(b) + b Φ′(b)): a is dy, b is what gelu was given
+        for j in range(n):
+            s = bell_of(b[j * sb])
+            y[j * sy] = a[j * sa] * (normal_of(b[j * sb], s) + b[j * sb] * (s * <real> 0.3989422804014327))
+    elif op == GELU_TANH:                 # a (1 + tanh u) / 2 = a sigmoid(2u)
+        for j in range(n):
+            y[j * sy] = a[j * sa] * sigmoid_of(twice_u(a[j * sa]))
+    elif op == GELU_TANH_GRAD:            # a (s + b s (1 − s) 2u′), s = sigmoid(2u): a is dy, b was given
+        for j in range(n):
+            s = sigmoid_of(twice_u(b[j * sb]))
+            y[j * sy] = a[j * sa] * (s + b[j * sb] * (s * (<real> 1 - s) * slope_of_twice_u(b[j * sb])))
+    elif op == SOFTPLUS:                  # log(1 + exp a) = max(a, 0) + log(1 + exp(−|a|))
+        for j in range(n):
+            s = log1p_of(exp_of(-abs(a[j * sa])))
+            y[j * sy] = s if a[j * sa] < 0 else a[j * sa] + s
+    elif op == SOFTPLUS_GRAD:             # a sigmoid(b): a is dy, b is what softplus was given
+        for j in range(n):
+            y[j * sy] = a[j * sa] * sigmoid_of(b[j * sb])
+    elif op == PENALTY:                   # low |a| + high a² / 2
+        for j in range(n):
+            y[j * sy] = low * abs(a[j * sa]) + high * <real> 0.5 * (a[j * sa] * a[j * sa])
+    elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
+        for j in range(n):
+            y[j * sy] = a[j * sa] * (low * sign_of(b[j * sb]) + high * b[j * sb])
+    # Losses of one score a and its target b, and what their slopes are (loss.pxi).
+    elif op == SQUARED_ERROR:
+        for j in range(n):
+            y[j * sy] = (a[j * sa] - b[j * sb]) * (a[j * sa] - b[j * sb])
+    elif op == SQUARED_ERROR_GRAD:
+        for j in range(n):
+            y[j * sy] = 2 * (a[j * sa] - b[j * sb])
+    elif op == ABSOLUTE_ERROR:
+        for j in range(n):
+            y[j * sy] = abs(a[j * sa] - b[j * sb])
+    elif op == ABSOLUTE_ERROR_GRAD:
+        for j in range(n):
+            y[j * sy] = sign_of(a[j * sa] - b[j * sb])
+    elif op == HUBER:                     # d²/2, from |d| = low on low (|d| − low/2), d = a − b
+        for j in range(n):
+            s = abs(a[j * sa] - b[j * sb])
+            y[j * sy] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
+    elif op == HUBER_GRAD:
+        for j in range(n):
+            y[j * sy] = clipped(a[j * sa] - b[j * sb], -low, low)
+    elif op == CROSS_ENTROPY:             # (1 − b) a + (1 + (low − 1) b) log(1 + exp(−a))
+        for j in range(n):
+            s = log1p_of(exp_of(-abs(a[j * sa])))
+            s = s - a[j * sa] if a[j * sa] < 0 else s
+            y[j * sy] = (<real> 1 - b[j * sb]) * a[j * sa] + (<real> 1 + (low - <real> 1) * b[j * sb]) * s
+    elif op == CROSS_ENTROPY_GRAD:        # (1 + (low − 1) b) sigmoid(a) − low b
+        for j in range(n):
+            y[j * sy] = (<real> 1 + (low - <real> 1) * b[j * sb]) * sigmoid_of(a[j * sa]) - low * b[j * sb]
 
 
 publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])

@@ -1,9 +1,25 @@
-# Softmax loss: the softmax and the mean negative log-likelihood of integer labels, fused.
-#   n rows, C classes; labels are int64. `check_labels` has seen them; one out of range stops the loop all the same.
+# Losses: first the loss of each row, then their mean. n rows, C classes; labels are int64. `check_labels` has seen
+# them; one out of range stops a loop all the same.
+#
+# A gradient is dy · share[i] · slope: share[i] is what row i counts for in the mean, or 1/n where there are no shares.
+
+cdef inline real share_of(const Call* call, int operand, real dy, Py_ssize_t i) noexcept nogil:
+    return dy * (<const real*> call.operand[operand].data)[i] if call.operand[operand].data else dy / call.size[0]
+
+
+# A finite loss beyond the range of `like`'s type (scores near its end) is held at the end of the range.
+cdef inline real held(double loss, real like) noexcept nogil:
+    cdef real end = FLT_MAX if real is float else <real> DBL_MAX
+    return end if (loss > end) & (loss <= DBL_MAX) else <real> loss
+
+
+# ---- of labels: softmax and cross-entropy ----
 
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
-# with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0.
-#   size     0 n, 1 C
+# with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0. Smoothed, what is taken
+# from the logarithm is mixed with the mean over j. A row whose label is to be ignored has loss 0.
+#   size     0 n, 1 C, 2 whether there is a label to ignore, 3 that label
+#   scalar   the smoothing
 #   operand  0 p, 1 s, 2 labels, 3 rows (all contiguous)
 #   parts    n
 cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -11,6 +27,8 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
     cdef real* rows = <real*> call.operand[3].data
     cdef Py_ssize_t C = call.size[1], n, i, j
+    cdef int64_t label
+    cdef double smoothing = call.scalar[0]
     cdef const real* s
     cdef real* q
     cdef real largest, scale
@@ -20,8 +38,11 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     while begin < end:
         n = min(end - begin, ROWS_AT_A_TIME)
         for i in range(n):
-            if labels[begin + i] < 0 or labels[begin + i] >= C:
-                return OUT_OF_RANGE
+            label = labels[begin + i]
+            if label < 0 or label >= C:
+                if not is_ignored(call, label):
+                    return OUT_OF_RANGE
+                label = 0
             s = scores + (begin + i) * C
             q = p + (begin + i) * C
             largest = s[0]
@@ -29,7 +50,9 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
                 largest = s[j] if s[j] > largest else largest
             for j in range(C):
                 q[j] = s[j] - largest
-            of_label[i] = <double> s[labels[begin + i]] - largest
+            of_label[i] = <double> s[label] - largest
+        if smoothing != 0:
+            smooth(of_label, scores + begin * C, n, C, smoothing)
         q = p + begin * C
         for j in range(n * C):
             q[j] = exp_of(q[j])
@@ -41,36 +64,279 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
             for j in range(C):
                 q[i * C + j] *= scale
         for i in range(n):
-            total[i] = log_of(total[i]) - of_label[i]
-            # A finite loss beyond the dtype's range (scores near its end) is held at the end of the range.
-            total[i] = call.scalar[0] if total[i] > call.scalar[0] and total[i] <= DBL_MAX else total[i]
-            rows[begin + i] = <real> total[i]
+            rows[begin + i] = held(log_of(total[i]) - of_label[i], <real> 0)
+        if call.size[2]:
+            for i in range(begin, begin + n):
+                rows[i] = 0 if is_ignored(call, labels[i]) else rows[i]
         begin += n
     return CONTINUE
 
 
-# ds[i, j] = dy (p[i, j] − [j = label]) / n
-#   size     0 n, 1 C
-#   operand  0 ds, 1 p, 2 labels, 3 dy (one element)
+# Mix each row's score less its largest, of the label, with the mean of the same over all classes.
+cdef void smooth(double* of_label, const real* s, Py_ssize_t n, Py_ssize_t C, double smoothing) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef real largest
+    cdef double of_all
+    for i in range(n):
+        largest = s[i * C]
+        for j in range(1, C):
+            largest = s[i * C + j] if s[i * C + j] > largest else largest
+        of_all = 0
+        for j in range(C):
+            of_all += <double> s[i * C + j] - largest
+        of_label[i] = (1 - smoothing) * of_label[i] + smoothing / C * of_all
+
+
+cdef inline bint is_ignored(const Call* call, int64_t label) noexcept nogil:
+    return call.size[2] and label == call.size[3]
+
+
+# ds[i, j] = dy share[i] (p[i, j] − t[i, j]),  t[i, j] = (1 − smoothing) [j = label] + smoothing / C;  0 if ignored
+#   size     0 n, 1 C, 2 whether there is a label to ignore, 3 that label
+#   scalar   the smoothing
+#   operand  0 ds, 1 p, 2 labels, 3 dy (one element), 4 share (if any)
 #   parts    n
 cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* p = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
-    cdef real weight = (<const real*> call.operand[3].data)[0] / call.size[0]
+    cdef real dy = (<const real*> call.operand[3].data)[0], weight = share_of(call, 4, dy, begin)
+    cdef double smoothing = call.scalar[0]
+    cdef real others = <real> (smoothing / call.size[1]), own = <real> (1 - smoothing + smoothing / call.size[1])
     cdef Py_ssize_t C = call.size[1], i, j
 
-    for j in range(begin * C, end * C):
-        ds[j] = weight * p[j]
+    if not (call.operand[4].data or call.size[2] or smoothing != 0):
+        for j in range(begin * C, end * C):
+            ds[j] = weight * p[j]
+        for i in range(begin, end):
+            if labels[i] < 0 or labels[i] >= C:
+                return OUT_OF_RANGE
+            j = i * C + labels[i]
+            ds[j] = weight * (p[j] - <real> 1)
+        return CONTINUE
+
     for i in range(begin, end):
+        if is_ignored(call, labels[i]):
+            memset(ds + i * C, 0, C * sizeof(real))
+            continue
         if labels[i] < 0 or labels[i] >= C:
             return OUT_OF_RANGE
+        weight = share_of(call, 4, dy, i)
+        for j in range(i * C, (i + 1) * C):
+            ds[j] = weight * (p[j] - others)
         j = i * C + labels[i]
-        ds[j] = weight * (p[j] - <real> 1)
+        ds[j] = weight * (p[j] - own)
     return CONTINUE
 
 
-# first = the first row whose label is not in 0 … C − 1, or −1; then stops with OUT_OF_RANGE.
+# ---- of probabilities ----
+
+# rows[i] = −Σⱼ t[i, j] log p[i, j],  p = softmax(s),  t = (1 − smoothing) targets + smoothing / C;  t = 0 adds nothing
 #   size     0 n, 1 C
+#   scalar   the smoothing
+#   operand  0 p, 1 s, 2 targets, 3 rows (all contiguous)
+#   parts    n
+cdef int soft_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* s = <const real*> call.operand[1].data
+    cdef const real* targets = <const real*> call.operand[2].data
+    cdef real* rows = <real*> call.operand[3].data
+    cdef Py_ssize_t C = call.size[1], n, i, j
+    cdef double smoothing = call.scalar[0], t, of_row, of_targets
+    cdef real scale
+    cdef real m[ROWS_AT_A_TIME]
+    cdef double total[ROWS_AT_A_TIME]
+    while begin < end:
+        n = min(end - begin, ROWS_AT_A_TIME)
+        exponentials(p + begin * C, s + begin * C, n, C, m, total)
+        for i in range(n):
+            scale = <real> (1 / total[i])
+            of_row = of_targets = 0
+            for j in range((begin + i) * C, (begin + i + 1) * C):
+                t = (1 - smoothing) * targets[j] + smoothing / C
+                of_targets += t
+                of_row += 0 if t == 0 else t * (<double> s[j] - m[i])
+                p[j] *= scale
+            rows[begin + i] = held(of_targets * log_of(total[i]) - of_row, <real> 0)
+        begin += n
+    return CONTINUE
+
+
+# ds[i, j] = dy share[i] (p[i, j] Σₖ t[i, k] − t[i, j])
+#   size     0 n, 1 C
+#   scalar   the smoothing
+#   operand  0 ds, 1 p, 2 targets, 3 dy (one element), 4 share (if any)
+#   parts    n
+cdef int soft_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* p = <const real*> call.operand[1].data
+    cdef const real* targets = <const real*> call.operand[2].data
+    cdef real dy = (<const real*> call.operand[3].data)[0], weight, of_targets
+    cdef real kept = <real> (1 - call.scalar[0]), added = <real> (call.scalar[0] / call.size[1])
+    cdef Py_ssize_t C = call.size[1], i, j
+    for i in range(begin, end):
+        weight = share_of(call, 4, dy, i)
+        of_targets = kept * <real> sum_contiguous(targets + i * C, C) + C * added
+        for j in range(i * C, (i + 1) * C):
+            ds[j] = weight * (p[j] * of_targets - (kept * targets[j] + added))
+    return CONTINUE
+
+
+# ---- of labels: hinge ----
+
+# rows[i] = Σⱼ max(0, s[i, j] − s[i, label] + margin) over the other classes j
+#   size     0 n, 1 C
+#   scalar   the margin
+#   operand  0 rows, 1 s, 2 labels (all contiguous)
+#   parts    n
+cdef int hinge_loss(real* rows, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* s = <const real*> call.operand[1].data
+    cdef const int64_t* labels = <const int64_t*> call.operand[2].data
+    cdef Py_ssize_t C = call.size[1], i, j
+    cdef double total, over
+    for i in range(begin, end):
+        if labels[i] < 0 or labels[i] >= C:
+            return OUT_OF_RANGE
+        total = 0
+        for j in range(C):
+            over = <double> s[i * C + j] - s[i * C + labels[i]] + call.scalar[0]
+            total += 0 if over <= 0 or j == labels[i] else over
+        rows[i] = held(total, <real> 0)
+    return CONTINUE
+
+
+# ds[i, j] = dy share[i] wherever the maximum is not 0;  ds[i, label] = −Σⱼ of them
+#   size     0 n, 1 C
+#   scalar   the margin
+#   operand  0 ds, 1 s, 2 labels, 3 dy (one element), 4 share (if any)
+#   parts    n
+cdef int hinge_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* s = <const real*> call.operand[1].data
+    cdef const int64_t* labels = <const int64_t*> call.operand[2].data
+    cdef real dy = (<const real*> call.operand[3].data)[0], weight
+    cdef Py_ssize_t C = call.size[1], i, j, count
+    for i in range(begin, end):
+        if labels[i] < 0 or labels[i] >= C:
+            return OUT_OF_RANGE
+        weight = share_of(call, 4, dy, i)
+        count = 0
+        for j in range(C):
+            if <double> s[i * C + j] - s[i * C + labels[i]] + call.scalar[0] <= 0 or j == labels[i]:
+                ds[i * C + j] = 0
+            else:
+                ds[i * C + j] = weight
+                count += 1
+        ds[i * C + labels[i]] = -weight * count
+    return CONTINUE
+
+
+# ---- of scores and targets, one by one ----
+
+cdef enum:
+    ELEMENTS_AT_A_TIME = 512
+
+
+# rows[i] = Σⱼ f(s[i, j], t[i, j]) / k
+#   op       what f is (elementwise.pxi)
+#   scalar   its constants, if it has any
+#   size     0 n, 1 k
+#   operand  0 rows, 1 s, 2 t (all contiguous)
+#   parts    n
+cdef int pointwise_loss(real* rows, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* s = <const real*> call.operand[1].data
+    cdef const real* t = <const real*> call.operand[2].data
+    cdef Py_ssize_t k = call.size[1], at_once = ELEMENTS_AT_A_TIME // k, n, m, i, j, piece
+    cdef real losses[ELEMENTS_AT_A_TIME]
+    cdef double total
+    while begin < end:
+        i = begin * k
+        if at_once > 0:                   # several rows
+            n = min(end - begin, at_once)
+            row(call.op, n * k, losses, 1, s + i, 1, t + i, 1, s + i, 1, call.scalar)
+            for i in range(n):
+                rows[begin + i] = <real> (sum_of_row(losses + i * k, k) / k)
+        else:                             # a row in pieces
+            n, total = 1, 0
+            for piece in range(k // ELEMENTS_AT_A_TIME + 1):
+                j = piece * ELEMENTS_AT_A_TIME
+                m = min(k - j, ELEMENTS_AT_A_TIME)
+                row(call.op, m, losses, 1, s + i + j, 1, t + i + j, 1, s + i + j, 1, call.scalar)
+                total += sum_contiguous(losses, m)
+            rows[begin] = <real> (total / k)
+        begin += n
+    return CONTINUE
+
+
+cdef inline double sum_of_row(const real* x, Py_ssize_t n) noexcept nogil:
+    return <double> x[0] if n == 1 else sum_contiguous(x, n)
+
+
+# ds[i, j] = dy share[i] f′(s[i, j], t[i, j]) / k, with f′ the derivative by s
+#   op       what f′ is
+#   scalar   its constants, if it has any
+#   size     0 n, 1 k
+#   operand  0 ds, 1 s, 2 t, 3 dy (one element), 4 share (if any) (all contiguous)
+#   parts    n
+cdef int pointwise_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* s = <const real*> call.operand[1].data
+    cdef const real* t = <const real*> call.operand[2].data
+    cdef real dy = (<const real*> call.operand[3].data)[0] / call.size[1], weight
+    cdef Py_ssize_t k = call.size[1], at_once = max(ELEMENTS_AT_A_TIME // k, 1), n, i, j
+    while begin < end:
+        n = min(end - begin, at_once)
+        j = begin * k
+        row(call.op, n * k, ds + j, 1, s + j, 1, t + j, 1, s + j, 1, call.scalar)
+        if call.operand[4].data == NULL:
+            weight = share_of(call, 4, dy, begin)
+            for j in range(begin * k, (begin + n) * k):
+                ds[j] *= weight
+        else:
+            for i in range(begin, begin + n):
+                weight = share_of(call, 4, dy, i)
+                for j in range(i * k, (i + 1) * k):
+                    ds[j] *= weight
+        begin += n
+    return CONTINUE
+
+
+# ---- the mean over the rows ----
+
+# value = Σ w[i, l] rows[i, l] / total,  share[i, l] = w[i, l] / total,  total = Σ w[i, l],
+# where w[i, l] is the weight of row i, or 1 without weights, and 0 where the label is to be ignored. It stops the step
+# where a weight is below 0 or not finite, and where nothing counts.
+#   size     0 n, 1 rows to a weight, 2 whether there is a label to ignore, 3 that label, 4 whether there are weights
+#   operand  0 value (one element), 1 total (one), 2 share, 3 weights (n / size[1]), or else labels, 4 rows, 5 labels
+#   parts    1
+cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef real* share = <real*> call.operand[2].data
+    cdef const real* weights = <const real*> call.operand[3].data
+    cdef const real* rows = <const real*> call.operand[4].data
+    cdef const int64_t* labels = <const int64_t*> call.operand[5].data
+    cdef Py_ssize_t of_weight = call.size[1], i, j
+    cdef double total = 0, of_losses = 0
+    cdef real w = 1
+    for i in range(call.size[0] // of_weight):
+        if call.size[4]:
+            w = weights[i]
+            if not (w >= 0 and w <= DBL_MAX):
+                return OUT_OF_RANGE
+        for j in range(i * of_weight, (i + 1) * of_weight):
+            if call.size[2] and is_ignored(call, labels[j]):
+                share[j] = 0
+            else:
+                share[j] = w
+                total += w
+                of_losses += <double> w * rows[j]
+    if not (total > 0 and total <= DBL_MAX):
+        return OUT_OF_RANGE
+    for j in range(call.size[0]):
+        share[j] = <real> (share[j] / total)
+    (<real*> call.operand[1].data)[0] = <real> total
+    value[0] = <real> (of_losses / total)
+    return CONTINUE
+
+
+# ---- checks ----
+
+# first = the first row whose label is not in 0 … C − 1, nor to be ignored, or −1; then stops with OUT_OF_RANGE.
+#   size     0 n, 1 C, 2 whether there is a label to ignore, 3 that label
 #   operand  0 first (one int64), 1 labels
 #   parts    1
 cdef int check_labels(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -79,7 +345,30 @@ cdef int check_labels(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
     cdef Py_ssize_t i
     first[0] = -1
     for i in range(call.size[0]):
-        if labels[i] < 0 or labels[i] >= call.size[1]:
+        if (labels[i] < 0 or labels[i] >= call.size[1]) and not is_ignored(call, labels[i]):
+            first[0] = i
+            return OUT_OF_RANGE
+    return CONTINUE
+
+
+# first = the first row with a number that is below 0, above the largest allowed, or NaN, or whose sum is off 1 by more
+# than the tolerance; or −1. Then it stops with OUT_OF_RANGE.
+#   size     0 n, 1 C
+#   scalar   0 the largest number allowed, 1 the tolerance
+#   operand  0 t (contiguous), 1 first (one int64)
+#   parts    1
+cdef int check_probabilities(real* t, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* first = <int64_t*> call.operand[1].data
+    cdef Py_ssize_t C = call.size[1], i, j
+    cdef double total
+    cdef bint good
+    first[0] = -1
+    for i in range(call.size[0]):
+        total, good = 0, True
+        for j in range(i * C, (i + 1) * C):
+            total += t[j]
+            good &= (t[j] >= 0) & (t[j] <= call.scalar[0])
+        if not (good and abs(total - 1) <= call.scalar[1]):
             first[0] = i
             return OUT_OF_RANGE
     return CONTINUE
@@ -87,4 +376,12 @@ cdef int check_labels(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
 
 publish("softmax_loss", <Loop> softmax_loss[float], <Loop> softmax_loss[double])
 publish("softmax_loss_grad", <Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double])
+publish("soft_loss", <Loop> soft_loss[float], <Loop> soft_loss[double])
+publish("soft_loss_grad", <Loop> soft_loss_grad[float], <Loop> soft_loss_grad[double])
+publish("hinge_loss", <Loop> hinge_loss[float], <Loop> hinge_loss[double])
+publish("hinge_loss_grad", <Loop> hinge_loss_grad[float], <Loop> hinge_loss_grad[double])
+publish("pointwise_loss", <Loop> pointwise_loss[float], <Loop> pointwise_loss[double])
+publish("pointwise_loss_grad", <Loop> pointwise_loss_grad[float], <Loop> pointwise_loss_grad[double])
+publish("weighted_mean", <Loop> weighted_mean[float], <Loop> weighted_mean[double])
 publish("check_labels", <Loop> check_labels)
+publish("check_probabilities", <Loop> check_probabilities[float], <Loop> check_probabilities[double])

@@ -1,12 +1,14 @@
-# exp, log, tanh and sigmoid of one number, written so that a loop over many becomes vector instructions: no branches,
-# no tables, nothing called. Each brings its argument into a small interval, and there sums as many terms of a series
-# as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11).
+# exp, log, tanh, sigmoid and their kin of one number, written so that a loop over many becomes vector instructions: no
+# branches, no tables, nothing called. Each brings its argument into a small interval, and there sums as many terms of a
+# series as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11).
 #
 # Their largest errors, in units in the last place; benchmarks/elementary.py measures them, float32 over all its values:
 #
-#               exp    log    tanh   sigmoid
-#     float32   1.1    1.0    2.6    2.5
-#     float64   1.0    1.0    2.6    2.4
+#               exp    log    tanh   sigmoid   log(1 + exp x)   exp x − 1, x ≤ 0   x Φ(x)
+#     float32   1.1    1.0    2.6    2.5       2.0              1.1                5.2
+#     float64   1.0    1.0    2.6    2.4       1.9              1.1                5.2
+#
+# The last two were tried at thousands of random places, against 60 digits.
 
 cdef extern from * nogil:
     """
@@ -48,13 +50,19 @@ cdef inline real exp_of(real x) noexcept nogil:
     return (<real> 1 + expm1_near_0(less_ln2(x, n))) * power_of_2(half) * power_of_2(<real> (n - half))
 
 
-# tanh |x| = −t / (t + 2),  t = exp(−2 |x|) − 1 = 2ⁿ e + (2ⁿ − 1). From 20 on it is 1.
-cdef inline real tanh_of(real x) noexcept nogil:
-    cdef real magnitude = -x if x < 0 else x, n, power, t
-    magnitude = 20 if magnitude > 20 else magnitude
-    n = whole(<real> (magnitude * <real> -2.8853900817779268))
+# exp x − 1 = 2ⁿ e + (2ⁿ − 1) for x ≤ 0. At −40 it is −1.
+cdef inline real expm1_below_0(real x) noexcept nogil:
+    cdef real n, power
+    x = -40 if x < -40 else x
+    n = whole(<real> (x * <real> 1.4426950408889634))
     power = power_of_2(n)
-    t = expm1_near_0(less_ln2(<real> -2 * magnitude, n)) * power + (power - <real> 1)
+    return expm1_near_0(less_ln2(x, n)) * power + (power - <real> 1)
+
+
+# tanh |x| = −t / (t + 2),  t = exp(−2 |x|) − 1
+cdef inline real tanh_of(real x) noexcept nogil:
+    cdef real magnitude = -x if x < 0 else x, t
+    t = expm1_below_0(<real> -2 * magnitude)
     t = -t / (t + <real> 2)
     if real is float:
         return copysignf(t, x)
@@ -102,6 +110,77 @@ cdef inline real log_of(real x) noexcept nogil:
     r = r if x < INFINITE else x                                        # infinity and NaN
     r = <real> -INFINITE if x == 0 else r
     return <real> NOT_A_NUMBER if x < 0 else r
+
+
+# log(1 + x) for 0 ≤ x ≤ 1. What is lost when x is added to 1 is added to the result.
+cdef inline real log1p_of(real x) noexcept nogil:
+    cdef real sum = <real> 1 + x
+    return log_of(sum) + (x - (sum - <real> 1)) / sum
+
+
+# exp(−x²/2). The square is taken in two parts, of which the first is exact, since its error would be the result's.
+cdef inline real bell_of(real x) noexcept nogil:
+    cdef real end = 14.5 if real is float else 39                       # from here on the result is 0
+    cdef real u = -x if x < 0 else x, top, high, low, n, half
+    u = end if u > end else u
+    if real is float:
+        top = float_of(bits_of_float(u) >> 12 << 12)
+    else:
+        top = double_of(bits_of_double(u) >> 27 << 27)
+    high = <real> -0.5 * (top * top)
+    low = <real> -0.5 * ((u - top) * (u + top))
+    n = whole(<real> ((high + low) * <real> 1.4426950408889634))
+    half = whole(<real> (n * <real> 0.5))
+    return (<real> 1 + expm1_near_0(less_ln2(high, n) + low)) * power_of_2(half) * power_of_2(<real> (n - half))
+
+
+# The normal distribution Φ(x), given bell = exp(−x²/2). Beyond u = |x| there lies bell · p(t) / (u + k), where p is a
+# polynomial in t = (u − k) / (u + k): the tail divided by the bell is smooth (M. Shepherd and J. Laframboise, Math.
+# Comp. 36, 1981). The coefficients are those of its interpolation at Chebyshev's points, which is off by 1.2e-9 and
+# 1.2e-17 of its value.
+cdef inline real normal_of(real x, real bell) noexcept nogil:
+    cdef real end = 14.5 if real is float else 39, k = 3 if real is float else 5
+    cdef real u = -x if x < 0 else x, t, p, tail
+    u = end if u > end else u
+    t = (u - k) / (u + k)
+    if real is float:
+        p = <float> 5.53559663e-5
+        p = p * t + <float> 1.33125909e-4
+        p = p * t - <float> 2.44582666e-4
+        p = p * t - <float> 1.03422206e-3
+        p = p * t + <float> 1.02413571e-3
+        p = p * t + <float> 6.96981313e-3
+        p = p * t - <float> 1.04622938e-2
+        p = p * t - <float> 4.72627453e-2
+        p = p * t + <float> 2.30017678e-1
+        p = p * t - <float> 5.0933199e-1
+        p = p * t + <float> 7.29083691e-1
+    else:
+        p = -1.5877468827473365e-10
+        p = p * t + 1.753048401408232e-9
+        p = p * t + 7.663071800760041e-9
+        p = p * t - 9.3135609943260591e-9
+        p = p * t - 6.594221662477223e-8
+        p = p * t + 4.2274993740065348e-8
+        p = p * t + 4.331410356862585e-7
+        p = p * t - 3.3661536810124712e-7
+        p = p * t - 2.7692670959974302e-6
+        p = p * t + 3.9809021578680411e-6
+        p = p * t + 1.6681213742042061e-5
+        p = p * t - 4.9762814270585805e-5
+        p = p * t - 5.9375728009915864e-5
+        p = p * t + 5.4489906477312989e-4
+        p = p * t - 7.9786939846607011e-4
+        p = p * t - 2.9933767705085424e-3
+        p = p * t + 2.079506679988318e-2
+        p = p * t - 6.9118638706310164e-2
+        p = p * t + 1.6502036617038472e-1
+        p = p * t - 3.1353315667130454e-1
+        p = p * t + 4.9530561596997641e-1
+        p = p * t - 6.653825028900567e-1
+        p = p * t + 7.6919304975006296e-1
+    tail = bell * p / (u + k)
+    return tail if x < 0 else <real> 1 - tail
 
 
 # √x, for which processors have an instruction

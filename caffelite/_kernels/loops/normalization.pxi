@@ -5,8 +5,8 @@
 # float32 knows a mean of 10⁴ to 10⁻³ only, and the deviation may be smaller. Moments are float64, too: a row of m and
 # one of 1 / √(v + ε), and for features one of v.
 
-# Σⱼ x[j]
-cdef inline double sum_of_row(const real* x, Py_ssize_t n) noexcept nogil:
+# Σⱼ x[j], every addition in float64
+cdef inline double exact_sum(const real* x, Py_ssize_t n) noexcept nogil:
     cdef double lane[LANES]
     cdef Py_ssize_t i, j
     for j in range(LANES):
@@ -52,7 +52,7 @@ cdef int layer_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     x += begin * C
     y += begin * C
     for i in range(begin, end):
-        m = sum_of_row(x, C) / C
+        m = exact_sum(x, C) / C
         moments[i] = m
         moments[n + i] = 1 / sqrt(squares_of_row(x, C, m) / C + call.scalar[0])
         high, low, inverse = <real> m, <real> (m - <real> m), <real> moments[n + i]
@@ -96,8 +96,8 @@ cdef int layer_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
             g = dy[j] * scale[j]
             of_g[j % LANES] += g
             of_product[j % LANES] += g * ((x[j] - high) - low)
-        mean = <real> (sum_of_row(of_g, LANES) / C)
-        slope = <real> (sum_of_row(of_product, LANES) / C * moments[n + i] * moments[n + i])
+        mean = <real> (exact_sum(of_g, LANES) / C)
+        slope = <real> (exact_sum(of_product, LANES) / C * moments[n + i] * moments[n + i])
         for j in range(C):
             dx[j] = (dy[j] * scale[j] - mean - ((x[j] - high) - low) * slope) * inverse
         dx += C
@@ -184,7 +184,7 @@ cdef int batch_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
                 for j in range(features):
                     total[j] += x[i * C + begin + j]
             else:
-                total[0] += sum_of_row(x + (i * C + begin) * L, L)
+                total[0] += exact_sum(x + (i * C + begin) * L, L)
         for j in range(features):
             m[begin + j] = total[j] / (n * L)
             total[j] = 0
@@ -306,8 +306,8 @@ cdef inline void add_products(const real* dy, const real* x, Py_ssize_t n, real 
     for i in range(n - n % LANES, n):
         first[i % LANES] += dy[i]
         second[i % LANES] += dy[i] * ((x[i] - high) - low)
-    of_dy[0] += sum_of_row(first, LANES)
-    of_product[0] += sum_of_row(second, LANES)
+    of_dy[0] += exact_sum(first, LANES)
+    of_product[0] += exact_sum(second, LANES)
 
 
 # mean ← mean + μ (m − mean),  variance ← variance + μ (v k / (k − 1) − variance), for features with finite moments
