@@ -57,6 +57,11 @@ def as_array(data: Any, what: Any) -> np.ndarray:
     return np.asarray(data)
 
 
+def unshared(data: Any) -> Any:
+    """Data that nobody else can change: an array's copy. In a recorded step it is the step's own already."""
+    return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data
+
+
 def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     """The axes meant among so many, counted from 0; None is all. ValueError for one that isn't there or comes twice."""
     if axis is None:

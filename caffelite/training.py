@@ -122,9 +122,9 @@ class Steps:
         """Add the loss and the metrics of a batch to the sums of the epoch."""
         y, rows = batch.targets, len(batch.targets)
         mean, weights = value.data, batch.weights
-        if isinstance(loss, Loss | Penalized):  # which know the mean without penalties, and what counts in it
+        if isinstance(loss, Loss | Penalized) and not loss.called_back:  # which know what counts, without penalties
             assert loss.value is not None
-            mean, weights = loss.value, None if loss.weight is None else loss.weight.reshape(1)
+            mean, weights = loss.value, weights if loss.weight is None else loss.weight.reshape(1)
         if weights is None:
             kernels.add_mean(self.cursor, 0, mean, rows)
         else:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real, nonnegative
+from caffelite.arrays import as_real, nonnegative, unshared
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import common_length
 from caffelite.functions.shape import reshaped
@@ -60,9 +60,7 @@ class Loss(Function, recordable=True):
 
     def forward(self, scores: np.ndarray, targets: Any, weights: Any = None) -> np.ndarray:
         self.value = self.weight = self.share = None
-        if isinstance(targets, np.ndarray) and kernels.recorder() is None:
-            targets = targets.copy()  # what is checked is what is used, here and in backward
-        targets = self.checked(targets, scores)
+        targets = self.checked(unshared(targets), scores)  # what is checked is what is used, here and in backward
         if weights is not None:
             weights = as_real(weights, scores.dtype.newbyteorder("="), f"{self!r}: weights")
             if weights.shape != scores.shape[:1]:
@@ -433,9 +431,7 @@ def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtyp
 
 def _as_int64(targets: np.ndarray) -> np.ndarray:
     """Integer labels as int64 in one axis."""
-    if kernels.recorder() is None:
-        return np.ascontiguousarray(targets, dtype=np.int64).reshape(-1)
-    if targets.dtype != np.int64 or (targets.ndim > 1 and not targets.flags.c_contiguous):
+    if targets.dtype != np.int64 or not targets.flags.c_contiguous:
         targets = kernels.convert(targets, np.int64)
     return targets.reshape(-1)
 
@@ -471,7 +467,7 @@ class Penalized(Function, recordable=True):
 
     def forward(self, scores: np.ndarray, targets: Any, *weights: Any) -> np.ndarray:
         self.value = self.loss.forward(scores, targets, *weights)
-        self.weight = getattr(self.loss, "weight", None)
+        self.weight = None if self.loss.called_back else getattr(self.loss, "weight", None)
         y = self.value
         for p in self.penalized:
             y = kernels.add(y, kernels.sum(kernels.penalty(p.data, self.l1, self.l2)))

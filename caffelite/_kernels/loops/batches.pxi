@@ -59,17 +59,6 @@ cdef int take_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t en
     return CONTINUE
 
 
-cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_t n,
-                    Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef Py_ssize_t i
-    if n == sizeof(int64_t):              # a label, or a point: worth a copy without a call
-        for i in range(begin, end):
-            memcpy(out + i * sizeof(int64_t), rows + order[i] * sizeof(int64_t), sizeof(int64_t))
-    else:
-        for i in range(begin, end):
-            memcpy(out + i * n, rows + order[i] * n, n)
-
-
 # column[measured + i] = batch[i]
 #   size     0 which column, 1 bytes a row, 2 rows
 #   operand  0 cursor, 1 batch

@@ -35,15 +35,24 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
 #   operand  0 y, 1 rows, 2 order (int64; all contiguous)
 #   parts    the rows of y
 cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const char* rows = call.operand[1].data
     cdef const int64_t* order = <const int64_t*> call.operand[2].data
-    cdef Py_ssize_t n = call.size[1], i
+    cdef Py_ssize_t i
     for i in range(begin, end):
         if order[i] < 0 or order[i] >= call.size[0]:
             return OUT_OF_RANGE
-    for i in range(begin, end):
-        memcpy(<char*> out + i * n, rows + order[i] * n, n)
+    take_rows(<char*> out, call.operand[1].data, order, call.size[1], begin, end)
     return CONTINUE
+
+
+cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_t n,
+                    Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t i
+    if n == sizeof(int64_t):              # a label, or a point: worth a copy without a call
+        for i in range(begin, end):
+            memcpy(out + i * sizeof(int64_t), rows + order[i] * sizeof(int64_t), sizeof(int64_t))
+    else:
+        for i in range(begin, end):
+            memcpy(out + i * n, rows + order[i] * n, n)
 
 
 # dx[order[i]] += dy[i], in the order of i, and 0 in rows that are not in `order`. Stops as `take`.
