@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.data import positive_integer
+from caffelite.arrays import positive_integer
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
