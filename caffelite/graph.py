@@ -9,7 +9,8 @@ from __future__ import annotations
 from html import escape
 from math import inf
 
-from caffelite.tensor import Tensor, inputs_first
+from caffelite.autograd import inputs_first
+from caffelite.tensor import Tensor
 
 LETTER, LONGEST = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
 HEIGHT, GAP, MARGIN = 42, 34, 8  # of a box, between rows, and around the drawing

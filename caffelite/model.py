@@ -16,8 +16,9 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
+from caffelite.autograd import holds_tensors, propagate
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
-from caffelite.function import Function, Shape, holds_tensors
+from caffelite.function import Function, Shape
 from caffelite.functions import Linear, ReLU
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
@@ -25,7 +26,7 @@ from caffelite.modes import inference, mode
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.tables import table
-from caffelite.tensor import Tensor, propagate
+from caffelite.tensor import Tensor
 from caffelite.training import Programs, Steps, check_takes_weights
 
 

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from caffelite.autograd import Mode
 
-class _Mode(threading.local):
-    records_graph = True
-    training = True
-
-
-mode = _Mode()
+mode = Mode()
 
 
 @contextmanager
