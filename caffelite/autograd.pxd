@@ -15,6 +15,6 @@ cdef class Node:
     cdef public bint _has_gradient        # … and whether something has contributed to it since
     cdef public object _versions          # the versions of what `function` was applied to …
     cdef public Py_ssize_t _version_made  # … and that of its result
-    cdef public Py_ssize_t _serial_number # of results as they are made, those of one Function alike; 0 of a leaf
+    cdef public Py_ssize_t _serial_number  # results are numbered as they are made, those of one Function alike; else 0
     cdef public object _place             # which of its Function's outputs this is, of how many; None of a single one
     cdef Py_ssize_t walk                  # the last one that has come by

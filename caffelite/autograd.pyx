@@ -141,7 +141,17 @@ def applied_to(function, *inputs, parameters=()):
     return apply(function, inputs, parameters)
 
 
+cdef Py_ssize_t serial_number = 0
+
+
+def results_so_far():
+    """How many times a Function has been applied: the serial number of the last results."""
+    return serial_number
+
+
 cdef object apply(function, tuple inputs, parameters):
+    global serial_number
+    cdef Py_ssize_t number
     cdef list arrays = [], tensors = [], versions = []
     cdef bint recording = is_recording(), recorded = False
     cdef Node node
@@ -163,10 +173,12 @@ cdef object apply(function, tuple inputs, parameters):
         y = function.forward(arrays[0], arrays[1])
     else:
         y = function.forward(*arrays)
+    serial_number += 1
+    number = serial_number
     if type(y) is tuple:
-        results = tuple([result_of(function, one, arrays, tensors, parameters) for one in <tuple> y])
+        results = tuple([result_of(function, one, arrays, tensors, parameters, number) for one in <tuple> y])
     else:
-        results = (result_of(function, y, arrays, tensors, parameters),)
+        results = (result_of(function, y, arrays, tensors, parameters, number),)
     if this_thread_records_graph:
         for p in parameters:
             note_version(versions, p)
@@ -180,19 +192,13 @@ cdef object apply(function, tuple inputs, parameters):
     return results
 
 
-cdef Py_ssize_t serial_number = 0
-
-
 cdef int note_graph(function, tuple inputs, list versions, tuple results) except -1:
     """Note on the results how they were made."""
-    global serial_number
     cdef Node result
-    serial_number += 1
     function._applied_inputs = inputs
     for result in results:
         result.inputs, result.function, result._versions = inputs, function, versions
         result._requires_grad, result._version_made = True, result._version[0]
-        result._serial_number = serial_number
     return 0
 
 
@@ -204,8 +210,9 @@ cdef inline int note_version(list versions, Node node) except -1:
     return 0
 
 
-cdef Node result_of(function, y, list arrays, list tensors, parameters):
-    """A Tensor of what forward returned for these arrays, with the version count of what it looks at."""
+cdef Node result_of(function, y, list arrays, list tensors, parameters, Py_ssize_t number):
+    """A Tensor of what forward returned for these arrays, with this number, and the version count of what it looks at.
+    """
     cdef Node result
     cdef bint shares
     if type(y) is not ndarray or not is_float(y):
@@ -213,7 +220,7 @@ cdef Node result_of(function, y, list arrays, list tensors, parameters):
             raise TypeError(f"{function!r}.forward returned None; it has to return an array")
         y = as_real(y, None, function)
     result = Tensor.__new__(Tensor)
-    result._data, result._version = y, [0]
+    result._data, result._version, result._serial_number = y, [0], number
     shares = cnp.PyArray_BASE(y) != NULL
     for array in arrays:
         shares |= array is y

@@ -62,8 +62,10 @@ class Programs:
         """The Program of a step that uses these objects, for this key; a new one if there is none yet."""
         key = (*map(id, used), *key)
         with self._lock:
-            program = self._programs.setdefault(key, Program())
-            program.used = used  # as long as the Program lives, their ids are theirs
+            program = self._programs.get(key)
+            if program is None:
+                program = self._programs[key] = Program()
+                program.used = used  # as long as the Program lives, their ids are theirs
             self._programs.move_to_end(key)
             while len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)

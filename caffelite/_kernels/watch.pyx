@@ -11,11 +11,6 @@ cdef class Attributes:
 
     The object is not kept alive. Once it is gone, it has changed if it was `needed`, and else it has not.
     """
-    cdef object of
-    cdef bint needed
-    cdef Py_ssize_t count
-    cdef list names, values, lists, dicts
-
     def __init__(self, of, dict attributes, bint needed=False, Py_ssize_t count=-1):
         self.of, self.needed, self.count = weakref.ref(of), needed, count
         self.names, self.values = list(attributes), list(attributes.values())
@@ -68,7 +63,7 @@ cdef class Attributes:
         return True
 
 
-def are_unchanged(list attributes):
+cpdef bint are_unchanged(list attributes):
     """Whether all these `Attributes` are what they were."""
     cdef Attributes one
     for one in attributes:
