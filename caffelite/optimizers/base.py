@@ -25,6 +25,9 @@ from caffelite.recording import in_python
 from caffelite.tensor import Tensor
 
 
+INF = float("inf")
+
+
 class TrainingDiverged(RuntimeError):
     """The loss or a gradient is not finite. Parameters are as they were before the step; `fit` adds `history`."""
 
@@ -213,8 +216,8 @@ class Optimizer(ABC):
 
     @lr.setter
     def lr(self, value: Any) -> None:
-        for group in self.groups:
-            group["lr"] = value
+        for group in range(len(self.hyper)):
+            self._set(group, "lr", value)
 
     def _numbers(self, **options: Any) -> dict[str, Any]:
         """The constructor's hyper-parameters as numbers by name, in the order in which the rule's kernel has them."""
@@ -225,8 +228,7 @@ class Optimizer(ABC):
 
     def _checked(self, hyper: dict[str, Any]) -> dict[str, float]:
         """A group's hyper-parameters as floats; TypeError or ValueError if they can't be."""
-        inf = float("inf")
-        floats = {name: nonnegative(name, value, self.limits.get(name, inf)) for name, value in hyper.items()}
+        floats = {name: nonnegative(name, value, self.limits.get(name, INF)) for name, value in hyper.items()}
         self._check(floats)
         return floats
 
@@ -241,7 +243,10 @@ class Optimizer(ABC):
             raise KeyError(f"{type(self).__name__} has {list(self.hyper_names)}, got {name!r}")
         rates = tabulated(value) if name == "lr" and callable(value) else None
         number = value if rates is None else float(rates[0])
-        self.hyper[group] = list(self._checked({**self._hyper_of(group), name: number}).values())
+        hyper = self._hyper_of(group)
+        hyper[name] = nonnegative(name, number, self.limits.get(name, INF))
+        self._check(hyper)
+        self.hyper[group, self.hyper_names.index(name)] = hyper[name]
         if rates is not None:
             self._followed.begin(group, rates)
         elif name == "lr":

@@ -1,4 +1,5 @@
 """What a Program does each time it is called, compiled: whether it may replay, copying in, replaying, copying out."""
+from libc.string cimport memcpy
 cimport numpy as cnp
 
 import threading
@@ -17,9 +18,11 @@ cdef object ndarray = np.ndarray
 
 cdef extern from "numpy/arrayobject.h":
     int PyArray_CopyInto(cnp.ndarray dest, cnp.ndarray src) except -1
+    object PyArray_NewCopy(cnp.ndarray array, cnp.NPY_ORDER order)
 
 cdef enum:
     ANY = -1                              # whether there is a gradient makes no difference
+    AT_ONCE = 65_536                      # bytes that are copied faster than NumPy lets other threads run
 
 
 cdef class Found:
@@ -83,7 +86,20 @@ def mapped(f, result):
 
 def copied(x):
     """A copy, of an array."""
-    return np.array(x) if isinstance(x, ndarray) else x
+    return PyArray_NewCopy(x, cnp.NPY_KEEPORDER) if type(x) is ndarray else x
+
+
+cdef inline int copy_into(cnp.ndarray buffer, cnp.ndarray array) except -1:
+    """Copy an array into another one like it, which is contiguous."""
+    if cnp.PyArray_IS_C_CONTIGUOUS(array) and array.descr is buffer.descr and cnp.PyArray_NBYTES(array) < AT_ONCE:
+        memcpy(cnp.PyArray_DATA(buffer), cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array))
+        return 0
+    return PyArray_CopyInto(buffer, array)
+
+
+def as_plain(x):
+    """An array as one that copies fast."""
+    return x.view(ndarray) if isinstance(x, ndarray) else x
 
 
 def plain(result):
@@ -107,7 +123,7 @@ cdef class Runner:
 
     def keep(self, Replay replay not None, list inputs, result, list found, list attributes, list effects):
         """Have this to replay from now on: what it reads, its results, what it depends on, and what it does."""
-        self.replay, self.inputs, self._result = replay, inputs, result
+        self.replay, self.inputs, self._result = replay, inputs, mapped(as_plain, result)
         self.found, self.attributes, self.effects = found, attributes, effects
         self.records_graph, self.is_training, self.is_recorded = records_graph(), is_training(), True
 
@@ -126,12 +142,13 @@ cdef class Runner:
                            for x in arrays]
         if is_recording():                # inside a step that is being recorded: a part of it
             return plain(function(*given))
-        with self.lock:
+        self.lock.acquire()               # in this form, as it is faster
+        try:
             if self.is_recorded:
                 self.check_like_before(given)
             if self.is_current():
                 for i in range(len(given)):
-                    PyArray_CopyInto(self.inputs[i], given[i])
+                    copy_into(self.inputs[i], given[i])
                 try:
                     stopped = self.replay.run()
                 finally:                  # what it did before it stopped may have been anything
@@ -140,7 +157,9 @@ cdef class Runner:
                     stopped.raise_why()
             else:
                 self.record(function, *given)
-            return mapped(copied, self._result)
+            return copied(self._result) if type(self._result) is ndarray else mapped(copied, self._result)
+        finally:
+            self.lock.release()
 
     cdef int check_like_before(self, list arrays) except -1:
         cdef cnp.ndarray array, buffer
