@@ -11,6 +11,13 @@ class Mode:
     records_graph: bool
     training: bool
 
+class no_grad:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]: ...
+
+class inference(no_grad): ...
+
 class Node:
     _data: np.ndarray
     _version: list[int]

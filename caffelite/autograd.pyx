@@ -6,6 +6,7 @@ part of a graph (`function.py` says what one is), `propagate` is back-propagatio
 cimport cython
 cimport numpy as cnp
 
+import functools
 import operator
 
 import numpy as np
@@ -49,6 +50,43 @@ cdef class Mode:
     def training(self, bint value):
         global this_thread_is_training
         this_thread_is_training = value
+
+
+cdef class no_grad:
+    """`with no_grad():` record no graph inside, in this thread. `@no_grad()` does so inside a function."""
+    cdef bint before
+
+    # (Compiled, so that no Ctrl-C comes between half of entering or leaving and the other half.)
+    def __enter__(self):
+        global this_thread_records_graph
+        self.before, this_thread_records_graph = this_thread_records_graph, False
+
+    def __exit__(self, *exception):
+        global this_thread_records_graph
+        this_thread_records_graph = self.before
+
+    def __call__(self, function):
+        @functools.wraps(function)
+        def inside(*arguments, **options):
+            with type(self)():
+                return function(*arguments, **options)
+
+        return inside
+
+
+cdef class inference(no_grad):
+    """As `no_grad`; and Functions behave as in use instead of as in training."""
+    cdef bint was_training
+
+    def __enter__(self):
+        global this_thread_is_training
+        no_grad.__enter__(self)
+        self.was_training, this_thread_is_training = this_thread_is_training, False
+
+    def __exit__(self, *exception):
+        global this_thread_is_training
+        this_thread_is_training = self.was_training
+        no_grad.__exit__(self)
 
 
 cdef bint records_graph() noexcept nogil:

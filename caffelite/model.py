@@ -644,7 +644,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         functions = self.all_functions()
         program = self._programs.find(functions, "outputs", self.structure(), *forms)
         if program.used is not functions:
-            self._check_rows("predict", inputs)
+            self._check_rows("predict", tuple(inputs))
             program.used = functions
         return program.run(self._checked_call, *inputs)
 

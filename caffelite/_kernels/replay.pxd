@@ -10,4 +10,4 @@ cdef class Replay:
     cdef int run_all(self, double* fastest=*) noexcept nogil
     cdef int call_python(self, Py_ssize_t i) noexcept with gil
     cdef object result(self, int stop)
-    cpdef run(self)
+    cdef object run_once(self)

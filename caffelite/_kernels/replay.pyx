@@ -86,11 +86,14 @@ cdef class Replay:
             raise error
         return None if stop == CONTINUE else self.entries[self.stopped_at]
 
-    cpdef run(self):
+    cdef object run_once(self):
         cdef int stop
         with nogil:
             stop = self.run_all()
         return self.result(stop)
+
+    def run(self):
+        return self.run_once()
 
     def seconds(self, Py_ssize_t replays):
         """The time in seconds that each entry took, in the fastest of so many replays."""

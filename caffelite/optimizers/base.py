@@ -24,7 +24,6 @@ from caffelite.optimizers.schedules import Followed, tabulated
 from caffelite.recording import in_python
 from caffelite.tensor import Tensor
 
-
 INF = float("inf")
 
 

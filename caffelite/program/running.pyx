@@ -150,7 +150,7 @@ cdef class Runner:
                 for i in range(len(given)):
                     copy_into(self.inputs[i], given[i])
                 try:
-                    stopped = self.replay.run()
+                    stopped = self.replay.run_once()
                 finally:                  # what it did before it stopped may have been anything
                     self.replayed()
                 if stopped is not None:
@@ -190,3 +190,22 @@ cdef class Runner:
         cdef Effect one
         for one in self.effects:
             one.happen()
+
+
+cdef class Borrowed:
+    """Inside, this thread has an array for itself, by a lock; it is given back as it was.
+
+    (Compiled, so that no Ctrl-C comes between half of entering or leaving and the other half.)
+    """
+    cdef object array, lock, before
+
+    def __init__(self, array, lock):
+        self.array, self.lock = array, lock
+
+    def __enter__(self):
+        self.lock.acquire()
+        self.before = self.array.copy()
+
+    def __exit__(self, *exception):
+        self.array[...] = self.before
+        self.lock.release()
