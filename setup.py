@@ -33,7 +33,7 @@ if platform.machine() in ("x86_64", "AMD64"):
     }
 
 COMPILED_ONCE = [f"caffelite._kernels.{name}" for name in ("kernel", "record", "launch", "watch", "replay", "border")]
-COMPILED_ONCE += ["caffelite.autograd", "caffelite.program.running"]
+COMPILED_ONCE += ["caffelite.autograd", "caffelite.program.running", "caffelite.program.step"]
 
 # Flags for compiling and for linking; the first pair that the compiler takes is used, and without any, one thread
 # computes.
