@@ -1,8 +1,11 @@
 """What a recording depends on besides the arrays it was bound to, and whether that still is what it was."""
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
 from cpython.ref cimport PyObject
 
 import weakref
+
+cdef extern from "Python.h":
+    object PyObject_GenericGetDict(object of, void* context)
 
 
 cdef class Attributes:
@@ -38,11 +41,11 @@ cdef class Attributes:
         of = self.of()
         if of is None:
             return not self.needed
-        now = of.__dict__
+        now = PyObject_GenericGetDict(of, NULL)
         if self.count >= 0 and len(<dict> now) != self.count:
             return False
         for i in range(len(self.names)):
-            value = PyDict_GetItem(now, self.names[i])
+            value = PyDict_GetItemWithError(now, self.names[i])
             if value == NULL:             # then the class may have it
                 if getattr(of, self.names[i], self) is not self.values[i]:
                     return False

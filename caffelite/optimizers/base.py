@@ -223,7 +223,7 @@ class Optimizer(ABC):
         return options
 
     def _check(self, hyper: dict[str, float]) -> None:  # noqa: B027 (most rules have nothing to say here)
-        """Raise ValueError for hyper-parameters of a group that don't go together."""
+        """Raise ValueError for hyper-parameters of a group that don't go together. Any lr goes with any others."""
 
     def _checked(self, hyper: dict[str, Any]) -> dict[str, float]:
         """A group's hyper-parameters as floats; TypeError or ValueError if they can't be."""
@@ -242,10 +242,10 @@ class Optimizer(ABC):
             raise KeyError(f"{type(self).__name__} has {list(self.hyper_names)}, got {name!r}")
         rates = tabulated(value) if name == "lr" and callable(value) else None
         number = value if rates is None else float(rates[0])
-        hyper = self._hyper_of(group)
-        hyper[name] = nonnegative(name, number, self.limits.get(name, INF))
-        self._check(hyper)
-        self.hyper[group, self.hyper_names.index(name)] = hyper[name]
+        number = nonnegative(name, number, self.limits.get(name, INF))
+        if name != "lr":
+            self._check({**self._hyper_of(group), name: number})
+        self.hyper[group, self.hyper_names.index(name)] = number
         if rates is not None:
             self._followed.begin(group, rates)
         elif name == "lr":
