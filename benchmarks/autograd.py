@@ -341,7 +341,7 @@ def main():
 
     chain = {name: (make,) for name, make in CHAIN.items()}
     _, seconds, missing = compete(chain, at_least, 0, rounds, tolerance=1e-5)
-    print("\nAn operation forward and backward, in a chain of 100: y · 0.9, y + x, tanh y, relu y. Goal: PyTorch ≥ 2 times.\n")
+    print("\nAn operation forward and backward, of 100: y · 0.9, y + x, tanh y, relu y. Goal: PyTorch ≥ 2 times.\n")
     print(harness.table(["", "µs, median", "least", "time, caffelite = 1"], rows(seconds, 100)))
 
     curves, seconds, _ = compete(MOONS, trainings, 1, rounds, tolerance=1e-4)

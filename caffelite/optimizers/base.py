@@ -13,8 +13,7 @@ import functools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -73,8 +72,7 @@ class Group(Mapping):
         return f"Group({len(self['parameters'])} parameters, {hyper})"
 
 
-@dataclass
-class Run:
+class Run(NamedTuple):
     """Parameters of one group whose values lie side by side in memory, as do their gradients; both as vectors."""
 
     data: np.ndarray
