@@ -20,9 +20,8 @@ cdef extern from "numpy/arrayobject.h":
     int PyArray_CopyInto(cnp.ndarray dest, cnp.ndarray src) except -1
     object PyArray_NewCopy(cnp.ndarray array, cnp.NPY_ORDER order)
 
-cdef enum:
-    ANY = -1                              # whether there is a gradient makes no difference
-    AT_ONCE = 65_536                      # bytes that are copied faster than NumPy lets other threads run
+cdef int ANY = -1                         # whether there is a gradient makes no difference
+cdef Py_ssize_t AT_ONCE = 65_536          # bytes that are copied faster than NumPy lets other threads run
 
 
 cdef class Found:
