@@ -221,6 +221,7 @@ class Function(ABC):
         """
         return input_shapes[0]
 
+    # Compiled, in autograd.pyx, for they run at every operation.
     __call__ = call
     applied_to = applied_to
 

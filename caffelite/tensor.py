@@ -3,7 +3,7 @@
 Calling a Function on Tensors leaves a note on the result: the copy of the Function that was applied
 (`Tensor.function`) and the Tensors it was applied to (`Tensor.inputs`). These notes are the graph. `Tensor.backward`
 walks it from the result to the leaves, handing each Function the gradient of its output and passing on the gradients
-of its inputs.
+of its inputs (`propagate`, in autograd.pyx).
 
 The operators (`a + b`, `a.sum()`, …) are Functions too; `caffelite.functions` gives them to the class.
 """
@@ -40,6 +40,8 @@ class Tensor(Node):
     ValueError
         For an array with masked elements.
     """
+
+    # Its attributes, `_data`, `function`, `inputs` and so on, are in autograd.pxd.
 
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
