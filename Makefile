@@ -1,7 +1,7 @@
 # Every target makes .venv when it is missing and installs what it needs. PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := setup.py pyproject.toml $(wildcard caffelite/_kernels/*.p* caffelite/_kernels/*/*)
+SOURCES := setup.py pyproject.toml $(wildcard caffelite/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
 .PHONY: spiral test lint sanitize bench clean
 .DELETE_ON_ERROR:
@@ -31,7 +31,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/threshold.py
 
 clean:
-	rm -rf .venv build *.egg-info caffelite/_kernels/*.so caffelite/_kernels/*.c
+	rm -rf .venv build *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c
 
 # .venv/EXTRA is there when caffelite, built from the present sources, is installed with that extra.
 .venv/%: $(SOURCES) | $(BIN)/python

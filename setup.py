@@ -32,6 +32,9 @@ if platform.machine() in ("x86_64", "AMD64"):
         "x86-64-v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     }
 
+COMPILED_ONCE = [f"caffelite._kernels.{name}" for name in ("kernel", "record", "launch", "watch", "replay", "border")]
+COMPILED_ONCE += ["caffelite.autograd", "caffelite.program.running", "caffelite.program.step"]
+
 # Flags for compiling and for linking; the first pair that the compiler takes is used, and without any, one thread
 # computes.
 OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
@@ -44,13 +47,13 @@ def extensions():
     }
     compiled_once = [
         Extension(
-            f"caffelite._kernels.{name}",
-            [str(KERNELS / f"{name}.pyx")],
+            name,
+            [f"{name.replace('.', '/')}.pyx"],
             extra_compile_args=FLAGS,
             extra_link_args=LINK_FLAGS,
             **options,
         )
-        for name in ("kernel", "record", "launch", "watch", "replay", "border")
+        for name in COMPILED_ONCE
     ]
     loops = Extension("caffelite._kernels.loops", [str(KERNELS / "loops.pyx")])
     directives = {

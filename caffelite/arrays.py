@@ -12,6 +12,8 @@ from caffelite import _kernels as kernels
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 PLAIN = (np.ndarray, kernels.Recorded)
+INTEGERS = (int, np.integer)
+NUMBERS = (int, float, np.integer, np.floating)
 
 
 def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
@@ -71,7 +73,7 @@ def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int,
 
 def positive_integer(name: str, value: Any) -> int:
     """The value as an int; TypeError unless it is an integer, ValueError below 1."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+    if isinstance(value, bool) or not isinstance(value, INTEGERS):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
@@ -80,7 +82,7 @@ def positive_integer(name: str, value: Any) -> int:
 
 def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
     """The value as a float; TypeError unless it is a number, ValueError unless it is 0 or more and below the limit."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if isinstance(value, bool) or not isinstance(value, NUMBERS):
         raise TypeError(f"{name} must be a number, got {value!r}")
     try:
         number = float(value)

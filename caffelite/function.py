@@ -12,9 +12,9 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import FLOATS, as_indices, as_real
-from caffelite.modes import mode
+from caffelite.autograd import applied_to, call, holds_tensors, is_childless
 from caffelite.recording import in_python
-from caffelite.tensor import Tensor, serial_numbers
+from caffelite.tensor import Tensor
 
 Shape = tuple[int | None, ...]
 
@@ -121,7 +121,7 @@ class Function(ABC):
         A Function with parameters of its own overrides this and includes its children's, `super().parameters()`.
         """
         own = self.__dict__
-        if not own or _is_childless(own):
+        if not own or is_childless(own, LEAVES):
             return []
         return list(dict.fromkeys([p for child in self.children() for p in child.parameters()]))
 
@@ -193,7 +193,7 @@ class Function(ABC):
         """A copy with attributes of its own, the same parameters, and copies of its children."""
         other = self._shallow_copy()
         own = other.__dict__
-        if own and not _is_childless(own):
+        if own and not is_childless(own, LEAVES):
             other._copy_children({id(self): other})
         return other
 
@@ -221,74 +221,21 @@ class Function(ABC):
         """
         return input_shapes[0]
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
+    # Compiled, in autograd.pyx, for they run at every operation.
+    __call__ = call
+    applied_to = applied_to
 
-        Returns a Tensor, or a tuple of them where `forward` returns a tuple. A list in the first place becomes an array
-        of the parameters' dtype, float32 without any; a user's `forward` gets it as it is. A tuple of Tensors, the
-        outputs of a model say, is one input, of which `forward` gets a tuple of arrays.
-        """
-        if inputs and isinstance(inputs[0], (list, tuple)) and not self.called_back and not holds_tensors(inputs[0]):
-            dtype = next((p.dtype for p in self.parameters()), None)
-            first = as_indices(inputs[0], self) if self.takes_indices else as_real(inputs[0], dtype, self)
-            inputs = (first, *inputs[1:])
-        applied = self.copy()
-        return applied.applied_to(*inputs, parameters=applied.parameters())
+    def _first_input(self, x: list | tuple) -> Any:
+        """The first input of a call, where it is a list or tuple, as an array if it is to be one."""
+        if self.called_back or holds_tensors(x):
+            return x
+        dtype = next((p.dtype for p in self.parameters()), None)
+        return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)
 
-    def applied_to(self, *inputs: Any, parameters: Sequence[Tensor] = ()) -> Any:
-        """What a call gives, without the copy: for a Function, with these parameters, that is applied this once."""
-        arrays: list[Any] = []
-        tensors: list[Tensor | None] = []
-        versions, recorded = [], False
-        recording = kernels.recorder()
-        for x in inputs:
-            if isinstance(x, Tensor):
-                arrays.append(x._data if recording is None else x.data)
-                tensors.append(x)
-                versions.append((x, x._version, x._version[0]))
-                recorded = recorded or x._requires_grad
-            elif type(x) is tuple and holds_tensors(x):
-                grouped = Grouped(self, [len(x) if type(x) is tuple else None for x in inputs])
-                return grouped.applied_to(*_flat(inputs), parameters=parameters)
-            else:
-                arrays.append(x)
-                tensors.append(None)
-        y = self.forward(*arrays)
-        several = type(y) is tuple
-        if several:
-            results = [self._result(one, arrays, tensors, parameters) for one in y]
-        else:  # as nearly always, and faster so
-            results = [self._result(y, arrays, tensors, parameters)]
-        if mode.records_graph:
-            for p in parameters:
-                versions.append((p, p._version, p._version[0]))
-                recorded = recorded or p._requires_grad
-            if recorded:
-                self._applied_inputs = applied_inputs = tuple(tensors)
-                serial_number = next(serial_numbers)
-                for result in results:
-                    result.inputs, result.function, result._versions = applied_inputs, self, versions
-                    result._requires_grad, result._version_made = True, result._version[0]
-                    result._serial_number = serial_number
-        if not several:
-            return results[0]
-        for i, result in enumerate(results):
-            result._place = (i, len(results))
-        return tuple(results)
-
-    def _result(self, y: Any, arrays: list[Any], tensors: list[Tensor | None], parameters: Sequence[Tensor]) -> Tensor:
-        """A Tensor of what forward returned for these arrays, with the version count of what it looks at."""
-        if type(y) is not np.ndarray or y.dtype not in FLOATS:
-            y = _as_result(y, self)
-        result = Tensor._of(y)
-        shares = y.base is not None
-        for array in arrays:
-            shares = shares or array is y
-        for p in parameters:
-            shares = shares or p._data is y
-        if shares:
-            _share_version(result, [*tensors, *parameters])
-        return result
+    def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
+        """What a call gives where some of the inputs are tuples of Tensors."""
+        grouped = Grouped(self, [len(x) if type(x) is tuple else None for x in inputs])
+        return grouped.applied_to(*_flat(inputs), parameters=parameters)
 
     def _become(self, original: Function) -> None:
         """Be as `original` is, and as if it had just been applied to what this Function was applied to."""
@@ -301,32 +248,7 @@ class Function(ABC):
         return f"{type(self).__name__}()"
 
 
-def _as_result(y: Any, function: Function) -> np.ndarray:
-    """What a Function's forward returned, as an array of float32 or float64; TypeError if it is nothing of the kind."""
-    if y is None:
-        raise TypeError(f"{function!r}.forward returned None; it has to return an array")
-    return as_real(y, None, function)
-
-
-def _share_version(result: Tensor, tensors: list[Tensor | None]) -> None:
-    """Let a view have the version count of what it looks at."""
-    for x in tensors:
-        if x is not None and np.may_share_memory(x._data, result._data):
-            result._version = x._version
-
-
 # ---- what is in attributes ------------------------------------------------------------------------------------------
-
-
-def _is_childless(attributes: dict[str, Any]) -> bool:
-    """Whether it is seen at a glance that these attributes hold no Functions."""
-    if LEAVES.issuperset(map(type, attributes.values())):
-        return True
-    for value in list(attributes.values()):
-        kind = type(value)
-        if kind not in LEAVES and (kind is not tuple or not LEAVES.issuperset(map(type, value))):
-            return False
-    return True
 
 
 def _descend(function: Function, found: dict[int, Function]) -> None:
@@ -417,8 +339,3 @@ class Grouped(Function, recordable=True):
 def _flat(values: Any) -> tuple:
     """The values, and the elements of those that are tuples."""
     return tuple([x for value in values for x in (value if type(value) is tuple else (value,))])
-
-
-def holds_tensors(value: list | tuple) -> bool:
-    """Whether there is a Tensor in a list or tuple."""
-    return any([isinstance(x, Tensor) for x in value])  # noqa: C419 (faster than a generator)

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from caffelite.arrays import as_real
+from caffelite.autograd import inputs_first
 from caffelite.function import Function
 from caffelite.modes import mode
-from caffelite.tensor import Tensor, inputs_first
+from caffelite.tensor import Tensor
 
 Outputs = tuple[Any, ...]  # arrays or Tensors, one or more
 

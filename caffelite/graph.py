@@ -6,10 +6,10 @@ through the rows between as one line, which has a place in each of them like a b
 
 from __future__ import annotations
 
-from html import escape
 from math import inf
 
-from caffelite.tensor import Tensor, inputs_first
+from caffelite.autograd import inputs_first
+from caffelite.tensor import Tensor
 
 LETTER, LONGEST = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
 HEIGHT, GAP, MARGIN = 42, 34, 8  # of a box, between rows, and around the drawing
@@ -126,6 +126,8 @@ def _placed(rows: list[list[Node]]) -> list[list[Node]]:
 
 def _svg(rows: list[list[Node]]) -> SVG:
     nodes = [node for row in reversed(rows) for node in row]
+    from html import escape  # a millisecond, for who draws
+
     arrows, boxes = [], []
     for node in nodes:
         top, half, places = -node.row * (HEIGHT + GAP), node.width / 2, [x.x for x in node.inputs]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -65,20 +64,19 @@ def zeros(shape: Shape, rng: np.random.Generator) -> np.ndarray:
     return np.zeros(shape)
 
 
-@dataclass(frozen=True)
 class normal:
     """N(0, std²). ValueError for a `std` below 0 or not finite."""
 
-    std: float
-
-    def __post_init__(self) -> None:
-        nonnegative("std", self.std)
+    def __init__(self, std: float) -> None:
+        self.std = nonnegative("std", std)
 
     def __call__(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         return rng.normal(0, self.std, shape)
 
+    def __repr__(self) -> str:
+        return f"normal(std={self.std})"
 
-@dataclass(frozen=True)
+
 class uniform:
     """U(−limit, limit). ValueError for a `limit` below 0 or not finite.
 
@@ -86,13 +84,14 @@ class uniform:
     BackProp", 1998, section 4.6, who ask for a spread of 1/√fan_in.
     """
 
-    limit: float
-
-    def __post_init__(self) -> None:
-        nonnegative("limit", self.limit)
+    def __init__(self, limit: float) -> None:
+        self.limit = nonnegative("limit", limit)
 
     def __call__(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
         return rng.uniform(-self.limit, self.limit, shape)
+
+    def __repr__(self) -> str:
+        return f"uniform(limit={self.limit})"
 
 
 def fans(shape: Shape) -> tuple[int, int]:

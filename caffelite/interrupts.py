@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from _signal import SIGINT, getsignal, signal  # without the enums of `signal`, which take ten times as long
 from types import FrameType
 from typing import Any
 
@@ -22,28 +20,38 @@ class InterruptsBetweenSteps:
         self.holding = False
         self.pending = np.zeros(1, dtype=np.int32)  # in memory, where a replay can look at it too
         self.handler: Any = None
-        if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
-            self.handler = signal.signal(signal.SIGINT, self._interrupted)
+        if threading.current_thread() is threading.main_thread() and callable(handler := getsignal(SIGINT)):
+            self.handler = handler
+            signal(SIGINT, self._interrupted)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         if self.handler is not None:
-            signal.signal(signal.SIGINT, self.handler)
+            signal(SIGINT, self.handler)
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Held:
         """A Ctrl-C that arrives inside takes effect at the end; where these are nested, at the end of the outermost."""
-        outer, self.holding = self.holding, True
-        try:
-            yield
-        finally:
-            self.holding = outer
-            if self.pending[0] and not outer:
-                self.pending[0] = 0
-                self.handler(signal.SIGINT, None)
+        return Held(self)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self.holding:
             self.pending[0] = 1
         else:
             self.handler(number, frame)
+
+
+class Held:
+    """What `InterruptsBetweenSteps.held` returns."""
+
+    def __init__(self, interrupts: InterruptsBetweenSteps) -> None:
+        self.interrupts = interrupts
+
+    def __enter__(self) -> None:
+        self.outer, self.interrupts.holding = self.interrupts.holding, True
+
+    def __exit__(self, *exception: Any) -> None:
+        interrupts = self.interrupts
+        interrupts.holding = self.outer
+        if interrupts.pending[0] and not self.outer:
+            interrupts.pending[0] = 0
+            interrupts.handler(SIGINT, None)

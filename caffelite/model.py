@@ -16,8 +16,9 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
+from caffelite.autograd import holds_tensors, propagate
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
-from caffelite.function import Function, Shape, holds_tensors
+from caffelite.function import Function, Shape
 from caffelite.functions import Linear, ReLU
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
@@ -25,7 +26,7 @@ from caffelite.modes import inference, mode
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.tables import table
-from caffelite.tensor import Tensor, propagate
+from caffelite.tensor import Tensor
 from caffelite.training import Programs, Steps, check_takes_weights
 
 
@@ -115,6 +116,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             "_children",
             "_tree",
             "_is_adopting",
+            "_structure",
             "_known",
             "_shapes",
         }
@@ -139,6 +141,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._identity = id(self)  # a copy that is applied has that of its original, and adopts nothing
         self._adopted: tuple[Function, ...] = ()  # the Functions that are its own …
         self._children: list[Function] = []
+        self._structure: tuple = ()
         self._tree: list[kernels.Attributes] = []  # … and the attributes in which they were found; at first none
         self._is_adopting = False
         self._known: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all it ever adopted, by id
@@ -184,8 +187,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return self._adopted
 
     def structure(self) -> tuple:
-        """How the Functions follow and contain each other."""
-        return tuple([f.structure() if isinstance(f, Model) else id(f) for f in self.functions])
+        """How the Functions follow and contain each other; `all_functions` looks whether that has changed."""
+        return self._structure
+
+    def _find_structure(self) -> tuple:
+        return tuple([f._find_structure() if isinstance(f, Model) else id(f) for f in self.functions])
 
     def _adopt(self) -> None:
         """Make all Functions the model's own: its dtype, its vectors, and drawn from its seed where they are new."""
@@ -206,6 +212,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _note_tree(self, functions: tuple[Function, ...]) -> None:
         """These are the model's own, as long as no attribute of them changes."""
         self._adopted, self._children = functions, self.children()
+        self._structure = self._find_structure()
         self._tree = [_attributes(f) for f in (self, *functions)]
 
     def _make_own(self, functions: tuple[Function, ...]) -> None:
@@ -623,7 +630,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """
         batch_size = positive_integer("batch_size", batch_size)
         inputs = self._inputs("predict", x)
-        rows = self._check_rows("predict", inputs)
+        rows = same_length("predict", inputs)
         with inference():
             if rows <= batch_size:
                 return self._outputs(inputs)
@@ -634,8 +641,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
         forms = [(x.shape, x.dtype) for x in inputs]
-        program = self._programs.find(self.all_functions(), "outputs", self.structure(), *forms)
-        return program.run(self.__call__, *inputs)
+        functions = self.all_functions()
+        program = self._programs.find(functions, "outputs", self.structure(), *forms)
+        if program.used is not functions:
+            self._check_rows("predict", tuple(inputs))
+            program.used = functions
+        return program.run(self._checked_call, *inputs)
+
+    def _checked_call(self, *inputs: np.ndarray) -> Any:
+        """A call for `predict`, which is replayed later: then inputs of these shapes need no check."""
+        self._check_rows("predict", inputs)
+        return self(*inputs)
 
     def evaluate(
         self,

@@ -28,7 +28,7 @@ class Progress:
         self.patience = PATIENCE if verbose == "auto" else 0.0
         self.bar: Any = None
         self.epoch = self.done = 0  # what is completed
-        self.results = ""
+        self.results: dict[str, float] = {}
 
     def __enter__(self) -> Progress:
         return self
@@ -50,7 +50,7 @@ class Progress:
     def epochs_done(self, count: int, results: dict[str, float]) -> None:
         """So many epochs more are done; these are the results of the last one."""
         self.epoch += count
-        self.results = "  ".join(f"{name} {value:.4g}" for name, value in results.items())
+        self.results = results
         now = time.perf_counter()
         if self.lines_wanted and self._line_is_due(now):
             self.spoke = now
@@ -58,7 +58,8 @@ class Progress:
 
     def _line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
-        return f"epoch {self.epoch}/{self.epochs}  {self.results}  {rate:,.0f} steps/s"
+        results = "  ".join(f"{name} {value:.4g}" for name, value in self.results.items())
+        return f"epoch {self.epoch}/{self.epochs}  {results}  {rate:,.0f} steps/s"
 
     def _line_is_due(self, now: float) -> bool:
         begun = self.spoke > self.started

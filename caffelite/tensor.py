@@ -3,25 +3,24 @@
 Calling a Function on Tensors leaves a note on the result: the copy of the Function that was applied
 (`Tensor.function`) and the Tensors it was applied to (`Tensor.inputs`). These notes are the graph. `Tensor.backward`
 walks it from the result to the leaves, handing each Function the gradient of its output and passing on the gradients
-of its inputs.
+of its inputs (`propagate`, in autograd.pyx).
 
 The operators (`a + b`, `a.sum()`, …) are Functions too; `caffelite.functions` gives them to the class.
 """
 
 from __future__ import annotations
 
-import itertools
-import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_real
+from caffelite.autograd import Node, propagate, results_are
 
 
-class Tensor:
+class Tensor(Node):
     """An array that gradients can be computed for.
 
     Parameters
@@ -42,21 +41,8 @@ class Tensor:
         For an array with masked elements.
     """
 
-    # Defaults live on the class: a result of an operation sets only what differs.
-    _data: np.ndarray
-    _version: list[int]  # one element, which all Tensors over the same memory share
-    name: str | None = None
-    function: Any = None  # the applied Function that made this Tensor; None for a leaf
-    inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
-    _requires_grad = False
-    _retains_grad = False
-    _owns_data = False
-    _gradient: np.ndarray | None = None  # the memory for the gradient, which is kept by zero_grad …
-    _has_gradient = False  # … and whether something has contributed to it since
-    _versions: Sequence[tuple[Tensor, list[int], int]] = ()  # the versions of what `function` was applied to …
-    _version_made = 0  # … and that of its result
-    _serial_number = 0  # results are numbered as they are made, those of one Function alike; a leaf has no number
-    _place: tuple[int, int] | None = None  # which of its Function's outputs this is, of how many; None of a single one
+    # Its attributes, `_data`, `function`, `inputs` and so on, are in autograd.pxd.
+
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
 
@@ -108,7 +94,7 @@ class Tensor:
     @classmethod
     def _of(cls, data: np.ndarray) -> Tensor:
         """A Tensor over an array as it is."""
-        tensor = object.__new__(cls)
+        tensor = cls.__new__(cls)
         tensor._data = data
         tensor._version = [0]
         return tensor
@@ -139,36 +125,6 @@ class Tensor:
     def _changed(self) -> None:
         """Note that the values are others now; all Tensors over the same memory share the count."""
         self._version[0] += 1
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether `backward` computes a gradient for this Tensor. Set it to False to freeze a parameter."""
-        return self._requires_grad
-
-    @requires_grad.setter
-    def requires_grad(self, value: bool) -> None:
-        if value and self.function is None and not self._owns_data:
-            self._data = kernels.copy(self._data)
-            self._version = [0]
-            self._owns_data = True
-        self._requires_grad = bool(value)
-        self._has_gradient = self._has_gradient and self._requires_grad
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._data.shape
-
-    @property
-    def ndim(self) -> int:
-        return self._data.ndim
-
-    @property
-    def size(self) -> int:
-        return self._data.size
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self._data.dtype
 
     @property
     def T(self) -> Tensor:
@@ -247,7 +203,11 @@ class Tensor:
     def __getstate__(self) -> dict:
         if self.function is not None:
             raise TypeError("a Tensor that a graph made can't be pickled or deep-copied; take .detach() or .copy()")
-        return self.__dict__.copy()
+        return {name: getattr(self, name) for name in _OF_LEAVES} | vars(self)
+
+    def __setstate__(self, state: dict) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
 
     # ---- the gradient -------------------------------------------------------------------------------------------
 
@@ -334,14 +294,6 @@ class Tensor:
 
         propagate({self: given})
 
-    def _check_versions(self) -> None:
-        """Raise if a value that the Function behind this Tensor kept for its backward has changed since."""
-        if self._version[0] != self._version_made:
-            self._refuse_changed(self, self._version)
-        for t, count, version in self._versions:
-            if count[0] != version:
-                self._refuse_changed(t, count)
-
     def _refuse_changed(self, t: Tensor, count: list[int]) -> None:
         """Raise for a Tensor whose memory has changed, unless the Function behind this one did not keep its values."""
         is_parameter = t is not self and not any(t is x for x in self.inputs)
@@ -353,86 +305,19 @@ class Tensor:
             )
 
 
-class _Freed:
-    """Stands where a Function was before its graph was freed."""
+results_are(Tensor)
 
-    def __repr__(self) -> str:
-        return "freed"
-
-
-_FREED = _Freed()
-
-serial_numbers = itertools.count(1)
-_serial_number = operator.attrgetter("_serial_number")
-
-
-def propagate(gradients: dict[Tensor, np.ndarray]) -> None:
-    """Back-propagation from results with these gradients to the leaves; frees the graph."""
-    graph = inputs_first(*gradients)
-    for tensor in graph:
-        if tensor.function is not None:
-            tensor._check_versions()
-    dys: list[np.ndarray | None] = []  # of a Function with several outputs, which follow each other
-    while graph:
-        tensor = graph.pop()  # and with it, once it is done, goes what only the graph kept
-        dy: Any = gradients.pop(tensor, None)
-        function, inputs = tensor.function, tensor.inputs
-        if dy is not None and (function is None or tensor._retains_grad):
-            tensor.add_grad(dy)
-        if tensor._place is not None and function is not None:
-            i, count = tensor._place
-            dys = dys or [None] * count
-            dys[i] = dy
-            if graph and graph[-1].function is function:
-                tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
-                continue
-            dy, dys = (None if all(d is None for d in dys) else tuple(dys)), []
-        if dy is None or function is None:
-            continue
-        tensor.function, tensor.inputs, tensor._versions = _FREED, (), ()
-        dxs = _input_gradients(function, inputs, function.backward(dy))
-        for x, dx in zip(inputs, dxs):  # noqa: B905 (slower with strict)
-            if x is None or dx is None or not x._requires_grad:
-                continue
-            if not kernels.alike(dx, x._data):
-                dx = _as_gradient(dx, x, function)
-            before = gradients.get(x)
-            gradients[x] = dx if before is None else kernels.add(before, dx)
-
-
-def inputs_first(*results: Tensor) -> list[Tensor]:
-    """The Tensors of a graph, each after the ones it was made from, which is the order they were made in."""
-    graph, unseen = set(results), list(results)
-    while unseen:
-        tensor = unseen.pop()
-        if tensor.function is _FREED:
-            raise RuntimeError("backward a second time: the graph was freed by the first")
-        for x in tensor.inputs:
-            if x is not None and x._requires_grad and x not in graph:
-                graph.add(x)
-                unseen.append(x)
-    return sorted(graph, key=_serial_number)
-
-
-def _input_gradients(function: Any, inputs: tuple[Tensor | None, ...], gradients: Any) -> tuple:
-    """What a Function's backward returned, one for each input that needs it, in order; None is no gradient."""
-    if gradients is None and any(x is not None and x.requires_grad for x in inputs):
-        raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
-    if not isinstance(gradients, tuple):
-        gradients = (gradients,)
-    missing = len(gradients) < len(inputs) and any(x is not None and x.requires_grad for x in inputs[len(gradients) :])
-    if missing or len(gradients) > len(inputs):
-        raise ValueError(f"{function!r}.backward returned {len(gradients)} gradients for {len(inputs)} inputs")
-    return gradients
-
-
-def _as_gradient(dx: Any, x: Tensor, function: Any) -> np.ndarray:
-    """What a Function's backward returned for its input x, as an array like it; ValueError for another shape."""
-    if np.shape(dx) != x.shape:
-        raise ValueError(
-            f"{function!r}.backward returned a gradient of shape {np.shape(dx)} for an input of shape {x.shape}"
-        )
-    return as_real(dx, x.dtype, function)
+# What a leaf has by way of attributes.
+_OF_LEAVES = (
+    "_data",
+    "_version",
+    "name",
+    "_requires_grad",
+    "_retains_grad",
+    "_owns_data",
+    "_gradient",
+    "_has_gradient",
+)
 
 
 def _holds(function: Any, data: np.ndarray) -> bool:

@@ -12,8 +12,7 @@ import inspect
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from caffelite.metrics import Metric, OfEpoch, accuracy, check_shapes
 from caffelite.modes import inference
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.program import Program
+from caffelite.program.running import Borrowed
 from caffelite.progress import Progress
 from caffelite.recording import PythonCall, Recording, call_python
 from caffelite.tensor import Tensor
@@ -48,22 +48,18 @@ class Programs:
         self.kept: weakref.WeakKeyDictionary[Program, tuple] = weakref.WeakKeyDictionary()
         self._cursor_lock = threading.RLock()
 
-    @contextmanager
-    def using_cursor(self) -> Iterator[None]:
+    def using_cursor(self) -> Borrowed:
         """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
-        with self._cursor_lock:
-            before = self._memory.copy()
-            try:
-                yield
-            finally:
-                self._memory[:] = before
+        return Borrowed(self._memory, self._cursor_lock)
 
     def find(self, used: tuple, *key: Any) -> Program:
         """The Program of a step that uses these objects, for this key; a new one if there is none yet."""
         key = (*map(id, used), *key)
         with self._lock:
-            program = self._programs.setdefault(key, Program())
-            program.used = used  # as long as the Program lives, their ids are theirs
+            program = self._programs.get(key)
+            if program is None:
+                program = self._programs[key] = Program()
+                program.used = used  # as long as the Program lives, their ids are theirs
             self._programs.move_to_end(key)
             while len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
@@ -383,13 +379,19 @@ class InMemory:
         stopped.raise_why()
 
 
-@contextmanager
-def located(at: Any) -> Iterator[None]:
+class located:
     """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1."""
-    try:
-        yield
-    except TrainingDiverged as error:
-        raise TrainingDiverged(f"epoch {at.epoch + 1}, batch {at.batch + 1}: {error}") from None
+
+    def __init__(self, at: Any) -> None:
+        self.at = at
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if isinstance(error, TrainingDiverged):
+            where = f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
+            raise TrainingDiverged(f"{where}: {error}") from None
 
 
 class Position(NamedTuple):

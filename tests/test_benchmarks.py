@@ -70,8 +70,8 @@ def test_every_benchmark_prints_a_table_of_numbers(script):
         assert {"matmul_relu", "softmax_loss", "sgd", "total"} <= set(of_spiral32)
         assert {"matmul_relu", "softmax_loss", "adam", "total"} <= set(of_digits)
     if script == "autograd.py":
-        chain, moons, left = found
-        assert {*chain} - {"PyTorch"} == {"caffelite"}
+        chain, moons, predicted, left = found
+        assert {*chain} - {"PyTorch"} == {*predicted} - {"PyTorch"} == {"caffelite"}
         assert {name for name in moons if "PyTorch" not in name} == {"caffelite", "caffelite, captured"}
         assert left == {"with backward": [0, 0], "dropped without": [0, 0]}
         assert ("PyTorch" in chain) != ("left out: PyTorch (no module torch)" in benchmark.stdout)
@@ -102,8 +102,8 @@ def test_the_benchmark_of_dynamic_graphs_does_without_pytorch(tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(name='torch')\n")
     benchmark = run("autograd.py", "--quick", modules=tmp_path)
     assert benchmark.returncode == 0, benchmark.stderr
-    chain, moons, _ = tables(benchmark.stdout)
-    assert [*chain, *moons] == ["caffelite", "caffelite, captured", "caffelite"]
+    chain, moons, predicted, _ = tables(benchmark.stdout)
+    assert [*chain, *moons, *predicted] == ["caffelite", "caffelite, captured", "caffelite", "caffelite"]
     assert benchmark.stdout.endswith("\nNot installed, left out: PyTorch (no module torch)\n")
 
 

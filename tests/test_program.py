@@ -1165,6 +1165,29 @@ def test_an_exception_in_a_users_function_comes_through_a_replay():
     assert program(batch(1)[0]).tobytes() == batch(1)[0].tobytes()
 
 
+class Keeping(cl.Model):
+    """Keeps what is between its layers."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.first, self.second = cl.Linear(4, 5), cl.Linear(5, 3)
+
+    def call(self, x):
+        self.between = self.first(x)
+        return self.second(self.between)
+
+
+def test_what_a_step_keeps_of_its_results_may_be_replaced_by_that_of_another(monkeypatch):
+    recorded, model = [], Keeping()
+    record = programs.Program.record
+    monkeypatch.setattr(programs.Program, "record", lambda *given: recorded.append(given) or record(*given))
+    x = np.random.default_rng(0).random((5, 4), np.float32)
+    for _ in range(3):
+        for rows in (5, 2):
+            assert model.predict(x[:rows]).tobytes() == model(x[:rows]).data.tobytes()
+    assert len(recorded) == 2
+
+
 # ---- threads and memory --------------------------------------------------------------------------------------------
 
 

@@ -35,10 +35,6 @@ cdef class Replay:
     `run()` runs them once: None, or the entry that wants the step to stop. What a callable raises comes through.
     `memory` is kept as long as it is: what the kernels' operands lie in, where the kernels don't hold it themselves.
     """
-    cdef Call* calls
-    cdef Py_ssize_t length, stopped_at
-    cdef list entries
-    cdef object error, memory
 
     def __cinit__(self, list entries, memory=None):
         cdef Py_ssize_t i
@@ -90,11 +86,14 @@ cdef class Replay:
             raise error
         return None if stop == CONTINUE else self.entries[self.stopped_at]
 
-    def run(self):
+    cdef object run_once(self):
         cdef int stop
         with nogil:
             stop = self.run_all()
         return self.result(stop)
+
+    def run(self):
+        return self.run_once()
 
     def seconds(self, Py_ssize_t replays):
         """The time in seconds that each entry took, in the fastest of so many replays."""

@@ -1,8 +1,11 @@
 """What a recording depends on besides the arrays it was bound to, and whether that still is what it was."""
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
 from cpython.ref cimport PyObject
 
 import weakref
+
+cdef extern from "Python.h":
+    object PyObject_GenericGetDict(object of, void* context)
 
 
 cdef class Attributes:
@@ -11,11 +14,6 @@ cdef class Attributes:
 
     The object is not kept alive. Once it is gone, it has changed if it was `needed`, and else it has not.
     """
-    cdef object of
-    cdef bint needed
-    cdef Py_ssize_t count
-    cdef list names, values, lists, dicts
-
     def __init__(self, of, dict attributes, bint needed=False, Py_ssize_t count=-1):
         self.of, self.needed, self.count = weakref.ref(of), needed, count
         self.names, self.values = list(attributes), list(attributes.values())
@@ -43,11 +41,11 @@ cdef class Attributes:
         of = self.of()
         if of is None:
             return not self.needed
-        now = of.__dict__
+        now = PyObject_GenericGetDict(of, NULL)
         if self.count >= 0 and len(<dict> now) != self.count:
             return False
         for i in range(len(self.names)):
-            value = PyDict_GetItem(now, self.names[i])
+            value = PyDict_GetItemWithError(now, self.names[i])
             if value == NULL:             # then the class may have it
                 if getattr(of, self.names[i], self) is not self.values[i]:
                     return False
@@ -68,7 +66,7 @@ cdef class Attributes:
         return True
 
 
-def are_unchanged(list attributes):
+cpdef bint are_unchanged(list attributes):
     """Whether all these `Attributes` are what they were."""
     cdef Attributes one
     for one in attributes:

@@ -13,6 +13,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_real
+from caffelite.autograd import binary_operator
 from caffelite.function import Function, Shape
 from caffelite.tensor import Tensor
 
@@ -179,11 +180,8 @@ def operands(values: Sequence[Any], name: str) -> list[Any]:
 
 
 def operator(function: type[Function], symbol: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Tensor]:
-    def apply(self: Tensor, other: Any) -> Tensor:
-        other = operand(other, self, symbol)
-        return function().applied_to(other, self) if swapped else function().applied_to(self, other)
-
-    return apply
+    """Tensor's method for a symbol; `swapped` where the Tensor is on its right."""
+    return binary_operator(function, symbol, operand, swapped)
 
 
 Tensor.__add__ = operator(Add, "+")

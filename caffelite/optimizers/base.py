@@ -13,8 +13,7 @@ import functools
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -23,6 +22,8 @@ from caffelite.arrays import FLOATS, as_real, nonnegative
 from caffelite.optimizers.schedules import Followed, tabulated
 from caffelite.recording import in_python
 from caffelite.tensor import Tensor
+
+INF = float("inf")
 
 
 class TrainingDiverged(RuntimeError):
@@ -71,8 +72,7 @@ class Group(Mapping):
         return f"Group({len(self['parameters'])} parameters, {hyper})"
 
 
-@dataclass
-class Run:
+class Run(NamedTuple):
     """Parameters of one group whose values lie side by side in memory, as do their gradients; both as vectors."""
 
     data: np.ndarray
@@ -213,20 +213,19 @@ class Optimizer(ABC):
 
     @lr.setter
     def lr(self, value: Any) -> None:
-        for group in self.groups:
-            group["lr"] = value
+        for group in range(len(self.hyper)):
+            self._set(group, "lr", value)
 
     def _numbers(self, **options: Any) -> dict[str, Any]:
         """The constructor's hyper-parameters as numbers by name, in the order in which the rule's kernel has them."""
         return options
 
     def _check(self, hyper: dict[str, float]) -> None:  # noqa: B027 (most rules have nothing to say here)
-        """Raise ValueError for hyper-parameters of a group that don't go together."""
+        """Raise ValueError for hyper-parameters of a group that don't go together. Any lr goes with any others."""
 
     def _checked(self, hyper: dict[str, Any]) -> dict[str, float]:
         """A group's hyper-parameters as floats; TypeError or ValueError if they can't be."""
-        inf = float("inf")
-        floats = {name: nonnegative(name, value, self.limits.get(name, inf)) for name, value in hyper.items()}
+        floats = {name: nonnegative(name, value, self.limits.get(name, INF)) for name, value in hyper.items()}
         self._check(floats)
         return floats
 
@@ -241,7 +240,10 @@ class Optimizer(ABC):
             raise KeyError(f"{type(self).__name__} has {list(self.hyper_names)}, got {name!r}")
         rates = tabulated(value) if name == "lr" and callable(value) else None
         number = value if rates is None else float(rates[0])
-        self.hyper[group] = list(self._checked({**self._hyper_of(group), name: number}).values())
+        number = nonnegative(name, number, self.limits.get(name, INF))
+        if name != "lr":
+            self._check({**self._hyper_of(group), name: number})
+        self.hyper[group, self.hyper_names.index(name)] = number
         if rates is not None:
             self._followed.begin(group, rates)
         elif name == "lr":

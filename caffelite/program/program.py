@@ -12,46 +12,22 @@ and the replay is a loop over the calls (`_kernels/replay.pyx`). Every pass leav
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.autograd import results_so_far
 from caffelite.interrupts import InterruptsBetweenSteps
-from caffelite.modes import mode
 from caffelite.program.passes import PASSES
+from caffelite.program.running import Effect, Found, Runner, mapped, plain
 from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
-from caffelite.recording import Note, PythonCall, Recording, with_tensors
+from caffelite.recording import PythonCall, Recording, with_tensors
 from caffelite.tables import table
-from caffelite.tensor import Tensor
 
 
-def _state(t: Tensor, note: Note) -> kernels.Attributes:
-    """How the step has to find a Tensor if it is to do what it did when it was recorded."""
-    attributes = {"_data": t._data, "_gradient": t._gradient, "_requires_grad": t._requires_grad}
-    if note.gradient_before is not None:  # else it made no difference
-        attributes["_has_gradient"] = note.gradient_before
-    return kernels.Attributes(t, attributes, needed=True)  # it may be gone because another is in its place
-
-
-class Effect(NamedTuple):
-    """What the step does to a Tensor, besides what its kernels write."""
-
-    tensor: weakref.ref[Tensor]
-    has_gradient: bool | None  # whether it has one afterwards; None where the step leaves that as it was
-    changed: bool  # whether its values are others
-
-    @classmethod
-    def on(cls, t: Tensor, note: Note, written: bool) -> Effect:
-        return cls(
-            note.tensor, t._has_gradient if note.gradient_set else None, written or t._version[0] != note.version
-        )
-
-
-class Program:
+class Program(Runner):
     """A recorded step. Called with new arrays of the same shapes and dtypes, it is replayed; returns copies of results.
 
     After a call, parameters, gradients and the optimizer's state are what the step itself would have left. Where it
@@ -62,90 +38,31 @@ class Program:
     """
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
-        self._function = function
-        self._lock = threading.RLock()
-        self._depends_on: list[kernels.Attributes] | None = None  # None: nothing is recorded yet
-        self._effects: list[Effect] = []
-        self._mode = (True, True)
-        self._inputs: list[np.ndarray] = []
         self._step = Step([], [])
-        self._result: Any = None
-        self.replay = kernels.Replay([])
         self.used: Any = None  # what has to live as long as the Program does
-
-    def __call__(self, *arrays: Any) -> Any:
-        if self._function is None:
-            raise TypeError("this Program belongs to a Model; call `run` with the function that it stands for")
-        return self.run(self._function, *arrays)
-
-    def run(self, function: Callable[..., Any], *arrays: Any) -> Any:
-        """Replay on these arrays, or record `function` on them; returns copies of its results."""
-        given = [x if type(x) is np.ndarray else np.asanyarray(x.data if isinstance(x, Tensor) else x) for x in arrays]
-        if kernels.recorder() is not None:  # inside a step that is being recorded: a part of it
-            return _plain(function(*given))
-        with self._lock:
-            if self._depends_on is not None:
-                self._check_like_before(given)
-            if self.is_current():
-                for buffer, array in zip(self._inputs, given):  # noqa: B905 (slower with strict)
-                    buffer[...] = array
-                try:
-                    stopped = self.replay.run()
-                finally:  # what it did before it stopped may have been anything
-                    self.replayed()
-                if stopped is not None:
-                    stopped.raise_why()
-            else:
-                self.record(function, *given)
-            return _copied(self._result)
-
-    def _check_like_before(self, arrays: list[np.ndarray]) -> None:
-        if len(arrays) != len(self._inputs):
-            raise TypeError(f"the Program was recorded with {len(self._inputs)} arrays, got {len(arrays)}")
-        if all(map(kernels.alike, arrays, self._inputs)):  # as is usual, and in no time
-            return
-        for i, (array, buffer) in enumerate(zip(arrays, self._inputs, strict=True)):
-            if array.shape != buffer.shape:
-                raise ValueError(f"argument {i} was recorded with shape {buffer.shape}, got {array.shape}")
-            if array.dtype != buffer.dtype:
-                raise TypeError(f"argument {i} was recorded with dtype {buffer.dtype}, got {array.dtype}")
-
-    def is_current(self) -> bool:
-        """Whether a replay would do what the step would."""
-        return (
-            self._depends_on is not None
-            and self._mode == (mode.records_graph, mode.training)
-            and kernels.are_unchanged(self._depends_on)
-        )
-
-    def replayed(self) -> None:
-        """After replays, note on the Tensors what has happened to them."""
-        for tensor, has_gradient, changed in self._effects:
-            t = tensor()
-            if t is not None:
-                if has_gradient is not None:
-                    t._has_gradient = has_gradient
-                if changed:
-                    t._changed()
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
         """Run `function` on the arrays, really, and keep what it did."""
         inputs = [np.array(array, order="C") for array in arrays]
-        recording = Recording()
+        recording, results_before = Recording(), results_so_far()
         with InterruptsBetweenSteps() as interrupts, interrupts.held(), recording:
-            result = _plain(function(*[x.view(kernels.Recorded) for x in inputs]))
+            result = plain(function(*[x.view(kernels.Recorded) for x in inputs]))
         all_notes, attributes, entries = recording.notes(), recording.attributes(), recording.entries
         del recording
         step, buffers = recorded_step(entries)
         del entries
         notes = with_tensors(all_notes)  # of Tensors that others know, now that the recording has let go of its own
         del all_notes
-        depends_on = [_state(t, note) for t, note in notes] + attributes
+        found = [Found(t, note.gradient_before, needed=t._serial_number <= results_before) for t, note in notes]
         of_python = [array for call in step.instructions if isinstance(call, PythonCall) for array in call.outputs]
         of_tensors = [array for t, _ in notes for array in (t._data, t._gradient)]
         _check_result(result, [*inputs, *of_python, *of_tensors], buffers)
         written = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
-        effects = [Effect.on(t, note, id(owner_of(t._data)) in written) for t, note in notes]
+        effects = [
+            Effect(t, t._has_gradient if note.gradient_set else None, changed)
+            for t, note in notes
+            if (changed := id(owner_of(t._data)) in written or t._version[0] != note.version) or note.gradient_set
+        ]
         for buffer in buffers:
             owner = buffer.owner()
             buffer.temporary = owner is None
@@ -162,10 +79,8 @@ class Program:
             step = tidied(step)
         _place_the_rest(step)
         calls = [call.placed() if isinstance(call, Instruction) else call for call in step.instructions]
-        self.replay = kernels.Replay(calls, step.memory)
-        self._inputs, self._step, self._result = inputs, step, result
-        self._depends_on, self._mode = depends_on, (mode.records_graph, mode.training)
-        self._effects = [effect for effect in effects if effect.changed or effect.has_gradient is not None]
+        self._step = step
+        self.keep(kernels.Replay(calls, step.memory), inputs, result, found, attributes, effects)
 
     def __len__(self) -> int:
         return len(self._step.instructions)
@@ -178,7 +93,7 @@ class Program:
 
         The replays are real steps, on the data of the last one: a step that trains goes on training.
         """
-        with self._lock:
+        with self.lock:
             if not self.is_current():
                 raise RuntimeError("there is nothing up to date to profile: call the Program first")
             seconds = self.replay.seconds(replays)
@@ -216,28 +131,6 @@ def _place_the_rest(step: Step) -> None:
             step.memory.append(block)
 
 
-def _plain(result: Any) -> Any:
-    """A step's result with arrays instead of Tensors."""
-    return _mapped(lambda x: x.data if isinstance(x, Tensor) else x, result)
-
-
-def _copied(result: Any) -> Any:
-    return _mapped(lambda x: np.array(x) if isinstance(x, np.ndarray) else x, result)
-
-
-def _mapped(f: Callable[[Any], Any], result: Any) -> Any:
-    """The result with f of everything in it, through tuples, lists and dicts."""
-    if isinstance(result, np.ndarray):
-        return f(result)
-    if isinstance(result, tuple) and hasattr(result, "_fields"):
-        return type(result)(*[_mapped(f, x) for x in result])
-    if isinstance(result, tuple | list):
-        return type(result)(_mapped(f, x) for x in result)
-    if isinstance(result, dict):
-        return {key: _mapped(f, x) for key, x in result.items()}
-    return f(result)
-
-
 def _check_result(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> None:
     """TypeError for an array that neither kernels made nor Tensors and arguments own; a replay would not make it."""
     owners = {id(owner_of(array)) for array in known if array is not None}
@@ -250,7 +143,7 @@ def _check_result(result: Any, known: list[np.ndarray | None], buffers: list[Buf
                 "it anew. Compute it with caffelite's Functions or kernels"
             )
 
-    _mapped(check, result)
+    mapped(check, result)
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@
 #   parts    the rows (all but the innermost dimension), or the elements where there is only one row
 
 cdef enum:
-    INNERMOST = MAX_DIMS - 1
+    INNERMOST = 3                         # MAX_DIMS − 1, which a build with overflow checks cannot compute here
 
 
 cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -17,8 +17,8 @@ cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     cdef const Operand* c = a if call.operand[3].data == NULL else &call.operand[3]
     cdef Py_ssize_t at[MAX_DIMS]
     cdef Py_ssize_t n, i
+    locate(call, 0, at)
     if is_one_row(call):
-        locate(call, 0, at)
         at[INNERMOST] = begin
         n, begin, end = end - begin, 0, 1
     else:

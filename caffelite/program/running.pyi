@@ -1,0 +1,42 @@
+"""What `running.pyx` offers, for type checkers."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.tensor import Tensor
+
+class Found:
+    def __init__(self, t: Tensor, had_gradient: bool | None, needed: bool) -> None: ...
+
+class Effect:
+    def __init__(self, t: Tensor, has_gradient: bool | None, changed: bool) -> None: ...
+
+class Runner:
+    replay: kernels.Replay
+    inputs: list[np.ndarray]
+    lock: threading.RLock
+    def keep(
+        self,
+        replay: kernels.Replay,
+        inputs: list[np.ndarray],
+        result: Any,
+        found: list[Found],
+        attributes: list[kernels.Attributes],
+        effects: list[Effect],
+    ) -> None: ...
+    def __call__(self, *arrays: Any) -> Any: ...
+    def run(self, function: Callable[..., Any], *arrays: Any) -> Any: ...
+    def is_current(self) -> bool: ...
+    def replayed(self) -> None: ...
+
+class Borrowed:
+    def __init__(self, array: np.ndarray, lock: threading.RLock) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *exception: object) -> None: ...
+
+def mapped(f: Callable[[Any], Any], result: Any) -> Any: ...
+def plain(result: Any) -> Any: ...

@@ -1,0 +1,210 @@
+"""What a Program does each time it is called, compiled: whether it may replay, copying in, replaying, copying out."""
+from libc.string cimport memcpy
+cimport numpy as cnp
+
+import threading
+import weakref
+
+import numpy as np
+
+from caffelite._kernels.record cimport is_recording
+from caffelite._kernels.replay cimport Replay
+from caffelite._kernels.watch cimport are_unchanged
+from caffelite.autograd cimport Node, is_training, records_graph
+
+cnp.import_array()
+
+cdef object ndarray = np.ndarray
+
+cdef extern from "numpy/arrayobject.h":
+    int PyArray_CopyInto(cnp.ndarray dest, cnp.ndarray src) except -1
+    object PyArray_NewCopy(cnp.ndarray array, cnp.NPY_ORDER order)
+
+cdef int ANY = -1                         # whether there is a gradient makes no difference
+cdef Py_ssize_t AT_ONCE = 65_536          # bytes that are copied faster than NumPy lets other threads run
+
+
+cdef class Found:
+    """How a step has to find a Tensor if it is to do what it did when it was recorded.
+
+    `had_gradient` is whether it had a gradient, None where that made no difference. A Tensor that is `needed` may not
+    be gone, since another is in its place then.
+    """
+    cdef object tensor, data, gradient
+    cdef bint requires_grad, needed
+    cdef int had_gradient
+
+    def __init__(self, Node t not None, had_gradient, bint needed):
+        self.tensor, self.needed = weakref.ref(t), needed
+        self.data, self.gradient, self.requires_grad = t._data, t._gradient, t._requires_grad
+        self.had_gradient = ANY if had_gradient is None else <bint> had_gradient
+
+    cdef bint is_so(self) except -1:
+        t = self.tensor()
+        if t is None:
+            return not self.needed
+        return ((<Node> t)._data is self.data and (<Node> t)._gradient is self.gradient
+                and (<Node> t)._requires_grad == self.requires_grad
+                and (self.had_gradient == ANY or (<Node> t)._has_gradient == self.had_gradient))
+
+
+cdef class Effect:
+    """What a step does to a Tensor, besides what its kernels write.
+
+    `has_gradient` is whether it has one afterwards, None where the step leaves that as it was; `changed`, whether its
+    values are others.
+    """
+    cdef object tensor
+    cdef int has_gradient
+    cdef bint changed
+
+    def __init__(self, Node t not None, has_gradient, bint changed):
+        self.tensor, self.changed = weakref.ref(t), changed
+        self.has_gradient = ANY if has_gradient is None else <bint> has_gradient
+
+    cdef int happen(self) except -1:
+        t = self.tensor()
+        if t is not None:
+            if self.has_gradient != ANY:
+                (<Node> t)._has_gradient = self.has_gradient
+            if self.changed:
+                (<Node> t)._version[0] += 1
+        return 0
+
+
+def mapped(f, result):
+    """A step's result with f of everything in it, through tuples, lists and dicts."""
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return type(result)(*[mapped(f, x) for x in result])
+    if isinstance(result, (tuple, list)):
+        return type(result)([mapped(f, x) for x in result])
+    if isinstance(result, dict):
+        return {key: mapped(f, x) for key, x in result.items()}
+    return f(result)
+
+
+def copied(x):
+    """A copy, of an array."""
+    return PyArray_NewCopy(x, cnp.NPY_KEEPORDER) if type(x) is ndarray else x
+
+
+cdef inline int copy_into(cnp.ndarray buffer, cnp.ndarray array) except -1:
+    """Copy an array into another one like it, which is contiguous."""
+    if cnp.PyArray_IS_C_CONTIGUOUS(array) and array.descr is buffer.descr and cnp.PyArray_NBYTES(array) < AT_ONCE:
+        memcpy(cnp.PyArray_DATA(buffer), cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array))
+        return 0
+    return PyArray_CopyInto(buffer, array)
+
+
+def as_plain(x):
+    """An array as one that copies fast."""
+    return x.view(ndarray) if isinstance(x, ndarray) else x
+
+
+def plain(result):
+    """A step's result with arrays instead of Tensors."""
+    return mapped(lambda x: x.data if isinstance(x, Node) else x, result)
+
+
+cdef class Runner:
+    """Base of Program: what has been recorded, and how it is run again."""
+    cdef public Replay replay
+    cdef readonly list inputs             # where the replay reads the arrays that it is given
+    cdef readonly object lock
+    cdef readonly object _result          # of the last run, where the replay writes it
+    cdef object function
+    cdef list found, attributes, effects
+    cdef bint is_recorded, records_graph, is_training
+
+    def __cinit__(self, function=None):
+        self.function, self.lock = function, threading.RLock()
+        self.replay, self.inputs = Replay([]), []
+
+    def keep(self, Replay replay not None, list inputs, result, list found, list attributes, list effects):
+        """Have this to replay from now on: what it reads, its results, what it depends on, and what it does."""
+        self.replay, self.inputs, self._result = replay, inputs, mapped(as_plain, result)
+        self.found, self.attributes, self.effects = found, attributes, effects
+        self.records_graph, self.is_training, self.is_recorded = records_graph(), is_training(), True
+
+    def __call__(self, *arrays):
+        if self.function is None:
+            raise TypeError("this Program belongs to a Model; call `run` with the function that it stands for")
+        return self.run_on(self.function, arrays)
+
+    def run(self, function, *arrays):
+        """Replay on these arrays, or record `function` on them; returns copies of its results."""
+        return self.run_on(function, arrays)
+
+    cdef object run_on(self, function, tuple arrays):
+        cdef Py_ssize_t i
+        cdef list given = [x if type(x) is ndarray else np.asanyarray(x.data if isinstance(x, Node) else x)
+                           for x in arrays]
+        if is_recording():                # inside a step that is being recorded: a part of it
+            return plain(function(*given))
+        self.lock.acquire()               # in this form, as it is faster
+        try:
+            if self.is_recorded:
+                self.check_like_before(given)
+            if self.is_current():
+                for i in range(len(given)):
+                    copy_into(self.inputs[i], given[i])
+                try:
+                    stopped = self.replay.run_once()
+                finally:                  # what it did before it stopped may have been anything
+                    self.replayed()
+                if stopped is not None:
+                    stopped.raise_why()
+            else:
+                self.record(function, *given)
+            return copied(self._result) if type(self._result) is ndarray else mapped(copied, self._result)
+        finally:
+            self.lock.release()
+
+    cdef int check_like_before(self, list arrays) except -1:
+        cdef cnp.ndarray array, buffer
+        cdef Py_ssize_t i
+        if len(arrays) != len(self.inputs):
+            raise TypeError(f"the Program was recorded with {len(self.inputs)} arrays, got {len(arrays)}")
+        for i in range(len(arrays)):
+            array, buffer = arrays[i], self.inputs[i]
+            if not cnp.PyArray_SAMESHAPE(array, buffer):
+                raise ValueError(f"argument {i} was recorded with shape {(<object> buffer).shape}, "
+                                 f"got {(<object> array).shape}")
+            if array.descr is not buffer.descr and not cnp.PyArray_EquivTypes(array.descr, buffer.descr):
+                raise TypeError(f"argument {i} was recorded with dtype {buffer.descr}, got {array.descr}")
+        return 0
+
+    cpdef bint is_current(self) except -1:
+        """Whether a replay would do what the step would."""
+        cdef Found one
+        if not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training():
+            return False
+        for one in self.found:
+            if not one.is_so():
+                return False
+        return are_unchanged(self.attributes)
+
+    cpdef replayed(self):
+        """After replays, note on the Tensors what has happened to them."""
+        cdef Effect one
+        for one in self.effects:
+            one.happen()
+
+
+cdef class Borrowed:
+    """Inside, this thread has an array for itself, by a lock; it is given back as it was.
+
+    (Compiled, so that no Ctrl-C comes between half of entering or leaving and the other half.)
+    """
+    cdef object array, lock, before
+
+    def __init__(self, array, lock):
+        self.array, self.lock = array, lock
+
+    def __enter__(self):
+        self.lock.acquire()
+        self.before = self.array.copy()
+
+    def __exit__(self, *exception):
+        self.array[...] = self.before
+        self.lock.release()

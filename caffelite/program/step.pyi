@@ -1,0 +1,43 @@
+"""What `step.pyx` offers, for type checkers."""
+
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.recording import PythonCall
+
+class Buffer:
+    owner: weakref.ref[np.ndarray]
+    address: int | None
+    nbytes: int
+    written: bool | np.ndarray
+    read_early: str
+    temporary: bool
+
+class Operand:
+    buffer: Buffer
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: np.dtype
+    nbytes: int
+
+class Instruction:
+    call: kernels.RecordedCall
+    operands: list[Operand | None]
+    reads: list[Buffer]
+    writes: list[Buffer]
+    def __init__(
+        self, call: kernels.RecordedCall, operands: list[Operand | None], reads: list[Buffer], writes: list[Buffer]
+    ) -> None: ...
+    def placed(self) -> kernels.RecordedCall: ...
+
+class Step(NamedTuple):
+    instructions: list[Instruction | PythonCall]
+    memory: list[Any]
+    def operands(self) -> list[tuple[int, Operand]]: ...
+
+def recorded_step(entries: list) -> tuple[Step, list[Buffer]]: ...
+def owner_of(array: np.ndarray) -> np.ndarray: ...
