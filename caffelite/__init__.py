@@ -20,7 +20,8 @@ from caffelite.function import Function
 from caffelite.functions import *
 from caffelite.gradcheck import check_gradients
 from caffelite.graph import graph
-from caffelite.model import MLP, History, Model
+from caffelite.history import History
+from caffelite.model import MLP, Model
 from caffelite.modes import inference, is_training, no_grad
 from caffelite.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp, TrainingDiverged, schedules
 from caffelite.program import Program, capture

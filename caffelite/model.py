@@ -1,4 +1,4 @@
-"""Model: Functions in sequence, with `fit`, `predict` and `evaluate`. MLP makes one. History is what `fit` returns."""
+"""Model: Functions in sequence, with `fit`, `predict` and `evaluate`. MLP makes one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from caffelite.autograd import holds_tensors, propagate
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
 from caffelite.function import Function, Shape
 from caffelite.functions import Linear, ReLU
+from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
 from caffelite.modes import inference, mode
@@ -27,41 +28,7 @@ from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.tables import table
 from caffelite.tensor import Tensor
-from caffelite.training import Programs, Steps, check_takes_weights
-
-
-class History(dict):
-    """What a training run measured: `history["loss"]` and so on, one number for each completed epoch.
-
-    The numbers are means over the rows of an epoch, taken while it ran, penalties (weight decay) not included. What was
-    measured on validation data after the epoch has `val_` before its name.
-    """
-
-    @property
-    def epochs(self) -> int:
-        """The number of completed epochs."""
-        return len(self["loss"])
-
-    def plot(self) -> Any:
-        """Draw a panel for each quantity over the epochs; returns the matplotlib figure. Needs the extra `plot`."""
-        from matplotlib.figure import Figure
-
-        names = [name for name in self if not name.startswith("val_")]
-        figure = Figure(figsize=(5 * len(names), 3.5), layout="constrained")
-        for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
-            self.draw(axes, name)
-        return figure
-
-    def draw(self, axes: Any, name: str) -> None:
-        """Draw one quantity, and its validation counterpart if there is one, on matplotlib axes."""
-        for key, label in ((name, "training"), (f"val_{name}", "validation")):
-            if key in self:
-                axes.plot(range(1, self.epochs + 1), self[key], label=label, marker="o" if self.epochs == 1 else "")
-        axes.set(xlabel="epoch", title=name)
-        axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
-        if f"val_{name}" in self:
-            axes.legend()
-
+from caffelite.training import Programs, Trainer, check_takes_weights
 
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
 _adopting = threading.RLock()
@@ -598,7 +565,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
 
-        steps = Steps(self, loss, measures, optimizer)
+        trainer = Trainer(self, loss, measures, optimizer)
         count = len(batches) if isinstance(batches, Sized) else None
         attended = bool(callbacks) or validation is not None or verbose == 2
         try:
@@ -607,7 +574,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 def completed(rows: np.ndarray) -> bool:
                     """Put the results of epochs into the history; whether a callback ends the training."""
                     if validation is not None:
-                        of_validation = Steps(self, loss, measures).evaluate(validation)
+                        of_validation = Trainer(self, loss, measures).evaluate(validation)
                         rows = np.append(rows, [list(of_validation.values())], axis=1)
                     with interrupts.held():
                         for values, column in zip(history.values(), rows.T.tolist(), strict=True):
@@ -616,7 +583,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     stops = [callback(history.epochs - 1, history) for callback in callbacks]
                     return any(isinstance(stop, bool | np.bool_) and stop for stop in stops)
 
-                steps.train(batches, epochs, interrupts, progress, attended, completed)
+                trainer.train(batches, epochs, interrupts, progress, attended, completed)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise
@@ -670,7 +637,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._check_loss(loss)
         measures = named(metrics)
         batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=False)
-        return Steps(self, loss, measures).evaluate(batches)
+        return Trainer(self, loss, measures).evaluate(batches)
 
     # ---- checks -------------------------------------------------------------------------------------------------
 

@@ -66,8 +66,8 @@ class Programs:
             return program
 
 
-class Steps:
-    """Steps of a model over batches; they train if there is an optimizer, else they evaluate."""
+class Trainer:
+    """Takes a model through batches, step by step; trains it if there is an optimizer, else evaluates it."""
 
     def __init__(self, model: Any, loss: Any, metrics: dict[str, Metric], optimizer: Optimizer | None = None) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
@@ -243,7 +243,7 @@ class Steps:
 class Sums:
     """What an epoch over an iterable adds up."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Trainer) -> None:
         self.of = steps
         self.means = np.zeros((1, 1 + len(steps.of_batch), 2))
         self.batches = 0
@@ -263,7 +263,7 @@ class InMemory:
     """Epochs over a DataGenerator's arrays: steps are recorded where there is no Program yet, else replayed in bulk."""
 
     def __init__(
-        self, steps: Steps, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
+        self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
     ) -> None:
         self.of = steps
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None

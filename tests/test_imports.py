@@ -19,7 +19,7 @@ LAYERS = [
     {"recording"},
     {"function"},
     {"functions"},
-    {"optimizers", "data", "program", "metrics", "interrupts", "progress", "tables"},
+    {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables"},
     {"training"},
     {"model"},
     {"gradcheck", "graph", "threads", "datasets", "plots", "cli", "__main__", ""},
