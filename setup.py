@@ -19,10 +19,12 @@ DEBUG = os.environ.get("CAFFELITE_DEBUG") == "1"
 KERNELS = Path("caffelite", "_kernels")
 
 # Not -ffast-math: it breaks the detection of NaN and changes the processor's rounding for the whole process.
-FLAGS = ["-O0", "-g", "-UNDEBUG"] if DEBUG else ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math"]
+# Without tables for unwinding the stack, which C has no use for.
+FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-fno-asynchronous-unwind-tables"]
+FLAGS = ["-O0", "-g", "-UNDEBUG"] if DEBUG else FLAGS
 
-# Without symbols, which take four fifths of the space.
-LINK_FLAGS = ["-s"] if platform.system() == "Linux" and not DEBUG else []
+# Without symbols, which take four fifths of the space, and without a page's gap between code and constants.
+LINK_FLAGS = ["-s", "-Wl,-z,noseparate-code"] if platform.system() == "Linux" and not DEBUG else []
 
 INSTRUCTION_SETS = {"generic": []}
 if platform.machine() in ("x86_64", "AMD64"):
@@ -32,8 +34,12 @@ if platform.machine() in ("x86_64", "AMD64"):
         "x86-64-v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"],
     }
 
-COMPILED_ONCE = [f"caffelite._kernels.{name}" for name in ("kernel", "record", "launch", "watch", "replay", "border")]
-COMPILED_ONCE += ["caffelite.autograd", "caffelite.program.running", "caffelite.program.step"]
+UNALIGNED = [f"-fno-align-{what}" for what in ("functions", "jumps", "loops", "labels")]
+
+# What is compiled once, by how: what runs at every operation, and what is small rather than fast.
+COMPILED_ONCE = {f"caffelite._kernels.{name}": "-O2" for name in ("border", "launch", "replay")}
+COMPILED_ONCE |= {"caffelite.autograd": "-O2", "caffelite.program.running": "-O2", "caffelite.program.step": "-Os"}
+COMPILED_ONCE |= {f"caffelite._kernels.{name}": "-Os" for name in ("kernel", "record", "watch")}
 
 # Flags for compiling and for linking; the first pair that the compiler takes is used, and without any, one thread
 # computes.
@@ -49,11 +55,11 @@ def extensions():
         Extension(
             name,
             [f"{name.replace('.', '/')}.pyx"],
-            extra_compile_args=FLAGS,
+            extra_compile_args=FLAGS if DEBUG else [*FLAGS, *UNALIGNED, optimization],
             extra_link_args=LINK_FLAGS,
             **options,
         )
-        for name in COMPILED_ONCE
+        for name, optimization in COMPILED_ONCE.items()
     ]
     loops = Extension("caffelite._kernels.loops", [str(KERNELS / "loops.pyx")])
     directives = {

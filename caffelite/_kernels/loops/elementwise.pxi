@@ -7,6 +7,7 @@
 #   parts    the rows (all but the innermost dimension), or the elements where there is only one row
 
 cdef enum:
+    PIECE = 256
     INNERMOST = 3                         # MAX_DIMS − 1, which a build with overflow checks cannot compute here
 
 
@@ -64,13 +65,45 @@ cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept n
 
 # ---- one row ----
 
+# Elements that are no neighbours, or one that is repeated, go piece by piece through arrays whose elements are, so that
+# every f has one loop.
 cdef void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa,
               const real* b, Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
     cdef real first = <real> scalar[0], second = <real> scalar[1]
-    if sy == 1 and sa == 1 and sb == 1 and sc == 1:        # what is usual, in loops of its own
-        strided_row(op, n, y, 1, a, 1, b, 1, c, 1, first, second)
-    else:
-        strided_row(op, n, y, sy, a, sa, b, sb, c, sc, first, second)
+    cdef real piece[4][PIECE]
+    cdef const real* pa
+    cdef const real* pb
+    cdef const real* pc
+    cdef Py_ssize_t m, j
+    if n == 1 or (sy == 1 and sa == 1 and sb == 1 and sc == 1):      # what is usual
+        loop(op, n, y, a, b, c, first, second)
+        return
+    while n > 0:
+        m = min(n, PIECE)
+        pa = neighbours(piece[0], a, sa, m)
+        pb = pa if b == a and sb == sa else neighbours(piece[1], b, sb, m)
+        pc = pa if c == a and sc == sa else neighbours(piece[2], c, sc, m)
+        if sy == 1:
+            loop(op, m, y, pa, pb, pc, first, second)
+        else:
+            loop(op, m, piece[3], pa, pb, pc, first, second)
+            for j in range(m):
+                y[j * sy] = piece[3][j]
+        n -= m
+        y += m * sy
+        a += m * sa
+        b += m * sb
+        c += m * sc
+
+
+cdef inline const real* neighbours(real* piece, const real* x, Py_ssize_t stride, Py_ssize_t m) noexcept nogil:
+    """The elements of x where they are if they are neighbours, else copied to the piece."""
+    cdef Py_ssize_t j
+    if stride == 1:
+        return x
+    for j in range(m):
+        piece[j] = x[j * stride]
+    return piece
 
 
 cdef inline real clipped(real x, real low, real high) noexcept nogil:
@@ -95,172 +128,171 @@ cdef inline real slope_of_twice_u(real x) noexcept nogil:
 
 
 # Comparisons are written so that NaN stays NaN.
-cdef inline void strided_row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa,
-                             const real* b, Py_ssize_t sb, const real* c, Py_ssize_t sc,
-                             real low, real high) noexcept nogil:
+cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
+               real low, real high) noexcept nogil:
     cdef Py_ssize_t j
     cdef real s
     if op == COPY:                        # also repeats a along axes of stride 0
         for j in range(n):
-            y[j * sy] = a[j * sa]
+            y[j] = a[j]
     elif op == NEGATIVE:
         for j in range(n):
-            y[j * sy] = -a[j * sa]
+            y[j] = -a[j]
     elif op == RELU:                      # max(a, 0)
         for j in range(n):
-            y[j * sy] = 0 if a[j * sa] < 0 else a[j * sa]
+            y[j] = 0 if a[j] < 0 else a[j]
     elif op == RELU_GRAD:                 # a where b > 0: a is dy, b is what relu returned
         for j in range(n):
-            y[j * sy] = 0 if b[j * sb] <= 0 else a[j * sa]
+            y[j] = 0 if b[j] <= 0 else a[j]
     elif op == LEAKY_RELU:                # a, times `low` below 0
         for j in range(n):
-            y[j * sy] = a[j * sa] * low if a[j * sa] <= 0 else a[j * sa]
+            y[j] = a[j] * low if a[j] <= 0 else a[j]
     elif op == LEAKY_RELU_GRAD:           # a, times `low` where b ≤ 0: a is dy, b is what leaky_relu returned
         for j in range(n):
-            y[j * sy] = a[j * sa] * low if b[j * sb] <= 0 else a[j * sa]
+            y[j] = a[j] * low if b[j] <= 0 else a[j]
     elif op == ELU:                       # a, below 0 `low` (exp a − 1)
         for j in range(n):
-            s = low * expm1_below_0(<real> (0 if a[j * sa] > 0 else a[j * sa]))
-            y[j * sy] = a[j * sa] if a[j * sa] > 0 else s
+            s = low * expm1_below_0(<real> (0 if a[j] > 0 else a[j]))
+            y[j] = a[j] if a[j] > 0 else s
     elif op == ELU_GRAD:                  # a, where b ≤ 0 times b + `low`: a is dy, b is what elu returned
         for j in range(n):
-            y[j * sy] = a[j * sa] if b[j * sb] > 0 else a[j * sa] * (b[j * sb] + low)
+            y[j] = a[j] if b[j] > 0 else a[j] * (b[j] + low)
     elif op == ADD:
         for j in range(n):
-            y[j * sy] = a[j * sa] + b[j * sb]
+            y[j] = a[j] + b[j]
     elif op == SUBTRACT:
         for j in range(n):
-            y[j * sy] = a[j * sa] - b[j * sb]
+            y[j] = a[j] - b[j]
     elif op == MULTIPLY:
         for j in range(n):
-            y[j * sy] = a[j * sa] * b[j * sb]
+            y[j] = a[j] * b[j]
     elif op == DIVIDE:
         for j in range(n):
-            y[j * sy] = a[j * sa] / b[j * sb]
+            y[j] = a[j] / b[j]
     elif op == DIVIDE_GRAD:               # −(a b): a is dy / b, b is what divide returned
         for j in range(n):
-            y[j * sy] = -(a[j * sa] * b[j * sb])
+            y[j] = -(a[j] * b[j])
     elif op == MAXIMUM:                   # the larger one, NaN where one of them is
         for j in range(n):
-            y[j * sy] = b[j * sb] if (a[j * sa] < b[j * sb]) | (b[j * sb] != b[j * sb]) else a[j * sa]
+            y[j] = b[j] if (a[j] < b[j]) | (b[j] != b[j]) else a[j]
     elif op == MINIMUM:
         for j in range(n):
-            y[j * sy] = b[j * sb] if (a[j * sa] > b[j * sb]) | (b[j * sb] != b[j * sb]) else a[j * sa]
+            y[j] = b[j] if (a[j] > b[j]) | (b[j] != b[j]) else a[j]
     elif op == EQUAL:
         for j in range(n):
-            y[j * sy] = <real> 1 if a[j * sa] == b[j * sb] else <real> 0
+            y[j] = <real> 1 if a[j] == b[j] else <real> 0
     elif op == WHERE:                     # b where a is not 0, else c
         for j in range(n):
-            y[j * sy] = b[j * sb] if a[j * sa] != 0 else c[j * sc]
+            y[j] = b[j] if a[j] != 0 else c[j]
     elif op == CLIP:                      # min(max(a, low), high)
         for j in range(n):
-            y[j * sy] = clipped(a[j * sa], low, high)
+            y[j] = clipped(a[j], low, high)
     elif op == CLIP_GRAD:                 # a where b is what clip leaves as it is: a is dy
         for j in range(n):
-            y[j * sy] = a[j * sa] if clipped(b[j * sb], low, high) == b[j * sb] else <real> 0
+            y[j] = a[j] if clipped(b[j], low, high) == b[j] else <real> 0
     elif op == POWER:
         for j in range(n):
-            y[j * sy] = <real> pow(a[j * sa], b[j * sb])
+            y[j] = <real> pow(a[j], b[j])
     elif op == POWER_GRAD_BASE:           # a times d(b ** c) / db = c b ** (c − 1), and 0 for c = 0 even where b is 0
         for j in range(n):
-            y[j * sy] = a[j * sa] * (<real> 0 if c[j * sc] == 0
-                                     else <real> (c[j * sc] * pow(b[j * sb], <double> c[j * sc] - 1)))
+            y[j] = a[j] * (<real> 0 if c[j] == 0
+                                     else <real> (c[j] * pow(b[j], <double> c[j] - 1)))
     elif op == POWER_GRAD_EXPONENT:       # a times d(b ** e) / de = c log b, c = b ** e; 0 for b = 0, e ≥ 0
         for j in range(n):
-            y[j * sy] = a[j * sa] * (<real> 0 if b[j * sb] == 0 and abs(c[j * sc]) <= 1
-                                     else <real> (c[j * sc] * log(b[j * sb])))
+            y[j] = a[j] * (<real> 0 if b[j] == 0 and abs(c[j]) <= 1
+                                     else <real> (c[j] * log(b[j])))
     elif op == ABS:
         for j in range(n):
-            y[j * sy] = abs(a[j * sa])
+            y[j] = abs(a[j])
     elif op == ABS_GRAD:                  # a times the sign of b: a is dy, b is what abs was given
         for j in range(n):
-            y[j * sy] = a[j * sa] if b[j * sb] > 0 else -a[j * sa] if b[j * sb] < 0 else b[j * sb]
+            y[j] = a[j] if b[j] > 0 else -a[j] if b[j] < 0 else b[j]
     elif op == SQRT:
         for j in range(n):
-            y[j * sy] = root(a[j * sa])
+            y[j] = root(a[j])
     elif op == SQRT_GRAD:                 # a / 2b: a is dy, b is what sqrt returned
         for j in range(n):
-            y[j * sy] = a[j * sa] / (b[j * sb] + b[j * sb])
+            y[j] = a[j] / (b[j] + b[j])
     elif op == EXP:
         for j in range(n):
-            y[j * sy] = exp_of(a[j * sa])
+            y[j] = exp_of(a[j])
     elif op == LOG:
         for j in range(n):
-            y[j * sy] = log_of(a[j * sa])
+            y[j] = log_of(a[j])
     elif op == TANH:
         for j in range(n):
-            y[j * sy] = tanh_of(a[j * sa])
+            y[j] = tanh_of(a[j])
     elif op == TANH_GRAD:                 # a (1 − b²): a is dy, b is what tanh returned
         for j in range(n):
-            y[j * sy] = a[j * sa] * (<real> 1 - b[j * sb]) * (<real> 1 + b[j * sb])
+            y[j] = a[j] * (<real> 1 - b[j]) * (<real> 1 + b[j])
     elif op == SIGMOID:
         for j in range(n):
-            y[j * sy] = sigmoid_of(a[j * sa])
+            y[j] = sigmoid_of(a[j])
     elif op == SIGMOID_GRAD:              # a b (1 − b): a is dy, b is what sigmoid returned
         for j in range(n):
-            y[j * sy] = a[j * sa] * b[j * sb] * (<real> 1 - b[j * sb])
+            y[j] = a[j] * b[j] * (<real> 1 - b[j])
     elif op == SILU:
         for j in range(n):
-            y[j * sy] = a[j * sa] * sigmoid_of(a[j * sa])
+            y[j] = a[j] * sigmoid_of(a[j])
     elif op == SILU_GRAD:                 # a s (1 + b (1 − s)), s = sigmoid(b): a is dy, b is what silu was given
         for j in range(n):
-            s = sigmoid_of(b[j * sb])
-            y[j * sy] = a[j * sa] * (s * (<real> 1 + b[j * sb] * (<real> 1 - s)))
+            s = sigmoid_of(b[j])
+            y[j] = a[j] * (s * (<real> 1 + b[j] * (<real> 1 - s)))
     elif op == GELU:
         for j in range(n):
-            y[j * sy] = a[j * sa] * normal_of(a[j * sa], bell_of(a[j * sa]))
+            y[j] = a[j] * normal_of(a[j], bell_of(a[j]))
     elif op == GELU_GRAD:                 # a (Φ(b) + b Φ′(b)): a is dy, b is what gelu was given
         for j in range(n):
-            s = bell_of(b[j * sb])
-            y[j * sy] = a[j * sa] * (normal_of(b[j * sb], s) + b[j * sb] * (s * <real> 0.3989422804014327))
+            s = bell_of(b[j])
+            y[j] = a[j] * (normal_of(b[j], s) + b[j] * (s * <real> 0.3989422804014327))
     elif op == GELU_TANH:                 # a (1 + tanh u) / 2 = a sigmoid(2u)
         for j in range(n):
-            y[j * sy] = a[j * sa] * sigmoid_of(twice_u(a[j * sa]))
+            y[j] = a[j] * sigmoid_of(twice_u(a[j]))
     elif op == GELU_TANH_GRAD:            # a (s + b s (1 − s) 2u′), s = sigmoid(2u): a is dy, b was given
         for j in range(n):
-            s = sigmoid_of(twice_u(b[j * sb]))
-            y[j * sy] = a[j * sa] * (s + b[j * sb] * (s * (<real> 1 - s) * slope_of_twice_u(b[j * sb])))
+            s = sigmoid_of(twice_u(b[j]))
+            y[j] = a[j] * (s + b[j] * (s * (<real> 1 - s) * slope_of_twice_u(b[j])))
     elif op == SOFTPLUS:                  # log(1 + exp a) = max(a, 0) + log(1 + exp(−|a|))
         for j in range(n):
-            s = log1p_of(exp_of(-abs(a[j * sa])))
-            y[j * sy] = s if a[j * sa] < 0 else a[j * sa] + s
+            s = log1p_of(exp_of(-abs(a[j])))
+            y[j] = s if a[j] < 0 else a[j] + s
     elif op == SOFTPLUS_GRAD:             # a sigmoid(b): a is dy, b is what softplus was given
         for j in range(n):
-            y[j * sy] = a[j * sa] * sigmoid_of(b[j * sb])
+            y[j] = a[j] * sigmoid_of(b[j])
     elif op == PENALTY:                   # low |a| + high a² / 2
         for j in range(n):
-            y[j * sy] = low * abs(a[j * sa]) + high * <real> 0.5 * (a[j * sa] * a[j * sa])
+            y[j] = low * abs(a[j]) + high * <real> 0.5 * (a[j] * a[j])
     elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
         for j in range(n):
-            y[j * sy] = a[j * sa] * (low * sign_of(b[j * sb]) + high * b[j * sb])
+            y[j] = a[j] * (low * sign_of(b[j]) + high * b[j])
     # Losses of one score a and its target b, and what their slopes are (loss.pxi).
     elif op == SQUARED_ERROR:
         for j in range(n):
-            y[j * sy] = (a[j * sa] - b[j * sb]) * (a[j * sa] - b[j * sb])
+            y[j] = (a[j] - b[j]) * (a[j] - b[j])
     elif op == SQUARED_ERROR_GRAD:
         for j in range(n):
-            y[j * sy] = 2 * (a[j * sa] - b[j * sb])
+            y[j] = 2 * (a[j] - b[j])
     elif op == ABSOLUTE_ERROR:
         for j in range(n):
-            y[j * sy] = abs(a[j * sa] - b[j * sb])
+            y[j] = abs(a[j] - b[j])
     elif op == ABSOLUTE_ERROR_GRAD:
         for j in range(n):
-            y[j * sy] = sign_of(a[j * sa] - b[j * sb])
+            y[j] = sign_of(a[j] - b[j])
     elif op == HUBER:                     # d²/2, from |d| = low on low (|d| − low/2), d = a − b
         for j in range(n):
-            s = abs(a[j * sa] - b[j * sb])
-            y[j * sy] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
+            s = abs(a[j] - b[j])
+            y[j] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
     elif op == HUBER_GRAD:
         for j in range(n):
-            y[j * sy] = clipped(a[j * sa] - b[j * sb], -low, low)
+            y[j] = clipped(a[j] - b[j], -low, low)
     elif op == CROSS_ENTROPY:             # (1 − b) a + (1 + (low − 1) b) log(1 + exp(−a))
         for j in range(n):
-            s = log1p_of(exp_of(-abs(a[j * sa])))
-            s = s - a[j * sa] if a[j * sa] < 0 else s
-            y[j * sy] = (<real> 1 - b[j * sb]) * a[j * sa] + (<real> 1 + (low - <real> 1) * b[j * sb]) * s
+            s = log1p_of(exp_of(-abs(a[j])))
+            s = s - a[j] if a[j] < 0 else s
+            y[j] = (<real> 1 - b[j]) * a[j] + (<real> 1 + (low - <real> 1) * b[j]) * s
     elif op == CROSS_ENTROPY_GRAD:        # (1 + (low − 1) b) sigmoid(a) − low b
         for j in range(n):
-            y[j * sy] = (<real> 1 + (low - <real> 1) * b[j * sb]) * sigmoid_of(a[j * sa]) - low * b[j * sb]
+            y[j] = (<real> 1 + (low - <real> 1) * b[j]) * sigmoid_of(a[j]) - low * b[j]
 
 
 publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])
