@@ -196,11 +196,11 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == POWER_GRAD_BASE:           # a times d(b ** c) / db = c b ** (c − 1), and 0 for c = 0 even where b is 0
         for j in range(n):
             y[j] = a[j] * (<real> 0 if c[j] == 0
-                                     else <real> (c[j] * pow(b[j], <double> c[j] - 1)))
+                           else <real> (c[j] * pow(b[j], <double> c[j] - 1)))
     elif op == POWER_GRAD_EXPONENT:       # a times d(b ** e) / de = c log b, c = b ** e; 0 for b = 0, e ≥ 0
         for j in range(n):
             y[j] = a[j] * (<real> 0 if b[j] == 0 and abs(c[j]) <= 1
-                                     else <real> (c[j] * log(b[j])))
+                           else <real> (c[j] * log(b[j])))
     elif op == ABS:
         for j in range(n):
             y[j] = abs(a[j])
