@@ -321,7 +321,7 @@ def check_probabilities(cnp.ndarray t not None, double largest, double tolerance
     t (n, C). `on_stop` as for `check_labels`.
     """
     cdef Call call
-    cdef cnp.ndarray first = output((), np.dtype(np.int64))
+    cdef cnp.ndarray first = output((), int64)
     begin(&call, CHECK_PROBABILITIES_KERNEL, real_type("check_probabilities", t))
     if cnp.PyArray_NDIM(t) != 2:
         raise ValueError(f"check_probabilities got shape {shape_of(t)}; expected (n, C)")

@@ -8,7 +8,7 @@ cdef Kernel DROPOUT_GRAD_KERNEL = Kernel("dropout_grad", loops="dropout", work=3
 def next_draw(cnp.ndarray random not None):
     """A copy of `random` = (seed, step), int64, which then counts one step more."""
     cdef Call call
-    cdef cnp.ndarray drawn = output((2,), np.dtype(np.int64))
+    cdef cnp.ndarray drawn = output((2,), int64)
     require_vector("next_draw", random, cnp.NPY_INT64, 2)
     begin(&call, NEXT_DRAW_KERNEL, 0)
     bind(&call, 0, drawn)
