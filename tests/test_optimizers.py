@@ -1,4 +1,4 @@
-"""Optimizers: the base class, and each rule against its formula in float64."""
+"""Optimizers: the base class, what SGD and Adam have of their own, runs, state. `test_rules` is about every rule."""
 
 import copy
 import itertools
@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import reference
+from cases.optimizers import every_optimizer
 from conftest import bits, classifier, train
 
 import caffelite as cl
@@ -99,49 +100,6 @@ def test_parameters_cannot_be_changed_afterwards(rule, change):
 def test_what_is_no_list_of_parameters_raises_type_error(given):
     with pytest.raises(TypeError, match="list of Tensors"):
         cl.SGD(given, lr=0.1)
-
-
-@pytest.mark.parametrize("name", ["lr", "momentum", "weight_decay"])
-@pytest.mark.parametrize(
-    ("value", "error"),
-    [
-        (-0.1, ValueError),
-        (float("nan"), ValueError),
-        (float("inf"), ValueError),
-        ("0.1", TypeError),
-        (None, TypeError),
-        (True, TypeError),
-    ],
-)
-def test_a_hyper_parameter_below_zero_or_no_number_raises(name, value, error):
-    with pytest.raises(error, match=name):
-        cl.SGD([parameter([1.0])], **{"lr": 0.1, name: value})
-
-
-@pytest.mark.parametrize("rule", [cl.Adam, cl.AdamW])
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"lr": -0.1}, ValueError),
-        ({"eps": -1e-8}, ValueError),
-        ({"eps": float("nan")}, ValueError),
-        ({"weight_decay": -0.1}, ValueError),
-        ({"weight_decay": "0.1"}, TypeError),
-        ({"betas": (0.9, 1.0)}, ValueError),
-        ({"betas": (1.0, 0.9)}, ValueError),
-        ({"betas": (-0.1, 0.9)}, ValueError),
-        ({"betas": (0.9, float("nan"))}, ValueError),
-        ({"betas": (0.9,)}, ValueError),
-        ({"betas": (0.9, 0.99, 0.999)}, ValueError),
-        ({"betas": 0.9}, TypeError),
-        ({"betas": ("0.9", 0.999)}, TypeError),
-        ({"betas": None}, TypeError),
-    ],
-    ids=str,
-)
-def test_a_hyper_parameter_of_adam_out_of_its_range_raises(rule, options, error):
-    with pytest.raises(error, match="beta" if "betas" in options else next(iter(options))):
-        rule([parameter([1.0])], **options)
 
 
 def test_a_bad_learning_rate_raises_when_it_is_set_and_changes_nothing():
@@ -361,18 +319,6 @@ def test_huge_and_tiny_gradients_of_adam_give_numbers_where_pytorch_has_them(gra
             break
 
 
-def test_moments_of_a_unit_that_died_end_at_0():
-    p = parameter([1.0] * 3, dtype=np.float32)
-    rule = cl.Adam([p], betas=(0.5, 0.5))
-    for gradient in [1e-18, *[0.0] * 300]:
-        p.zero_grad()
-        p.add_grad(np.full(3, gradient, np.float32))
-        rule.step()
-    state = rule.state_dict()
-    assert not state["first_moment.float32"].any()
-    assert not state["second_moment.float32"].any()
-
-
 def test_decay_moves_weights_by_the_gradient_in_adam_and_by_themselves_in_adamw():
     for rule, expected in ((cl.Adam, [0.9, -3.9]), (cl.AdamW, [0.95, -3.8])):  # lr · sign(w), and lr λ w
         p = parameter([1.0, -4.0], [0.0, 0.0])
@@ -416,162 +362,6 @@ def test_parameters_of_no_elements_are_nothing_to_adam():
         np.testing.assert_allclose(p.data, expected, rtol=1e-7)
 
 
-# ---- Adagrad, RMSProp -----------------------------------------------------------------------------------------------
-
-
-def adagrad(w, g, state, lr, eps=1e-10, weight_decay=0.0):
-    """The new w, element by element; `state` is s."""
-    d = g + weight_decay * w
-    state["s"] = state.get("s", 0.0) + d**2
-    return w - lr * d / (np.sqrt(state["s"]) + eps)
-
-
-def rmsprop(w, g, state, lr, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0):
-    """The new w, element by element; `state` is v and b."""
-    d = g + weight_decay * w
-    state["v"] = alpha * state.get("v", 0.0) + (1 - alpha) * d**2
-    state["b"] = momentum * state.get("b", 0.0) + d / (np.sqrt(state["v"]) + eps)
-    return w - lr * state["b"]
-
-
-ADAPTIVE = [
-    (cl.Adagrad, adagrad, {"lr": 0.1}),
-    (cl.Adagrad, adagrad, {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-3}),
-    (cl.RMSProp, rmsprop, {"lr": 0.01}),
-    (cl.RMSProp, rmsprop, {"lr": 0.01, "alpha": 0.5, "eps": 1e-3, "weight_decay": 0.1}),
-    (cl.RMSProp, rmsprop, {"lr": 0.01, "alpha": 0.0, "momentum": 0.9}),
-    (cl.RMSProp, rmsprop, {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.1}),
-]
-
-
-@pytest.mark.parametrize(("rule", "judge", "options"), ADAPTIVE, ids=str)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("joined", [False, True])
-def test_adagrad_and_rmsprop_are_their_formulas(rule, judge, options, dtype, joined):
-    rng = np.random.default_rng(1)
-    parameters = classifier(5, 7, 3, dtype=dtype).parameters() if joined else []
-    parameters = parameters or [parameter(rng.normal(size=shape), dtype=dtype) for shape in SHAPES]
-    optimizer = rule(parameters, **options)
-    truth, states = [p.data.astype(np.float64) for p in parameters], [{} for _ in parameters]
-    for gradients in gradients_of([p.shape for p in parameters], 10, dtype):
-        optimizer.zero_grad()
-        for i, (p, g) in enumerate(zip(parameters, gradients, strict=True)):
-            if g is not None:
-                p.add_grad(g)
-                truth[i] = judge(truth[i], g.astype(np.float64), states[i], **options)
-        optimizer.step()
-    for p, w in zip(parameters, truth, strict=True):
-        reference.assert_close(p.data, w, dtype, scale=np.abs(w).max())
-
-
-TORCHS_NAMES = {"RMSProp": "RMSprop"}
-AS_PYTORCH = [(rule, options) for rule, _, options in ADAPTIVE] + [
-    (cl.SGD, {"lr": 0.1}),
-    (cl.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
-    (cl.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
-    (cl.Adagrad, {}),
-    (cl.RMSProp, {"lr": 0.01}),
-    (cl.Adam, {}),
-    (cl.Adam, {"weight_decay": 0.1, "betas": (0.5, 0.9)}),
-    (cl.AdamW, {}),
-]
-
-
-def by_hand_and_pytorch(rule, options, groups=None):
-    """Parameters after 18 steps, ours and PyTorch's, in float64; each group has options of its own."""
-    torch = pytest.importorskip("torch")
-    rng = np.random.default_rng(1)
-    starts = [rng.normal(size=shape) for shape in SHAPES]
-    ours, theirs = [parameter(start) for start in starts], [torch.tensor(start, requires_grad=True) for start in starts]
-    peer_class = getattr(torch.optim, TORCHS_NAMES.get(rule.__name__, rule.__name__))
-    if groups is None:
-        optimizer, peer = rule(ours, **options), peer_class(theirs, **options)
-    else:
-        optimizer = rule([{"parameters": ours[part], **own} for part, own in groups], **options)
-        peer = peer_class([{"params": theirs[part], **own} for part, own in groups], **options)
-    for gradients in gradients_of(SHAPES, 18, np.float64):
-        optimizer.zero_grad()
-        peer.zero_grad()
-        for p, q, g in zip(ours, theirs, gradients, strict=True):
-            if g is not None:
-                p.add_grad(g)
-                q.grad = torch.tensor(g)
-        optimizer.step()
-        peer.step()
-    return [p.data for p in ours], [q.detach().numpy() for q in theirs]
-
-
-@pytest.mark.parametrize(("rule", "options"), AS_PYTORCH, ids=str)
-def test_every_rule_is_pytorchs(rule, options):
-    for mine, theirs in zip(*by_hand_and_pytorch(rule, options), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9)
-
-
-GROUPS_AS_PYTORCH = [
-    (cl.SGD, {"lr": 0.1}, [{"momentum": 0.9}, {"weight_decay": 0.1}, {"lr": 0.01, "momentum": 0.5, "nesterov": True}]),
-    (cl.Adagrad, {}, [{"lr": 0.1}, {"eps": 1e-2}, {}]),
-    (cl.RMSProp, {"lr": 0.01}, [{"alpha": 0.5}, {"momentum": 0.9}, {"lr": 0.1, "weight_decay": 0.1}]),
-    (cl.Adam, {}, [{"betas": (0.5, 0.9)}, {"lr": 0.1}, {"eps": 1e-2, "weight_decay": 0.1}]),
-    (cl.AdamW, {"weight_decay": 0.1}, [{}, {"weight_decay": 0.0}, {"lr": 0.1}]),
-]
-
-
-@pytest.mark.parametrize(
-    ("rule", "options", "own"), GROUPS_AS_PYTORCH, ids=lambda value: getattr(value, "__name__", "")
-)
-def test_groups_of_every_rule_are_pytorchs(rule, options, own):
-    parts = [slice(0, 2), slice(2, 4), slice(4, 5)]
-    ours, theirs = by_hand_and_pytorch(rule, options, list(zip(parts, own, strict=True)))
-    for mine, other in zip(ours, theirs, strict=True):
-        np.testing.assert_allclose(mine, other, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("rule", [cl.Adagrad, cl.RMSProp])
-@pytest.mark.parametrize("gradients", [[1e30] * 3, [1e-30] * 3, [3e38, 1.0, -3e38], [1e-38, 0.0, 1e30], [0.0, 1.0]])
-def test_huge_and_tiny_gradients_give_numbers_where_pytorch_has_them(rule, gradients):
-    torch = pytest.importorskip("torch")
-    p, q = parameter([1.0] * 40, dtype=np.float32), torch.ones(40, requires_grad=True)
-    optimizer = rule([p], lr=0.1)
-    peer = getattr(torch.optim, TORCHS_NAMES.get(rule.__name__, rule.__name__))([q], lr=0.1)
-    for g in gradients:
-        p.zero_grad()
-        p.add_grad(np.full(40, g, np.float32))
-        q.grad = torch.full((40,), g)
-        optimizer.step()
-        peer.step()
-        np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("name", ["square.float32", "velocity.float32"])
-def test_what_rmsprop_keeps_of_a_unit_that_died_ends_at_0(name):
-    p = parameter([1.0] * 3, dtype=np.float32)
-    rule = cl.RMSProp([p], alpha=0.5, momentum=0.5)
-    for gradient in [1e-18, *[0.0] * 300]:
-        p.zero_grad()
-        p.add_grad(np.full(3, gradient, np.float32))
-        rule.step()
-    assert not rule.state_dict()[name].any()
-
-
-@pytest.mark.parametrize(
-    ("rule", "options", "error"),
-    [
-        (cl.RMSProp, {"alpha": 1.0}, ValueError),
-        (cl.RMSProp, {"alpha": -0.1}, ValueError),
-        (cl.RMSProp, {"momentum": float("nan")}, ValueError),
-        (cl.RMSProp, {"eps": "1e-8"}, TypeError),
-        (cl.RMSProp, {"lr": -1}, ValueError),
-        (cl.Adagrad, {"eps": -1}, ValueError),
-        (cl.Adagrad, {"weight_decay": float("inf")}, ValueError),
-        (cl.Adagrad, {"lr": None}, TypeError),
-    ],
-    ids=str,
-)
-def test_a_hyper_parameter_of_adagrad_or_rmsprop_out_of_its_range_raises(rule, options, error):
-    with pytest.raises(error, match=next(iter(options))):
-        rule([parameter([1.0])], **options)
-
-
 # ---- runs of neighbours ---------------------------------------------------------------------------------------------
 
 
@@ -611,26 +401,14 @@ def test_subsets_and_separate_tensors_are_runs_of_their_own():
     assert len(cl.SGD([parameter([1.0], [1.0]), parameter([1.0], [1.0])], lr=0.1).runs()) == 2
 
 
-STATEFUL = {
-    "Adagrad": lambda p, lr=0.1: cl.Adagrad(p, lr=lr, weight_decay=0.01),
-    "RMSProp": lambda p, lr=0.1: cl.RMSProp(p, lr=lr, weight_decay=0.01),
-    "RMSProp with momentum": lambda p, lr=0.1: cl.RMSProp(p, lr=lr, momentum=0.9),
-    "SGD": lambda p, lr=0.1: cl.SGD(p, lr=lr, momentum=0.9, weight_decay=0.01),
-    "Nesterov": lambda p, lr=0.1: cl.SGD(p, lr=lr, momentum=0.9, weight_decay=0.01, nesterov=True),
-    "Adam": lambda p, lr=0.1: cl.Adam(p, lr=lr, weight_decay=0.01),
-    "AdamW": lambda p, lr=0.1: cl.AdamW(p, lr=lr),
-}
-each_stateful = pytest.mark.parametrize("make", STATEFUL.values(), ids=STATEFUL)
-
-
-@each_stateful
+@every_optimizer
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [0, 2, 4], [0, 3, 1, 2], [3, 0, 1]], ids=str)
-def test_runs_and_single_parameters_are_updated_with_the_same_bits(order, make):
+def test_runs_and_single_parameters_are_updated_with_the_same_bits(order, case):
     def trained(one_by_one):
         model = classifier(3, 4, 5, 2)
         parameters = [model.parameters()[i] for i in order]
         groups = [[p] for p in parameters] if one_by_one else [parameters]
-        optimizers = [make(group) for group in groups]
+        optimizers = [case.make(group) for group in groups]
         rng = np.random.default_rng(0)
         for step in range(5):
             for i, p in enumerate(model.parameters()):
@@ -696,17 +474,17 @@ def test_an_optimizer_follows_a_layer_that_moves_to_another_model():
 # ---- state ----------------------------------------------------------------------------------------------------------
 
 
-@each_stateful
-def test_a_loaded_state_goes_on_with_the_same_bits(make):
+@every_optimizer
+def test_a_loaded_state_goes_on_with_the_same_bits(case):
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
     first = classifier(2, 8, 3)
-    optimizer = make(first.parameters(), 0.1)
+    optimizer = case.make(first.parameters())
     train(first, x, y, optimizer=optimizer, seed=1)
     second = classifier(2, 8, 3, seed=5)
     second.load_state_dict(first.state_dict())
-    resumed = make(second.parameters(), 0.7)
+    resumed = case.make(second.parameters(), lr=0.7)
     resumed.load_state_dict(optimizer.state_dict())
-    assert resumed.lr == 0.1
+    assert resumed.lr == optimizer.lr != 0.7
     train(first, x, y, optimizer=optimizer, epochs=2, seed=2)
     train(second, x, y, optimizer=resumed, epochs=2, seed=2)
     assert bits(first) == bits(second)
@@ -775,30 +553,6 @@ def test_a_state_that_adam_could_not_have_raises_before_anything_is_written(name
     assert all(np.array_equal(value, before[key]) for key, value in optimizer.state_dict().items())
 
 
-@pytest.mark.parametrize(("rule", "name"), [(cl.Adagrad, "sum_of_squares.float64"), (cl.RMSProp, "square.float64")])
-@pytest.mark.parametrize("value", [[1.0, -1e-9], [np.nan, 0.0], [np.inf, 0.0], [0.0]])
-def test_a_sum_of_squares_that_cannot_be_raises_before_anything_is_written(rule, name, value):
-    optimizer = rule([parameter([1.0, 2.0], [1.0, 1.0])])
-    optimizer.step()
-    before = optimizer.state_dict()
-    with pytest.raises(ValueError, match=name):
-        optimizer.load_state_dict({**rule([parameter([1.0, 2.0])], lr=0.7).state_dict(), name: value})
-    assert all(np.array_equal(value, before[key]) for key, value in optimizer.state_dict().items())
-
-
-@pytest.mark.parametrize("rule", [cl.SGD, cl.RMSProp])
-def test_momentum_can_change_but_not_begin(rule):
-    p = parameter([1.0], [1.0])
-    with_momentum, without = rule([p], lr=0.1, momentum=0.9), rule([p], lr=0.1)
-    with_momentum.groups[0]["momentum"] = 0.0
-    with_momentum.groups[0]["momentum"] = 0.5
-    with pytest.raises(ValueError, match="momentum"):
-        without.groups[0]["momentum"] = 0.5
-    with pytest.raises(ValueError, match="momentum"):
-        without.load_state_dict({**without.state_dict(), "momentum": 0.5})
-    assert without.state_dict()["momentum"] == 0
-
-
 def test_a_state_that_is_no_numbers_raises_type_error():
     optimizer = cl.SGD([parameter([1.0, 2.0])], lr=0.1)
     with pytest.raises(TypeError, match="lr"):
@@ -808,10 +562,10 @@ def test_a_state_that_is_no_numbers_raises_type_error():
 @pytest.mark.parametrize(
     "duplicate", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))], ids=["deepcopy", "pickle"]
 )
-@each_stateful
-def test_a_copied_optimizer_goes_on_with_the_same_bits(duplicate, make):
+@every_optimizer
+def test_a_copied_optimizer_goes_on_with_the_same_bits(duplicate, case):
     model = with_gradients(classifier(2, 3))
-    optimizer = make(model.parameters())
+    optimizer = case.make(model.parameters())
     optimizer.step()
     other = duplicate(optimizer)
     for each in (optimizer, other):

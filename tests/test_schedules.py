@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+from cases.optimizers import every_optimizer
 from conftest import bits, classifier, train
 
 import caffelite as cl
@@ -219,12 +220,13 @@ class Stopping(Own):
 RULES = {
     "SGD": lambda p: cl.SGD(p, lr=schedules.cosine(0.1, 6, warmup=2), momentum=0.9),
     "Adam": lambda p: cl.Adam(p, lr=schedules.one_cycle(0.1, 9)),
-    "groups": lambda p: cl.RMSProp(
+    "groups": lambda p: cl.SGD(
         [
             {"parameters": p[:1], "lr": schedules.linear(0.1, 4)},
             {"parameters": p[1:3], "lr": 0.05, "momentum": 0.9},
             {"parameters": p[3:], "lr": schedules.exponential(0.1, 12, 0.01)},
-        ]
+        ],
+        lr=0.1,
     ),
     "a user's": lambda p: Own(p, lr=Halving()),
     "a user's that calls SGD's": lambda p: Logged(p, lr=Halving(), momentum=0.5),
@@ -420,15 +422,15 @@ def test_neighbours_of_one_group_are_one_run_and_those_of_two_are_two():
     assert [run.data.size for run in runs] == [16, 25 + 12]
 
 
-@pytest.mark.parametrize("rule", [cl.SGD, cl.Adagrad, cl.RMSProp, cl.Adam, cl.AdamW])
-def test_groups_with_the_same_hyper_parameters_are_one_optimizer_to_the_bit(rule):
+@every_optimizer
+def test_groups_with_the_same_hyper_parameters_are_one_optimizer_to_the_bit(case):
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
 
     def trained(grouped):
         model = classifier(2, 8, 8, 3)
         p = model.parameters()
         groups = [{"parameters": p[:1]}, {"parameters": p[1:4]}, {"parameters": p[4:]}]
-        train(model, x, y, optimizer=rule(groups if grouped else p, lr=0.01, weight_decay=0.01), seed=0)
+        train(model, x, y, optimizer=case.make(groups if grouped else p), seed=0)
         return bits(model)
 
     assert trained(True) == trained(False)

@@ -1,102 +1,142 @@
-"""The update rules.
+"""The update rules: what the tests know of every optimizer.
 
-A Rule is how an optimizer is made, its step by NumPy, element by element, and its counterpart in PyTorch. A new rule,
-and a known one with other hyper-parameters, is one entry in RULES.
+A Rule is an optimizer, its step by NumPy, element by element, its counterpart in PyTorch, and hyper-parameters: those
+that are tried, each a case, and those that it refuses. A new rule is one entry in RULES, a known one with other
+hyper-parameters one in its options. What holds for all is in `test_rules.py`.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 import reference
 
 import caffelite as cl
 
 
 class Rule(NamedTuple):
+    """An optimizer."""
+
+    optimizer: type[cl.Optimizer]
+    pytorch: str  # its counterpart in torch.optim
+    # Of w, g, the step from 1, each vector of state, and hyper-parameters by name; gives the new w and vectors.
+    judge: Callable
+    state: tuple[str, ...]  # its vectors, which begin at 0; hyper-parameters may make some of them useless
+    # Hyper-parameters, by what is special about them. Where g + λ w may be nearly 0 and is divided by its own size, the
+    # step is a steep function of w, unless ε is beside it.
+    options: dict[str, dict]
+    refused: tuple[tuple[dict, type[Exception]], ...] = ()  # hyper-parameters, besides those below 0 and no numbers
+    nonnegative: tuple[str, ...] = ()  # vectors of state that are squares
+    fading: tuple[str, ...] = ()  # vectors of state that end at 0 where gradients do
+
+
+class Case(NamedTuple):
     """An optimizer with its hyper-parameters."""
 
-    make: Callable  # of the parameters
-    judge: Callable  # of w, g, the step from 1, and each vector of state; gives the new w and state
-    pytorch: Callable  # of PyTorch's module and its parameters
-    state: int = 1  # vectors of w's size, which begin at 0
+    rule: Rule
+    options: dict
+
+    def make(self, parameters, **others):
+        """The optimizer of these parameters, with other hyper-parameters besides."""
+        return self.rule.optimizer(parameters, **{**self.options, **others})
+
+    def pytorch(self, torch, parameters):
+        return getattr(torch.optim, self.rule.pytorch)(parameters, **self.options)
 
     def judged(self, w, gradients):
         """The vector w after a step with each of these gradients, and the way it went: |w| and the sum of all |Δw|."""
-        state = [np.zeros(w.size)] * self.state
+        state = [np.zeros(w.size) for _ in self.rule.state]
         way = abs(w)
         for t, g in enumerate(gradients, 1):
-            before, (w, *state) = w, self.judge(w, g, t, *state)
+            before, (w, *state) = w, self.rule.judge(w, g, t, *state, **self.options)
             way = way + abs(w - before)
         return w, way
 
 
-def sgd(**options):
-    return Rule(
-        lambda parameters: cl.SGD(parameters, lr=0.1, **options),
-        lambda w, g, t, v: reference.sgd(w, g, v, 0.1, **options),
-        lambda torch, parameters: torch.optim.SGD(parameters, lr=0.1, **options),
-    )
+def sgd(w, g, t, v, **options):
+    return reference.sgd(w, g, v, **options)
 
 
-def adam(name, weight_decay, *, lr=0.01, betas=(0.8, 0.99), eps=1e-8):
-    options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-    hyper = (lr, *betas, eps, weight_decay, name == "AdamW")
-    return Rule(
-        lambda parameters: getattr(cl, name)(parameters, **options),
-        lambda w, g, t, m, v: reference.adam(w, g, m, v, t, *hyper),
-        lambda torch, parameters: getattr(torch.optim, name)(parameters, **options),
-        state=2,
-    )
+def adagrad(w, g, t, s, lr=0.01, eps=1e-10, weight_decay=0.0):
+    d = g + weight_decay * w
+    s = s + d**2
+    return w - lr * d / (np.sqrt(s) + eps), s
 
 
-def adagrad(*, lr=0.1, eps=1e-10, weight_decay=0.0):
-    options = {"lr": lr, "eps": eps, "weight_decay": weight_decay}
-
-    def judge(w, g, t, s):
-        d = g + weight_decay * w
-        s = s + d**2
-        return w - lr * d / (np.sqrt(s) + eps), s
-
-    return Rule(
-        lambda parameters: cl.Adagrad(parameters, **options),
-        judge,
-        lambda torch, parameters: torch.optim.Adagrad(parameters, **options),
-    )
+def adam(w, g, t, m, v, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
+    return reference.adam(w, g, m, v, t, lr, *betas, eps, weight_decay)
 
 
-def rmsprop(*, lr=0.01, alpha=0.9, eps=1e-8, momentum=0.0, weight_decay=0.0):
-    options = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum, "weight_decay": weight_decay}
-
-    def judge(w, g, t, v, b):
-        d = g + weight_decay * w
-        v = alpha * v + (1 - alpha) * d**2
-        b = momentum * b + d / (np.sqrt(v) + eps)
-        return w - lr * b, v, b
-
-    return Rule(
-        lambda parameters: cl.RMSProp(parameters, **options),
-        judge,
-        lambda torch, parameters: torch.optim.RMSprop(parameters, **options),
-        state=2,
-    )
+def adamw(w, g, t, m, v, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01):
+    return reference.adam(w, g, m, v, t, lr, *betas, eps, weight_decay, decoupled=True)
 
 
-RULES = {
-    "SGD": sgd(),
-    "SGD with decay": sgd(weight_decay=0.01),
-    "momentum": sgd(momentum=0.9),
-    "momentum with decay": sgd(momentum=0.9, weight_decay=0.01),
-    "Nesterov": sgd(momentum=0.9, nesterov=True),
-    "Nesterov with decay": sgd(momentum=0.9, weight_decay=0.01, nesterov=True),
-    "Adagrad": adagrad(),
-    "Adagrad with decay": adagrad(weight_decay=0.1, eps=1e-3),
-    "RMSProp": rmsprop(),
-    "RMSProp with decay": rmsprop(weight_decay=0.1, alpha=0.5, eps=1e-3),
-    "RMSProp with momentum": rmsprop(momentum=0.9, weight_decay=0.1),
-    "Adam": adam("Adam", 0.0),
-    "Adam with decay": adam("Adam", 0.1),
-    "Adam with a large ε": adam("Adam", 0.0, betas=(0.5, 0.0), eps=1e-3),
-    "AdamW": adam("AdamW", 0.1),
-    "AdamW without decay": adam("AdamW", 0.0),
+OF_ADAM = {
+    "state": ("first_moment", "second_moment"),
+    "nonnegative": ("second_moment",),
+    "fading": ("first_moment", "second_moment"),
+    "refused": (
+        *[({"betas": betas}, ValueError) for betas in [(0.9, 1.0), (1.0, 0.9), (-0.1, 0.9), (0.9, float("nan"))]],
+        *[({"betas": betas}, ValueError) for betas in [(0.9,), (0.9, 0.99, 0.999)]],
+        *[({"betas": betas}, TypeError) for betas in [0.9, ("0.9", 0.999), None]],
+    ),
 }
+
+RULES = [
+    Rule(
+        cl.SGD,
+        "SGD",
+        sgd,
+        state=("velocity",),
+        options={
+            "SGD": {"lr": 0.1},
+            "SGD with decay": {"lr": 0.1, "weight_decay": 0.01},
+            "momentum": {"lr": 0.1, "momentum": 0.9},
+            "momentum with decay": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1},
+            "Nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
+            "Nesterov with decay": {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.01, "nesterov": True},
+        },
+    ),
+    Rule(
+        cl.Adagrad,
+        "Adagrad",
+        adagrad,
+        state=("sum_of_squares",),
+        options={
+            "Adagrad by default": {},
+            "Adagrad": {"lr": 0.1},
+            "Adagrad with decay": {"lr": 0.1, "weight_decay": 0.1, "eps": 1e-3},
+            "Adagrad with a large ε": {"eps": 1e-2},
+        },
+        nonnegative=("sum_of_squares",),
+    ),
+    Rule(
+        cl.Adam,
+        "Adam",
+        adam,
+        options={
+            "Adam by default": {},
+            "Adam": {"lr": 0.01, "betas": (0.8, 0.99)},
+            "Adam with decay": {"lr": 0.01, "betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1},
+            "Adam with a large ε": {"lr": 0.01, "betas": (0.5, 0.0), "eps": 1e-3},
+        },
+        **OF_ADAM,
+    ),
+    Rule(
+        cl.AdamW,
+        "AdamW",
+        adamw,
+        options={
+            "AdamW by default": {},
+            "AdamW": {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.1},
+            "AdamW without decay": {"lr": 0.01, "betas": (0.8, 0.99), "weight_decay": 0.0},
+        },
+        **OF_ADAM,
+    ),
+]
+
+OPTIMIZERS = {name: Case(rule, options) for rule in RULES for name, options in rule.options.items()}
+
+every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.optimizer.__name__)
+every_optimizer = pytest.mark.parametrize("case", OPTIMIZERS.values(), ids=OPTIMIZERS)
