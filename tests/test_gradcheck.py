@@ -62,6 +62,15 @@ def test_the_largest_error_is_absolute_and_over_everything():
     assert cl.check_gradients(Scale(lambda g: g + 0.25), X, atol=1) == pytest.approx(0.25, rel=1e-6)
 
 
+def test_the_step_is_as_long_as_the_rounded_numbers_lie_apart():
+    """x ± eps are rounded, to some 1e-10 of eps: a gradient that a thousand outputs add up to would be 1e-7 off."""
+    assert cl.check_gradients(lambda x: x + np.zeros(1000), [2.7]) < 1e-9
+
+
+def test_numbers_too_large_to_be_varied_pass_where_the_gradient_is_0():
+    assert cl.check_gradients(lambda x: x.clip(-1, 1), [1e12, -1e300, np.inf, 0.5]) < 1e-7
+
+
 def test_it_is_the_same_every_time():
     assert cl.check_gradients(Square(), X) == cl.check_gradients(Square(), X)
     assert cl.check_gradients(cl.SoftmaxLoss(), X, [0, 2]) == cl.check_gradients(cl.SoftmaxLoss(), X, [0, 2])
