@@ -14,7 +14,7 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 
 from typing import Any
 
-from caffelite import datasets, functions, initializers
+from caffelite import augment, datasets, functions, initializers, optimizers
 from caffelite.data import DataGenerator
 from caffelite.function import Function
 from caffelite.functions import *
@@ -23,26 +23,20 @@ from caffelite.graph import graph
 from caffelite.history import History
 from caffelite.model import MLP, Model
 from caffelite.modes import inference, is_training, no_grad
-from caffelite.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSProp, TrainingDiverged, schedules
+from caffelite.optimizers import *
 from caffelite.program import Program, capture
 from caffelite.tensor import Tensor
 from caffelite.threads import get_num_threads, set_num_threads, show_config
 
 __all__ = [
     "MLP",
-    "SGD",
-    "Adagrad",
-    "Adam",
-    "AdamW",
     "DataGenerator",
     "Function",
     "History",
     "Model",
-    "Optimizer",
     "Program",
-    "RMSProp",
     "Tensor",
-    "TrainingDiverged",
+    "augment",
     "capture",
     "check_gradients",
     "datasets",
@@ -52,11 +46,11 @@ __all__ = [
     "initializers",
     "is_training",
     "no_grad",
-    "schedules",
     "set_num_threads",
     "show_config",
 ]
 __all__ += functions.__all__
+__all__ += optimizers.__all__
 
 
 def __getattr__(name: str) -> Any:

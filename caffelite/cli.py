@@ -10,27 +10,28 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from caffelite import datasets, plots
-from caffelite.functions import Linear, ReLU, SoftmaxLoss
+from caffelite import augment, datasets, initializers, plots
+from caffelite.data import DataGenerator
+from caffelite.functions import BatchNorm, Conv2d, Flatten, Linear, MaxPool2d, ReLU, SoftmaxLoss
 from caffelite.model import History, Model
-from caffelite.optimizers import SGD
+from caffelite.optimizers import SGD, Adam, Optimizer
 from caffelite.threads import show_config
 
 BATCH_SIZE = 32
-LR = 0.1
 FORMATS = (".png", ".jpg", ".svg", ".pdf")  # of pictures
 
 SPIRAL = f"""\
 Train a network of one hidden layer, 2-100-3 with ReLU, to tell apart three intertwined spirals of 100 points each.
 Stochastic gradient descent on batches of {BATCH_SIZE}, with momentum 0.9 and weight decay 1e-4; the learning rate falls
-from {LR:g} to 0. The picture shows the points over the regions that were learned, with the loss and the accuracy beside
+from 0.1 to 0. The picture shows the points over the regions that were learned, with the loss and the accuracy beside
 them."""
 
 DIGITS = f"""\
-Train a network of one hidden layer, 64-100-10 with ReLU, to read handwritten digits: 1,437 images of 8 x 8 pixels (UCI,
-in the package) to learn from, and 360 held out to test it on. Stochastic gradient descent on batches of {BATCH_SIZE},
-with momentum 0.9 and weight decay 1e-3; the learning rate falls from {LR:g} to 0. The picture shows every held-out
-image that is read wrongly, with the loss and the accuracy beside them."""
+Train a convolutional network to read handwritten digits: 1,437 images of 8 x 8 pixels (UCI, in the package) to learn
+from, moved at random by up to a pixel, and 360 held out to test it on. It has 16 filters of 5 x 5 pixels, 32 of 3 x 3,
+each with batch normalization and ReLU, a max-pool and a layer of scores. Adam on batches of {BATCH_SIZE}; the learning
+rate falls from 0.003 to 0. The picture shows every held-out image that is read wrongly, the loss and the accuracy, and
+the first filters with what they make of an image."""
 
 INFO = "Print the version, the instruction set, the number of threads and why, and whether OpenMP is there."
 
@@ -57,8 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def spiral(arguments: argparse.Namespace) -> int:
     """Learn the spirals and draw the regions."""
     x, y = datasets.spiral(points_per_class=100, classes=3, seed=arguments.seed)
+    data = DataGenerator(x, y, batch_size=BATCH_SIZE, seed=arguments.seed)
     model = Model([Linear(2, 100), ReLU(), Linear(100, 3)], seed=arguments.seed)
-    history = _train(model, x, y, arguments.epochs, weight_decay=1e-4)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    history = _train(model, data, optimizer, arguments.epochs)
     print(f"accuracy {(model.predict(x).argmax(axis=1) == y).mean():.1%} on the {len(x)} points")
     return _draw(lambda: plots.spiral_picture(model, history, x, y), arguments.output)
 
@@ -66,12 +69,18 @@ def spiral(arguments: argparse.Namespace) -> int:
 def digits(arguments: argparse.Namespace) -> int:
     """Learn the digits and draw the mistakes."""
     (x, y), (x_test, y_test) = datasets.digits()
-    rows, rows_test = x.reshape(-1, 64), x_test.reshape(-1, 64)
-    model = Model([Linear(64, 100), ReLU(), Linear(100, 10)], seed=arguments.seed)
-    history = _train(model, rows, y, arguments.epochs, weight_decay=1e-3, validation_data=(rows_test, y_test))
-    predictions = model.predict(rows_test).argmax(axis=1)
+    x, x_test = x[:, None], x_test[:, None]  # one channel: (n, 1, 8, 8)
+    data = DataGenerator(x, y, batch_size=BATCH_SIZE, seed=arguments.seed, transform=augment.shift(1))
+    small = initializers.normal(0.01)  # so that what the filters of the picture become is learned
+    filters = Conv2d(1, 16, 5, padding="same", initializer=small)
+    model = Model([filters, BatchNorm(16), ReLU()], seed=arguments.seed)
+    model.add(Conv2d(16, 32, 3, padding="same")).add(BatchNorm(32)).add(ReLU()).add(MaxPool2d(2))
+    model.add(Flatten()).add(Linear(32 * 4 * 4, 10))
+    optimizer = Adam(model.parameters(), lr=3e-3)
+    history = _train(model, data, optimizer, arguments.epochs, validation_data=(x_test, y_test))
+    predictions = model.predict(x_test).argmax(axis=1)
     print(f"accuracy {(predictions == y_test).mean():.1%} on the {len(x_test)} held-out images")
-    return _draw(lambda: plots.digits_picture(history, x_test, y_test, predictions), arguments.output)
+    return _draw(lambda: plots.digits_picture(history, x_test[:, 0], y_test, predictions, filters), arguments.output)
 
 
 def info(arguments: argparse.Namespace) -> int:
@@ -80,29 +89,29 @@ def info(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _train(model: Model, x: Any, y: Any, epochs: int, *, weight_decay: float, validation_data: Any = None) -> History:
-    """Train as both commands do, then print the model and the speed."""
-    optimizer = SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=weight_decay)
+def _train(
+    model: Model, data: DataGenerator, optimizer: Optimizer, epochs: int, validation_data: Any = None
+) -> History:
+    """Train as both commands do, the learning rate falling to 0, then print the model and the speed."""
+    lr = optimizer.lr
 
     def decay(epoch: int, history: History) -> None:
-        optimizer.lr = LR * (1 - (epoch + 1) / epochs)
+        optimizer.lr = lr * (1 - (epoch + 1) / epochs)
 
     started = time.perf_counter()
     history = model.fit(
-        x,
-        y,
+        data,
         loss=SoftmaxLoss(),
         optimizer=optimizer,
         epochs=epochs,
-        batch_size=BATCH_SIZE,
         validation_data=validation_data,
         metrics=["accuracy"],
         callbacks=[decay],
         verbose=1 if sys.stderr.isatty() else "auto",  # on a terminal a bar, even for a run that is soon over
     )
     seconds = time.perf_counter() - started
-    steps = epochs * -(-len(x) // BATCH_SIZE)
-    print(f"\n{model.summary()}\n")
+    steps = epochs * len(data)
+    print(f"\n{model.summary(data.x[0].shape)}\n")
     print(f"{_count(epochs, 'epoch')} in {seconds:.2f} seconds, {steps / seconds:,.0f} steps per second")
     return history
 
@@ -137,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_training(commands, spiral, 400, "learn three intertwined spirals and draw the regions", SPIRAL)
-    _add_training(commands, digits, 40, "learn handwritten digits and draw those that are read wrongly", DIGITS)
+    _add_training(commands, digits, 20, "learn handwritten digits and draw those that are read wrongly", DIGITS)
     commands.add_parser("info", help="print version, instruction set and threads", description=INFO).set_defaults(
         run=info
     )

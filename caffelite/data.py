@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_array, as_indices, as_real, positive_integer
+from caffelite.augment import drawing
 
 INT64 = np.dtype(np.int64)
 
@@ -48,13 +50,19 @@ class DataGenerator:
         The same seed gives the same orders, here and in `Model.fit`. None draws one.
     sample_weight : array-like (n,), optional
         How much each row weighs in the loss. Needs y.
+    transform : callable (x, y) -> (x, y), optional
+        Changes each batch, leaving its number of rows, before anybody sees it; `caffelite.augment` has some, which draw
+        from `seed`. It gets fresh arrays in the data's own dtypes, a tuple x where x is one, and may write to them.
+        Needs y. Training then goes through Python for each batch. What it raises comes through as it is.
 
     `len()` is the number of batches an epoch. Batches, x, (x, y) or (x, y, weights), are fresh arrays, x a tuple of
     them if it was given as one. Every row comes once, and leaving an epoch early is forgotten: the next pass is a new
     epoch. A short last batch weighs, in a loss that is a mean, as much as a full one.
 
     Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
-    finite, and for a batch_size below 1; TypeError for a batch_size that is not an integer, and for Python objects.
+    finite, and for a batch_size below 1; TypeError for a batch_size that is not an integer, for Python objects, and for
+    a transform that can't be called. A transform that returns no pair is a TypeError, other numbers of rows a
+    ValueError.
     """
 
     def __init__(
@@ -67,6 +75,7 @@ class DataGenerator:
         drop_last: bool = False,
         seed: int | np.random.Generator | None = None,
         sample_weight: Any = None,
+        transform: Callable[[Any, Any], tuple[Any, Any]] | None = None,
     ) -> None:
         self.x = tuple([_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else _rows("x", x)
         self.y = None if y is None else _rows("y", y)
@@ -77,6 +86,11 @@ class DataGenerator:
         if sample_weight is not None and y is None:
             raise ValueError("sample_weight needs y: weights are the loss's")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform: expected a callable (x, y) -> (x, y), got {transform!r}")
+        if transform is not None and y is None:
+            raise ValueError("transform needs y: it takes x and y and returns them")
+        self.transform = transform
         self.batch_size = positive_integer("batch_size", batch_size)
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         if drop_last and rows < self.batch_size:
@@ -84,26 +98,55 @@ class DataGenerator:
         # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.
         self._order = np.arange(rows, dtype=np.int64)
         self._state = _four_words(np.random.default_rng(seed))
+        self._seed = int(self._state[0] >> np.uint64(1))  # of augmentations
+        self._epochs = 0  # that were begun
 
     def __len__(self) -> int:
         rows = len(self._order)
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
+        return (batch() for batch in self.epoch())
+
+    def epoch(self) -> Iterator[Callable[[], Any]]:
+        """The batches of a new epoch, each made when it is called: what a transform raises is then not the iterator's,
+        which would end at a StopIteration."""
         if self.shuffle:
             kernels.shuffle(self._order, self._state)
-        return self._batches(self._order.copy())
+        self._epochs += 1
+        order, epoch = self._order.copy(), self._epochs
+        return (functools.partial(self._batch, order, epoch, i) for i in range(len(self)))
 
     def _inputs(self) -> tuple[np.ndarray, ...]:
         return self.x if isinstance(self.x, tuple) else (self.x,)
 
-    def _batches(self, order: np.ndarray) -> Iterator[Any]:
-        for i in range(len(self)):
-            rows = order[i * self.batch_size : (i + 1) * self.batch_size]
-            inputs = tuple([kernels.take(x, rows) for x in self._inputs()])
-            x = inputs if isinstance(self.x, tuple) else inputs[0]
-            others = [kernels.take(a, rows) for a in (self.y, self.sample_weight) if a is not None]
-            yield (x, *others) if others else x
+    def _batch(self, order: np.ndarray, epoch: int, i: int) -> Any:
+        rows = order[i * self.batch_size : (i + 1) * self.batch_size]
+        inputs = tuple([kernels.take(x, rows) for x in self._inputs()])
+        x = inputs if isinstance(self.x, tuple) else inputs[0]
+        others = [kernels.take(a, rows) for a in (self.y, self.sample_weight) if a is not None]
+        if self.transform is not None:
+            with drawing(self._seed, (epoch << 32) + i):
+                x, others[0] = _pair(self.transform(x, others[0]), len(rows))
+        return (x, *others) if others else x
+
+
+def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
+    """What a transform returned, as arrays.
+
+    TypeError unless it is a pair (x, y), ValueError unless both have so many rows.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
+        raise TypeError(f"transform: expected a pair (x, y) back, got {what}")
+    x, y = given
+    x = tuple([as_array(a, "transform's x") for a in x]) if isinstance(x, tuple) else as_array(x, "transform's x")
+    y = as_array(y, "transform's y")
+    arrays = (*x, y) if isinstance(x, tuple) else (x, y)
+    if any(a.shape[:1] != (rows,) for a in arrays):
+        shapes = ", ".join(str(a.shape) for a in arrays)
+        raise ValueError(f"transform: expected x and y of {rows} rows, as it was given, got shapes {shapes}")
+    return x, y
 
 
 def _four_words(rng: np.random.Generator) -> np.ndarray:

@@ -18,6 +18,13 @@ from caffelite.tensor import Tensor
 
 Shape = tuple[int | None, ...]
 
+
+def shape_text(shape: Shape) -> str:
+    """A shape as messages and tables write it: n for an unknown number of rows, ? for another unknown length."""
+    lengths = ["n?"[i > 0] if length is None else str(length) for i, length in enumerate(shape)]
+    return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
+
+
 #: The types of attributes that hold no Functions; who has no others is not searched for children.
 LEAVES = frozenset(
     {

@@ -18,7 +18,7 @@ from caffelite import _kernels as kernels
 from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
-from caffelite.function import Function, Shape
+from caffelite.function import Function, Shape, shape_text
 from caffelite.functions import Linear, ReLU
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
@@ -281,7 +281,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """
         if self._is_sequence():
             (shape,) = input_shapes
-            return self._shape_after(self.functions, shape)
+            for function in self.functions:
+                shape = function.output_shape(shape)
+            return shape
         self.all_functions()
         rows = tuple([shape[1:] for shape in input_shapes])
         attributes, shapes = self._shapes.get(rows, (None, None))
@@ -298,7 +300,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _shape_by_call(self, rows: tuple[Shape, ...]) -> Any:
         """The shapes of the outputs for rows of these shapes, None for the number of rows."""
         if any(None in shape for shape in rows):
-            raise ValueError(
+            raise _UnknownLengths(
                 f"{type(self).__name__}.output_shape calls the model, and has to know all lengths but the first; "
                 f"got rows of {', '.join(map(str, rows))}"
             )
@@ -314,7 +316,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """The shape after these; where it is not known, it is the one required, with so many axes more if it may."""
         for function in functions:
             shape = _with_axes(function.required_input_shape, more) if shape is None else shape
-            shape = None if shape is None else function.output_shape(shape)
+            try:
+                shape = None if shape is None else function.output_shape(shape)
+            except _UnknownLengths:  # as after a convolution, before there are images
+                shape = None
         return shape
 
     def summary(self, input_shape: tuple[int, ...] | None = None) -> str:
@@ -329,7 +334,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             if self._is_sequence():
                 shape = self._shape_after([function], shape)
             text = _text(shape) if self._is_sequence() else ""
-            rows.append((name, repr(function), text, f"{sum(p.size for p in function.parameters()):,}"))
+            rows.append((name, _shortened(repr(function)), text, f"{sum(p.size for p in function.parameters()):,}"))
         output = "total"
         if not self._is_sequence() and input_shape is not None:
             output = ", ".join(map(_text, _listed(self.output_shape(shape), of=tuple)))
@@ -654,7 +659,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
             if x.y is None:
                 raise ValueError(f"{name} is a DataGenerator without targets")
-            if type(x) is DataGenerator:
+            if type(x) is DataGenerator and x.transform is None:  # else each batch is checked
                 inputs = x.x if isinstance(x.x, tuple) else (x.x,)
                 self._check_rows(name, inputs)
                 self._check_targets(loss, inputs, x.y, x.sample_weight)
@@ -731,6 +736,10 @@ def _attributes(function: Function) -> kernels.Attributes:
     return kernels.Attributes(function, own, count=len(vars(function)))
 
 
+class _UnknownLengths(ValueError):
+    """A model that writes `call` was asked for its output's shape without all lengths of its input's."""
+
+
 def _with_axes(shape: Any, more: int = 0) -> Any:
     """A required shape with so many axes for the `...` in it, if there is one."""
     return shape and tuple([n for m in shape for n in ((None,) * more if m is ... else (m,))])
@@ -742,9 +751,14 @@ def _listed(outputs: Any, of: type = Tensor) -> list[Any]:
     return [outputs] if is_single else list(outputs)
 
 
+def _shortened(text: str, most: int = 60) -> str:
+    """A text, cut where it is longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _text(shape: Any) -> str:
-    """A shape as it is written, n for the number of rows."""
-    return "?" if shape is None else f"({', '.join('n' if n is None else str(n) for n in shape)})"
+    """A shape as it is written, ? where nothing is known of it."""
+    return "?" if shape is None else shape_text(shape)
 
 
 def _gradient_of(x: Tensor) -> np.ndarray:

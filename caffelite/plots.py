@@ -1,7 +1,7 @@
 """Pictures of trained classifiers: what `caffelite spiral` and `caffelite digits` draw. Needs the extra `plot`.
 
-`decision_regions` and `mistakes` draw on matplotlib axes that the caller has; the two pictures are whole figures, made
-without pyplot, so that nothing global changes and no window opens.
+`decision_regions`, `mistakes` and `filters` draw on matplotlib axes that the caller has; the two pictures are whole
+figures, made without pyplot, so that nothing global changes and no window opens.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from caffelite.functions import Conv2d
 from caffelite.model import History, Model
+from caffelite.modes import no_grad
 
 # M. Okabe and K. Ito, "Color Universal Design", 2008: colours that stay apart for colour-blind readers.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
@@ -83,20 +85,46 @@ def mistakes(axes: Any, images: Any, labels: Any, predictions: Any) -> None:
     height = images.shape[1] / images.shape[2]
     cell_width, cell_height = 1.2, height + 0.42
 
-    def side(columns: int) -> float:
-        return max(columns * cell_width, math.ceil(len(wrong) / columns) * cell_height)
+    box = axes.get_window_extent()
 
-    columns = min(range(1, len(wrong) + 1), key=side)  # the grid that fits into the smallest square
+    def scale(columns: int) -> float:
+        return max(columns * cell_width / box.width, math.ceil(len(wrong) / columns) * cell_height / box.height)
+
+    columns = min(range(1, len(wrong) + 1), key=scale)  # the grid that is largest in the axes
     rows = math.ceil(len(wrong) / columns)
-    paper, ink = -0.05 * images.max(), images.max()  # the paper a shade darker than the figure
     for cell, i in enumerate(wrong):
         left, top = cell % columns * cell_width, -(cell // columns) * cell_height
         extent = (left, left + 1, top - height, top)
-        axes.imshow(images[i], extent=extent, cmap="gray_r", vmin=paper, vmax=ink, interpolation="nearest")
+        _draw_image(axes, images[i], extent)
         caption = f"{labels[i]} → {predictions[i]}"
         place = (left + 0.5, top - height - 0.06)
         axes.text(*place, caption, ha="center", va="top", fontsize=min(12, 46 / rows), color=INK)
-    axes.set(xlim=(-0.1, columns * cell_width - 0.1), ylim=(-rows * cell_height, 0.1), aspect="equal")
+    axes.set(xlim=(-0.1, columns * cell_width - 0.1), ylim=(-rows * cell_height, 0.1), aspect="equal", anchor="N")
+
+
+def filters(axes: Any, convolution: Conv2d, image: Any) -> None:
+    """Draw an image, and beside it each filter of a convolution of one channel over what it makes of the image.
+
+    That is W[o, 0] over y[o], each from purple, for its largest magnitude below 0, through white for 0 to orange.
+
+    image (height, width). Raises ValueError for other shapes and for a convolution of several channels.
+    """
+    image = np.asarray(image)
+    if image.ndim != 2 or convolution.in_channels != 1:
+        raise ValueError(
+            "filters takes an image (height, width) and a Conv2d of one channel, "
+            f"got shape {image.shape} and {convolution!r}"
+        )
+    with no_grad():
+        made = convolution(image.astype(convolution.weight.dtype)[None, None]).numpy()[0]
+    axes.set_axis_off()
+    _draw_image(axes, image, (-1.6, -0.6, -1.6, -0.6))
+    for column, over_and_under in enumerate(zip(convolution.weight.data[:, 0], made, strict=True)):
+        for row, values in enumerate(over_and_under):
+            left, top, most = 1.12 * column, -1.12 * row, np.abs(values).max() or 1.0
+            extent = (left, left + 1, top - 1, top)
+            axes.imshow(values, extent=extent, cmap="PuOr_r", vmin=-most, vmax=most, interpolation="nearest")
+    axes.set(xlim=(-1.7, 1.12 * len(made)), ylim=(-2.2, 0.1), aspect="equal")
 
 
 def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
@@ -105,29 +133,40 @@ def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
     x (n, 2), y (n,) integer labels.
     """
     share = np.mean(model.predict(x).argmax(axis=1) == y)
-    figure, axes = _picture(history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
+    figure = _page()
+    axes = _beside_curves(figure, history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
     decision_regions(axes, model, x, y)
     return figure
 
 
-def digits_picture(history: History, images: Any, labels: Any, predictions: Any) -> Any:
-    """A matplotlib Figure: `mistakes`, and beside them the loss and the accuracy over the epochs.
+def digits_picture(history: History, images: Any, labels: Any, predictions: Any, convolution: Conv2d) -> Any:
+    """A matplotlib Figure: `mistakes`, the loss and the accuracy over the epochs, and below them `filters`.
 
-    images (n, height, width), labels (n,), predictions (n,).
+    images (n, height, width), labels (n,), predictions (n,); the convolution, of one channel, is shown with the first
+    image that is wrong, or the first of all where none is.
     """
-    wrong = np.count_nonzero(np.asarray(predictions) != labels)
-    title = f"{wrong:,} of {len(images):,} held-out images wrong (label → prediction)"
-    figure, axes = _picture(history, title)
-    mistakes(axes, images, labels, predictions)
+    wrong = np.flatnonzero(np.asarray(predictions) != labels)
+    title = f"{len(wrong):,} of {len(images):,} held-out images wrong (label → prediction)"
+    figure = _page()
+    above, below = figure.subfigures(2, 1, height_ratios=[1.9, 1])
+    mistakes(_beside_curves(above, history, title), images, labels, predictions)
+    axes = below.subplots()
+    axes.set_title("the filters of the first layer, and what they make of the image", fontsize=11, color=INK)
+    filters(axes, convolution, images[wrong[0] if len(wrong) else 0])
     return figure
 
 
-def _picture(history: History, title: str) -> tuple[Any, Any]:
-    """A figure of 1600 × 700 pixels with the curves on its right, and its titled axes on the left, empty."""
+def _page() -> Any:
+    """A figure of 1600 × 700 pixels, empty."""
     from matplotlib.figure import Figure
+
+    return Figure(figsize=(10, 4.375), dpi=160, layout="constrained", facecolor="white")
+
+
+def _beside_curves(figure: Any, history: History, title: str) -> Any:
+    """Draw the loss and the accuracy on the right of a figure; titled axes on its left, empty."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    figure: Any = Figure(figsize=(10, 4.375), dpi=160, layout="constrained", facecolor="white")
     left, right = figure.subfigures(1, 2, width_ratios=[0.8, 1], wspace=0.04)
     main = left.subplots()
     main.set_title(title, fontsize=11, color=INK)
@@ -141,7 +180,13 @@ def _picture(history: History, title: str) -> tuple[Any, Any]:
         loss.legend(["training", "held out"], frameon=False, fontsize=9, labelcolor=INK)
     _draw_curve(accuracy, history, "accuracy")
     accuracy.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    return figure, main
+    return main
+
+
+def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None:
+    """Ink on paper that is a shade darker than the figure."""
+    ink = image.max()
+    axes.imshow(image, extent=extent, cmap="gray_r", vmin=-0.05 * ink, vmax=ink, interpolation="nearest")
 
 
 def _draw_curve(axes: Any, history: History, name: str) -> None:

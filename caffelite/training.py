@@ -12,7 +12,7 @@ import inspect
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -158,7 +158,7 @@ class Trainer:
         It says whether the training ends there. If somebody attends to the results, a row comes before the next epoch
         begins; else many may come at once, later.
         """
-        if type(batches) is DataGenerator:
+        if type(batches) is DataGenerator and batches.transform is None:
             run = InMemory(self, batches, epochs, interrupts)
             done, ends = 0, False
             one_by_one = attended or bool(self.of_epoch)
@@ -178,8 +178,8 @@ class Trainer:
             return
         for epoch in range(epochs):
             sums = Sums(self)
-            for i, given in enumerate(batches):
-                batch = self.batch(given)
+            for i, given in enumerate(_epoch(batches)):
+                batch = self.batch(given())
                 with interrupts.held(), located(Position(epoch, i)):
                     self._replay(batch, sums)
                 progress.steps_done(1)
@@ -188,15 +188,15 @@ class Trainer:
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
         """The means over all batches, and the metrics of the epoch."""
-        if type(batches) is DataGenerator:
+        if type(batches) is DataGenerator and batches.transform is None:
             run = InMemory(self, batches, 1)
             while run.epoch < 1:
                 run.go(1)
             results = run.results(0)
         else:
             sums = Sums(self)
-            for given in batches:
-                self._replay(self.batch(given), sums)
+            for given in _epoch(batches):
+                self._replay(self.batch(given()), sums)
             results = sums.results("to evaluate")
         return dict(zip(self.names, results[0].tolist(), strict=True))
 
@@ -426,6 +426,15 @@ def check_takes_weights(loss: Any) -> None:
         raise TypeError(
             f"{loss!r} takes no weights: its forward has to be forward(outputs, targets, weights)"
         ) from None
+
+
+def _epoch(batches: Iterable) -> Iterator[Callable[[], Any]]:
+    """An epoch's batches, each given when it is called; see `DataGenerator.epoch`."""
+
+    def as_it_is(batch: Any) -> Callable[[], Any]:
+        return lambda: batch
+
+    return batches.epoch() if type(batches) is DataGenerator else map(as_it_is, batches)
 
 
 def _mean_of(metric: Metric, several: bool, *arrays: np.ndarray) -> np.float64:

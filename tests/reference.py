@@ -80,25 +80,21 @@ def unbroadcast(gradient, like):
 
 
 def sgd(w, g, v, lr, momentum=0.0, weight_decay=0.0, nesterov=False):
-    """The new w and v, element by element."""
-    w, g, v = (np.array(a, dtype=np.float64) for a in (w, g, v))
-    for i in range(w.size):
-        d = g[i] + weight_decay * w[i]
-        v[i] = momentum * v[i] + d
-        w[i] -= lr * (d + momentum * v[i] if nesterov else v[i])
-    return w, v
+    """The new w and v."""
+    w, g, v = (np.asarray(a, dtype=np.float64) for a in (w, g, v))
+    d = g + weight_decay * w
+    v = momentum * v + d
+    return w - lr * (d + momentum * v if nesterov else v), v
 
 
 def adam(w, g, m, v, t, lr, beta1, beta2, eps, weight_decay=0.0, decoupled=False):
-    """The new w, m and v in step t, element by element."""
-    w, g, m, v = (np.array(a, dtype=np.float64) for a in (w, g, m, v))
-    for i in range(w.size):
-        d = g[i] if decoupled else g[i] + weight_decay * w[i]
-        m[i] = beta1 * m[i] + (1 - beta1) * d
-        v[i] = beta2 * v[i] + (1 - beta2) * d**2
-        shrunk = w[i] - lr * weight_decay * w[i] if decoupled else w[i]
-        w[i] = shrunk - lr * (m[i] / (1 - beta1**t)) / (np.sqrt(v[i] / (1 - beta2**t)) + eps)
-    return w, m, v
+    """The new w, m and v in step t."""
+    w, g, m, v = (np.asarray(a, dtype=np.float64) for a in (w, g, m, v))
+    d = g if decoupled else g + weight_decay * w
+    m = beta1 * m + (1 - beta1) * d
+    v = beta2 * v + (1 - beta2) * d**2
+    shrunk = w - lr * weight_decay * w if decoupled else w
+    return shrunk - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps), m, v
 
 
 # ---- comparing ----
@@ -174,6 +170,22 @@ def fortran_ordered(array):
     return np.array(array, dtype=array.dtype.newbyteorder("="), order="F")
 
 
+def images_last(array):
+    """The first axis innermost in memory, the others in their order."""
+    return with_axis_innermost(array, 0)
+
+
+def channels_last(array):
+    """The second axis innermost in memory, the others in their order."""
+    return with_axis_innermost(array, 1)
+
+
+def with_axis_innermost(array, axis):
+    if array.ndim <= axis:
+        return plain_copy(array)
+    return np.moveaxis(plain_copy(np.moveaxis(array, axis, -1)), -1, axis)
+
+
 def strided(array):
     """Every second element of a larger array, along each axis."""
     larger = np.full([2 * n for n in array.shape], 77, array.dtype)
@@ -213,6 +225,8 @@ def byte_swapped(array):
 LAYOUTS = [
     read_only,
     fortran_ordered,
+    images_last,
+    channels_last,
     strided,
     negatively_strided,
     zero_strided,

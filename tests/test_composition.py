@@ -8,6 +8,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
+from cases.composition import AROUND
 from reference import assert_same_bits
 
 import caffelite as cl
@@ -409,7 +410,9 @@ def test_the_gradients_of_a_model_by_call_are_right():
 
 def test_a_model_by_call_nests_in_a_sequence_in_an_attribute_and_in_a_function():
     inner = Net(seed=0)
-    outer = cl.Model([cl.Linear(4, 4), inner, cl.Residual(cl.Model([cl.Linear(3, 3)])), Block(cl.MLP(3, [3]))], seed=0)
+    outer = cl.Model(
+        [cl.Linear(4, 4), inner, cl.Parallel([cl.Model([cl.Linear(3, 3)])]), Block(cl.MLP(3, [3]))], seed=0
+    )
     program = cl.capture(lambda x: outer(x), X)
     assert_same_bits(program(X + 1), outer(X + 1).data)
     assert cl.check_gradients(outer, X[:2]) < 1e-6
@@ -446,7 +449,7 @@ def test_trees_and_their_graphs_are_freed_without_the_garbage_collector():
         net.fit(X, Y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(net.parameters(), lr=0.1), epochs=2, verbose=0)
         net.predict(X)
         net.backward(np.ones_like(net.forward(X)))
-        y = cl.Parallel([cl.Linear(4, 3), cl.Residual(cl.Linear(4, 4))])(X)
+        y = cl.Parallel([cl.Linear(4, 3), Block(cl.Linear(4, 4))])(X)
         gone = [weakref.ref(net.parameters()[0]), weakref.ref(y.function)]
         y.sum().backward()
         del net, y
@@ -684,7 +687,7 @@ def test_a_tuple_of_tensors_is_not_taken_for_an_array():
 # ---- recordings -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [Block, RecordableBlock, cl.Residual, lambda f: cl.Parallel([f, f])])
+@pytest.mark.parametrize("kind", [Block, RecordableBlock, *AROUND.values()], ids=["", "recordable", *AROUND])
 def test_an_attribute_of_a_child_that_changes_after_recording_is_seen(kind):
     inner = Scale()
     function = kind(RecordableBlock(inner))
@@ -697,12 +700,11 @@ def test_an_attribute_of_a_child_that_changes_after_recording_is_seen(kind):
     assert_same_bits(program(X), function(X).data)
 
 
-@pytest.mark.parametrize(
-    "around", [lambda f: cl.Parallel([f, f]), lambda f: cl.Residual(cl.Model([f, f])), RecordableBlock, Block]
-)
-def test_an_attribute_of_a_users_function_inside_others_that_changes_after_recording_is_seen(around):
+@pytest.mark.parametrize("around", [Block, RecordableBlock, *AROUND.values()], ids=["", "recordable", *AROUND])
+@pytest.mark.parametrize("twice", [False, True])
+def test_an_attribute_of_a_users_function_inside_others_that_changes_after_recording_is_seen(around, twice):
     inner = Block(cl.ReLU())
-    function = around(inner)
+    function = around(cl.Model([inner, inner]) if twice else inner)
     program = cl.capture(lambda x: function(x), X)
     for value in (5.0, 7.0):
         inner.s = value
@@ -761,7 +763,7 @@ def test_what_is_in_an_attributes_dict_or_nested_list_is_seen():
 
 def random_tree(rng, depth):
     """A Function of rows of 4 features, made of others."""
-    kind = rng.integers(0, 8 if depth else 3)
+    kind = rng.integers(0, 7 + len(AROUND) if depth else 3)
     inner = [random_tree(rng, depth - 1) for _ in range(2)] if kind > 2 else []
     shared = inner[0] if inner and rng.random() < 0.3 else None
     if kind == 0:
@@ -775,10 +777,11 @@ def random_tree(rng, depth):
     if kind == 4:
         return RecordableBlock(inner[0], s=float(rng.normal()))
     if kind == 5:
-        return cl.Residual(inner[0])
-    if kind == 6:
         return cl.Model([cl.Parallel([shared or inner[1], inner[0]]), cl.Linear(8, 4)])
-    return ByCall(inner, shared or inner[1])
+    if kind == 6:
+        return ByCall(inner, shared or inner[1])
+    around = list(AROUND.values())[kind - 7](inner[0])
+    return cl.Model([around, cl.Linear(around.output_shape((None, 4))[-1], 4)])
 
 
 class ByCall(cl.Model):
@@ -826,33 +829,21 @@ def test_the_gradients_of_random_trees_are_right_by_graph_and_by_hand(seed):
     assert cl.check_gradients(lambda x: model(x), X[:2]) < 1e-4
 
 
-# ---- Residual, Parallel, Flatten, Reshape, Linear -------------------------------------------------------------------
+# ---- layers of the package -------------------------------------------------------------------------------------------
 
 
-def test_residual_and_parallel_say_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"Residual.* shape \(None, 4\).* shape \(None, 3\)"):
-        cl.Residual(cl.Linear(4, 3)).output_shape((None, 4))
-    with pytest.raises(ValueError, match="Residual"):
-        cl.Residual(cl.Linear(4, 1)).forward(X)
-    with pytest.raises(ValueError, match="Residual"):
-        cl.Model([cl.Residual(cl.Linear(4, 3))])
+@pytest.mark.parametrize("around", AROUND.values(), ids=AROUND)
+def test_what_is_no_function_cannot_be_put_into_one(around):
+    for wrong in (cl.ReLU, 1, None):
+        with pytest.raises(TypeError, match="takes"):
+            around(wrong)
 
-    class Narrow(cl.Function):  # which does not say so
-        def forward(self, x):
-            return x[:, :1]
 
-        def backward(self, dy):
-            return np.repeat(dy, 4, axis=1)
-
-    with pytest.raises(ValueError, match=r"shape \(12, 4\), .* shape \(12, 1\)"):
-        cl.Residual(Narrow()).forward(X)
+def test_parallel_takes_a_list_of_functions():
     with pytest.raises(ValueError, match="no Functions"):
         cl.Parallel([])
-    for wrong in (lambda: cl.Residual(cl.ReLU), lambda: cl.Parallel([1]), lambda: cl.Parallel(cl.ReLU())):
-        with pytest.raises(TypeError, match="takes"):
-            wrong()
-    with pytest.raises(ValueError, match="differ elsewhere"):
-        cl.Parallel([cl.Linear(4, 3), cl.Linear(4, 2)], axis=0).output_shape((5, 4))
+    with pytest.raises(TypeError, match="takes"):
+        cl.Parallel(cl.ReLU())
     assert cl.Parallel([cl.Linear(4, 3), cl.Linear(4, 2)]).output_shape((None, 4)) == (None, 5)
 
 
@@ -867,13 +858,13 @@ def test_one_function_that_stands_twice_in_a_parallel_adds_its_gradients():
             return 2 * self.function.backward(dy)
 
     f = cl.Linear(4, 4)
-    assert cl.check_gradients(cl.Parallel([f, f, OfDouble(f), cl.Residual(f)]), X[:2]) < 1e-6
+    others = [around(f) for around in AROUND.values()]
+    assert cl.check_gradients(cl.Parallel([f, f, OfDouble(f), *others]), X[:2]) < 1e-6
 
 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: cl.Residual(cl.ReLU()), "Residual(ReLU())"),
         (lambda: cl.Parallel([cl.ReLU(), cl.Tanh()], axis=1), "Parallel([ReLU(), Tanh()], axis=1)"),
         (lambda: cl.Flatten(), "Flatten()"),
         (lambda: cl.Reshape([2, -1]), "Reshape((2, -1))"),

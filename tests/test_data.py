@@ -199,3 +199,66 @@ def test_inputs_and_weights_keep_the_order_that_the_seed_gives_without_them():
 def test_inputs_and_weights_that_do_not_fit_raise(arguments, options, error, message):
     with pytest.raises(error, match=message):
         cl.DataGenerator(*arguments, **options)
+
+
+# ---- transform ------------------------------------------------------------------------------------------------------
+
+
+def test_a_transform_changes_each_batch_and_gets_what_it_would_be_without():
+    x, y = numbered(10)
+    given = []
+
+    def transform(x, y):
+        given.append((x.copy(), y.copy()))
+        x *= 2  # it is the transform's own
+        return x, y + 1
+
+    options = {"batch_size": 4, "seed": 3}
+    transformed = list(cl.DataGenerator(x, y, **options, transform=transform))
+    plain = list(cl.DataGenerator(x, y, **options))
+    assert len(transformed) == len(plain) == 3
+    for (x_t, y_t), (x_g, y_g), (x_p, y_p) in zip(transformed, given, plain, strict=True):
+        assert (x_g == x_p).all()
+        assert (y_g == y_p).all()
+        assert (x_t == 2 * x_p).all()
+        assert (y_t == y_p + 1).all()
+    assert (x == numbered(10)[0]).all()
+
+
+def test_a_transform_gets_a_tuple_of_inputs_and_weights_go_past_it():
+    a, b, y, w = np.arange(10.0), np.arange(10), np.arange(10), np.arange(10) / 4
+
+    def transform(x, y):
+        return (x[0] + 1, x[1] + 2), y
+
+    for (x_a, x_b), targets, weights in cl.DataGenerator((a, b), y, sample_weight=w, batch_size=4, transform=transform):
+        assert (x_a == targets + 1).all()
+        assert (x_b == targets + 2).all()
+        assert (weights * 4 == targets).all()
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (None, TypeError, "pair .*got NoneType"),
+        (np.zeros(5), TypeError, "pair .*got ndarray"),
+        ((np.zeros(5),), TypeError, "pair .*got 1 parts"),
+        ((np.zeros(5), np.zeros(5), np.zeros(5)), TypeError, "pair .*got 3 parts"),
+        ((np.zeros(4), np.zeros(5)), ValueError, r"5 rows.*\(4,\), \(5,\)"),
+        ((np.zeros((5, 2)), np.zeros(4)), ValueError, r"5 rows.*\(5, 2\), \(4,\)"),
+        ((np.zeros(10), np.zeros(10)), ValueError, r"5 rows.*\(10,\)"),
+        (((np.zeros(5), np.zeros(4)), np.zeros(5)), ValueError, r"5 rows.*\(5,\), \(4,\), \(5,\)"),
+        ((3.0, np.zeros(5)), ValueError, r"5 rows.*\(\)"),
+    ],
+)
+def test_a_transform_that_returns_no_pair_of_as_many_rows_raises(returned, error, message):
+    generator = cl.DataGenerator(*numbered(5), transform=lambda x, y: returned)
+    with pytest.raises(error, match=f"transform.*{message}"):
+        next(iter(generator))
+
+
+def test_a_transform_that_cannot_be_called_or_has_no_targets_raises():
+    with pytest.raises(TypeError, match=r"transform: expected a callable .* got \['shift'\]"):
+        cl.DataGenerator(*numbered(5), transform=["shift"])
+    with pytest.raises(ValueError, match="transform needs y"):
+        cl.DataGenerator(numbered(5)[0], transform=lambda x, y: (x, y))

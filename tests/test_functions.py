@@ -216,7 +216,7 @@ def test_nan_and_infinity_of_gradients_are_the_judges(function, dtype):
             assert_same_values(gradient, true_gradient)
 
 
-# ---- the shape of the output, and what a Function declares ----
+# ---- the shape of the output, and what a Function says and declares ----
 
 
 def check_output_shape(case):
@@ -241,6 +241,40 @@ def test_the_output_shape_is_that_of_what_forward_returns(case):
 @given(data=st.data())
 def test_the_output_shape_is_right_for_random_shapes(function, data):
     check_output_shape(FAMILIES[function].build(*data.draw(FAMILIES[function].random)))
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "says"),
+    [
+        pytest.param(*refused, id=f"{function.__name__}-{refused[1]}")
+        for function, family in FAMILIES.items()
+        for refused in family.refused
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused(make, shape, says):
+    function = make()
+    with pytest.raises(ValueError, match=says):
+        function.forward(np.zeros(shape, np.float32))
+    for known in (shape, (None, *shape[1:])) if shape else (shape,):
+        with pytest.raises(ValueError, match=says):
+            function.output_shape(known)
+    if function.required_input_shape is not None:
+        with pytest.raises(ValueError, match=says):
+            cl.Model([function])
+
+
+written = [
+    case for case in named("listed") if not isinstance(case.values[0].make(), functions.Index | functions.Penalized)
+]
+
+
+@pytest.mark.parametrize("case", written)
+def test_a_function_is_written_as_it_is_made(case):
+    function = case.function()
+    again = eval(repr(function), vars(functions))
+    assert type(again) is type(function)
+    assert repr(again) == repr(function)
+    assert [p.shape for p in again.parameters()] == [p.shape for p in function.parameters()]
 
 
 @every_function

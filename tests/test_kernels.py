@@ -688,10 +688,18 @@ def arrays_taken(kernel):
     return sum(parameter.default is parameter.empty for parameter in parameters)
 
 
+def places_in(a):
+    """Places in three series, each of which lies in a column."""
+    places = np.array([[0, 1, 1], [1, 1, 2], [2, 0, 1]], np.int64 if a.itemsize == 8 else np.int32)
+    return places.T[:, None]
+
+
 WITH_NUMBERS = ("clip", "clip_grad", "leaky_relu", "leaky_relu_grad", "elu", "elu_grad", "penalty", "penalty_grad")
 ELEMENTWISE = [
     kernel for kernel in kernels.KERNELS.values() if kernel.op and kernel.name not in ("full", *WITH_NUMBERS)
 ]
+SERIES = {"stride": (1,), "padding": (1,), "dilation": (1,)}  # of a convolution of series
+WINDOWS = ((1, 3), (1, 1), (0, 1))  # sizes, strides and pads of windows of a series
 FLOAT_KERNELS = {
     **{
         kernel.name: lambda a, kernel=kernel: getattr(kernels, kernel.name)(*[a] * arrays_taken(kernel))
@@ -730,7 +738,23 @@ FLOAT_KERNELS = {
     "sigmoid_loss": lambda a: kernels.sigmoid_loss(a, a[::-1], 2.0),
     "sigmoid_loss_grad": lambda a: kernels.sigmoid_loss_grad(a, a[::-1], a[0, :1], 2.0),
     "weighted_mean": lambda a: kernels.weighted_mean(a[0], a[1])[1],
+    "shift": lambda a: kernels.shift(a[None], np.array([7, 3, 1]), 1),
+    "flip": lambda a: kernels.flip(a[:, None], np.array([7, 3, 1])),
+    "cutout": lambda a: kernels.cutout(a[None], np.array([7, 3, 1]), 2),
     "check_probabilities": lambda a: kernels.check_probabilities(a, 0.5, 1.0),
+    "max_pool": lambda a: kernels.max_pool(a[:, None], *WINDOWS)[0],
+    "max_pool_grad": lambda a: kernels.max_pool_grad(a[:, None], places_in(a), a[:, None], *WINDOWS),
+    "average_pool": lambda a: kernels.average_pool(a[:, None], *WINDOWS),
+    "average_pool_grad": lambda a: kernels.average_pool_grad(a[:, None], a[:, None], *WINDOWS),
+    "upsample": lambda a: kernels.upsample(a[:, None], (1, 2)),
+    "upsample_grad": lambda a: kernels.upsample_grad(a[:, None], a[:, None], (1, 1)),
+    "convolution": lambda a: kernels.convolution(a[:, None], a[:, None], (3,), a[0], **SERIES),
+    "transposed_convolution": lambda a: kernels.transposed_convolution(
+        a[:, :, None], a[:, None], (3,), a[0, :1], **SERIES
+    ),
+    "convolution_weight_grad": lambda a: kernels.convolution_weight_grad(
+        *(a[:, None], a[:, None], np.full((1, 1, 3), np.nan, np.float32 if a.itemsize == 4 else np.float64)), **SERIES
+    ),
 }
 
 
@@ -754,6 +778,149 @@ def test_kernels_give_the_plain_copys_bits(name, layout, dtype):
     before = plain_copy(odd)
     assert_same_bits(FLOAT_KERNELS[name](odd), FLOAT_KERNELS[name](before))
     assert_same_bits(odd, before)
+
+
+# ---- orders of memory ----
+
+ORDERS = [plain_copy, reference.fortran_ordered, reference.images_last, reference.channels_last]
+every_order = pytest.mark.parametrize("order", ORDERS, ids=lambda order: order.__name__)
+IMAGES = (3, 4, 5, 6)
+
+
+def strides_that_count(array):
+    return [stride for stride, n in zip(array.strides, array.shape, strict=True) if n > 1]
+
+
+def has_order(array, order):
+    return strides_that_count(array) == strides_that_count(order(np.empty(array.shape, array.dtype)))
+
+
+@pytest.mark.parametrize("name", [name for name in FLOAT_KERNELS if kernels.KERNELS[name].op and name != "copy"])
+@every_order
+@both_dtypes
+def test_an_elementwise_kernels_output_has_the_memory_order_of_its_input(name, order, dtype):
+    a = uniform(*IMAGES, dtype=dtype) + 2
+    y = FLOAT_KERNELS[name](order(a))
+    assert_same_bits(y, FLOAT_KERNELS[name](a))
+    assert has_order(y, order)
+
+
+@every_order
+@both_dtypes
+def test_the_first_input_of_the_outputs_shape_gives_the_order(order, dtype):
+    a, b = uniform(*IMAGES, dtype=dtype), uniform(*IMAGES, dtype=dtype, seed=1)
+    others = [
+        b,
+        *[layout(b) for layout in LAYOUTS],
+        b[:1],
+        b[:, :1],
+        b[0, :, :1, :1],
+        b[..., 0, 0][..., None, None],
+        0.5,
+    ]
+    for other in others:
+        y = kernels.subtract(order(a), other)
+        assert_same_bits(y, a - np.asarray(other, dtype))
+        assert has_order(y, order)
+        assert_same_bits(kernels.where(other, a, order(b)), np.where(other, a, b))
+        if np.shape(other) != IMAGES:
+            assert has_order(kernels.subtract(other, order(a)), order)
+
+
+@every_order
+def test_what_is_repeated_gives_no_order(order):
+    a, repeated = uniform(*IMAGES), np.broadcast_to(uniform(4, 1, 1), IMAGES)
+    assert has_order(kernels.add(repeated, order(a)), order)
+    assert kernels.negative(repeated).flags.c_contiguous
+    assert kernels.add(repeated, 1).flags.c_contiguous
+
+
+@every_order
+def test_a_part_of_an_array_gives_its_order_without_its_gaps(order):
+    a = uniform(7, 8, 9, 10)
+    for part in [np.s_[2:5], np.s_[:, 1:3], np.s_[..., ::2], np.s_[:, :, ::-1], np.s_[:, :1], np.s_[:1]]:
+        y = kernels.negative(order(a)[part])
+        assert_same_bits(y, -a[part])
+        assert strides_that_count(y) == strides_that_count(np.copy(order(a)[part], order="K"))
+
+
+def test_a_new_copy_is_in_c_order():
+    for order in ORDERS:
+        a = order(uniform(*IMAGES))
+        assert kernels.copy(a).flags.c_contiguous
+        assert kernels.convert(a, np.float64).flags.c_contiguous
+
+
+@both_dtypes
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (64, 3, 5, 5), (17, 33, 9, 7), (130, 16, 8, 8), (5, 70, 3, 31)])
+def test_a_copy_from_any_order_to_any_other_has_the_same_elements(shape, dtype):
+    a = uniform(*shape, dtype=dtype)
+    for before, after in itertools.product(ORDERS, ORDERS):
+        out = after(np.full_like(a, np.nan))
+        kernels.copy(before(a), out)
+        assert_same_bits(out, a)
+    out = np.full((*shape[:3], 2 * shape[3]), 77, dtype)
+    kernels.copy(reference.images_last(a), out[..., : shape[3]])
+    assert_same_bits(out[..., : shape[3]], a)
+    assert (out[..., shape[3] :] == 77).all()
+
+
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_a_copy_in_another_order_that_threads_share_is_whole(threads):
+    cl.set_num_threads(threads)
+    a = uniform(67, 33, 17, 15)
+    for before, after in itertools.permutations(ORDERS, 2):
+        out = after(np.full_like(a, np.nan))
+        kernels.copy(before(a), out)
+        assert_same_bits(out, a)
+
+
+@every_order
+@both_dtypes
+@pytest.mark.parametrize("shape", [(5, 3, 7), (70, 66, 3, 5), (3, 130, 2, 2), (1, 4, 3, 3), (6, 1, 2, 9), (9, 4, 1, 1)])
+@pytest.mark.usefixtures("threads_restored")
+def test_batch_norm_has_the_same_bits_and_keeps_the_order_in_every_order_of_memory(shape, order, dtype):
+    x, dy = 10 + uniform(*shape, dtype=dtype), uniform(*shape, dtype=dtype, seed=1)
+    scale, shift = uniform(shape[1], dtype=dtype), uniform(shape[1], dtype=dtype, seed=2)
+
+    def everything(x, dy):
+        y, moments = kernels.batch_norm(x, scale, shift, 1e-5)
+        fixed = kernels.batch_norm_fixed(x, scale, shift, moments)
+        return y, fixed, moments, *kernels.batch_norm_grad(dy, x, scale, moments)
+
+    expected = everything(x, dy)
+    for threads, other in itertools.product((1, 2, 3, 8), (order, plain_copy)):
+        cl.set_num_threads(threads)
+        results = everything(order(x), other(dy))
+        for result, same in zip(results, expected, strict=True):
+            assert_same_bits(result, same)
+        if order is not reference.fortran_ordered and max(shape[2:]) > 1:
+            assert all(has_order(result, order) for result in (*results[:2], results[3]))
+    gaps = order(np.repeat(x, 2, 0))[::2]
+    for result, same in zip(everything(gaps, dy), expected, strict=True):
+        assert_same_bits(result, same)
+
+
+@every_order
+@both_dtypes
+def test_a_dropped_element_is_dropped_in_every_order_of_memory(order, dtype):
+    x, drawn = uniform(*IMAGES, dtype=dtype), np.array([7, 3])
+    y = kernels.dropout_grad(order(x), drawn, 0.5)
+    assert_same_bits(y, kernels.dropout_grad(x, drawn, 0.5))
+    assert has_order(y, order)
+
+
+@both_dtypes
+def test_a_product_written_as_columns_has_the_bits_of_one_written_as_rows(dtype):
+    for m, n, k in itertools.product((1, 5, 16, 97), (1, 3, 16, 130), (0, 3, 300)):
+        a, b, bias = uniform(m, k, dtype=dtype), uniform(k, n, dtype=dtype, seed=1), uniform(n, dtype=dtype, seed=2)
+        before = uniform(m, n, dtype=dtype, seed=3)
+        for accumulate in (False, True):
+            rows, columns = before.copy(), before.copy(order="F")
+            for out in (rows, columns):
+                kernels.matmul(a, b, out, bias=bias, accumulate=accumulate)
+            assert_same_bits(columns, rows)
 
 
 def test_float32_and_float64_do_not_mix():
@@ -912,16 +1079,17 @@ def test_an_operand_without_elements_overlaps_nothing():
 @both_dtypes
 def test_every_number_of_threads_gives_the_same_bits(dtype):
     a, b, long = uniform(300, 600, dtype=dtype), uniform(600, 130, dtype=dtype), uniform(1000, 1001, dtype=dtype)
-    labels, hyper = np.arange(1000) % 1001, np.array([0.1, 0.9, 0.01, 0.0])
+    labels, steps = np.arange(1000) % 1001, np.array([[9, 1.0], [long.size - 9, 2.0]])
 
     def everything():
-        w, v, out = long.ravel().copy(), np.zeros(long.size, dtype), np.ones((300, 130), dtype)
-        kernels.update("sgd", w, w.copy(), v[None], hyper)
-        squares = np.zeros((2, long.size), dtype)
-        kernels.update("rmsprop", w, v, squares, np.array([0.01, 0.9, 1e-8, 0.5, 0.1]))
-        kernels.update("adagrad", w, v, squares[:1], np.array([0.01, 1e-10, 0.1]))
-        moments, steps = np.zeros((2, long.size), dtype), np.array([[9, 1.0], [long.size - 9, 2.0]])
-        kernels.update("adam", w, v, moments, ADAM, steps)
+        updated, out = [], np.ones((300, 130), dtype)
+        for name, rule in kernels.border.RULES.items():
+            for rows, last in itertools.product(range(rule.least_state, rule.most_state + 1), (0.0, 0.5)):
+                w, state, hyper = long.ravel().copy(), np.ones((rows, long.size), dtype), np.full(rule.hyper, 0.1)
+                hyper[-1] = last
+                own = state if rows > 0 else None, hyper, steps if rule.counts_steps else None
+                kernels.update(name, w, long[::-1].ravel(), *own)
+                updated += [w, state]
         kernels.matmul(a, b, out, accumulate=True)
         losses, p = kernels.softmax_loss(long, labels)
         loss = kernels.sum(losses)
@@ -941,9 +1109,17 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
             y, of_features = kernels.batch_norm(x, scale, scale, 1e-5)
             others += [y, of_features, *kernels.batch_norm_grad(y, x, scale, of_features)]
             others += [kernels.batch_norm_fixed(x, scale, scale, of_features)]
+        images = long[:, :1000].reshape(40, 25, 25, 40)
+        for x in (images, images.transpose(1, 3, 2, 0), images.transpose(3, 0, 1, 2)):
+            y, places = kernels.max_pool(x, (3, 3), (2, 2), (1, 1))
+            others += [y, places, kernels.max_pool_grad(y, places, x, (3, 3), (2, 2), (1, 1))]
+            y = kernels.average_pool(x, (3, 3), (2, 2), (1, 1))
+            others += [y, kernels.average_pool_grad(y, x, (3, 3), (2, 2), (1, 1))]
+            y = kernels.upsample(x, (2, 2))
+            others += [y, kernels.upsample_grad(y, x, (2, 2))]
         y, of_rows = kernels.layer_norm(long, long[0], long[1], 1e-5)
         others += [y, kernels.layer_norm_grad(y, long, long[0], of_rows), *kernels.layer_norm_sums(y, long, of_rows)]
-        return [w, v, squares, moments, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
+        return [*updated, loss, p, kernels.softmax_loss_grad(p, labels, loss), *products, *sums, *others]
 
     cl.set_num_threads(1)
     expected = everything()
@@ -957,6 +1133,8 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
 
 LABELS = np.array([2, 0, 1, 1])
 
+PLACES = (np.arange(72, dtype=np.int32) % 30).reshape(3, 3, 2, 4).transpose(3, 0, 1, 2)
+
 # Arguments that recordings are made with; the same kernel then runs again on other values in the same memory.
 # An elementwise kernel that takes nothing but arrays needs no entry.
 RECORDED = {
@@ -968,12 +1146,13 @@ RECORDED = {
     "clip_grad": (uniform(4, 5), uniform(4, 5), -0.5, 0.5),
     "leaky_relu": (uniform(4, 5), 0.25),
     "leaky_relu_grad": (uniform(4, 5), uniform(4, 5), 0.25),
-    "elu": (uniform(4, 5), 0.25),
     "elu_grad": (uniform(4, 5), uniform(4, 5), 0.25),
     "copy": (uniform(2, 3, 2, 3, 2, 3).transpose(5, 3, 1, 4, 2, 0),),
     "negative": (uniform(4, 5).T,),
     "relu": (uniform(600, 1000),),
     "tanh": (uniform(4, 5).T,),
+    "elu": (reference.images_last(uniform(3, 4, 5, 6)), 0.25),
+    "gelu_grad": (reference.channels_last(uniform(3, 4, 5, 6)), uniform(4, 1, 1)),
     "matmul": (uniform(40, 30).T, uniform(40, 50)),
     "matmul_stack": (uniform(3, 7, 9).transpose(0, 2, 1), uniform(3, 7, 5)),
     "sum": (uniform(4, 5, 6), (0, 2)),
@@ -1006,12 +1185,27 @@ RECORDED = {
     "layer_norm": (uniform(4, 5), uniform(5), uniform(5), 1e-5),
     "layer_norm_grad": (uniform(4, 5), uniform(4, 5), uniform(5), uniform(2, 4, dtype=np.float64)),
     "layer_norm_sums": (uniform(4, 5), uniform(4, 5), uniform(2, 4, dtype=np.float64)),
-    "batch_norm": (uniform(4, 5, 3), uniform(5), uniform(5), 1e-5),
+    "batch_norm": (reference.images_last(uniform(4, 5, 3)), uniform(5), uniform(5), 1e-5),
     "batch_norm_fixed": (uniform(4, 5), uniform(5), uniform(5), uniform(3, 5, dtype=np.float64)),
-    "batch_norm_grad": (uniform(4, 5).T, uniform(5, 4), uniform(4), uniform(3, 4, dtype=np.float64)),
+    "batch_norm_grad": (
+        *(uniform(5, 4, 3), reference.channels_last(uniform(5, 4, 3))),
+        *(uniform(4), uniform(3, 4, dtype=np.float64)),
+    ),
     "follow_moments": (uniform(5), uniform(5), uniform(3, 5, dtype=np.float64), 7, 0.1),
     "fixed_moments": (uniform(5), uniform(5) ** 2, 1e-5),
+    "max_pool": (uniform(4, 3, 6, 5), (2, 2), (2, 2), (0, 0)),
+    "max_pool_grad": (uniform(4, 3, 3, 2), PLACES, uniform(4, 3, 6, 5), (2, 2), (2, 2), (0, 0)),
+    "average_pool": (uniform(3, 6, 5, 4).transpose(3, 0, 1, 2), (3, 3), (2, 2), (1, 1)),
+    "average_pool_grad": (uniform(4, 3, 3, 3), uniform(4, 3, 6, 5), (3, 3), (2, 2), (1, 1)),
+    "upsample": (uniform(4, 3, 5), (1, 3)),
+    "upsample_grad": (uniform(4, 3, 6, 5), uniform(4, 3, 3, 5), (2, 1)),
+    "convolution": (uniform(5, 4, 7, 6), uniform(6, 2, 3, 3), (4, 3), uniform(6)),
+    "transposed_convolution": (reference.images_last(uniform(5, 40, 4)), uniform(40, 3, 3), (8,), uniform(3)),
+    "convolution_weight_grad": (uniform(5, 34, 6), reference.channels_last(uniform(5, 33, 6)), uniform(33, 34, 3)),
     "next_draw": (np.array([7, 3]),),
+    "shift": (uniform(20, 2, 4, 5), np.array([7, 3, 1]), 2),
+    "flip": (uniform(20, 5, 4).swapaxes(1, 2), np.array([7, 3, 1])),
+    "cutout": (uniform(20, 4, 5), np.array([7, 3, 1]), 3),
     "dropout": (uniform(20, 10).T, np.array([7, 3]), 0.5),
     "dropout_grad": (uniform(20, 10), np.array([7, 3]), 0.5),
     "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
@@ -1022,6 +1216,11 @@ RECORDED = {
     "all_finite": (uniform(40),),
     "check_labels": (LABELS, 3),
     "convert": (np.arange(20, dtype=np.uint8).reshape(4, 5).T, np.float64),
+}
+BY_KEYWORD = {
+    "convolution": {"stride": (2, 2), "padding": (1, 1), "dilation": (1, 1), "groups": 2},
+    "transposed_convolution": {"stride": (2,), "padding": (1,), "dilation": (1,)},
+    "convolution_weight_grad": SERIES,
 }
 THROUGH_A_CURSOR = {"take_batch", "put_batch", "advance", "add_mean", "add_weighted_mean", "add_correct"}
 
@@ -1064,7 +1263,7 @@ def test_every_kernel_is_tried_in_a_recording():
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
     kernel = getattr(kernels, name, None) or functools.partial(kernels.update, name)
-    arguments = copied(RECORDED[name])
+    kernel, arguments = functools.partial(kernel, **BY_KEYWORD.get(name, {})), copied(RECORDED[name])
     with Recording() as recording:
         result = kernel(*arguments)
     assert recording.entries
@@ -1343,7 +1542,20 @@ ALL_KERNELS = """
         of_images = k.batch_norm(images, a[:11, 0], c[:11, 0], 1e-5)[1]
         mean, variance = c[0].copy(), a[0].copy()
         k.follow_moments(mean, variance, of_features, 33, 0.1)
+        convolutions = {}
+        few, many = ((5, 3, 6, 1), (5, 2, 3, 2), (19, 1, 1, 5)), ((5, 3, 37, 1), (19, 34, 2, 2), (5, 1, 1, 35))
+        for n, into, of, groups in few + many:
+            x = rng.uniform(-1, 1, (n, into * groups, 7, 9)).astype(dtype)
+            weights = rng.uniform(-1, 1, (of * groups, into, 3, 2)).astype(dtype)
+            window = {"stride": (2, 1), "padding": (1, 1), "dilation": (1, 2), "groups": groups}
+            dy = rng.uniform(-1, 1, (n, of * groups, 4, 9)).astype(dtype)
+            y_of_it = k.convolution(x, weights, (4, 9), a[0, : of * groups], **window)
+            dx = k.transposed_convolution(dy, weights, (7, 9), c[0, : into * groups], **window)
+            dw = k.convolution_weight_grad(x, dy, np.empty_like(weights), **window)
+            for name, result in (("convolution", y_of_it), ("transposed", dx), ("weights", dw)):
+                convolutions[f"{name} {n} {into} {of} {groups}"] = result
         return {
+            **convolutions,
             "layer_norm": y, "layer_norm_grad": k.layer_norm_grad(a, c, a[0], of_rows),
             "batch_norm": k.batch_norm(c, a[0], c[0], 1e-5)[0],
             "of images": k.batch_norm(images, a[:11, 0], c[:11, 0], 1e-5)[0],
@@ -1351,6 +1563,8 @@ ALL_KERNELS = """
             "variance": variance, "of_features": of_features, "of_images": of_images,
             **dict(zip("abc", k.batch_norm_grad(a, c, a[0], of_features), strict=True)),
             **dict(zip("def", k.batch_norm_grad(a.reshape(3, 11, 70), images, a[:11, 0], of_images), strict=True)),
+            "shift": k.shift(images, np.array([2**62 + 7, 3, 1]), 9), "flip": k.flip(images, np.array([7, 3, 1])),
+            "cutout": k.cutout(images, np.array([7, 2**40, 1]), 5),
             "dscale": dscale, "dshift": dshift, "dropout": k.dropout_grad(c, np.array([2**62 + 7, 3]), 0.3),
             "matmul": k.matmul(c, b, bias=b[0]),
             "sum0": k.sum(c, 0), "sum1": k.sum(c, 1), "sum": k.sum(c),
@@ -1407,15 +1621,16 @@ def test_a_part_of_an_update_has_the_bits_of_the_whole(isa):
         from caffelite import _kernels as k
 
         def updated(dtype, a, b):
-            g, w, m, v = (np.random.default_rng(0).uniform(0.1, 1, (4, 67)).astype(dtype))[:, a:b]
-            moments, x = np.array([m, v]), w.copy()
-            k.update("sgd", w, g, v[None], np.array([0.1, 0.9, 0.01, 1.0]))
-            k.update("adam", x, g, moments, np.array([0.01, 0.9, 0.999, 1e-8, 0.1]), np.array([[b - a, 3.0]]))
-            y, z, squares = w.copy(), w.copy(), np.array([[m, v], [v, m]])
-            k.update("rmsprop", y, g, squares[0], np.array([0.01, 0.9, 1e-8, 0.5, 0.1]))
-            k.update("rmsprop", y, g, squares[1, :1], np.array([0.01, 0.9, 1e-8, 0.0, 0.1]))
-            k.update("adagrad", z, g, squares[1, 1:], np.array([0.01, 1e-10, 0.1]))
-            return np.vstack([w, v, x, moments, y, z, *squares])
+            results, (g, start, *states) = [], np.random.default_rng(0).uniform(0.1, 1, (4, 67)).astype(dtype)[:, a:b]
+            for name, rule in k.border.RULES.items():
+                steps = np.array([[b - a, 3.0]]) if rule.counts_steps else None
+                for rows in range(rule.least_state, rule.most_state + 1):
+                    for last in (0.0, 0.3):
+                        w, state, hyper = start.copy(), np.array(states[:rows]), np.linspace(0.1, 0.01, rule.hyper)
+                        hyper[-1] = last
+                        k.update(name, w, g, state if rows > 0 else None, hyper, steps)
+                        results += [w, *state]
+            return np.array(results)
 
         for dtype in (np.float32, np.float64):
             whole = updated(dtype, 0, 67)
@@ -1478,10 +1693,28 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             call.place(6, k.address(mask))
             k.Replay([call], mask).run()
 
+        def memory_of(array):
+            return np.lib.stride_tricks.as_strided(array, (array.size,), (array.itemsize,))
+
+        at_end = True
+        regions = [guarded(np.zeros(2**20, np.uint8)) for _ in range(4)]
+
+        def convolution_again(recording):
+            # The same, between guards whatever it is bound to: y and the room for its sums, too.
+            (call,) = [call for call in recording.entries if "convolution" in call.name]
+            for i, (array, region) in enumerate(zip(call.arrays, regions)):
+                if array is not None:
+                    values = memory_of(array).view(np.uint8)
+                    part = region[region.size - values.size :] if at_end else region[: values.size]
+                    part[...] = values if i else 255
+                    call.place(i, k.address(part))
+                    result = part if i == 0 else result
+            k.Replay([call], regions).run()
+            assert result.tobytes() == memory_of(call.arrays[0]).tobytes()
+
         rng = np.random.default_rng(0)
         for at_end, n, dtype in itertools.product((True, False), range(68), (np.float32, np.float64)):
             hyper, state = guarded(np.array([0.1, 0.9, 0.01, 1.0])), guarded(np.arange(1, 5, dtype=np.uint64))
-            adam = guarded(np.array([0.1, 0.9, 0.999, 1e-8, 0.01]))
             x, y, one = (guarded(rng.uniform(1, 2, shape).astype(dtype)) for shape in (n, n, ()))
             for kernel in (k.add, k.subtract, k.multiply, k.divide, k.power, k.relu_grad, k.tanh_grad, k.sigmoid_grad,
                            k.maximum, k.minimum, k.equal, k.abs_grad, k.sqrt_grad):
@@ -1498,15 +1731,19 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.add(x, one)
             k.sum(x)
             k.dropout_grad(x, k.next_draw(guarded(np.array([7, 3]))), 0.5)
+            images = guarded(np.ones((2, 3, n), dtype))
+            for pixels in (1, 9, 99):
+                k.shift(images, guarded(np.array([7, n, pixels])), pixels)
+                k.cutout(images, guarded(np.array([7, n, pixels])), pixels)
+            k.flip(images, guarded(np.array([7, n, 0])))
             k.all_finite(x)
-            k.update("sgd", x, y, guarded(np.zeros((1, n), dtype)), hyper)
-            moments, steps = guarded(np.ones((2, n), dtype)), guarded(np.array([[n, 0.0]]))
+            steps = guarded(np.array([[n, 0.0]]))
             k.count_steps(steps)
-            k.update("adam", x, y, moments, adam, steps)
-            k.update("adam", x, y, moments[::-1], adam, steps)
-            k.update("rmsprop", x, y, moments, adam)
-            k.update("rmsprop", x, y, moments[:1], adam)
-            k.update("adagrad", x, y, moments[1:], guarded(np.array([0.1, 1e-8, 0.01])))
+            for name, rule in k.border.RULES.items():
+                for rows in range(rule.least_state, rule.most_state + 1):
+                    own = guarded(np.full(rule.hyper, 0.1)), steps if rule.counts_steps else None
+                    k.update(name, x, y, guarded(np.ones((rows, n), dtype)) if rows > 0 else None, *own)
+                    k.update(name, x, y, guarded(np.ones((rows, n), dtype))[::-1] if rows > 0 else None, *own)
             k.follow(hyper, guarded(np.ones(n + 1)), guarded(np.array([n])))
             for m in (1, 3, 7, 17):
                 a, b = guarded(rng.uniform(1, 2, (m, n)).astype(dtype)), guarded(np.ones((n, m), dtype))
@@ -1541,7 +1778,15 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     y, of_rows = k.layer_norm(a, scale, scale, 1e-5)
                     k.layer_norm_grad(guarded(y), a, scale, guarded(of_rows))
                     k.layer_norm_sums(guarded(y), a, guarded(of_rows))
-                    for x in (a, guarded(a.reshape(m, n, 1).repeat(2, 2)), guarded(np.ones((2, n, m), dtype))):
+                    images = [
+                        *(a, guarded(a.reshape(m, n, 1).repeat(2, 2)), guarded(np.ones((2, n, m), dtype))),
+                        guarded(np.ones((m, 3, n), dtype)).transpose(0, 2, 1),
+                        guarded(np.ones((n, 3, m), dtype)).transpose(2, 0, 1),
+                    ]
+                    for x, after in itertools.product(images[2:], ((0, 1, 2), (0, 2, 1), (1, 2, 0))):
+                        out = guarded(np.empty([x.shape[d] for d in after], dtype))
+                        k.copy(x, out.transpose(np.argsort(after)))
+                    for x in images:
                         mean, variance = guarded(np.zeros(n, dtype)), guarded(np.ones(n, dtype))
                         moments = k.fixed_moments(mean, variance, 1e-5)
                         y = k.batch_norm_fixed(x, scale, scale, guarded(moments))
@@ -1570,6 +1815,26 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     k.weighted_mean(share, share, labels, n)
                     k.check_probabilities(a, 9.0, 1e9)
             k.shuffle(guarded(np.arange(n)), state)
+            m, window = max(n, 1), {"stride": (1 + n % 2, 1 + n // 2 % 2), "padding": (n % 3, 1)}
+            window["dilation"] = 1, 1 + n % 2
+            for images, into, of, groups in [
+                *((n, 2, 3, 1), (n, 1, 1, 3), (n, 33, 2, 1), (n, 1, 1, 33)),
+                *((3, m, 2, 1), (3, 2, m, 1), (3, 1, 1, m), (17, 33, m, 1), (17, m, 33, 1), (2, m, 3, 3)),
+            ]:
+                x = rng.uniform(1, 2, (images, into * groups, 5, 7)).astype(dtype)
+                w = rng.uniform(1, 2, (of * groups, into, 3, 2)).astype(dtype)
+                y = (images, of * groups, *[(l + 2 * p - d * (f - 1) - 1) // s + 1 for l, f, s, p, d in zip(
+                    (5, 7), (3, 2), *window.values(), strict=True)])
+                dy = rng.uniform(1, 2, y).astype(dtype)
+                for kernel, *arguments in [
+                    (k.convolution, x, w, y[2:], np.ones(of * groups, dtype)),
+                    (k.transposed_convolution, dy, w, (5, 7), np.ones(into * groups, dtype)),
+                    (k.convolution_weight_grad, x, dy, np.empty_like(w)),
+                ]:
+                    with Recording() as recording:
+                        result = kernel(*arguments, groups=groups, **window)
+                    if result.size:
+                        convolution_again(recording)
             kept.clear()
         """,
         CAFFELITE_ISA=isa,

@@ -26,6 +26,23 @@ def test_linear_says_which_rows_it_got():
         cl.Linear(64, 10).forward(np.zeros((32, 100), np.float32))
 
 
+def test_linear_says_where_a_flatten_is_missing():
+    images = np.zeros((5, 3, 4, 6), np.float32)
+    linear = cl.Linear(72, 10)
+    with pytest.raises(
+        ValueError, match=r"shape \(5, 3, 4, 6\); expected \(n, …, 72\), which Flatten\(\) makes of it$"
+    ):
+        linear.forward(images)
+    assert cl.Model([cl.Flatten(), linear]).predict(images).shape == (5, 10)
+    with pytest.raises(ValueError, match=r"expected \(n, …, 71\)$"):
+        cl.Linear(71, 10).forward(images)
+
+
+def test_lengths_that_are_not_known_are_n_for_rows_and_a_question_mark_otherwise():
+    with pytest.raises(ValueError, match=r"shape \(n, \?, 64\); expected"):
+        cl.Linear(63, 10).output_shape((None, None, 64))
+
+
 def test_linear_refuses_another_dtype_than_its_weights():
     with pytest.raises(TypeError, match="float32") as raised:
         cl.Linear(3, 2).forward(np.zeros((1, 3)))

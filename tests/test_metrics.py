@@ -2,12 +2,16 @@
 
 import warnings
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 from conftest import classifier, train
+from hypothesis import given
 
 import caffelite as cl
 from caffelite.metrics import accuracy
+
+every_seed = given(seed=st.integers(0, 2**32))
 
 
 class Rows(cl.Function):
@@ -124,8 +128,8 @@ def random_classes(seed):
     return scores.round(seed % 3), rng.integers(0, C, size=n), int(rng.integers(1, C + 1))
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_metrics_of_classes_are_what_counting_gives(seed):
+@every_seed
+def test_metrics_of_classes_are_what_counting_gives_for_random_shapes(seed):
     outputs, targets, k = random_classes(seed)
     for name, expected in judged(outputs, targets, k).items():
         metric = cl.metrics.named([name])[name]
@@ -133,8 +137,8 @@ def test_metrics_of_classes_are_what_counting_gives(seed):
             assert metric(outputs, labels) == pytest.approx(expected, rel=1e-12, nan_ok=True), name
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_metrics_of_classes_are_scikit_learns(seed):
+@every_seed
+def test_metrics_of_classes_are_scikit_learns_for_random_shapes(seed):
     judge = pytest.importorskip("sklearn.metrics")
     outputs, targets, k = random_classes(seed)
     C = outputs.shape[1]
@@ -159,8 +163,8 @@ def test_metrics_of_classes_are_scikit_learns(seed):
                 assert cl.metrics.auc(p, targets) == pytest.approx(expected, rel=1e-12)  # probabilities already
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_metrics_of_values_are_their_formulas_and_scikit_learns(seed):
+@every_seed
+def test_metrics_of_values_are_their_formulas_and_scikit_learns_for_random_shapes(seed):
     rng = np.random.default_rng(seed)
     n, columns = int(rng.integers(2, 30)), int(rng.integers(1, 4))
     outputs, targets = rng.normal(size=(2, n, columns)).astype(rng.choice([np.float32, np.float64]))

@@ -1386,6 +1386,35 @@ def test_the_summary_takes_the_shape_of_a_row_where_it_is_not_known():
     assert cl.Model().summary().splitlines()[-1].split() == ["total", "0"]
 
 
+class Skipping(cl.Model):
+    """y = x + f(x), f a convolution: its output's shape is known from images alone."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.f = cl.Conv2d(channels, channels, 3, padding=1)
+
+    def call(self, x):
+        return x + self.f(x)
+
+
+@pytest.mark.parametrize("within", [lambda f: f, lambda f: cl.Model([f])], ids=["bare", "model"])
+def test_a_model_that_writes_call_follows_a_convolution_before_there_are_images(within):
+    model = cl.Model([cl.Conv2d(1, 4, 3), within(Skipping(4)), cl.GlobalAvgPool(), cl.Linear(4, 3)], seed=0)
+    assert [line.split()[-2] for line in model.summary().splitlines()[3:5]] == ["?", "?"]
+    assert "(n, 4, 6, 6)" in model.summary((1, 8, 8)).splitlines()[3]
+    assert model.predict(np.ones((5, 1, 8, 8), np.float32)).shape == (5, 3)
+    with pytest.raises(ValueError, match=r"has to know all lengths but the first; got rows of \(4, None, None\)"):
+        model.functions[1].output_shape((None, 4, None, None))
+    with pytest.raises(ValueError, match=r"Conv2d\(4, 4, 3, padding=1\) got shape \(2, 2, 6, 6\)"):
+        cl.Model([cl.Conv2d(1, 2, 3), within(Skipping(4))]).predict(np.ones((5, 1, 8, 8), np.float32))
+
+
+def test_the_summary_cuts_what_is_long():
+    model = cl.Model([cl.MLP(10, [10] * 20)])
+    assert max(map(len, model.summary().splitlines())) <= 120
+    assert "Model([Linear(10, 10), ReLU(), " in model.summary()
+
+
 def test_what_a_users_function_calls_its_input_shape_is_its_own_affair():
     class Flatten(cl.Function):
         def forward(self, x):

@@ -160,7 +160,7 @@ def test_moments_that_are_not_finite_change_those_of_no_feature_but_follow_for_t
 
 
 @both_dtypes
-@pytest.mark.parametrize("shape", [(3, 200), (5, 3, 70)])
+@pytest.mark.parametrize("shape", [(3, 200), (5, 3, 70), (4, 3, 5, 6)])
 def test_layouts_change_no_bit_of_a_kernels_result(shape, dtype):
     x, dy = numbers(*shape, dtype=dtype), numbers(*shape, dtype=dtype, seed=1)
     features, last = numbers(shape[1], dtype=dtype), numbers(shape[-1], dtype=dtype)

@@ -38,8 +38,8 @@ def texts(axes):
 
 
 def everywhere(figure):
-    """All axes of a figure, those of its subfigures included."""
-    return [axes for part in figure.subfigs for axes in part.axes]
+    """All axes of a figure, those of its subfigures and theirs included."""
+    return [axes for part in figure.subfigs for axes in part.axes + everywhere(part)]
 
 
 def drawn(figure):
@@ -149,6 +149,43 @@ def test_images_labels_and_predictions_of_different_lengths_are_refused(axes, n,
         plots.mistakes(axes, images(n), labels, predictions)
 
 
+def convolution(weight):
+    """A Conv2d of one channel with these filters, (filters, height, width), without padding."""
+    weight = np.array(weight, np.float32)
+    layer = cl.Conv2d(1, len(weight), weight.shape[1:], bias=False)
+    layer.weight.data = weight[:, None]
+    return layer
+
+
+def test_each_filter_is_drawn_over_what_it_makes_of_the_image_beside_the_image(axes):
+    image = np.arange(9.0).reshape(3, 3)
+    plots.filters(axes, convolution([[[1, 0], [0, 0]], [[0, 0], [0, -2]]]), image)
+    shown, *drawn = axes.images
+    np.testing.assert_array_equal(shown.get_array(), image)
+    expected = [[[1, 0], [0, 0]], [[0, 1], [3, 4]], [[0, 0], [0, -2]], [[-8, -10], [-14, -16]]]
+    for values, of in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(values.get_array(), of)
+        assert values.get_clim() == (-np.abs(of).max(), np.abs(of).max())  # 0 is white
+    left, right, bottom, top = np.array([values.get_extent() for values in drawn]).T
+    assert left[0] == left[1] < right[1] < left[2] == left[3]
+    assert top[1] < bottom[0]
+    assert shown.get_extent()[1] < left[0]
+    assert axes.get_xlim()[0] <= shown.get_extent()[0]
+    assert right.max() <= axes.get_xlim()[1]
+    assert axes.get_ylim()[0] <= bottom.min() < top.max() <= axes.get_ylim()[1]
+
+
+@pytest.mark.parametrize(("channels", "shape"), [(1, (1, 8, 8)), (1, (64,)), (3, (8, 8))])
+def test_filters_of_several_channels_and_what_is_no_image_are_refused(axes, channels, shape):
+    with pytest.raises(ValueError, match=r"an image \(height, width\) and a Conv2d of one channel, got shape"):
+        plots.filters(axes, cl.Conv2d(channels, 4, 3), np.zeros(shape))
+
+
+def test_a_filter_of_zeros_is_white(axes):
+    plots.filters(axes, convolution([[[0, 0], [0, 0]]]), np.zeros((4, 4)))
+    assert drawn(axes.figure).min() > 240
+
+
 def test_the_spiral_picture_has_the_regions_and_both_curves():
     figure = plots.spiral_picture(cl.Model([Halves()]), history(5), X, np.array([0, 1, 0, 0]))
     main, loss, accuracy = everywhere(figure)
@@ -160,15 +197,26 @@ def test_the_spiral_picture_has_the_regions_and_both_curves():
     assert drawn(figure).shape == (700, 1600, 3)
 
 
-def test_the_digits_picture_has_the_mistakes_and_both_curves_with_validation():
+def test_the_digits_picture_has_the_mistakes_both_curves_with_validation_and_the_filters_on_the_first_mistake():
     labels, predictions = np.array([1, 2, 3]), np.array([1, 7, 3])
-    figure = plots.digits_picture(history(5, validation=True), images(3), labels, predictions)
-    main, loss, accuracy = everywhere(figure)
+    filters = convolution(np.ones((2, 3, 3)))
+    figure = plots.digits_picture(history(5, validation=True), images(3), labels, predictions, filters)
+    main, loss, accuracy, below = everywhere(figure)
+    np.testing.assert_array_equal(below.images[0].get_array(), images(3)[1])
+    assert len(below.images) == 1 + 2 * 2
     assert "1 of 3" in main.get_title()
     assert texts(main) == ["2 → 7"]
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training", "held out"]
     assert len(loss.lines) == len(accuracy.lines) == 2
     assert drawn(figure).shape == (700, 1600, 3)
+
+
+def test_the_digits_picture_without_a_mistake_has_the_filters_on_the_first_image():
+    filters = convolution(np.ones((2, 3, 3)))
+    figure = plots.digits_picture(history(5, validation=True), images(3), [1, 2, 3], [1, 2, 3], filters)
+    main, *_, below = everywhere(figure)
+    assert texts(main) == ["none"]
+    np.testing.assert_array_equal(below.images[0].get_array(), images(3)[0])
 
 
 def test_a_single_epoch_is_visible():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from cases import FAMILIES, every_function
-from cases.optimizers import RULES
+from cases.optimizers import OPTIMIZERS
 from conftest import bits
 
 import caffelite as cl
@@ -139,8 +139,8 @@ def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes
                     assert r.tobytes() == np.asarray(e.data if isinstance(e, cl.Tensor) else e).tobytes()
 
 
-OPTIMIZERS = {
-    **{name: rule.make for name, rule in RULES.items()},
+EVERY_OPTIMIZER = {
+    **{name: case.make for name, case in OPTIMIZERS.items()},
     "groups": lambda p: cl.AdamW([{"parameters": [q], "lr": 0.1, "eps": 0.01 * i} for i, q in enumerate(p, start=1)]),
     "a schedule": lambda p: cl.SGD(p, lr=cl.schedules.cosine(0.1, 3, warmup=1), momentum=0.9),
     "a user's with a schedule": lambda p: Doubled(p, cl.schedules.linear(0.1, 3)),
@@ -148,7 +148,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize("make", EVERY_OPTIMIZER.values(), ids=EVERY_OPTIMIZER)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda dtype: dtype.__name__)
 def test_every_optimizer_replays_to_the_bit_and_leaves_the_state_of_eager_code(make, dtype, passes):
     replayed, eager = small_net(dtype), small_net(dtype)
@@ -460,6 +460,55 @@ def test_what_follows_a_product_element_by_element_is_done_in_it_to_the_bit(epil
     if epilogue not in SEVERAL:
         assert products == ["copy"] * (epilogue in TURNED) + [products[-1]]
         assert products[-1].startswith("matmul")
+    for seed in (1, 2):
+        results, expected = program(*data(seed)), step(*data(seed))
+        for result, same in zip(results, expected, strict=True):
+            assert result.tobytes() == same.tobytes()
+
+
+def convolved(x, w, shape):
+    return kernels.convolution(x, w, shape, w[:, 0, 0, 0], stride=(1, 1), padding=(1, 1), dilation=(1, 1))
+
+
+def spread(x, w, shape):
+    return kernels.transposed_convolution(x, w, shape, stride=(1, 1), padding=(1, 1), dilation=(1, 1))
+
+
+def pooled_back(x, w, shape):
+    pooled, places = kernels.max_pool(x, (2, 2), (2, 2), (0, 0))
+    return kernels.max_pool_grad(pooled, places, x, (2, 2), (2, 2), (0, 0))
+
+
+MAKERS = {
+    "convolution": convolved,
+    "transposed_convolution": spread,
+    "max_pool_grad": pooled_back,
+    "batch_norm": lambda x, w, shape: kernels.batch_norm(x, w[:, 0, 0, 0], w[:, 1, 0, 0], 0.1)[0],
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("channels", [3, 40])
+@pytest.mark.parametrize("kept", [False, True], ids=["nobody sees the result", "somebody sees it"])
+@pytest.mark.parametrize("epilogue", [name for name in EPILOGUES if not {"row", "column", "view"} & set(name.split())])
+@pytest.mark.parametrize("maker", MAKERS)
+def test_what_follows_a_kernel_on_images_element_by_element_is_done_in_it_to_the_bit(
+    maker, epilogue, kept, channels, dtype
+):
+    def data(seed):
+        rng = np.random.default_rng(seed)
+        shapes = (5, channels, 6, 7), (channels, channels, 3, 3), (5, channels, 6, 7)
+        return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+    def step(x, w, z):
+        x, z = kernels.laid_for(x, w, 1), kernels.laid_for(z, w, 1)
+        y = MAKERS[maker](x, w, (6, 7))
+        after = EPILOGUES[epilogue](y, z, z)
+        return (y, after) if kept else after
+
+    program = cl.capture(step, *data(0))
+    names = [line.split()[0] for line in str(program).splitlines()[2:]]
+    assert epilogue in SEVERAL or any(name.startswith(f"{maker}_") for name in names), names
     for seed in (1, 2):
         results, expected = program(*data(seed)), step(*data(seed))
         for result, same in zip(results, expected, strict=True):

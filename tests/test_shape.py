@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from reference import assert_same_bits
+from reference import assert_same_bits, channels_last, fortran_ordered, images_last, plain_copy
 
 import caffelite as cl
 from caffelite import functions
@@ -23,3 +23,32 @@ def test_reshape_and_transpose_take_arrays_of_numbers():
     for method in (t.reshape, t.transpose):
         with pytest.raises(TypeError, match="integer"):
             method(1.0)
+
+
+def test_images_last_are_flattened_without_a_copy_and_so_is_their_gradient():
+    x = images_last(np.arange(120.0).reshape(2, 3, 4, 5))
+    flatten = functions.Flatten()
+    y = flatten.forward(x)
+    assert np.shares_memory(x, y)
+    dx = flatten.backward(fortran_ordered(y))
+    assert_same_bits(dx, x)
+    assert dx.strides == x.strides
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("layout", [images_last, channels_last, fortran_ordered])
+def test_a_net_behind_images_in_any_order_of_memory_trains_to_the_same_bits(layout, dtype):
+    rng = np.random.default_rng(0)
+    images, labels = rng.uniform(-1, 1, (20, 3, 4, 5)).astype(dtype), rng.integers(0, 4, 20)
+
+    def gradients(x):
+        model = cl.Model([cl.ReLU(), cl.Flatten(), cl.Linear(60, 4)], seed=0, dtype=dtype)
+        h = model.forward(x)
+        loss = cl.SoftmaxLoss()
+        loss.forward(h, labels)
+        dx = model.backward(loss.backward())
+        return h, dx, *[p.grad for p in model.parameters()]
+
+    for mine, plain in zip(gradients(layout(images)), gradients(plain_copy(images)), strict=True):
+        assert_same_bits(mine, plain)
+    assert gradients(images_last(images))[1].strides == images_last(images).strides

@@ -289,7 +289,7 @@ def test_a_limit_on_the_calling_thread_is_obeyed_and_told_and_ends(capsys):
             return pool.submit(kernels.team_size).result()
 
     cl.set_num_threads(8)
-    for limit in (1, 3):
+    for limit in {1, 3} - {len(os.sched_getaffinity(0))}:  # OpenMP's default, which can't be told from no limit
         with threadpool_limits(limit):
             assert (kernels.team_size(), elsewhere(), cl.get_num_threads()) == (limit, 8, 8)
             cl.show_config()

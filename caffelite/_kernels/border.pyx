@@ -5,6 +5,7 @@ is defined here with `def` is offered as `caffelite._kernels`. Every function re
 `out`.
 """
 cimport numpy as cnp
+from libc.stdint cimport INT32_MAX, INTPTR_MAX
 from libc.string cimport memset
 
 import operator
@@ -15,7 +16,7 @@ import numpy as np
 from caffelite._kernels.call cimport *
 from caffelite._kernels.kernel cimport Kernel
 from caffelite._kernels.launch cimport launch
-from caffelite._kernels.record cimport NUMPY_MAX_DIMS, empty, is_recording
+from caffelite._kernels.record cimport NUMPY_MAX_DIMS, empty, empty_strided, is_recording
 from caffelite._kernels import kernel
 
 cnp.import_array()
@@ -60,11 +61,14 @@ include "border/arguments.pxi"
 include "border/elementwise.pxi"
 include "border/conversion.pxi"
 include "border/matmul.pxi"
+include "border/convolution.pxi"
 include "border/reduction.pxi"
 include "border/softmax.pxi"
 include "border/loss.pxi"
 include "border/normalization.pxi"
+include "border/pooling.pxi"
 include "border/random.pxi"
+include "border/augmentation.pxi"
 include "border/indexing.pxi"
 include "border/update.pxi"
 include "border/batches.pxi"

@@ -18,8 +18,8 @@ from libc.stdint cimport int64_t
 cdef enum:
     MAX_OPERANDS = 12
     MAX_DIMS = 4
-    MAX_SIZES = 6
-    EPILOGUE = 4                          # a product's epilogue has its operands from here on; see matmul.pxi
+    MAX_SIZES = 8
+    EPILOGUE = 8                          # an epilogue has its operands, output and inputs, from here on
 
 
 cdef enum Stop:                           # why a loop wants the step to stop
@@ -103,6 +103,12 @@ cdef struct Operand:
     void* array                           # the ndarray that it is, as long as a border holds it
 
 
+cdef struct Window:                       # how windows lie along one axis of images
+    Py_ssize_t length                     # of the axis
+    Py_ssize_t count                      # how many windows
+    Py_ssize_t kernel, stride, padding, dilation
+
+
 ctypedef int (*Loop)(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil
 
 cdef struct Call:                         # all zero where nothing is said
@@ -111,6 +117,8 @@ cdef struct Call:                         # all zero where nothing is said
     double work                           # to decide on threads: see (f)
     Py_ssize_t size[MAX_SIZES]            # a loop says what they are
     double scalar[2]                      # likewise
+    double epilogue_scalar[2]             # its epilogue's
+    Window window[2]                      # of convolutions and pools: along rows and along columns of images
     Op op                                 # what an elementwise loop computes, a product's epilogue, or a loss element
     Type source                           # for convert: the type of operand 1
     bint accumulate                       # add to what the output holds

@@ -24,3 +24,4 @@ cdef bint is_recording() noexcept nogil
 cdef RecordedCall note(const Call* call)
 cdef object values_of(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides)
 cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype)
+cdef cnp.ndarray empty_strided(int ndim, cnp.npy_intp* shape, cnp.npy_intp* strides, cnp.dtype dtype)

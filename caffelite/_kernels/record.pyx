@@ -80,10 +80,15 @@ cdef bint is_recording() noexcept nogil:
 # ---- the arrays of a step that is being recorded -------------------------------------------------------------------
 
 cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):
-    """An array for a kernel's output: `Recorded` if this thread is recording."""
+    """An array for a kernel's output, in C order: `Recorded` if this thread is recording."""
+    return empty_strided(ndim, shape, NULL, dtype)
+
+
+cdef cnp.ndarray empty_strided(int ndim, cnp.npy_intp* shape, cnp.npy_intp* strides, cnp.dtype dtype):
+    """As `empty`, with these strides in bytes, which have to leave no gaps."""
     Py_INCREF(dtype)                      # which the new array takes over
     return PyArray_NewFromDescr(<PyTypeObject*> (ndarray if this_threads_recorder == NULL else Recorded),
-                                dtype, ndim, shape, NULL, NULL, 0, NULL)
+                                dtype, ndim, shape, strides, NULL, 0, NULL)
 
 
 class Recorded(np.ndarray):
@@ -236,13 +241,24 @@ cdef class RecordedCall:
 
     @property
     def flops(self):
-        """The FLOPs of a matrix product; None for all else, where the time goes elsewhere."""
-        return 2 * self.call.size[0] * self.call.size[1] * self.call.size[2] if self.kernel.is_product else None
+        """The FLOPs of a matrix product or a convolution; None for all else, where the time goes elsewhere."""
+        cdef Py_ssize_t flops = 2 * self.call.size[0] * self.call.size[1] * self.call.size[2]
+        cdef int d
+        if self.kernel.is_convolution:
+            flops *= self.call.size[3]    # groups; and what pads would meet is counted, too
+            for d in range(2):
+                flops *= self.call.window[d].kernel * self.call.window[d].count
+        return flops if self.kernel.is_product or self.kernel.is_convolution else None
 
     @property
     def has_epilogue(self):
-        """Whether the call is a product that goes on with an elementwise kernel."""
-        return self.kernel.is_product and self.call.op != NOTHING
+        """Whether the call goes on with an elementwise kernel."""
+        return self.takes_epilogue and self.call.op != NOTHING
+
+    @property
+    def takes_epilogue(self):
+        """Whether the call may go on with an elementwise kernel."""
+        return self.kernel.is_product or self.kernel.takes_epilogue
 
     @property
     def is_elementwise(self):
@@ -263,18 +279,20 @@ cdef class RecordedCall:
         self.call.operand[operand].data = <char*> address
 
     def with_epilogue(self, RecordedCall after, tuple y, list strides):
-        """This product, going on with an elementwise call that follows it; matmul.pxi says with which operands.
+        """This call, going on with an elementwise call that follows it; matmul.pxi says with which operands.
 
         `y` are its own result's strides in elements, rows first, and `strides` those of the epilogue's operands, None
-        where one is absent or a number.
+        where one is absent or a number. Where all of these lie alike, and not as matrices do, `y` is None.
         """
         cdef RecordedCall fused = self.relaid(y, f"{self.name}_{after.name}")
         cdef Call* call = &fused.call
         cdef int i
         call.op, call.work = after.call.op, self.call.work + after.call.work
-        call.scalar[0], call.scalar[1] = after.call.scalar[0], after.call.scalar[1]
+        call.epilogue_scalar[0], call.epilogue_scalar[1] = after.call.scalar[0], after.call.scalar[1]
         for i in range(len(strides)):
-            if strides[i] is not None:
+            if strides[i] is not None and y is None:
+                call.operand[EPILOGUE + i].stride[0] = 1
+            elif strides[i] is not None:
                 call.operand[EPILOGUE + i].stride[0], call.operand[EPILOGUE + i].stride[1] = strides[i]
             elif after.constants >> i & 1:
                 call.operand[EPILOGUE + i].data = after.call.operand[i].data
@@ -288,5 +306,6 @@ cdef class RecordedCall:
         cdef RecordedCall fused = RecordedCall.__new__(RecordedCall)
         fused.call, fused.kernel, fused.name, fused.arrays = self.call, self.kernel, name, ()
         fused.reads, fused.writes, fused.constants = self.reads, self.writes, self.constants
-        fused.call.operand[0].stride[0], fused.call.operand[0].stride[1] = y
+        if y is not None:
+            fused.call.operand[0].stride[0], fused.call.operand[0].stride[1] = y
         return fused

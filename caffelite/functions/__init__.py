@@ -7,12 +7,14 @@ functions have their names here only.
 from caffelite.functions import (
     activation,
     composition,
+    convolution,
     dropout,
     elementary,
     indexing,
     linear,
     loss,
     normalization,
+    pooling,
     reduction,
     selection,
     shape,
@@ -20,6 +22,7 @@ from caffelite.functions import (
 from caffelite.functions.activation import *
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
 from caffelite.functions.composition import *
+from caffelite.functions.convolution import *
 from caffelite.functions.dropout import *
 from caffelite.functions.elementary import *
 from caffelite.functions.elementary import Abs, Exp, Log, Sqrt
@@ -29,6 +32,7 @@ from caffelite.functions.linear import *
 from caffelite.functions.linear import MatMul
 from caffelite.functions.loss import *
 from caffelite.functions.normalization import *
+from caffelite.functions.pooling import *
 from caffelite.functions.reduction import *
 from caffelite.functions.reduction import Max, Mean, Min, Sum
 from caffelite.functions.selection import *
@@ -39,12 +43,14 @@ from caffelite.functions.shape import ToShape, Transpose
 __all__: list[str] = []
 __all__ += activation.__all__
 __all__ += composition.__all__
+__all__ += convolution.__all__
 __all__ += dropout.__all__
 __all__ += elementary.__all__
 __all__ += indexing.__all__
 __all__ += linear.__all__
 __all__ += loss.__all__
 __all__ += normalization.__all__
+__all__ += pooling.__all__
 __all__ += reduction.__all__
 __all__ += selection.__all__
 __all__ += shape.__all__

@@ -9,7 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import positive_integer
-from caffelite.function import Function, Shape
+from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.arithmetic import (
     Gradients,
     broadcast_shape,
@@ -70,7 +70,10 @@ class Linear(Function, recordable=True):
         (shape,) = input_shapes
         if len(shape) < 2 or shape[-1] not in (None, self.in_features):
             got = f"rows of {shape[-1]} features, " if len(shape) > 1 else ""
-            raise ValueError(f"{self._label()} got {got}shape {_text(shape)}; expected (n, …, {self.in_features})")
+            expected = f"expected (n, …, {self.in_features})"
+            if None not in shape[1:] and math.prod(n for n in shape[1:] if n is not None) == self.in_features:
+                expected += ", which Flatten() makes of it"
+            raise ValueError(f"{self._label()} got {got}shape {shape_text(shape)}; {expected}")
         return (*shape[:-1], self.out_features)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -92,7 +95,7 @@ class Linear(Function, recordable=True):
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
         if not self.wants_gradient(0):
             return None
-        dx = kernels.matmul(dy, self.used_weight.T)
+        dx = kernels.matmul(dy, self.used_weight.T, kernels.output_like(self.x))
         return dx if len(self.shape) == 1 else dx.reshape(*self.shape, self.in_features)
 
     def _weight_to_use(self) -> np.ndarray:
@@ -109,11 +112,6 @@ class Linear(Function, recordable=True):
         if self.initializer is not None:
             text += f", initializer={getattr(self.initializer, '__name__', self.initializer)}"
         return f"Linear({text})"
-
-
-def _text(shape: Shape) -> str:
-    """A shape as NumPy writes it, n for an unknown length."""
-    return str(shape).replace("None", "n")
 
 
 class MatMul(Function, recordable=True):

@@ -8,7 +8,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import positive_integer
-from caffelite.function import Function, Shape
+from caffelite.function import Function, Shape, shape_text
 from caffelite.modes import is_training
 from caffelite.tensor import Tensor
 
@@ -45,7 +45,7 @@ class LayerNorm(Function, recordable=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         if not shape or shape[-1] not in (None, self.features):
-            raise ValueError(f"{self!r} got shape {shape}; expected (…, {self.features})")
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (…, {self.features})")
         return (*shape[:-1], self.features)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -113,7 +113,7 @@ class BatchNorm(Function, recordable=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         if len(shape) < 2 or shape[1] not in (None, self.features):
-            raise ValueError(f"{self!r} got shape {shape}; expected (n, {self.features}, …)")
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, {self.features}, …)")
         return (shape[0], self.features, *shape[2:])
 
     def forward(self, x: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Optimizers: what they share (`base`), the update rules (`rules`), and learning rates that change (`schedules`)."""
 
-from caffelite.optimizers import schedules
-from caffelite.optimizers.base import Group, Optimizer, TrainingDiverged
-from caffelite.optimizers.rules import *  # noqa: F403
-from caffelite.optimizers.rules import __all__ as _rules
+from caffelite.optimizers import rules, schedules
+from caffelite.optimizers.base import Optimizer, TrainingDiverged
+from caffelite.optimizers.rules import *
 
-__all__ = ["Group", "Optimizer", "TrainingDiverged", "schedules", *_rules]
+__all__ = ["Optimizer", "TrainingDiverged", "schedules"]
+__all__ += rules.__all__

@@ -128,7 +128,8 @@ class Family(NamedTuple):
     """The cases of one Function: `build` makes one of its arguments, listed ones or random ones.
 
     `special` and `special_gradients` give, for a dtype, arguments and inputs with NaN and infinities: y, and the
-    gradients for a dy of ones, have them where the judge's have.
+    gradients for a dy of ones, have them where the judge's have. `refused` has Functions, the shape of an input that
+    does not fit, and what the ValueError about it matches.
     """
 
     build: Callable[..., Case]
@@ -137,6 +138,7 @@ class Family(NamedTuple):
     random: st.SearchStrategy[tuple]
     special: Callable[[Any], list[tuple[tuple, list]]] | None = None
     special_gradients: Callable[[Any], list[tuple[tuple, list]]] | None = None
+    refused: Sequence[tuple[Callable[[], cl.Function], tuple[int, ...], str]] = ()
 
     @property
     def function(self):

@@ -77,6 +77,7 @@ def of_weights(shape, out_features, p, training=True):
         lambda torch, x, weight, bias, mask: x @ (weight * mask) + bias,
         saved=mask_of,
         training=training,
+        scale=10.0 / (1 - p),  # of up to 343 rows, each enlarged so much
     )
 
 

@@ -113,7 +113,8 @@ CASES = [
             *[((4, 3), 1e-5, False), ((1, 3), 0.1, False), ((2, 3, 5), 0.1, False)],
         ],
         empty=[((0, 3), 1e-5, False), ((2, 3, 0), 1e-5, False)],
-        random=st.tuples(hnp.array_shapes(min_dims=2, max_dims=4, max_side=7), side, eps, st.booleans()).map(
+        # Numerically, the rounding of a mean adds up over all rows: of some 800 it would be 1e-7.
+        random=st.tuples(hnp.array_shapes(min_dims=2, max_dims=4, max_side=5), side, eps, st.booleans()).map(
             lambda drawn: ((1 + drawn[1], *drawn[0][1:]), *drawn[2:])
         ),
         special=lambda dtype: [

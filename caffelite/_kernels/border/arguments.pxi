@@ -142,6 +142,110 @@ cpdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
     return empty(len(shape), lengths, dtype)
 
 
+# ---- the order of axes in memory ----
+#
+# Images come as (n, C, H, W), and lie as the convolution that made them wrote them: in C order, images last, or
+# channels last. Elementwise kernels, dropout and BatchNorm give their output the order of their input, NumPy's order
+# "K", so that it is kept from one convolution to the next, and operands that lie alike are one run of neighbours.
+# `copy` and `convert` give C order, which is what they are called for.
+
+cdef tuple memory_order(cnp.ndarray a):
+    """The axes of an array from outermost to innermost in memory; in C order where it repeats elements."""
+    cdef int axes[NUMPY_MAX_DIMS]
+    order_axes(a, axes)
+    return tuple([axes[d] for d in range(cnp.PyArray_NDIM(a))])
+
+
+cdef cnp.ndarray output_ordered(tuple shape, cnp.dtype dtype, tuple order):
+    """A new array for a kernel's output, its axes in this order in memory, the innermost last."""
+    cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
+    cdef int axes[NUMPY_MAX_DIMS]
+    cdef int d
+    for d in range(len(shape)):
+        lengths[d], axes[d] = shape[d], order[d]
+    return empty_ordered(len(shape), lengths, axes, dtype)
+
+
+cpdef cnp.ndarray output_like(cnp.ndarray a):
+    """A new array for a kernel's output: of the shape, the dtype and the memory order of another."""
+    cdef int axes[NUMPY_MAX_DIMS]
+    cdef cnp.dtype dtype = a.descr if cnp.PyArray_ISNOTSWAPPED(a) else a.descr.newbyteorder("=")
+    if cnp.PyArray_IS_C_CONTIGUOUS(a):
+        return empty(cnp.PyArray_NDIM(a), cnp.PyArray_DIMS(a), dtype)
+    order_axes(a, axes)
+    return empty_ordered(cnp.PyArray_NDIM(a), cnp.PyArray_DIMS(a), axes, dtype)
+
+
+cdef int order_axes(cnp.ndarray a, int* axes) noexcept:
+    """Put the axes of an array into their order in memory: by strides, the largest first.
+
+    An axis of length 1 whose stride says nothing, 0, stays behind the axis before it.
+    """
+    cdef Py_ssize_t key[NUMPY_MAX_DIMS]
+    cdef int ndim = cnp.PyArray_NDIM(a), d, k
+    for d in range(ndim):
+        axes[d] = d
+    if cnp.PyArray_IS_C_CONTIGUOUS(a):
+        return 0
+    for d in range(ndim):
+        key[d] = cnp.PyArray_STRIDE(a, d)
+        if key[d] == 0 and cnp.PyArray_DIM(a, d) > 1:
+            return 0
+        if key[d] == 0:
+            key[d] = key[d - 1] if d > 0 else INTPTR_MAX
+        elif key[d] < 0:
+            key[d] = -key[d]
+    for d in range(1, ndim):              # few axes, mostly in order: by insertion
+        k = d
+        while k > 0 and key[axes[k - 1]] < key[d]:
+            axes[k] = axes[k - 1]
+            k -= 1
+        axes[k] = d
+    return 0
+
+
+cdef bint is_in_c_order(cnp.ndarray a) noexcept:
+    """Whether its axes are in C order in memory, gaps or not."""
+    cdef int axes[NUMPY_MAX_DIMS]
+    cdef int d
+    order_axes(a, axes)
+    for d in range(cnp.PyArray_NDIM(a)):
+        if axes[d] != d:
+            return False
+    return True
+
+
+cdef bint leaves_no_gaps(cnp.ndarray a, const int* axes) noexcept:
+    """Whether its elements, its axes in this order in memory, follow each other."""
+    cdef Py_ssize_t stride = cnp.PyArray_ITEMSIZE(a)
+    cdef int d
+    for d in range(cnp.PyArray_NDIM(a) - 1, -1, -1):
+        if cnp.PyArray_DIM(a, axes[d]) > 1 and cnp.PyArray_STRIDE(a, axes[d]) != stride:
+            return False
+        stride *= cnp.PyArray_DIM(a, axes[d])
+    return True
+
+
+cdef cnp.ndarray laid_as(cnp.ndarray x, cnp.ndarray a):
+    """The array itself where it lies as x does, which is of its shape and leaves no gaps; else a copy that does."""
+    cdef int d
+    for d in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_DIM(a, d) > 1 and cnp.PyArray_STRIDE(a, d) != cnp.PyArray_STRIDE(x, d):
+            return copy(a, output_like(x))
+    return a
+
+
+cdef cnp.ndarray empty_ordered(int ndim, cnp.npy_intp* shape, const int* axes, cnp.dtype dtype):
+    """As `empty`, the axes in this order in memory."""
+    cdef cnp.npy_intp strides[NUMPY_MAX_DIMS]
+    cdef size_t stride = dtype.itemsize   # of an array without elements it may be beyond all numbers, and means nothing
+    cdef int d
+    for d in range(ndim - 1, -1, -1):
+        strides[axes[d]] = <cnp.npy_intp> stride
+        stride *= <size_t> max(shape[axes[d]], 1)
+    return empty_strided(ndim, shape, strides, dtype)
+
+
 cdef inline bint is_int64(cnp.ndarray a) noexcept:
     """Whether it holds integers of 64 bits, by whichever of their names in C."""
     return cnp.PyArray_ISSIGNED(a) and cnp.PyArray_ISINTEGER(a) and cnp.PyArray_ITEMSIZE(a) == 8

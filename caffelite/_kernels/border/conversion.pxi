@@ -14,7 +14,8 @@ cdef dict TARGETS = {np.dtype(name).str: i for i, name in enumerate(("f4", "f8",
 def convert(cnp.ndarray a not None, dtype):
     """y = a in float32 or float64, a being bool, integers of any width, float32 or float64; or integers in int64.
 
-    What int64 does not hold (uint64 of 2⁶³ or more) becomes negative. Only outside recorded steps: float16.
+    y is in C order. What int64 does not hold (uint64 of 2⁶³ or more) becomes negative. Only outside recorded steps:
+    float16.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
@@ -25,7 +26,7 @@ def convert(cnp.ndarray a not None, dtype):
         raise TypeError(f"convert makes float32 or float64 of real numbers, int64 of integers; not {to} of {a.dtype}")
     out = output(shape_of(a), to)
     begin(&call, CONVERT_KERNEL, TARGETS[target])
-    call.source = SOURCES[source]
+    call.source, call.size[MAX_DIMS] = SOURCES[source], cnp.PyArray_ITEMSIZE(a)
     bind(&call, 0, out)
     bind(&call, 1, a)
     launch_broadcast(&call, 2)

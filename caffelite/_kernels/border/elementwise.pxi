@@ -22,6 +22,10 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
         w = None if inputs < 3 else unaliased(w, y)
     else:
         y = broadcast_output(kernel, inputs, x, z, w)
+    if inputs > 1:
+        x, z = near(x, y), near(z, y)
+    if inputs > 2:
+        w = near(w, y)
 
     begin(&call, kernel, real)
     call.op, call.constants = kernel.op, constants
@@ -34,6 +38,25 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
         bind(&call, 3, w)
     launch_broadcast(&call, 1 + inputs)
     return y
+
+
+cdef inline cnp.ndarray near(cnp.ndarray a, cnp.ndarray y):
+    """The array itself; or, of images whose neighbours lie along another axis than those of y, a copy that lies
+    as y does, since turning blocks of them in registers is faster than fetching one by one."""
+    cdef int along, other
+    if cnp.PyArray_NDIM(a) < 3 or cnp.PyArray_SIZE(a) < 4096 or not cnp.PyArray_SAMESHAPE(a, y):
+        return a
+    along, other = axis_of_neighbours(a), axis_of_neighbours(y)
+    return copy(a, output_like(y)) if 0 <= along != other >= 0 else a
+
+
+cdef inline int axis_of_neighbours(cnp.ndarray a) noexcept:
+    """The axis along which elements are neighbours in memory; −1 if none is."""
+    cdef int d
+    for d in range(cnp.PyArray_NDIM(a) - 1, -1, -1):
+        if cnp.PyArray_DIM(a, d) > 1 and cnp.PyArray_STRIDE(a, d) == cnp.PyArray_ITEMSIZE(a):
+            return d
+    return -1
 
 
 cdef cnp.ndarray array_among(Kernel kernel, object a, object b, object c, object out):
@@ -67,11 +90,13 @@ cdef inline cnp.ndarray input_of(Kernel kernel, object a, cnp.ndarray like, int*
 
 
 cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray a, cnp.ndarray b, cnp.ndarray c):
-    """A new array of the shape that the inputs broadcast to."""
+    """A new array of the shape that the inputs broadcast to, in the memory order of the first that has this shape."""
     cdef cnp.npy_intp shape[NUMPY_MAX_DIMS]
     cdef int ndim = cnp.PyArray_NDIM(a), d
-    if inputs == 1 or (inputs == 2 and cnp.PyArray_SAMESHAPE(a, b)):
-        return empty(ndim, cnp.PyArray_DIMS(a), a.descr)
+    if inputs == 1 or (inputs == 2 and (cnp.PyArray_NDIM(b) == 0 or cnp.PyArray_SAMESHAPE(a, b))):
+        if cnp.PyArray_IS_C_CONTIGUOUS(a):
+            return empty(ndim, cnp.PyArray_DIMS(a), a.descr)
+        return output_like(b if inputs == 2 and cnp.PyArray_NDIM(b) == ndim and repeats(a) else a)
     ndim = max(ndim, cnp.PyArray_NDIM(b))
     if inputs > 2:
         ndim = max(ndim, cnp.PyArray_NDIM(c))
@@ -81,7 +106,33 @@ cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray 
     widen(kernel.name, shape, ndim, b, a)
     if inputs > 2:
         widen(kernel.name, shape, ndim, c, a)
+    if gives_order(a, ndim, shape):
+        return output_like(a)
+    if gives_order(b, ndim, shape):
+        return output_like(b)
+    if inputs > 2 and gives_order(c, ndim, shape):
+        return output_like(c)
     return empty(ndim, shape, a.descr)
+
+
+cdef bint gives_order(cnp.ndarray a, int ndim, const cnp.npy_intp* shape) noexcept:
+    """Whether it has this shape, each element once."""
+    cdef int d
+    if cnp.PyArray_NDIM(a) != ndim or repeats(a):
+        return False
+    for d in range(ndim):
+        if cnp.PyArray_DIM(a, d) != shape[d]:
+            return False
+    return True
+
+
+cdef bint repeats(cnp.ndarray a) noexcept:
+    """Whether elements are repeated along an axis."""
+    cdef int d
+    for d in range(cnp.PyArray_NDIM(a)):
+        if cnp.PyArray_STRIDE(a, d) == 0 and cnp.PyArray_DIM(a, d) > 1:
+            return True
+    return False
 
 
 cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:
@@ -122,14 +173,20 @@ cdef int launch_broadcast(Call* call, int operands, on_stop=None) except -1:
 
 
 cdef bint lay_broadcast(Call* call, int operands) except -1:
-    """Say how the operands lie along as few axes as their strides allow; False if MAX_DIMS are not enough."""
+    """Say how the operands lie along as few axes as their strides allow; False if MAX_DIMS are not enough.
+
+    The axes are gone through as the output has them in memory.
+    """
     cdef Py_ssize_t stride[MAX_OPERANDS][NUMPY_MAX_DIMS]
     cdef cnp.ndarray y = <cnp.ndarray> call.operand[0].array
-    cdef int d, k, axis = MAX_DIMS
+    cdef int axes[NUMPY_MAX_DIMS]
+    cdef int d, k, i, axis = MAX_DIMS
     cdef bint merges
     for k in range(operands):
         broadcast_strides(call, <cnp.ndarray> call.operand[k].array, y, stride[k])
-    for d in range(cnp.PyArray_NDIM(y) - 1, -1, -1):
+    order_axes(y, axes)
+    for i in range(cnp.PyArray_NDIM(y) - 1, -1, -1):
+        d = axes[i]
         if cnp.PyArray_DIM(y, d) == 1:
             continue
         merges = axis < MAX_DIMS
@@ -147,7 +204,19 @@ cdef bint lay_broadcast(Call* call, int operands) except -1:
             call.operand[k].stride[axis] = stride[k][d]
     for d in range(axis):
         call.size[d] = 1
+    if call.op == COPY and call.operand[1].stride[MAX_DIMS - 1] != 1:
+        for d in range(axis, MAX_DIMS - 2):
+            if call.operand[1].stride[d] == 1:
+                exchange_axes(call, d, MAX_DIMS - 2)
     return True
+
+
+cdef void exchange_axes(Call* call, int i, int j) noexcept:
+    """Have a copy go through two axes in the other order."""
+    cdef int k
+    call.size[i], call.size[j] = call.size[j], call.size[i]
+    for k in range(2):
+        call.operand[k].stride[i], call.operand[k].stride[j] = call.operand[k].stride[j], call.operand[k].stride[i]
 
 
 cdef int broadcast_strides(Call* call, cnp.ndarray a, cnp.ndarray y, Py_ssize_t* stride) except -1:
@@ -174,7 +243,11 @@ cdef Kernel FULL_KERNEL = Kernel("full", op=COPY, work=10)
 
 
 def copy(a, out=None):
-    """y = a, repeated along broadcast axes where `out` is larger."""
+    """y = a, repeated along broadcast axes where `out` is larger. A new array is in C order."""
+    if out is None and isinstance(a, cnp.ndarray):
+        real_type("copy", a)
+        a = readable(a)
+        out = empty(cnp.PyArray_NDIM(a), cnp.PyArray_DIMS(a), (<cnp.ndarray> a).descr)
     return elementwise(COPY_KERNEL, out, a)
 
 

@@ -104,8 +104,8 @@ cdef int require_moments(str name, cnp.ndarray moments, Py_ssize_t kinds, Py_ssi
     return 0
 
 
-cdef Kernel BATCH_NORM_KERNEL = Kernel("batch_norm", writes=0b10001, work=25)
-cdef Kernel BATCH_NORM_FIXED_KERNEL = Kernel("batch_norm_fixed", work=10)
+cdef Kernel BATCH_NORM_KERNEL = Kernel("batch_norm", writes=0b10001, work=25, takes_epilogue=True)
+cdef Kernel BATCH_NORM_FIXED_KERNEL = Kernel("batch_norm_fixed", work=10, takes_epilogue=True)
 cdef Kernel BATCH_NORM_GRAD_KERNEL = Kernel("batch_norm_grad", writes=0b1100001, work=25)
 cdef Kernel FOLLOW_MOMENTS_KERNEL = Kernel("follow_moments", writes=0b11, updates=0b11, work=20)
 cdef Kernel FIXED_MOMENTS_KERNEL = Kernel("fixed_moments", writes=0b100, work=20)
@@ -116,10 +116,12 @@ def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
 
     x (n, C, …), scale and shift (C,) → y, and the moments that others need, (3, C) float64: m, 1 / √(v + ε) and v of
     each feature. ValueError for other shapes, fewer than two numbers a feature, or an ε that is negative or NaN.
+
+    Images in C order, images last or channels last are read as they lie, and so lies y.
     """
     cdef Call call
     cdef cnp.ndarray moments
-    x, scale, shift = contiguous(x), contiguous(scale), contiguous(shift)
+    x, scale, shift = in_runs(x), contiguous(scale), contiguous(shift)
     lay_features(&call, BATCH_NORM_KERNEL, x, scale)
     require_vector("batch_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
     check_eps("batch_norm", eps)
@@ -134,7 +136,7 @@ def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.nda
                      cnp.ndarray moments not None):
     """y as `batch_norm`'s, with these moments instead of those of x; any number of rows."""
     cdef Call call
-    x, scale, shift = contiguous(x), contiguous(scale), contiguous(shift)
+    x, scale, shift = in_runs(x), contiguous(scale), contiguous(shift)
     lay_features(&call, BATCH_NORM_FIXED_KERNEL, x, scale)
     require_vector("batch_norm_fixed", shift, cnp.PyArray_TYPE(x), call.size[1])
     require_moments("batch_norm_fixed", moments, 3, call.size[1])
@@ -143,7 +145,7 @@ def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.nda
 
 cdef cnp.ndarray normalized_features(Call* call, cnp.ndarray x, cnp.ndarray scale, cnp.ndarray shift,
                                      cnp.ndarray moments):
-    cdef cnp.ndarray y = output(shape_of(x), x.dtype)
+    cdef cnp.ndarray y = output_like(x)
     bind(call, 0, y)
     bind(call, 1, x)
     bind(call, 2, scale)
@@ -158,13 +160,14 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     """dx (n, C, …), dscale and dshift (C,) of `batch_norm`, or of `batch_norm_fixed`, whose moments are constants."""
     cdef Call call
     cdef cnp.ndarray dx, dscale, dshift
-    dy, x, scale = contiguous(dy), contiguous(x), contiguous(scale)
+    x, scale = in_runs(x), contiguous(scale)
     lay_features(&call, BATCH_NORM_GRAD_KERNEL, x, scale)
     require_gradient("batch_norm_grad", dy, x)
     require_moments("batch_norm_grad", moments, 3, call.size[1])
-    dx = output(shape_of(x), x.dtype)
+    dy = laid_as(x, readable(dy))
+    dx = output_like(x)
     dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
-    call.size[3] = fixed
+    call.size[5] = fixed
     bind(&call, 0, dx)
     bind(&call, 1, dy)
     bind(&call, 2, x)
@@ -211,16 +214,45 @@ def fixed_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, doub
 
 
 cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the features of x, with scale (C,); ValueError for other shapes."""
+    """Begin a call over the features of x, which lies in runs, with scale (C,); ValueError for other shapes."""
+    cdef bint channels_last
     begin(call, kernel, real_type(kernel.name, x))
     if cnp.PyArray_NDIM(x) < 2 or cnp.PyArray_DIM(x, 1) == 0:
         raise ValueError(f"{kernel.name} got shape {shape_of(x)}; expected (n, C, …), C above 0")
     call.size[0], call.size[1] = cnp.PyArray_DIM(x, 0), cnp.PyArray_DIM(x, 1)
     call.size[2] = cnp.PyArray_SIZE(x) // max(call.size[0] * call.size[1], 1)
+    call.size[4] = call.size[2]
+    if not cnp.PyArray_IS_C_CONTIGUOUS(x):
+        channels_last = call.size[1] > 1 and cnp.PyArray_STRIDE(x, 1) == cnp.PyArray_ITEMSIZE(x)
+        call.size[4] = 1 if channels_last else call.size[0] * call.size[2]
+    call.size[3] = call.size[0] * call.size[2] // max(call.size[4], 1)
     call.parts = call.size[1]
     call.work = kernel.work * cnp.PyArray_SIZE(x)
     require_vector(kernel.name, scale, cnp.PyArray_TYPE(x), call.size[1])
     return 0
+
+
+cdef cnp.ndarray in_runs(cnp.ndarray x):
+    """The array itself where it lies in C order, images last or channels last, without gaps; else a copy that does.
+
+    With one place of each feature, (n, C), it is always in C order.
+    """
+    cdef int axes[NUMPY_MAX_DIMS]
+    cdef int ndim = cnp.PyArray_NDIM(x), before = -1, innermost = -1, d
+    x = readable(x)
+    if cnp.PyArray_IS_C_CONTIGUOUS(x):
+        return x
+    if ndim < 3 or cnp.PyArray_SIZE(x) == cnp.PyArray_DIM(x, 0) * cnp.PyArray_DIM(x, 1):
+        return copy(x)
+    order_axes(x, axes)
+    for d in range(ndim):
+        if cnp.PyArray_DIM(x, axes[d]) > 1:
+            if innermost < before:
+                return copy(x)
+            before, innermost = innermost, axes[d]
+    if innermost > 1:
+        return copy(x)
+    return x if leaves_no_gaps(x, axes) else copy(x, output_like(x))
 
 
 cdef int lay_running(Call* call, Kernel kernel, cnp.ndarray mean, cnp.ndarray variance) except -1:

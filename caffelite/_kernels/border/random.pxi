@@ -27,22 +27,26 @@ def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p):
     real_type("dropout", x)
     require_probability("dropout", p)
     drawn = next_draw(random)
-    return masked(DROPOUT_KERNEL, x, drawn, p), drawn
+    return masked(DROPOUT_KERNEL, readable(x), drawn, p), drawn
 
 
 def dropout_grad(cnp.ndarray dy not None, cnp.ndarray drawn not None, double p):
     """dx of `dropout`, of dy and what it drew: the same mask again."""
     require_probability("dropout_grad", p)
     require_vector("dropout_grad", drawn, cnp.NPY_INT64, 2)
-    return masked(DROPOUT_GRAD_KERNEL, dy, drawn, p)
+    real_type("dropout_grad", dy)
+    return masked(DROPOUT_GRAD_KERNEL, readable(dy), drawn, p)
 
 
 cdef cnp.ndarray masked(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, double p):
+    """y of either kernel, in the memory order of x. The mask is one of numbers in C order, in any order of memory."""
     cdef Call call
     cdef cnp.ndarray y
+    if not cnp.PyArray_IS_C_CONTIGUOUS(x):
+        y = masked(kernel, copy(x), drawn, p)
+        return y if is_in_c_order(x) else copy(y, output_like(x))
+    y = output_like(x)
     begin(&call, kernel, real_type(kernel.name, x))
-    x = contiguous(x)
-    y = empty(cnp.PyArray_NDIM(x), cnp.PyArray_DIMS(x), x.dtype)
     bind(&call, 0, y)
     bind(&call, 1, x)
     bind(&call, 2, drawn)

@@ -20,60 +20,81 @@ ctypedef fused number:
 
 # y = a in another type; True is 1.
 #   source   the type of a
-#   size, parts  as of elementwise
+#   size, parts  as of elementwise; size 4 the bytes of an element of a
 #   operand      0 y (contiguous), 1 a
 cdef int convert(target* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const void* a = call.operand[1].data
-    cdef Py_ssize_t n = 1 if is_one_row(call) else call.size[INNERMOST], i
-    if call.source == BOOL:               # a byte of a bool array may be any: all but 0 are True
-        convert_from(y, <const uint8_t*> a, call, begin, end)
-        for i in range(begin * n, end * n):
-            y[i] = <target> 1 if y[i] != 0 else <target> 0
-    elif call.source == INT8:
-        convert_from(y, <const int8_t*> a, call, begin, end)
-    elif call.source == INT16:
-        convert_from(y, <const int16_t*> a, call, begin, end)
-    elif call.source == INT32:
-        convert_from(y, <const int32_t*> a, call, begin, end)
-    elif call.source == INT64:
-        convert_from(y, <const int64_t*> a, call, begin, end)
-    elif call.source == UINT8:
-        convert_from(y, <const uint8_t*> a, call, begin, end)
-    elif call.source == UINT16:
-        convert_from(y, <const uint16_t*> a, call, begin, end)
-    elif call.source == UINT32:
-        convert_from(y, <const uint32_t*> a, call, begin, end)
-    elif call.source == UINT64:
-        convert_from(y, <const uint64_t*> a, call, begin, end)
-    elif call.source == FLOAT32:
-        convert_from(y, <const float*> a, call, begin, end)
-    else:
-        convert_from(y, <const double*> a, call, begin, end)
+    cdef const Operand* a = &call.operand[1]
+    cdef Py_ssize_t n = call.size[INNERMOST], width = call.size[4], step = a.stride[INNERMOST] * width, i
+    cdef Py_ssize_t at[MAX_DIMS]
+    if is_one_row(call):
+        convert_row(y + begin, a.data + begin * step, step, width, end - begin, call.source)
+        return CONTINUE
+    locate(call, begin, at)
+    for i in range(begin, end):
+        convert_row(y + i * n, a.data + offset(a, at) * width, step, width, n, call.source)
+        next_row(call, at)
     return CONTINUE
 
 
-cdef void convert_from(target* out, const number* a, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef const Operand* y = &call.operand[0]
-    cdef const Operand* x = &call.operand[1]
-    cdef Py_ssize_t stride = x.stride[INNERMOST], y_stride = y.stride[INNERMOST], n = call.size[INNERMOST], i, j
-    cdef Py_ssize_t at[MAX_DIMS]
-    cdef const number* from_row
-    cdef target* to_row
-    locate(call, 0, at)
-    at[INNERMOST] = 0
-    if is_one_row(call):
-        at[INNERMOST] = begin
-        n, begin, end = end - begin, 0, 1
-    for i in range(begin, end):
-        if i > 0:
-            locate(call, i, at)
-        from_row, to_row = a + offset(x, at), out + offset(y, at)
-        if stride == 1 and y_stride == 1:
-            for j in range(n):
-                to_row[j] = <target> from_row[j]
+# Elements that are no neighbours, `step` bytes apart, go piece by piece, as in elementwise.pxi.
+cdef void convert_row(target* y, const char* a, Py_ssize_t step, Py_ssize_t width, Py_ssize_t n,
+                      Type source) noexcept nogil:
+    cdef int64_t piece[PIECE]
+    cdef Py_ssize_t m
+    if step == width:
+        convert_neighbours(y, a, n, source)
+        return
+    while n > 0:
+        m = min(n, PIECE)
+        if width == 1:
+            gather(<int8_t*> piece, a, step, m)
+        elif width == 2:
+            gather(<int16_t*> piece, a, step, m)
+        elif width == 4:
+            gather(<int32_t*> piece, a, step, m)
         else:
-            for j in range(n):
-                to_row[j * y_stride] = <target> from_row[j * stride]
+            gather(piece, a, step, m)
+        convert_neighbours(y, <const char*> piece, m, source)
+        y += m
+        a += m * step
+        n -= m
+
+
+cdef inline void gather(number* piece, const char* a, Py_ssize_t step, Py_ssize_t m) noexcept nogil:
+    cdef Py_ssize_t j
+    for j in range(m):
+        piece[j] = (<const number*> (a + j * step))[0]
+
+
+cdef void convert_neighbours(target* y, const char* a, Py_ssize_t n, Type source) noexcept nogil:
+    if source == BOOL:                    # a byte of a bool array may be any: all but 0 are True
+        convert_from(y, <const uint8_t*> a, n, True)
+    elif source == INT8:
+        convert_from(y, <const int8_t*> a, n, False)
+    elif source == INT16:
+        convert_from(y, <const int16_t*> a, n, False)
+    elif source == INT32:
+        convert_from(y, <const int32_t*> a, n, False)
+    elif source == INT64:
+        convert_from(y, <const int64_t*> a, n, False)
+    elif source == UINT8:
+        convert_from(y, <const uint8_t*> a, n, False)
+    elif source == UINT16:
+        convert_from(y, <const uint16_t*> a, n, False)
+    elif source == UINT32:
+        convert_from(y, <const uint32_t*> a, n, False)
+    elif source == UINT64:
+        convert_from(y, <const uint64_t*> a, n, False)
+    elif source == FLOAT32:
+        convert_from(y, <const float*> a, n, False)
+    else:
+        convert_from(y, <const double*> a, n, False)
+
+
+cdef inline void convert_from(target* y, const number* a, Py_ssize_t n, bint is_bool) noexcept nogil:
+    cdef Py_ssize_t j
+    for j in range(n):
+        y[j] = <target> (a[j] != 0) if is_bool else <target> a[j]
 
 
 publish("convert", <Loop> convert[float], <Loop> convert[double], <Loop> convert[int64_t])

@@ -8,6 +8,7 @@
 
 cdef enum:
     PIECE = 256
+    ROWS_AT_ONCE = 64
     INNERMOST = 3                         # MAX_DIMS − 1, which a build with overflow checks cannot compute here
 
 
@@ -16,22 +17,21 @@ cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     cdef const Operand* a = &call.operand[1]
     cdef const Operand* b = a if call.operand[2].data == NULL else &call.operand[2]
     cdef const Operand* c = a if call.operand[3].data == NULL else &call.operand[3]
+    cdef Py_ssize_t sy = y.stride[INNERMOST], sa = a.stride[INNERMOST], sb = b.stride[INNERMOST]
+    cdef Py_ssize_t sc = c.stride[INNERMOST], i
     cdef Py_ssize_t at[MAX_DIMS]
-    cdef Py_ssize_t n, i
-    locate(call, 0, at)
+    if call.op == COPY and a.stride[INNERMOST - 1] == 1 and sa != 1 and sy == 1:
+        transposed_copy(out, call, begin, end)
+        return CONTINUE
     if is_one_row(call):
-        at[INNERMOST] = begin
-        n, begin, end = end - begin, 0, 1
-    else:
-        n = call.size[INNERMOST]
-        at[INNERMOST] = 0
+        row(call.op, end - begin, out + begin * sy, sy, <const real*> a.data + begin * sa, sa,
+            <const real*> b.data + begin * sb, sb, <const real*> c.data + begin * sc, sc, call.scalar)
+        return CONTINUE
+    locate(call, begin, at)
     for i in range(begin, end):
-        if i > 0:
-            locate(call, i, at)
-        row(call.op, n, out + offset(y, at), y.stride[INNERMOST],
-            <const real*> a.data + offset(a, at), a.stride[INNERMOST],
-            <const real*> b.data + offset(b, at), b.stride[INNERMOST],
-            <const real*> c.data + offset(c, at), c.stride[INNERMOST], call.scalar)
+        row(call.op, call.size[INNERMOST], out + offset(y, at), sy, <const real*> a.data + offset(a, at), sa,
+            <const real*> b.data + offset(b, at), sb, <const real*> c.data + offset(c, at), sc, call.scalar)
+        next_row(call, at)
     return CONTINUE
 
 
@@ -46,12 +46,22 @@ cdef inline bint is_one_row(const Call* call) noexcept nogil:
 
 
 cdef inline void locate(const Call* call, Py_ssize_t i, Py_ssize_t* at) noexcept nogil:
-    """The indices of row i along all axes but the innermost."""
+    """The indices of row i's first element."""
     cdef int d
+    at[INNERMOST] = 0
     for d in range(INNERMOST - 1, 0, -1):
         at[d] = i % call.size[d]
         i //= call.size[d]
     at[0] = i
+
+
+cdef inline void next_row(const Call* call, Py_ssize_t* at) noexcept nogil:
+    """From the indices of one row to those of the next."""
+    cdef int d = INNERMOST - 1
+    while d > 0 and at[d] + 1 == call.size[d]:
+        at[d] = 0
+        d -= 1
+    at[d] += 1
 
 
 cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept nogil:
@@ -63,32 +73,63 @@ cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept n
     return elements
 
 
+# ---- a copy in another order ----
+
+# Where a's neighbours lie along the last axis but one, and y's along the last: matrices are transposed in registers,
+# some rows of y at once, so that what is read of a and what is written of y are whole cache lines.
+cdef void transposed_copy(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* y = &call.operand[0]
+    cdef const Operand* a = &call.operand[1]
+    cdef Py_ssize_t at[MAX_DIMS]
+    cdef Py_ssize_t n = call.size[INNERMOST], rows, j
+    cdef const real* x
+    cdef real* to
+    at[INNERMOST] = 0
+    while begin < end:
+        locate(call, begin, at)
+        rows = min(min(end - begin, call.size[INNERMOST - 1] - at[INNERMOST - 1]), <Py_ssize_t> ROWS_AT_ONCE)
+        x, to = <const real*> a.data + offset(a, at), out + offset(y, at)
+        j = 0
+        while j < n:
+            transpose(to + j, y.stride[INNERMOST - 1], x + j * a.stride[INNERMOST], a.stride[INNERMOST],
+                      min(n - j, lanes(x)), rows)
+            j += lanes(x)
+        begin += rows
+
+
 # ---- one row ----
+
+cdef inline void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa, const real* b,
+                     Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
+    if n == 1 or (sy == 1 and sa == 1 and sb == 1 and sc == 1):      # what is usual
+        loop(op, n, y, a, b, c, <real> scalar[0], <real> scalar[1])
+    else:
+        piecewise(op, n, y, sy, a, sa, b, sb, c, sc, scalar)
+
 
 # Elements that are no neighbours, or one that is repeated, go piece by piece through arrays whose elements are, so that
 # every f has one loop.
-cdef void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa,
-              const real* b, Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
+cdef void_apart piecewise(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa, const real* b,
+                          Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
     cdef real first = <real> scalar[0], second = <real> scalar[1]
     cdef real piece[4][PIECE]
     cdef const real* pa
     cdef const real* pb
     cdef const real* pc
     cdef Py_ssize_t m, j
-    if n == 1 or (sy == 1 and sa == 1 and sb == 1 and sc == 1):      # what is usual
-        loop(op, n, y, a, b, c, first, second)
-        return
+    cdef bint is_first = True
     while n > 0:
         m = min(n, PIECE)
-        pa = neighbours(piece[0], a, sa, m)
-        pb = pa if b == a and sb == sa else neighbours(piece[1], b, sb, m)
-        pc = pa if c == a and sc == sa else neighbours(piece[2], c, sc, m)
+        pa = neighbours(piece[0], a, sa, m, is_first)
+        pb = pa if b == a and sb == sa else neighbours(piece[1], b, sb, m, is_first)
+        pc = pa if c == a and sc == sa else neighbours(piece[2], c, sc, m, is_first)
         if sy == 1:
             loop(op, m, y, pa, pb, pc, first, second)
         else:
             loop(op, m, piece[3], pa, pb, pc, first, second)
             for j in range(m):
                 y[j * sy] = piece[3][j]
+        is_first = False
         n -= m
         y += m * sy
         a += m * sa
@@ -96,13 +137,22 @@ cdef void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssi
         c += m * sc
 
 
-cdef inline const real* neighbours(real* piece, const real* x, Py_ssize_t stride, Py_ssize_t m) noexcept nogil:
-    """The elements of x where they are if they are neighbours, else copied to the piece."""
+# The elements of x where they are if they are neighbours, else copied to the piece, which one that is repeated fills
+# once for all pieces.
+cdef inline const real* neighbours(real* piece, const real* x, Py_ssize_t stride, Py_ssize_t m,
+                                   bint is_first) noexcept nogil:
+    cdef real repeated
     cdef Py_ssize_t j
     if stride == 1:
         return x
-    for j in range(m):
-        piece[j] = x[j * stride]
+    if stride == 0:
+        if is_first:
+            repeated = x[0]
+            for j in range(m):
+                piece[j] = repeated
+    else:
+        for j in range(m):
+            piece[j] = x[j * stride]
     return piece
 
 
@@ -125,6 +175,27 @@ cdef inline real slope_of_twice_u(real x) noexcept nogil:
     x = 30 if x > 30 else x
     x = -30 if x < -30 else x
     return <real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.134145) * (x * x)
+
+
+# What follows another kernel's result while it is in cache, its epilogue: call.op, on n neighbours from y on. Its
+# output and its inputs, operands from EPILOGUE on, lie as the kernel's own, or are one number (stride 0); where one is
+# absent, it is y itself.
+cdef inline void finish(real* y, const Call* call, Py_ssize_t n) noexcept nogil:
+    cdef real* out = y
+    cdef const real* inputs[3]
+    cdef Py_ssize_t step[3]
+    cdef Py_ssize_t at = y - <real*> call.operand[0].data
+    cdef int i
+    if call.op == NOTHING:
+        return
+    if call.operand[EPILOGUE].data != NULL:
+        out = <real*> call.operand[EPILOGUE].data + at
+    for i in range(3):
+        inputs[i], step[i] = y, 1
+        if call.operand[EPILOGUE + 1 + i].data != NULL:
+            step[i] = call.operand[EPILOGUE + 1 + i].stride[0]
+            inputs[i] = <const real*> call.operand[EPILOGUE + 1 + i].data + step[i] * at
+    row(call.op, n, out, 1, inputs[0], step[0], inputs[1], step[1], inputs[2], step[2], call.epilogue_scalar)
 
 
 # Comparisons are written so that NaN stays NaN.
@@ -150,10 +221,6 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == LEAKY_RELU_GRAD:           # a, times `low` where b ≤ 0: a is dy, b is what leaky_relu returned
         for j in range(n):
             y[j] = a[j] * low if b[j] <= 0 else a[j]
-    elif op == ELU:                       # a, below 0 `low` (exp a − 1)
-        for j in range(n):
-            s = low * expm1_below_0(<real> (0 if a[j] > 0 else a[j]))
-            y[j] = a[j] if a[j] > 0 else s
     elif op == ELU_GRAD:                  # a, where b ≤ 0 times b + `low`: a is dy, b is what elu returned
         for j in range(n):
             y[j] = a[j] if b[j] > 0 else a[j] * (b[j] + low)
@@ -190,17 +257,6 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == CLIP_GRAD:                 # a where b is what clip leaves as it is: a is dy
         for j in range(n):
             y[j] = a[j] if clipped(b[j], low, high) == b[j] else <real> 0
-    elif op == POWER:
-        for j in range(n):
-            y[j] = <real> pow(a[j], b[j])
-    elif op == POWER_GRAD_BASE:           # a times d(b ** c) / db = c b ** (c − 1), and 0 for c = 0 even where b is 0
-        for j in range(n):
-            y[j] = a[j] * (<real> 0 if c[j] == 0
-                           else <real> (c[j] * pow(b[j], <double> c[j] - 1)))
-    elif op == POWER_GRAD_EXPONENT:       # a times d(b ** e) / de = c log b, c = b ** e; 0 for b = 0, e ≥ 0
-        for j in range(n):
-            y[j] = a[j] * (<real> 0 if b[j] == 0 and abs(c[j]) <= 1
-                           else <real> (c[j] * log(b[j])))
     elif op == ABS:
         for j in range(n):
             y[j] = abs(a[j])
@@ -213,6 +269,62 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == SQRT_GRAD:                 # a / 2b: a is dy, b is what sqrt returned
         for j in range(n):
             y[j] = a[j] / (b[j] + b[j])
+    elif op == TANH_GRAD:                 # a (1 − b²): a is dy, b is what tanh returned
+        for j in range(n):
+            y[j] = a[j] * (<real> 1 - b[j]) * (<real> 1 + b[j])
+    elif op == SIGMOID_GRAD:              # a b (1 − b): a is dy, b is what sigmoid returned
+        for j in range(n):
+            y[j] = a[j] * b[j] * (<real> 1 - b[j])
+    elif op == PENALTY:                   # low |a| + high a² / 2
+        for j in range(n):
+            y[j] = low * abs(a[j]) + high * <real> 0.5 * (a[j] * a[j])
+    elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
+        for j in range(n):
+            y[j] = a[j] * (low * sign_of(b[j]) + high * b[j])
+    # Losses of one score a and its target b, and what their slopes are (loss.pxi).
+    elif op == SQUARED_ERROR:
+        for j in range(n):
+            y[j] = (a[j] - b[j]) * (a[j] - b[j])
+    elif op == SQUARED_ERROR_GRAD:
+        for j in range(n):
+            y[j] = 2 * (a[j] - b[j])
+    elif op == ABSOLUTE_ERROR:
+        for j in range(n):
+            y[j] = abs(a[j] - b[j])
+    elif op == ABSOLUTE_ERROR_GRAD:
+        for j in range(n):
+            y[j] = sign_of(a[j] - b[j])
+    elif op == HUBER:                     # d²/2, from |d| = low on low (|d| − low/2), d = a − b
+        for j in range(n):
+            s = abs(a[j] - b[j])
+            y[j] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
+    elif op == HUBER_GRAD:
+        for j in range(n):
+            y[j] = clipped(a[j] - b[j], -low, low)
+    else:
+        elementary_loop(op, n, y, a, b, c, low, high)
+
+
+# The others, which keep so much at hand that those above would have to make room for it.
+cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
+                                real low, real high) noexcept nogil:
+    cdef Py_ssize_t j
+    cdef real s
+    if op == ELU:                       # a, below 0 `low` (exp a − 1)
+        for j in range(n):
+            s = low * expm1_below_0(<real> (0 if a[j] > 0 else a[j]))
+            y[j] = a[j] if a[j] > 0 else s
+    elif op == POWER:
+        for j in range(n):
+            y[j] = <real> pow(a[j], b[j])
+    elif op == POWER_GRAD_BASE:           # a times d(b ** c) / db = c b ** (c − 1), and 0 for c = 0 even where b is 0
+        for j in range(n):
+            y[j] = a[j] * (<real> 0 if c[j] == 0
+                           else <real> (c[j] * pow(b[j], <double> c[j] - 1)))
+    elif op == POWER_GRAD_EXPONENT:       # a times d(b ** e) / de = c log b, c = b ** e; 0 for b = 0, e ≥ 0
+        for j in range(n):
+            y[j] = a[j] * (<real> 0 if b[j] == 0 and abs(c[j]) <= 1
+                           else <real> (c[j] * log(b[j])))
     elif op == EXP:
         for j in range(n):
             y[j] = exp_of(a[j])
@@ -222,15 +334,9 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == TANH:
         for j in range(n):
             y[j] = tanh_of(a[j])
-    elif op == TANH_GRAD:                 # a (1 − b²): a is dy, b is what tanh returned
-        for j in range(n):
-            y[j] = a[j] * (<real> 1 - b[j]) * (<real> 1 + b[j])
     elif op == SIGMOID:
         for j in range(n):
             y[j] = sigmoid_of(a[j])
-    elif op == SIGMOID_GRAD:              # a b (1 − b): a is dy, b is what sigmoid returned
-        for j in range(n):
-            y[j] = a[j] * b[j] * (<real> 1 - b[j])
     elif op == SILU:
         for j in range(n):
             y[j] = a[j] * sigmoid_of(a[j])
@@ -259,32 +365,6 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == SOFTPLUS_GRAD:             # a sigmoid(b): a is dy, b is what softplus was given
         for j in range(n):
             y[j] = a[j] * sigmoid_of(b[j])
-    elif op == PENALTY:                   # low |a| + high a² / 2
-        for j in range(n):
-            y[j] = low * abs(a[j]) + high * <real> 0.5 * (a[j] * a[j])
-    elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
-        for j in range(n):
-            y[j] = a[j] * (low * sign_of(b[j]) + high * b[j])
-    # Losses of one score a and its target b, and what their slopes are (loss.pxi).
-    elif op == SQUARED_ERROR:
-        for j in range(n):
-            y[j] = (a[j] - b[j]) * (a[j] - b[j])
-    elif op == SQUARED_ERROR_GRAD:
-        for j in range(n):
-            y[j] = 2 * (a[j] - b[j])
-    elif op == ABSOLUTE_ERROR:
-        for j in range(n):
-            y[j] = abs(a[j] - b[j])
-    elif op == ABSOLUTE_ERROR_GRAD:
-        for j in range(n):
-            y[j] = sign_of(a[j] - b[j])
-    elif op == HUBER:                     # d²/2, from |d| = low on low (|d| − low/2), d = a − b
-        for j in range(n):
-            s = abs(a[j] - b[j])
-            y[j] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
-    elif op == HUBER_GRAD:
-        for j in range(n):
-            y[j] = clipped(a[j] - b[j], -low, low)
     elif op == CROSS_ENTROPY:             # (1 − b) a + (1 + (low − 1) b) log(1 + exp(−a))
         for j in range(n):
             s = log1p_of(exp_of(-abs(a[j])))

@@ -13,20 +13,20 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     cdef int64_t n = <int64_t> call.scalar[0], k
     cdef const int64_t* numbers
     cdef int64_t* places
-    locate(call, 0, at)
-    at[INNERMOST] = 0
     if is_one_row(call):
+        locate(call, 0, at)
         at[INNERMOST] = begin
         m, begin, end = end - begin, 0, 1
+    else:
+        locate(call, begin, at)
     for i in range(begin, end):
-        if i > 0:
-            locate(call, i, at)
         numbers, places = <const int64_t*> index.data + offset(index, at), <int64_t*> out + offset(y, at)
         for j in range(m):
             k = numbers[j * stride]
             if k < -n or k >= n:
                 return OUT_OF_RANGE
             places[j * y_stride] = (places[j * y_stride] * n if call.accumulate else 0) + (k + n if k < 0 else k)
+        next_row(call, at)
     return CONTINUE
 
 

@@ -16,7 +16,7 @@
 #    large that its rows lie on too many pages, the block is packed first: copied strip by strip, in the order in which
 #    tiles will read it. Of a, the tile reads single elements, from wherever they lie.
 # 3. Nothing is done for few columns that can be done for many rows. If y has fewer columns than half a vector, its
-#    transpose is computed, yᵀ = bᵀ aᵀ, whose rows are long.
+#    transpose is computed, yᵀ = bᵀ aᵀ, whose rows are long; and so it is where the columns of y lie as rows do.
 #
 # An element of y is summed in the order of k from 0 to K − 1, the partial sum waiting in y from one block of K to the
 # next. That order depends on nothing else: not on M, strides, threads, or where in a tile the element lies.
@@ -24,7 +24,7 @@
 #   size     0 M, 1 N, 2 K
 #   operand  0 y, 1 a, 2 b (strides 0 row, 1 column), 3 bias or absent (contiguous)
 #   op       an elementwise function f that each block of y goes through while it is in cache, or NOTHING. Its output
-#            and its inputs are the operands from EPILOGUE on, laid as y; where one is absent, it is y itself.
+#            and its inputs are the operands from EPILOGUE on; where one is absent, it is y itself.
 #   parts    the rows of y or its columns, whichever are more
 
 cdef enum:
@@ -53,8 +53,9 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
         i_begin, i_end = begin, end
     else:
         j_begin, j_end = begin, end
-    p.is_transposed = M > N and 2 * N < lanes(out)
     p.y, p.a, p.b = call.operand[0], call.operand[1], call.operand[2]
+    p.is_transposed = ((M > N and 2 * N < lanes(out))
+                       or (2 * M >= lanes(out) and p.y.stride[0] == 1 and p.y.stride[1] != 1))
     if p.is_transposed:
         p.y, p.a, p.b = transposed(&p.y), transposed(&p.b), transposed(&p.a)
         i_begin, i_end, j_begin, j_end = j_begin, j_end, i_begin, i_end
@@ -77,6 +78,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     if not READS_LANES and strip.b_column == 1 and (j_end - j_begin) % lanes(out) != 0:
         packs = True                      # the tile reads whole vectors
 
+    strip.runs = 1
     strip.resume = False
     while not last:                       # once even for K = 0, which leaves zeros
         strip.k = min(K - k, BLOCK_K)
@@ -164,7 +166,7 @@ cdef void epilogue(real* out, const Call* call, const Product* p, Py_ssize_t i, 
     for r in range(i, i + rows):
         row(call.op, columns, <real*> element(data[0], x[0], r, j), x[0].stride[1],
             element(data[1], x[1], r, j), x[1].stride[1], element(data[2], x[2], r, j), x[2].stride[1],
-            element(data[3], x[3], r, j), x[3].stride[1], call.scalar)
+            element(data[3], x[3], r, j), x[3].stride[1], call.epilogue_scalar)
 
 
 # Whether f is done before a tile leaves the registers: max(y, 0), or y where a mask is above 0.

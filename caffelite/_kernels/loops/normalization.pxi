@@ -5,32 +5,48 @@
 # float32 knows a mean of 10⁴ to 10⁻³ only, and the deviation may be smaller. Moments are float64, too: a row of m and
 # one of 1 / √(v + ε), and for features one of v.
 
+cdef extern from "loops/sums.h" nogil:
+    double multiply_add(double a, double b, double c)
+    double plus_product_float(double total, float a, float b)
+    double plus_product_double(double total, double a, double b)
+    double sum_of_row_float(const float* x, Py_ssize_t n)
+    double sum_of_row_double(const double* x, Py_ssize_t n)
+    double squares_of_row_float(const float* x, Py_ssize_t n, double m)
+    double squares_of_row_double(const double* x, Py_ssize_t n, double m)
+    void products_of_row_float(const float* dy, const float* x, Py_ssize_t n, float high, float low, double* sums)
+    void products_of_row_double(const double* dy, const double* x, Py_ssize_t n, double high, double low, double* sums)
+
+
 # Σⱼ x[j], every addition in float64
 cdef inline double exact_sum(const real* x, Py_ssize_t n) noexcept nogil:
-    cdef double lane[LANES]
-    cdef Py_ssize_t i, j
-    for j in range(LANES):
-        lane[j] = 0
-    for i in range(n // LANES):
-        for j in range(LANES):
-            lane[j] += x[LANES * i + j]
-    for i in range(n - n % LANES, n):
-        lane[i % LANES] += x[i]
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
+    if real is float:
+        return sum_of_row_float(x, n)
+    else:
+        return sum_of_row_double(x, n)
 
 
 # Σⱼ (x[j] − m)²
 cdef inline double squares_of_row(const real* x, Py_ssize_t n, double m) noexcept nogil:
-    cdef double lane[LANES]
-    cdef Py_ssize_t i, j
-    for j in range(LANES):
-        lane[j] = 0
-    for i in range(n // LANES):
-        for j in range(LANES):
-            lane[j] += (x[LANES * i + j] - m) * (x[LANES * i + j] - m)
-    for i in range(n - n % LANES, n):
-        lane[i % LANES] += (x[i] - m) * (x[i] - m)
-    return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
+    if real is float:
+        return squares_of_row_float(x, n, m)
+    else:
+        return squares_of_row_double(x, n, m)
+
+
+# sums[0] = Σⱼ dy[j],  sums[1] = Σⱼ dy[j] (x[j] − m),  m = high + low
+cdef inline void products_of_row(const real* dy, const real* x, Py_ssize_t n, real high, real low,
+                                 double* sums) noexcept nogil:
+    if real is float:
+        products_of_row_float(dy, x, n, high, low, sums)
+    else:
+        products_of_row_double(dy, x, n, high, low, sums)
+
+
+cdef inline double plus_product(double total, real a, real b) noexcept nogil:
+    if real is float:
+        return plus_product_float(total, a, b)
+    else:
+        return plus_product_double(total, a, b)
 
 
 # ---- rows ----
@@ -136,13 +152,21 @@ cdef int layer_norm_sums(real* dscale, const Call* call, Py_ssize_t begin, Py_ss
 
 
 # ---- features ----
-#   n rows, C features, L places of each; x (n, C, L), scale and shift (C), moments (3, C); all contiguous
+#   n images, C features, L places of each; x (n, C, L) in C order, channels last (n, L, C), or images last (C, L, n),
+#   dy, y and dx as x; scale and shift (C), moments (3, C), contiguous
+#
+# Neighbours in memory that are of one feature are a run: each feature has `runs` of length `run`, together n L numbers.
+# `run` is L in C order, 1 with channels last, n L with images last.
 #
 # Features are taken in blocks, each through all of its sums before the next, so that x, if it does not fill the cache,
-# comes from memory once: FEATURES of them side by side where L is 1, else one.
+# comes from memory once: FEATURES of them side by side where neighbours are features, else one.
+#
+# In every order of memory the same numbers are added in the same order: the places of an image in LANES lanes, the
+# images one after the other; and where L is 1, four images at a time.
 
 cdef enum:
-    FEATURES = 256
+    FEATURES = 256                        # with one place each
+    SIDE_BY_SIDE = 64                     # features, or images, whose lanes stay in the first-level cache
 
 
 # Four rows at once: the sums of the columns are loaded and stored a quarter as often.
@@ -155,12 +179,93 @@ cdef inline double squares_of_four(const real* x, Py_ssize_t C, double m) noexce
             + ((x[2 * C] - m) * (x[2 * C] - m) + (x[3 * C] - m) * (x[3 * C] - m)))
 
 
-cdef inline Py_ssize_t at_once(Py_ssize_t L, Py_ssize_t features) noexcept nogil:
-    return min(FEATURES, features) if L == 1 else 1
+cdef inline Py_ssize_t at_once(const Call* call, Py_ssize_t features) noexcept nogil:
+    if call.size[4] > 1:
+        return 1
+    return min(features, <Py_ssize_t> (FEATURES if call.size[2] == 1 else SIDE_BY_SIDE))
+
+
+cdef inline double folded(const double* lane) noexcept nogil:
+    return (((lane[0] + lane[4 * SIDE_BY_SIDE]) + (lane[2 * SIDE_BY_SIDE] + lane[6 * SIDE_BY_SIDE]))
+            + ((lane[SIDE_BY_SIDE] + lane[5 * SIDE_BY_SIDE]) + (lane[3 * SIDE_BY_SIDE] + lane[7 * SIDE_BY_SIDE])))
+
+
+# total[j] = Σ x, or Σ (x − m[j])² where m is given, over all x of feature first + j
+cdef void totals(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, const double* m,
+                 double* total) noexcept nogil:
+    cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], run = call.size[4], width, i, j
+    cdef double sums[SIDE_BY_SIDE]
+    for j in range(features):
+        total[j] = 0
+    if run == 1 and L == 1:
+        totals_of_rows(x + first, n, C, features, m, total)
+    elif run == 1:
+        for i in range(n):
+            sums_of_columns(x + i * L * C + first, C, L, features, m, 1, sums)
+            for j in range(features):
+                total[j] += sums[j]
+    elif run == L:
+        for i in range(n):
+            if m == NULL:
+                total[0] += exact_sum(x + (i * C + first) * L, L)
+            else:
+                total[0] += squares_of_row(x + (i * C + first) * L, L, m[0])
+    else:
+        i = 0
+        while i < n:
+            width = min(n - i, <Py_ssize_t> SIDE_BY_SIDE)
+            sums_of_columns(x + first * run + i, n, L, width, m, 0, sums)
+            for j in range(width):
+                total[0] += sums[j]
+            i += width
+
+
+# total[j] += Σᵢ x[i, j], or Σᵢ (x[i, j] − m[j])², x (n, C)
+cdef void totals_of_rows(const real* x, Py_ssize_t n, Py_ssize_t C, Py_ssize_t features, const double* m,
+                         double* total) noexcept nogil:
+    cdef Py_ssize_t i, j
+    for i in range(n // 4):
+        if m == NULL:
+            for j in range(features):
+                total[j] += sum_of_four(x + 4 * i * C + j, C)
+        else:
+            for j in range(features):
+                total[j] += squares_of_four(x + 4 * i * C + j, C, m[j])
+    for i in range(n - n % 4, n):
+        if m == NULL:
+            for j in range(features):
+                total[j] += x[i * C + j]
+        else:
+            for j in range(features):
+                total[j] += (x[i * C + j] - m[j]) * (x[i * C + j] - m[j])
+
+
+# sums[j] = Σᵢ x[i, j], or Σᵢ (x[i, j] − m[j · step])², each as for a row (sums.h)
+cdef void sums_of_columns(const real* x, Py_ssize_t stride, Py_ssize_t n, Py_ssize_t columns, const double* m,
+                          Py_ssize_t step, double* sums) noexcept nogil:
+    cdef double partial[LANES * SIDE_BY_SIDE]
+    cdef double mean[SIDE_BY_SIDE]
+    cdef double* lane
+    cdef Py_ssize_t i, j
+    memset(partial, 0, sizeof(partial))
+    if m != NULL:
+        for j in range(columns):
+            mean[j] = m[j * step]
+    for i in range(n):
+        lane = partial + i % LANES * SIDE_BY_SIDE
+        if m == NULL:
+            for j in range(columns):
+                lane[j] += x[j]
+        else:
+            for j in range(columns):
+                lane[j] = multiply_add(x[j] - mean[j], x[j] - mean[j], lane[j])
+        x += stride
+    for j in range(columns):
+        sums[j] = folded(partial + j)
 
 
 # y[i, c, l] = (x[i, c, l] − m[c]) / √(v[c] + ε) scale[c] + shift[c],  m and v of x[:, c, :]
-#   size     0 n, 1 C, 2 L
+#   size     0 n, 1 C, 2 L, 3 runs, 4 run
 #   scalar   ε
 #   operand  0 y, 1 x, 2 scale, 3 shift, 4 moments
 #   parts    C
@@ -169,37 +274,16 @@ cdef int batch_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef double* m = <double*> call.operand[4].data
     cdef double* inverse = m + call.size[1]
     cdef double* v = inverse + call.size[1]
-    cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], features, i, j
+    cdef Py_ssize_t count = call.size[0] * call.size[2], features, j
     cdef double total[FEATURES]
     while begin < end:
-        features = at_once(L, end - begin)
+        features = at_once(call, end - begin)
+        totals(x, call, begin, features, NULL, total)
         for j in range(features):
-            total[j] = 0
-        if L == 1:
-            for i in range(n // 4):
-                for j in range(features):
-                    total[j] += sum_of_four(x + 4 * i * C + begin + j, C)
-        for i in range(n - n % 4 if L == 1 else 0, n):
-            if L == 1:
-                for j in range(features):
-                    total[j] += x[i * C + begin + j]
-            else:
-                total[0] += exact_sum(x + (i * C + begin) * L, L)
+            m[begin + j] = total[j] / count
+        totals(x, call, begin, features, m + begin, total)
         for j in range(features):
-            m[begin + j] = total[j] / (n * L)
-            total[j] = 0
-        if L == 1:
-            for i in range(n // 4):
-                for j in range(features):
-                    total[j] += squares_of_four(x + 4 * i * C + begin + j, C, m[begin + j])
-        for i in range(n - n % 4 if L == 1 else 0, n):
-            if L == 1:
-                for j in range(features):
-                    total[j] += (x[i * C + begin + j] - m[begin + j]) * (x[i * C + begin + j] - m[begin + j])
-            else:
-                total[0] += squares_of_row(x + (i * C + begin) * L, L, m[begin])
-        for j in range(features):
-            v[begin + j] = total[j] / (n * L)
+            v[begin + j] = total[j] / count
             inverse[begin + j] = 1 / sqrt(v[begin + j] + call.scalar[0])
         normalize(y, call, begin, features)
         begin += features
@@ -210,7 +294,7 @@ cdef int batch_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
 cdef int batch_norm_fixed(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t features
     while begin < end:
-        features = at_once(call.size[2], end - begin)
+        features = at_once(call, end - begin)
         normalize(y, call, begin, features)
         begin += features
     return CONTINUE
@@ -221,26 +305,28 @@ cdef inline void normalize(real* y, const Call* call, Py_ssize_t first, Py_ssize
     cdef const real* scale = <const real*> call.operand[2].data + first
     cdef const real* shift = <const real*> call.operand[3].data + first
     cdef const double* m = <const double*> call.operand[4].data + first
-    cdef Py_ssize_t C = call.size[1], L = call.size[2], i, j, k
+    cdef Py_ssize_t C = call.size[1], run = call.size[4], i, j, k
     cdef real high[FEATURES]
     cdef real low[FEATURES]
     cdef real factor[FEATURES]
     for j in range(features):
         high[j], low[j] = <real> m[j], <real> (m[j] - <real> m[j])
         factor[j] = <real> (m[C + j] * scale[j])
-    for i in range(call.size[0]):
-        k = (i * C + first) * L
-        if L == 1:
+    for i in range(call.size[3]):
+        k = (i * C + first) * run
+        if run == 1:
             for j in range(features):
                 y[k + j] = ((x[k + j] - high[j]) - low[j]) * factor[j] + shift[j]
+            finish(y + k, call, features)
         else:
-            for j in range(L):
+            for j in range(run):
                 y[k + j] = ((x[k + j] - high[0]) - low[0]) * factor[0] + shift[0]
+            finish(y + k, call, run)
 
 
 # dscale[c] = Σ dy x̂,  dshift[c] = Σ dy  over all i and l,
 # dx = (dy − dshift / (n L) − x̂ dscale / (n L)) scale / √(v + ε);  for fixed moments dx = dy scale / √(v + ε)
-#   size     0 n, 1 C, 2 L, 3 whether the moments were fixed
+#   size     0 n, 1 C, 2 L, 3 runs, 4 run, 5 whether the moments were fixed
 #   operand  0 dx, 1 dy, 2 x, 3 scale, 4 moments, 5 dscale, 6 dshift
 #   parts    C
 cdef int batch_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -251,8 +337,8 @@ cdef int batch_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
     cdef const double* inverse = m + call.size[1]
     cdef real* dscale = <real*> call.operand[5].data
     cdef real* dshift = <real*> call.operand[6].data
-    cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], count = n * L, features, i, j, k
-    cdef bint fixed = call.size[3] != 0
+    cdef Py_ssize_t C = call.size[1], run = call.size[4], count = call.size[0] * call.size[2], features, i, j, k
+    cdef bint fixed = call.size[5] != 0
     cdef real high[FEATURES]
     cdef real low[FEATURES]
     cdef real factor[FEATURES]
@@ -261,53 +347,88 @@ cdef int batch_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
     cdef double of_dy[FEATURES]
     cdef double of_product[FEATURES]
     while begin < end:
-        features = at_once(L, end - begin)
+        features = at_once(call, end - begin)
         for j in range(features):
             high[j], low[j] = <real> m[begin + j], <real> (m[begin + j] - <real> m[begin + j])
             factor[j] = <real> (inverse[begin + j] * scale[begin + j])
-            of_dy[j] = of_product[j] = 0
-        for i in range(n):
-            k = (i * C + begin) * L
-            if L == 1:
-                for j in range(features):
-                    of_dy[j] += dy[k + j]
-                    of_product[j] += dy[k + j] * ((x[k + j] - high[j]) - low[j])
-            else:
-                add_products(dy + k, x + k, L, high[0], low[0], of_dy, of_product)
+        products(dy, x, call, begin, features, high, low, of_dy, of_product)
         for j in range(features):
             dscale[begin + j] = <real> (of_product[j] * inverse[begin + j])
             dshift[begin + j] = <real> of_dy[j]
             mean[j] = 0 if fixed else <real> (of_dy[j] / count)
             slope[j] = 0 if fixed else <real> (of_product[j] / count * inverse[begin + j] * inverse[begin + j])
-        for i in range(n):
-            k = (i * C + begin) * L
-            if L == 1:
+        for i in range(call.size[3]):
+            k = (i * C + begin) * run
+            if run == 1:
                 for j in range(features):
                     dx[k + j] = (dy[k + j] - mean[j] - ((x[k + j] - high[j]) - low[j]) * slope[j]) * factor[j]
             else:
-                for j in range(L):
+                for j in range(run):
                     dx[k + j] = (dy[k + j] - mean[0] - ((x[k + j] - high[0]) - low[0]) * slope[0]) * factor[0]
         begin += features
     return CONTINUE
 
 
-# of_dy += Σⱼ dy[j],  of_product += Σⱼ dy[j] (x[j] − m)
-cdef inline void add_products(const real* dy, const real* x, Py_ssize_t n, real high, real low,
-                              double* of_dy, double* of_product) noexcept nogil:
-    cdef double first[LANES]
-    cdef double second[LANES]
+# of_dy[j] = Σ dy,  of_product[j] = Σ dy (x − m)  over all of feature first + j, m = high[j] + low[j]
+cdef void products(const real* dy, const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features,
+                   const real* high, const real* low, double* of_dy, double* of_product) noexcept nogil:
+    cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], run = call.size[4], width, i, j, k
+    cdef double sums[2 * SIDE_BY_SIDE]
+    for j in range(features):
+        of_dy[j] = of_product[j] = 0
+    if run == 1 and L == 1:
+        for i in range(n):
+            k = i * C + first
+            for j in range(features):
+                of_dy[j] += dy[k + j]
+                of_product[j] += dy[k + j] * ((x[k + j] - high[j]) - low[j])
+    elif run == 1:
+        for i in range(n):
+            k = i * L * C + first
+            products_of_columns(dy + k, x + k, C, L, features, high, low, 1, sums)
+            for j in range(features):
+                of_dy[j] += sums[j]
+                of_product[j] += sums[SIDE_BY_SIDE + j]
+    elif run == L:
+        for i in range(n):
+            k = (i * C + first) * L
+            products_of_row(dy + k, x + k, L, high[0], low[0], sums)
+            of_dy[0] += sums[0]
+            of_product[0] += sums[1]
+    else:
+        i = 0
+        while i < n:
+            k = first * run + i
+            width = min(n - i, <Py_ssize_t> SIDE_BY_SIDE)
+            products_of_columns(dy + k, x + k, n, L, width, high, low, 0, sums)
+            for j in range(width):
+                of_dy[0] += sums[j]
+                of_product[0] += sums[SIDE_BY_SIDE + j]
+            i += width
+
+
+# sums[0, j] = Σᵢ dy[i, j],  sums[1, j] = Σᵢ dy[i, j] (x[i, j] − m[j · step]), each as for a row (sums.h)
+cdef void products_of_columns(const real* dy, const real* x, Py_ssize_t stride, Py_ssize_t n, Py_ssize_t columns,
+                              const real* high, const real* low, Py_ssize_t step, double* sums) noexcept nogil:
+    cdef double partial[2 * LANES * SIDE_BY_SIDE]
+    cdef real of_high[SIDE_BY_SIDE]
+    cdef real of_low[SIDE_BY_SIDE]
+    cdef double* first
+    cdef double* second
     cdef Py_ssize_t i, j
-    for j in range(LANES):
-        first[j] = second[j] = 0
-    for i in range(n // LANES):
-        for j in range(LANES):
-            first[j] += dy[LANES * i + j]
-            second[j] += dy[LANES * i + j] * ((x[LANES * i + j] - high) - low)
-    for i in range(n - n % LANES, n):
-        first[i % LANES] += dy[i]
-        second[i % LANES] += dy[i] * ((x[i] - high) - low)
-    of_dy[0] += exact_sum(first, LANES)
-    of_product[0] += exact_sum(second, LANES)
+    memset(partial, 0, sizeof(partial))
+    for j in range(columns):
+        of_high[j], of_low[j] = high[j * step], low[j * step]
+    for i in range(n):
+        first = partial + i % LANES * SIDE_BY_SIDE
+        second = first + LANES * SIDE_BY_SIDE
+        for j in range(columns):
+            first[j] += dy[j]
+            second[j] = plus_product(second[j], dy[j], (x[j] - of_high[j]) - of_low[j])
+        dy += stride
+        x += stride
+    for j in range(columns):
+        sums[j], sums[SIDE_BY_SIDE + j] = folded(partial + j), folded(partial + LANES * SIDE_BY_SIDE + j)
 
 
 # mean ← mean + μ (m − mean),  variance ← variance + μ (v k / (k − 1) − variance), for features with finite moments

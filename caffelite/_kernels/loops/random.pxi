@@ -3,7 +3,7 @@
 
 cdef extern from "loops/philox.h" nogil:
     enum:
-        WORDS                             # computed at once
+        COUNTERS, WORDS                   # computed at once
     void philox(uint32_t* words, uint64_t seed, uint64_t step, uint64_t group)
 
 

@@ -26,6 +26,8 @@ enum { FEW_ROWS = 4 };
 typedef struct {
     ptrdiff_t rows, columns, k;                  /* columns: at most COLUMNS */
     const void *a, *b;
+    ptrdiff_t runs;                              /* of k each; where in a and in b they begin, one, at 0, of a product */
+    const ptrdiff_t *a_run, *b_run;
     ptrdiff_t a_row, a_k, b_k, b_column;
     void *y;
     ptrdiff_t y_row;
@@ -48,14 +50,14 @@ typedef struct {
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real rows[LANES];                                                                                     \
-        columns_of_##real(rows, b, b_column, lanes, depth);                                                            \
+        columns_of_##real(rows, b, b_column, lanes, depth, 0);                                                         \
         UNROLL for (int k = 0; k < LANES; k++)                                                                         \
             if (k < depth)                                                                                             \
                 UNROLL for (int r = 0; r < ROWS; r++) sum[r][0] += a[r * a_row + k * a_k] * rows[k];                   \
     }                                                                                                                  \
                                                                                                                        \
     /* The tile whose first row is i. ROWS and VECTORS are constants wherever this is called. */                       \
-    INLINE void tile_##real(const int ROWS, const int VECTORS, const Strip *strip, ptrdiff_t i)                        \
+    INLINE void tile_##real(const int ROWS, const int VECTORS, const int RUNS, const Strip *strip, ptrdiff_t i)        \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         const Strip s = *strip;                                                                                        \
@@ -73,13 +75,19 @@ typedef struct {
                 UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] = load_##real(at + v * LANES, v == VECTORS - 1, lanes);                                  \
                                                                                                                        \
-        if (s.b_column == 1)                                                                                           \
-            for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, a4 += s.a_k, b += s.b_k) {                                 \
-                UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
-                    row[v] = load_##real(b + v * LANES, v == VECTORS - 1 && READS_LANES, lanes);                       \
-                UNROLL for (int r = 0; r < ROWS; r++)                                                                  \
+        if (RUNS || s.b_column == 1)                                                                                      \
+            for (ptrdiff_t run = 0;;) {                                                                                \
+                for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, a4 += s.a_k, b += s.b_k) {                             \
                     UNROLL for (int v = 0; v < VECTORS; v++)                                                           \
-                        sum[r][v] += (r < 4 ? a : a4)[a_step[r % 4]] * row[v];                                         \
+                        row[v] = load_##real(b + v * LANES, v == VECTORS - 1 && READS_LANES, lanes);                   \
+                    UNROLL for (int r = 0; r < ROWS; r++)                                                              \
+                        UNROLL for (int v = 0; v < VECTORS; v++)                                                       \
+                            sum[r][v] += (r < 4 ? a : a4)[a_step[r % 4]] * row[v];                                     \
+                }                                                                                                      \
+                if (!RUNS || ++run >= s.runs)                                                                          \
+                    break;                                                                                             \
+                a = (const real *)s.a + i * s.a_row + s.a_run[run], a4 = ROWS > 4 ? a + 4 * s.a_row : a;               \
+                b = (const real *)s.b + s.b_run[run];                                                                  \
             }                                                                                                          \
         else if (VECTORS == 1 && ROWS <= FEW_ROWS) {                                                                   \
             ptrdiff_t k = 0;                                                                                           \
@@ -123,32 +131,46 @@ typedef struct {
                     store_first_##real(y + v * LANES, sum[r][v], lanes);                                               \
     }                                                                                                                  \
                                                                                                                        \
-    INLINE void tiles_##real(const int VECTORS, const Strip *s)                                                        \
+    INLINE void tiles_##real(const int VECTORS, const int RUNS, const Strip *s)                                        \
     {                                                                                                                  \
         ptrdiff_t i = 0;                                                                                               \
         for (; i + TILE_ROWS <= s->rows; i += TILE_ROWS)                                                               \
-            tile_##real(TILE_ROWS, VECTORS, s, i);                                                                     \
-        if (i + 4 <= s->rows) {                                                                                        \
-            tile_##real(4, VECTORS, s, i);                                                                             \
-            i += 4;                                                                                                    \
-        }                                                                                                              \
-        if (i + 3 == s->rows)                                                                                          \
-            tile_##real(3, VECTORS, s, i);                                                                             \
-        else if (i + 2 == s->rows)                                                                                     \
-            tile_##real(2, VECTORS, s, i);                                                                             \
-        else if (i + 1 == s->rows)                                                                                     \
-            tile_##real(1, VECTORS, s, i);                                                                             \
+            tile_##real(TILE_ROWS, VECTORS, RUNS, s, i);                                                               \
+        for (ptrdiff_t rows; (rows = s->rows - i) > 0; i += rows)                                                      \
+            if (RUNS && TILE_ROWS > 6 && rows >= 6) {                                                                  \
+                rows = 6;                                                                                              \
+                tile_##real(6, VECTORS, RUNS, s, i);                                                                   \
+            } else if (rows >= 4 && rows != 5) {                                                                       \
+                rows = 4;                                                                                              \
+                tile_##real(4, VECTORS, RUNS, s, i);                                                                   \
+            } else if (rows >= 3) {                                                                                    \
+                rows = 3;                                                                                              \
+                tile_##real(3, VECTORS, RUNS, s, i);                                                                   \
+            } else if (rows == 2)                                                                                      \
+                tile_##real(2, VECTORS, RUNS, s, i);                                                                   \
+            else                                                                                                       \
+                tile_##real(1, VECTORS, RUNS, s, i);                                                                   \
     }                                                                                                                  \
                                                                                                                        \
-    /* All rows of a strip of y of at most COLUMNS columns. */                                                         \
+    /* All rows of a strip of y of at most COLUMNS columns; the sums over one run of k, or over several. */            \
     static void strip_##real(const Strip *s)                                                                           \
     {                                                                                                                  \
         if (s->columns <= LANES_OF_##real)                                                                             \
-            tiles_##real(1, s);                                                                                        \
+            tiles_##real(1, 0, s);                                                                                     \
         else if (s->columns <= 2 * LANES_OF_##real)                                                                    \
-            tiles_##real(2, s);                                                                                        \
+            tiles_##real(2, 0, s);                                                                                     \
         else                                                                                                           \
-            tiles_##real(TILE_VECTORS, s);                                                                             \
+            tiles_##real(TILE_VECTORS, 0, s);                                                                          \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void strip_of_runs_##real(const Strip *s)                                                                   \
+    {                                                                                                                  \
+        if (s->columns <= LANES_OF_##real)                                                                             \
+            tiles_##real(1, 1, s);                                                                                     \
+        else if (s->columns <= 2 * LANES_OF_##real)                                                                    \
+            tiles_##real(2, 1, s);                                                                                     \
+        else                                                                                                           \
+            tiles_##real(TILE_VECTORS, 1, s);                                                                          \
     }
 
 DEFINE_TILE(float)

@@ -93,17 +93,21 @@ INLINE void store_first_double(double *p, vector_double v, int n) { memcpy(p, &v
             t[(i + (s)) % LANES] = SHUFFLE(real, upper, lower, LANES_##real(MOVED, (s) % LANES));                      \
         }
 
-/* columns_of: t[k][i] = x[i · stride + k] for i < rows and k < columns, both at most one vector's lanes.
+/* columns_of: t[k][i] = x[i · stride + k] for i < rows and k < columns, both at most one vector's lanes. In the lanes of
+ * absent rows is 0, or with SKIP = 0 what is in the first row's: to leave rows out is faster where there are few, but the
+ * compiler writes the exchanges anew for many numbers of them, which is too much where it comes in many tiles.
  * transpose: y[k · stride_y + i] = x[i · stride_x + k] for i < rows, at most one vector's lanes, and k < columns. */
 #define DEFINE_TRANSPOSE(real)                                                                                         \
-    INLINE void columns_of_##real(vector_##real *t, const real *x, ptrdiff_t stride, int rows, int columns)            \
+    INLINE void columns_of_##real(vector_##real *t, const real *x, ptrdiff_t stride, int rows, int columns,            \
+                                  const int SKIP)                                                                      \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         if (rows == LANES && columns == LANES)                                                                         \
             UNROLL for (int i = 0; i < LANES; i++) t[i] = *(const vector_##real *)(x + i * stride);                    \
         else                                                                                                           \
             UNROLL for (int i = 0; i < LANES; i++)                                                                     \
-                t[i] = i < rows ? load_first_##real(x + i * stride, columns) : (vector_##real){0};                     \
+                t[i] = SKIP && i >= rows ? (vector_##real){0}                                                          \
+                                         : load_first_##real(x + (i < rows ? i * stride : 0), columns);                \
         EXCHANGE(real, t, 8)                                                                                           \
         EXCHANGE(real, t, 4)                                                                                           \
         EXCHANGE(real, t, 2)                                                                                           \
@@ -117,7 +121,7 @@ INLINE void store_first_double(double *p, vector_double v, int n) { memcpy(p, &v
         vector_##real t[LANES];                                                                                        \
         for (ptrdiff_t k = 0; k < columns; k += LANES) {                                                               \
             const int here = columns - k < LANES ? (int)(columns - k) : LANES;                                         \
-            columns_of_##real(t, x + k, stride_x, rows, here);                                                         \
+            columns_of_##real(t, x + k, stride_x, rows, here, 1);                                                      \
             UNROLL for (int i = 0; i < LANES; i++)                                                                     \
                 if (i < here) {                                                                                        \
                     if (rows == LANES)                                                                                 \

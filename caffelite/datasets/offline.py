@@ -1,4 +1,4 @@
-"""Data to learn with, offline."""
+"""Data that are made, and data that come with the package."""
 
 from __future__ import annotations
 

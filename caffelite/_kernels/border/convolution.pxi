@@ -1,0 +1,241 @@
+# Convolutions of images (n, C, H, W), or of series (n, C, L), which are images of height 1.
+#
+# A convolution with few channels reads and writes images in memory order (C, H, W, n), "images last", one with many in
+# (n, H, W, C), "channels last"; loops/convolution.pxi says why. What lies otherwise is copied first. Since every other
+# kernel leaves images in the order it finds them in, that happens once on the way into a net and once on the way out.
+
+cdef enum:
+    MANY_CHANNELS = 32                    # of the larger side of a group
+    IMAGES_TOGETHER = 16                  # channels last; as in loops/convolution.pxi
+    MAX_VECTOR_BYTES = 64
+
+cdef Kernel CONVOLUTION_KERNEL = Kernel("convolution", is_convolution=True, takes_epilogue=True)
+cdef Kernel TRANSPOSED_CONVOLUTION_KERNEL = Kernel("transposed_convolution", loops="convolution",
+                                                   is_convolution=True, takes_epilogue=True)
+cdef Kernel CONVOLUTION_WEIGHT_GRAD_KERNEL = Kernel("convolution_weight_grad", writes=0b1001, is_convolution=True)
+
+
+def convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple shape, cnp.ndarray bias=None, *, tuple stride,
+                tuple padding, tuple dilation, Py_ssize_t groups=1):
+    """y[n, o, i, j] = Σ x[n, c, s i + d k − p, s j + d l − p] w[o, c, k, l] (+ bias[o]), where x is 0 outside.
+
+    x (n, C, H, W), w (O, C / groups, k, l), bias (O,) → y (n, O, *shape). Of stride s, padding p and dilation d one
+    number for each axis; a window may stick out further than p behind the end. Series alike, with one axis less.
+
+    ValueError for shapes that don't fit, TypeError for dtypes that differ or are not float32 or float64.
+    """
+    return convolved(CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
+
+
+def transposed_convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple shape, cnp.ndarray bias=None, *,
+                           tuple stride, tuple padding, tuple dilation, Py_ssize_t groups=1):
+    """y[n, o, s i + d k − p, s j + d l − p] = Σ x[n, c, i, j] w[c, o, k, l] (+ bias[o]): a convolution backwards.
+
+    x (n, C, H, W), w (C, O / groups, k, l), bias (O,) → y (n, O, *shape): with its w, the gradient of a convolution's
+    input from that of its output. Arguments and errors as of `convolution`.
+    """
+    return convolved(TRANSPOSED_CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
+
+
+def convolution_weight_grad(cnp.ndarray x not None, cnp.ndarray dy not None, cnp.ndarray out not None, *,
+                            bint accumulate=False, tuple stride, tuple padding, tuple dilation, Py_ssize_t groups=1):
+    """dw (O, C / groups, k, l), written to `out` or added to what it holds, of x (n, C, H, W) and dy (n, O, H′, W′).
+
+    Arguments and errors as of `convolution`.
+    """
+    cdef Call call
+    cdef cnp.ndarray dw = writable("convolution_weight_grad", out), sums
+    begin(&call, CONVOLUTION_WEIGHT_GRAD_KERNEL, real_type("convolution_weight_grad", x))
+    same_type("convolution_weight_grad", x, dy)
+    same_type("convolution_weight_grad", x, dw)
+    x, dy = laid_for(x, out, groups), laid_for(dy, out, groups)
+    lay_windows(&call, x, dw, dy, stride, padding, dilation, groups)
+    if overlap(dw, x) or overlap(dw, dy):
+        raise ValueError("convolution_weight_grad can't write its result into one of its operands")
+    call.size[1], call.size[2] = cnp.PyArray_DIM(dw, 1), cnp.PyArray_DIM(dw, 0) // groups
+    call.size[6] = channels_are_last(dw, groups)
+    sums = output(((1 if call.size[6] else MAX_VECTOR_BYTES // cnp.PyArray_ITEMSIZE(x)) * cnp.PyArray_SIZE(dw),),
+                  x.descr)
+    bind_axes(&call, 0, dw)
+    bind_axes(&call, 1, x)
+    bind_axes(&call, 2, dy)
+    lay_one_line(&call, 2)
+    if call.window[0].count > call.window[1].count:
+        swap_axes(&call)                  # sums are longest along the width
+    bind(&call, 3, sums)
+    call.accumulate = accumulate
+    call.parts = call.size[1] * call.window[0].kernel * call.window[1].kernel
+    call.work = flops_of(&call)
+    launch(&call)
+    return out
+
+
+def laid_for(cnp.ndarray x not None, cnp.ndarray w not None, Py_ssize_t groups):
+    """x (n, C, …) in the memory order in which convolutions with these weights read it: itself, or a copy."""
+    cdef tuple order
+    if cnp.PyArray_NDIM(x) < 3 or cnp.PyArray_NDIM(x) > 4 or cnp.PyArray_NDIM(w) != cnp.PyArray_NDIM(x):
+        raise ValueError(f"a convolution got x of shape {shape_of(x)} and w of shape {shape_of(w)}; expected "
+                         f"(n, C, H, W) or (n, C, L), and as many axes of w")
+    order = memory_order_of(channels_are_last(w, groups), cnp.PyArray_NDIM(x))
+    x = readable(x)
+    if cnp.PyArray_IS_C_CONTIGUOUS(<cnp.ndarray> (<object> x).transpose(order)):
+        return x
+    return copy(x, output_ordered(shape_of(x), x.descr, order))
+
+
+def sum_of_channels(cnp.ndarray dy not None, cnp.ndarray out=None, bint accumulate=False):
+    """Σ dy over all axes but the second, (C,): dy (n, C, …) in an order of memory that `laid_for` gives."""
+    cdef int ndim = cnp.PyArray_NDIM(dy)
+    cdef cnp.ndarray view = (<object> dy).transpose(memory_order_of(False, ndim))
+    if cnp.PyArray_IS_C_CONTIGUOUS(view):
+        return sum((<object> view).reshape(len(view), -1), 1, out=out, accumulate=accumulate)
+    view = (<object> dy).transpose(memory_order_of(True, ndim))
+    return sum((<object> view).reshape(-1, cnp.PyArray_DIM(dy, 1)), 0, out=out, accumulate=accumulate)
+
+
+cdef cnp.ndarray convolved(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple shape, cnp.ndarray bias, tuple stride,
+                           tuple padding, tuple dilation, Py_ssize_t groups):
+    cdef Call call
+    cdef bint transposed = kernel is TRANSPOSED_CONVOLUTION_KERNEL
+    cdef cnp.ndarray y, vector
+    begin(&call, kernel, real_type(kernel.name, x))
+    same_type(kernel.name, x, w)
+    x = laid_for(x, w, groups)
+    if groups < 1 or cnp.PyArray_DIM(w, 0) % groups != 0 or len(shape) != cnp.PyArray_NDIM(x) - 2:
+        raise ValueError(f"{kernel.name} to {shape} got x of shape {shape_of(x)} and w of shape {shape_of(w)} in "
+                         f"{groups} groups")
+    call.size[4], call.size[6] = transposed, channels_are_last(w, groups)
+    call.size[1] = cnp.PyArray_DIM(w, 0) // groups if transposed else cnp.PyArray_DIM(w, 1)
+    call.size[2] = cnp.PyArray_DIM(w, 1) if transposed else cnp.PyArray_DIM(w, 0) // groups
+    shape = (cnp.PyArray_DIM(x, 0), groups * call.size[2], *shape)
+    try:
+        y = output_ordered(shape, x.descr, memory_order_of(call.size[6], cnp.PyArray_NDIM(x)))
+    except (MemoryError, ValueError):      # too large for this machine, or for any
+        raise ValueError(f"{kernel.name} of x of shape {shape_of(x)} with stride {stride}, padding {padding} and "
+                         f"dilation {dilation} has no memory for y of shape {shape}") from None
+    if transposed:
+        lay_windows(&call, y, w, x, stride, padding, dilation, groups)
+    else:
+        lay_windows(&call, x, w, y, stride, padding, dilation, groups)
+    bind_axes(&call, 0, y)
+    bind_axes(&call, 1, x)
+    w = weights_bound(&call, w, transposed)
+    lay_one_line(&call, 0)
+    if bias is not None:
+        vector = contiguous(bias)
+        require_vector(kernel.name, vector, cnp.PyArray_TYPE(x), groups * call.size[2])
+        bind(&call, 3, vector)
+    if cnp.PyArray_SIZE(y) == 0:          # whose sizes may be too large to multiply
+        return y
+    call.parts = y_length(&call, 0) * y_length(&call, 1)
+    if call.size[6] and call.size[1] == 1 and call.size[2] == 1:
+        call.parts = call.size[0] * min(y_length(&call, 0), y_length(&call, 1))
+    elif call.size[6]:
+        call.parts *= (call.size[0] if call.size[0] < IMAGES_TOGETHER
+                       else (call.size[0] + IMAGES_TOGETHER - 1) // IMAGES_TOGETHER)
+    call.work = flops_of(&call)
+    launch(&call)
+    return y
+
+
+cdef int lay_windows(Call* call, cnp.ndarray x, cnp.ndarray w, cnp.ndarray y, tuple stride, tuple padding,
+                     tuple dilation, Py_ssize_t groups) except -1:
+    """The windows of a convolution from x to y; ValueError for shapes that don't fit."""
+    cdef int d, axis, axes = cnp.PyArray_NDIM(x) - 2
+    if (groups < 1 or cnp.PyArray_NDIM(w) != axes + 2 or cnp.PyArray_NDIM(y) != axes + 2
+            or cnp.PyArray_DIM(x, 0) != cnp.PyArray_DIM(y, 0) or cnp.PyArray_DIM(w, 0) != cnp.PyArray_DIM(y, 1)
+            or cnp.PyArray_DIM(w, 0) % groups != 0 or cnp.PyArray_DIM(w, 1) * groups != cnp.PyArray_DIM(x, 1)):
+        raise ValueError(f"a convolution in {groups} groups from {shape_of(x)} to {shape_of(y)} got w of shape "
+                         f"{shape_of(w)}; expected (O, C / groups, …)")
+    if not len(stride) == len(padding) == len(dilation) == axes:
+        raise ValueError(f"a convolution along {axes} axes got stride {stride}, padding {padding} and dilation "
+                         f"{dilation}")
+    for d in range(2):
+        call.window[d].length = call.window[d].count = call.window[d].kernel = 1
+        call.window[d].stride = call.window[d].dilation = 1
+        axis = d - 2 + axes
+        if axis >= 0:
+            call.window[d].length, call.window[d].count = cnp.PyArray_DIM(x, 2 + axis), cnp.PyArray_DIM(y, 2 + axis)
+            call.window[d].kernel, call.window[d].stride = cnp.PyArray_DIM(w, 2 + axis), stride[axis]
+            call.window[d].padding, call.window[d].dilation = padding[axis], dilation[axis]
+        if call.window[d].stride < 1 or call.window[d].padding < 0 or call.window[d].dilation < 1:
+            raise ValueError(f"a convolution got stride {stride}, padding {padding} and dilation {dilation}")
+    call.size[0], call.size[3] = cnp.PyArray_DIM(x, 0), groups
+    return 0
+
+
+cdef inline void swap_axes(Call* call) noexcept:
+    """Height for width."""
+    cdef int i
+    call.window[0], call.window[1] = call.window[1], call.window[0]
+    for i in range(3):
+        call.operand[i].stride[2], call.operand[i].stride[3] = call.operand[i].stride[3], call.operand[i].stride[2]
+
+
+cdef inline Py_ssize_t y_length(const Call* call, int axis) noexcept:
+    return call.window[axis].length if call.size[4] else call.window[axis].count
+
+
+cdef inline void lay_one_line(Call* call, int y) noexcept:
+    """All pixels of all images as one line, if the window is one pixel; they are operand 1 and operand y."""
+    cdef Py_ssize_t pixels = call.size[0] * call.window[0].length * call.window[1].length
+    cdef int d
+    for d in range(2):
+        if (call.window[d].kernel != 1 or call.window[d].stride != 1 or call.window[d].padding != 0
+                or call.window[d].count != call.window[d].length):
+            return
+    call.size[0] = call.window[0].length = call.window[0].count = 1
+    call.window[1].length = call.window[1].count = pixels
+    call.operand[1].stride[3] = call.size[3] * call.size[1] if call.size[6] else 1
+    call.operand[y].stride[3] = call.size[3] * call.size[2] if call.size[6] else 1
+
+
+cdef double flops_of(const Call* call) noexcept:
+    """Those of all taps at all positions, the ones that pads would meet among them."""
+    cdef double flops = 2.0 * call.size[0] * call.size[1] * call.size[2] * call.size[3]
+    return flops * call.window[0].count * call.window[0].kernel * call.window[1].count * call.window[1].kernel
+
+
+cdef cnp.ndarray weights_bound(Call* call, cnp.ndarray w, bint transposed):
+    """Weights (O, C / groups, …) bound as the loops take them: themselves, or a copy, which the caller keeps."""
+    cdef Py_ssize_t channel, column, row
+    if not call.size[6]:
+        w = readable(w)
+        bind_axes(call, 2, w)
+        call.size[5] = call.operand[2].stride[0] * (cnp.PyArray_DIM(w, 0) // call.size[3])
+        if transposed:
+            call.operand[2].stride[0], call.operand[2].stride[1] = (call.operand[2].stride[1],
+                                                                    call.operand[2].stride[0])
+        return w
+    w = (<object> w).reshape(call.size[3], -1, cnp.PyArray_DIM(w, 1), call.window[0].kernel, call.window[1].kernel)
+    w = contiguous((<object> w).transpose((3, 4, 1, 0, 2) if transposed else (3, 4, 2, 0, 1)))
+    channel = call.size[3] * call.size[2]
+    column = call.size[1] * channel
+    row = call.window[1].kernel * column
+    bind(call, 2, w)
+    call.operand[2].stride[0], call.operand[2].stride[1] = 1, channel
+    call.operand[2].stride[2], call.operand[2].stride[3] = row, column
+    return w
+
+
+cdef bint channels_are_last(cnp.ndarray w, Py_ssize_t groups) except -1:
+    """Whether convolutions with these weights, (O, C / groups, …), read and write channels last."""
+    if cnp.PyArray_DIM(w, 1) == 1 and cnp.PyArray_DIM(w, 0) == groups:
+        return groups >= MANY_CHANNELS
+    return max(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1)) >= MANY_CHANNELS
+
+
+cdef tuple memory_order_of(bint channels_last, int ndim):
+    """The axes of images or series from the outermost to the innermost."""
+    if channels_last:
+        return (0, 2, 3, 1)[:ndim - 1] + (1,)
+    return (1, 2, 3, 0)[:ndim - 1] + (0,)
+
+
+cdef inline void bind_axes(Call* call, int operand, cnp.ndarray a) noexcept:
+    """Bind images or weights of them with the strides of four axes, series with that of a height of 1."""
+    cdef int d, behind = 4 - cnp.PyArray_NDIM(a)
+    bind(call, operand, a)
+    for d in range(cnp.PyArray_NDIM(a)):
+        call.operand[operand].stride[d + behind if d > 1 else d] = (cnp.PyArray_STRIDE(a, d)
+                                                                    // cnp.PyArray_ITEMSIZE(a))

@@ -1,0 +1,759 @@
+# Convolutions.
+#
+#   y[n, o, i, j] = bias[o] + Σ_k,l Σ_c  x[n, c, s i + d k − p, s j + d l − p] w[o, c, k, l]
+#
+# with stride s, dilation d and padding p, where x is 0 outside. A transposed one goes the other way, from the
+# positions of the window to the pixels that it covers: y[.., s i + d k − p, ..] += x[.., i, ..] w[o, c, k, l]; it is
+# the gradient of a convolution's input, and a transposed convolution.
+#
+# Taps (k, l) that lie outside x are left out, and no window is copied out into a matrix. The sums are those of a matrix
+# product whose rows begin where a tap's channels do; the register tile of matmul.pxi runs over them (Strip.runs). How
+# the operands lie decides which of them is read as vectors:
+#
+#   images last, memory order (C, H, W, n)     x. A vector holds a pixel of many images, or neighbouring pixels; the
+#                                              weights, of any strides, are multiplied with it one by one. For few
+#                                              channels, and all vectors are full.
+#   channels last, memory order (n, H, W, C)   w, whose output channels are neighbours. The pixels of several images
+#                                              are multiplied with it one by one. For many channels: what a tile reads
+#                                              of x lies together.
+#
+# An element of y is summed in the order of k, l, c, both ways, wherever it stands.
+#
+#   size     0 n, 1 channels of x and 2 of y in each group, 3 groups, 4 transposed, 5 from one group's w to the next's,
+#            6 channels last
+#   window   0 down the height, 1 along the width
+#   operand  0 y, 1 x (strides n, c, h, w), 2 w (strides o, c, k, l), 3 bias or absent
+#   parts    images last: the pixels of y; channels last: those of so many images at a time; depthwise, channels last:
+#            the lines of y's images along their longer side
+
+cdef enum:
+    MAX_RUNS = 64                         # of a tile's sums, before they wait in y for the next ones
+    IMAGES = 16                           # channels last: how many go together,
+    PIXELS = 64                           # or of one image,
+    WEIGHTS_BYTES = 524_288               # and how large the weights that they meet may be
+
+
+cdef struct Taps:                         # those of a window that lie inside, at one place of y along one axis
+    Py_ssize_t first, step, count         # of the window
+    Py_ssize_t at, reach                  # where the first lies in x; how much further each next one does
+
+
+cdef Taps taps_of(const Window* window, bint transposed, Py_ssize_t i) noexcept nogil:
+    cdef Taps taps
+    cdef Py_ssize_t stride = window.stride, dilation = window.dilation, last
+    if not transposed:
+        taps.at = i * stride - window.padding
+        taps.step, taps.reach = 1, dilation
+        taps.first = 0 if taps.at >= 0 else (dilation - 1 - taps.at) // dilation
+        taps.at += taps.first * dilation
+        last = window.length - 1
+        taps.count = 0 if taps.at > last else (last - taps.at) // dilation + 1
+        taps.count = max(min(taps.count, window.kernel - taps.first), 0)
+        return taps
+    taps.step = stride // common_divisor(stride, dilation)
+    taps.reach = -(dilation * taps.step // stride)
+    taps.first, taps.count = 0, 0
+    while taps.first < min(taps.step, window.kernel) and (i + window.padding - taps.first * dilation) % stride != 0:
+        taps.first += 1
+    if taps.first >= min(taps.step, window.kernel):
+        return taps
+    # C's division rounds towards 0, which is right: what is divided is a multiple.
+    taps.at = (i + window.padding - taps.first * dilation) // stride
+    last = window.count - 1
+    if taps.at > last:                    # taps whose position is behind the last one
+        i = (taps.at - last - taps.reach - 1) // -taps.reach
+        taps.first += i * taps.step
+        taps.at += i * taps.reach
+    if taps.at >= 0 and taps.first < window.kernel:
+        taps.count = min(taps.at // -taps.reach, (window.kernel - 1 - taps.first) // taps.step) + 1
+    return taps
+
+
+cdef inline Py_ssize_t common_divisor(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
+    while b != 0:
+        a, b = b, a % b
+    return a
+
+
+cdef inline bint alike(const Taps* a, const Taps* b) noexcept nogil:
+    """Whether the same taps lie inside."""
+    return a.first == b.first and a.count == b.count
+
+
+# ---- the runs of a tile's sums ----
+
+cdef struct Runs:
+    Py_ssize_t count, k                   # how many, of how many terms each
+    Py_ssize_t x_k, w_k                   # from one term to the next
+    Py_ssize_t x[MAX_RUNS]                # where they begin, from the first one on
+    Py_ssize_t w[MAX_RUNS]
+    Py_ssize_t x_first, w_first           # where the first one begins
+    Py_ssize_t next                       # the tap at which the runs behind these begin; 0 if none do
+
+
+# The runs over these taps from number `begin` on. Each is over the channels, or, where the elements lie so, over the
+# taps of a row and their channels.
+cdef void lay_runs(Runs* runs, const Taps* down, const Taps* along, Py_ssize_t channels, const Operand* x,
+                   const Operand* w, Py_ssize_t begin) noexcept nogil:
+    cdef Py_ssize_t x_along = along.reach * x.stride[3], w_along = along.step * w.stride[3]
+    cdef Py_ssize_t x_down = down.reach * x.stride[2], w_down = down.step * w.stride[2], across = along.count, at
+    runs.k, runs.x_k, runs.w_k = channels, x.stride[1], w.stride[1]
+    runs.count = runs.next = runs.x_first = runs.w_first = 0
+    if down.count == 0 or across == 0:    # a window among the pads
+        return
+    if channels == 1:
+        runs.k, runs.x_k, runs.w_k, across = along.count, x_along, w_along, 1
+    elif x_along == channels * x.stride[1] and w_along == channels * w.stride[1]:
+        runs.k, across = along.count * channels, 1
+    runs.x_first = down.at * x.stride[2] + along.at * x.stride[3] + begin // across * x_down + begin % across * x_along
+    runs.w_first = (down.first * w.stride[2] + along.first * w.stride[3]
+                    + begin // across * w_down + begin % across * w_along)
+    at = begin
+    while at < down.count * across and runs.count < MAX_RUNS:
+        runs.x[runs.count] = (at // across - begin // across) * x_down + (at % across - begin % across) * x_along
+        runs.w[runs.count] = (at // across - begin // across) * w_down + (at % across - begin % across) * w_along
+        runs.count += 1
+        at += 1
+    runs.next = at if at < down.count * across else 0
+
+
+# Each tap by itself, from number `begin` on.
+cdef void lay_taps(Runs* taps, const Taps* down, const Taps* along, const Operand* x, const Operand* w,
+                   Py_ssize_t begin) noexcept nogil:
+    cdef Py_ssize_t at = begin, i, j
+    taps.count = 0
+    while at < down.count * along.count and taps.count < MAX_RUNS:
+        i, j = at // along.count, at % along.count
+        taps.x[taps.count] = (down.at + i * down.reach) * x.stride[2] + (along.at + j * along.reach) * x.stride[3]
+        taps.w[taps.count] = ((down.first + i * down.step) * w.stride[2]
+                              + (along.first + j * along.step) * w.stride[3])
+        taps.count += 1
+        at += 1
+    taps.next = at if at < down.count * along.count else 0
+
+
+# ---- y ----
+
+# Whether each channel goes into one channel alone ("depthwise"): there is no sum over channels, and no product.
+cdef inline bint is_depthwise(const Call* call) noexcept nogil:
+    return call.size[1] == 1 and call.size[2] == 1
+
+
+cdef int convolution(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    if call.size[6] and is_depthwise(call):
+        channels_apart(out, call, begin, end)
+    elif call.size[6]:
+        channels_last(out, call, begin, end)
+    else:
+        images_last(out, call, begin, end)
+    return CONTINUE
+
+
+cdef void images_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* y = &call.operand[0]
+    cdef const Operand* x = &call.operand[1]
+    cdef const Operand* w = &call.operand[2]
+    cdef Py_ssize_t n = call.size[0], width = outputs_along(call, 1), i, j, next_j, columns
+    cdef Taps down, along
+    while begin < end:                    # pixels in a row over whose windows the same taps lie inside
+        i, j = begin // width, begin % width
+        down, along = taps_of(&call.window[0], call.size[4], i), taps_of(&call.window[1], call.size[4], j)
+        next_j = j + 1
+        if call.window[1].stride == 1 and y.stride[3] == n and x.stride[3] == n:
+            next_j = alike_until(call, 1, &along, j, min(width, j + end - begin))
+        columns = (next_j - j) * n
+        if is_depthwise(call):
+            weigh_images(out + i * y.stride[2] + j * y.stride[3], call, &down, &along, columns)
+        else:
+            strips_of_images(out + i * y.stride[2] + j * y.stride[3], call, &down, &along, columns)
+        begin += next_j - j
+
+
+# Columns of y that are neighbours, of the pixels of images, channel by channel.
+cdef void weigh_images(real* out, const Call* call, const Taps* down, const Taps* along,
+                       Py_ssize_t columns) noexcept nogil:
+    cdef const Operand* x = &call.operand[1]
+    cdef const Operand* w = &call.operand[2]
+    cdef const real* bias = <const real*> call.operand[3].data
+    cdef Py_ssize_t channel, tap = 0, whole = columns - columns % lanes(out)
+    cdef Runs taps
+    cdef Weighing rows
+    rows.same, rows.resume, rows.bias = True, False, NULL
+    rows.x_row = rows.y_row = lanes(out)
+    rows.x_at, rows.w_at = taps.x, taps.w
+    while True:
+        lay_taps(&taps, down, along, x, w, tap)
+        rows.taps = taps.count
+        for channel in range(call.size[3]):
+            rows.w = <const real*> w.data + channel * call.size[5]
+            rows.x = <const real*> x.data + channel * x.stride[1]
+            rows.y = out + channel * call.operand[0].stride[1]
+            if bias != NULL and not taps.next:
+                rows.bias = bias + channel
+            rows.rows, rows.lanes = whole // lanes(out), <int> lanes(out)
+            weigh(out, &rows)
+            if whole < columns:
+                rows.x = <const real*> rows.x + whole
+                rows.y = <real*> rows.y + whole
+                rows.rows, rows.lanes = 1, <int> (columns - whole)
+                weigh(out, &rows)
+            if taps.next == 0:
+                finish(out + channel * call.operand[0].stride[1], call, columns)
+        if taps.next == 0:
+            break
+        tap, rows.resume = taps.next, True
+
+
+# Columns of y that are neighbours, of the pixels of images; its rows are the output channels.
+cdef void strips_of_images(real* out, const Call* call, const Taps* down, const Taps* along,
+                           Py_ssize_t columns) noexcept nogil:
+    cdef const Operand* y = &call.operand[0]
+    cdef const Operand* x = &call.operand[1]
+    cdef const Operand* w = &call.operand[2]
+    cdef const real* bias = <const real*> call.operand[3].data
+    cdef Py_ssize_t width = strip_width(out, columns), group, column, tap = 0
+    cdef Py_ssize_t r
+    cdef bint in_registers = epilogue_fits_registers(call)
+    cdef Runs runs
+    cdef Strip strip
+    strip.b_column = 1
+    strip.bias = strip.row_bias = strip.mask = NULL
+    strip.accumulate = strip.relu = strip.resume = False
+    strip.rows, strip.a_row, strip.y_row = call.size[2], w.stride[0], y.stride[1]
+    while True:
+        lay_runs(&runs, down, along, call.size[1], x, w, tap)
+        strip.k, strip.runs = runs.k if runs.count > 0 else 0, runs.count
+        strip.a_k, strip.b_k, strip.a_run, strip.b_run = runs.w_k, runs.x_k, runs.w, runs.x
+        for group in range(call.size[3]):
+            strip.a = <const real*> w.data + group * call.size[5] + runs.w_first
+            if bias != NULL and not runs.next:
+                strip.row_bias = bias + group * call.size[2]
+            column = 0
+            while column < columns:
+                strip.columns = min(columns - column, width)
+                strip.b = <const real*> x.data + group * call.size[1] * x.stride[1] + runs.x_first + column
+                strip.y = out + group * call.size[2] * y.stride[1] + column
+                if in_registers and runs.next == 0:
+                    lay_epilogue(<real*> strip.y, call, &strip)
+                run_strip_of_runs(out, &strip)
+                column += width
+            if runs.next == 0 and not in_registers:
+                for r in range(group * call.size[2], (group + 1) * call.size[2]):
+                    finish(out + r * y.stride[1], call, columns)
+        if runs.next == 0:
+            break
+        tap, strip.resume = runs.next, True
+
+
+cdef void channels_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* y = &call.operand[0]
+    cdef const Operand* x = &call.operand[1]
+    cdef Py_ssize_t height = outputs_along(call, 0), width = outputs_along(call, 1), images = call.size[0]
+    cdef Py_ssize_t columns = call.size[2], block = columns_at_once(out, call), group, column, part, i, j, n, next_j
+    cdef Py_ssize_t rows, y_row, x_row
+    cdef Taps down, along
+    for group in range(call.size[3]):
+        column = group * columns
+        while column < (group + 1) * columns:
+            part = begin
+            while part < end:
+                n, i, j = part // (height * width), part // width % height, part % width
+                down, along = taps_of(&call.window[0], call.size[4], i), taps_of(&call.window[1], call.size[4], j)
+                if images < IMAGES:       # so few that the rows of a tile are the pixels of one
+                    next_j = alike_until(call, 1, &along, j, min(width, j + min(end - part, <Py_ssize_t> PIXELS)))
+                    rows, y_row, x_row = next_j - j, y.stride[3], x.stride[3] * pixels_apart(call, 1)
+                else:
+                    n *= IMAGES
+                    next_j = j + 1
+                    rows, y_row, x_row = min(images - n, IMAGES), y.stride[0], x.stride[0]
+                strips_of_pixels(out + n * y.stride[0] + i * y.stride[2] + j * y.stride[3], call, &down, &along, n,
+                                 rows, y_row, x_row, column, min((group + 1) * columns, column + block))
+                part += next_j - j
+            column += block
+
+
+# Output channels whose weights fill no more than a part of a second-level cache, whole strips of them.
+cdef inline Py_ssize_t columns_at_once(const real* out, const Call* call) noexcept nogil:
+    cdef Py_ssize_t terms = call.size[1] * call.window[0].kernel * call.window[1].kernel
+    cdef Py_ssize_t most = max(WEIGHTS_BYTES // <Py_ssize_t> sizeof(real) // max(terms, 1), 1)
+    return max(most // strip_columns(out), 1) * strip_columns(out)
+
+
+# The first place behind j, before `end`, along an axis of y, over whose window other taps lie inside.
+cdef Py_ssize_t alike_until(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t end) noexcept nogil:
+    cdef Taps other
+    j += 1
+    while j < end and (not call.size[4] or call.window[axis].stride == 1):
+        other = taps_of(&call.window[axis], call.size[4], j)
+        if not alike(taps, &other):
+            break
+        j += 1
+    return j
+
+
+# How many pixels of x one pixel of y is from the next, where the same taps lie inside.
+cdef inline Py_ssize_t pixels_apart(const Call* call, int axis) noexcept nogil:
+    return 1 if call.size[4] else call.window[axis].stride
+
+
+# Channels last, channel by channel: image after image, along its longer side, over whose pixels weights are the same.
+cdef void channels_apart(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* y = &call.operand[0]
+    cdef const Operand* x = &call.operand[1]
+    cdef int longer = outputs_along(call, 1) >= outputs_along(call, 0), shorter = not longer
+    cdef Py_ssize_t lines = outputs_along(call, shorter), pixels = outputs_along(call, longer), part, n, i, j, next_j
+    cdef Taps taps[2]
+    for part in range(begin, end):
+        n, i = part // lines, part % lines
+        taps[shorter] = taps_of(&call.window[shorter], call.size[4], i)
+        j = 0
+        while j < pixels:
+            taps[longer] = taps_of(&call.window[longer], call.size[4], j)
+            next_j = alike_until(call, longer, &taps[longer], j, pixels)
+            weigh_pixels(out + n * y.stride[0] + i * y.stride[2 + shorter] + j * y.stride[2 + longer], call, &taps[0],
+                         &taps[1], n, next_j - j, y.stride[2 + longer],
+                         x.stride[2 + longer] * pixels_apart(call, longer))
+            j = next_j
+
+
+# All channels of pixels that lie y_row and x_row apart.
+cdef void weigh_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n, Py_ssize_t rows,
+                       Py_ssize_t y_row, Py_ssize_t x_row) noexcept nogil:
+    cdef const Operand* x = &call.operand[1]
+    cdef const Operand* w = &call.operand[2]
+    cdef const real* bias = <const real*> call.operand[3].data
+    cdef Py_ssize_t tap = 0, column, r
+    cdef Runs taps
+    cdef Weighing pixels
+    pixels.same, pixels.resume, pixels.bias = False, False, NULL
+    pixels.rows, pixels.x_row, pixels.y_row = rows, x_row, y_row
+    pixels.x_at, pixels.w_at = taps.x, taps.w
+    while True:
+        lay_taps(&taps, down, along, x, w, tap)
+        pixels.taps = taps.count
+        column = 0
+        while column < call.size[3]:
+            pixels.lanes = <int> min(call.size[3] - column, lanes(out))
+            pixels.x = <const real*> x.data + n * x.stride[0] + column
+            pixels.w = <const real*> w.data + column
+            pixels.y = out + column
+            if bias != NULL and not taps.next:
+                pixels.bias = bias + column
+            weigh(out, &pixels)
+            column += lanes(out)
+        if taps.next == 0:
+            break
+        tap, pixels.resume = taps.next, True
+    for r in range(rows):
+        finish(out + r * y_row, call, call.size[3])
+
+
+# Likewise the channels from `column` to before `end`, of one group, each a sum over all of x's in the group.
+cdef void strips_of_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n,
+                           Py_ssize_t rows, Py_ssize_t y_row, Py_ssize_t x_row, Py_ssize_t column,
+                           Py_ssize_t end) noexcept nogil:
+    cdef const Operand* x = &call.operand[1]
+    cdef const Operand* w = &call.operand[2]
+    cdef const real* bias = <const real*> call.operand[3].data
+    cdef Py_ssize_t width = strip_width(out, end - column), first_channel = column // call.size[2] * call.size[1]
+    cdef Py_ssize_t tap = 0, at, r
+    cdef bint in_registers = epilogue_fits_registers(call)
+    cdef Runs runs
+    cdef Strip strip
+    strip.b_column = 1
+    strip.bias = strip.row_bias = strip.mask = NULL
+    strip.accumulate = strip.relu = strip.resume = False
+    strip.rows, strip.a_row, strip.y_row = rows, x_row, y_row
+    while True:
+        lay_runs(&runs, down, along, call.size[1], x, w, tap)
+        strip.k, strip.runs = runs.k if runs.count > 0 else 0, runs.count
+        strip.a_k, strip.b_k, strip.a_run, strip.b_run = runs.x_k, runs.w_k, runs.x, runs.w
+        strip.a = <const real*> x.data + n * x.stride[0] + first_channel * x.stride[1] + runs.x_first
+        at = column
+        while at < end:
+            strip.columns = min(end - at, width)
+            strip.b = <const real*> w.data + runs.w_first + at
+            strip.y = out + at
+            if bias != NULL and not runs.next:
+                strip.bias = bias + at
+            if in_registers and runs.next == 0:
+                lay_epilogue(<real*> strip.y, call, &strip)
+            run_strip_of_runs(out, &strip)
+            at += width
+        if runs.next == 0:
+            break
+        tap, strip.resume = runs.next, True
+    if not in_registers:
+        for r in range(rows):
+            finish(out + r * y_row + column, call, end - column)
+
+
+# Whether what follows is done before a tile leaves the registers: max(y, 0), or y where a mask is above 0.
+cdef inline bint epilogue_fits_registers(const Call* call) noexcept nogil:
+    if not READS_LANES or call.operand[EPILOGUE].data != NULL or call.operand[EPILOGUE + 1].data != NULL:
+        return False
+    return call.op == RELU or (call.op == RELU_GRAD and call.operand[EPILOGUE + 2].data != NULL
+                               and call.operand[EPILOGUE + 2].stride[0] == 1)
+
+
+cdef inline void lay_epilogue(real* y, const Call* call, Strip* strip) noexcept nogil:
+    strip.relu = call.op == RELU
+    if call.op == RELU_GRAD:
+        strip.mask = <const real*> call.operand[EPILOGUE + 2].data + (y - <real*> call.operand[0].data)
+        strip.mask_row = strip.y_row
+
+
+cdef inline Py_ssize_t outputs_along(const Call* call, int axis) noexcept nogil:
+    return call.window[axis].length if call.size[4] else call.window[axis].count
+
+
+# How wide strips are if so many columns are shared among as few of them as possible, evenly.
+cdef inline Py_ssize_t strip_width(const real* out, Py_ssize_t columns) noexcept nogil:
+    cdef Py_ssize_t strips = (columns + strip_columns(out) - 1) // strip_columns(out)
+    cdef Py_ssize_t vectors = (columns + lanes(out) - 1) // lanes(out)
+    return (vectors + strips - 1) // max(strips, 1) * lanes(out)
+
+
+cdef inline void weigh(const real* out, const Weighing* rows) noexcept nogil:
+    if real is float:
+        weigh_all_float(rows)
+    else:
+        weigh_all_double(rows)
+
+
+cdef inline void run_strip_of_runs(const real* out, Strip* strip) noexcept nogil:
+    cdef Py_ssize_t columns = strip.columns
+    if not READS_LANES:                   # the tile reads whole vectors
+        strip.columns -= columns % lanes(out)
+        if strip.columns < columns:
+            one_by_one(<real*> strip.y, strip, strip.columns, columns)
+    if strip.columns > 0:
+        if real is float:
+            strip_of_runs_float(strip)
+        else:
+            strip_of_runs_double(strip)
+    strip.columns = columns
+
+
+cdef void one_by_one(real* y, const Strip* s, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t i, j, run, k
+    cdef const real* a
+    cdef const real* b
+    cdef real total
+    for i in range(s.rows):
+        for j in range(begin, end):
+            total = y[i * s.y_row + j] if s.resume else 0
+            for run in range(s.runs):
+                a = <const real*> s.a + i * s.a_row + (s.a_run[run] if run > 0 else 0)
+                b = <const real*> s.b + j + (s.b_run[run] if run > 0 else 0)
+                for k in range(s.k):
+                    total += a[k * s.a_k] * b[k * s.b_k]
+            if s.bias != NULL:
+                total += (<const real*> s.bias)[j]
+            if s.row_bias != NULL:
+                total += (<const real*> s.row_bias)[i]
+            y[i * s.y_row + j] = total + y[i * s.y_row + j] if s.accumulate else total
+
+
+publish("convolution", <Loop> convolution[float], <Loop> convolution[double])
+
+
+# ---- the gradient of w ----
+#
+#   dw[o, c, k, l] = Σ_n,i,j  x[n, c, s i + d k − p, s j + d l − p] dy[n, o, i, j]
+#
+# over the positions at which tap (k, l) lies inside x. Images last, both are read as vectors, and a sum is a vector
+# until the end (dots.h); channels last, it is a product of x, one by one, and vectors of dy, on the register tile.
+#
+#   size     0 n, 1 channels of x and 2 of dy in each group, 3 groups, 6 channels last
+#   operand  0 dw (strides o, c, k, l), 1 x, 2 dy (strides n, c, h, w), 3 room for the sums: (o, k, l, c) vectors or
+#            (k, l, c, o) numbers
+#   parts    the terms k, l, c of an output
+
+cdef enum:
+    CHUNK = 512                           # how many pixels of a row's sum are added up before they join the others
+    BLOCK_VECTORS = 64                    # of each output channel, that are multiplied with all terms before the next
+    FEW_CHANNELS = 4
+    MAX_TERMS = 64
+    MAX_LANES = 16
+
+
+cdef int convolution_weight_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t group
+    if call.size[6] and is_depthwise(call):
+        weight_grad_of_each_channel(out, call, begin, end)
+        return CONTINUE
+    for group in range(call.size[3]):
+        if call.size[6]:
+            weight_grad_of_channels(out, call, group, begin, end)
+        else:
+            weight_grad_of_images(out, call, group, begin, end)
+    return CONTINUE
+
+
+# The positions of a window, from `first` to `last`, at which its tap k lies inside.
+cdef inline void positions_of(const Window* window, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* last) noexcept nogil:
+    cdef Py_ssize_t at = k * window.dilation - window.padding
+    first[0] = 0 if at >= 0 else (window.stride - 1 - at) // window.stride
+    last[0] = -1 if at >= window.length else min((window.length - 1 - at) // window.stride, window.count - 1)
+
+
+# Those at which all of its taps do: what is done together must not depend on where threads cut the terms.
+cdef inline void common_positions_of(const Window* window, Py_ssize_t* first, Py_ssize_t* last) noexcept nogil:
+    cdef Py_ssize_t other
+    positions_of(window, 0, first, &other)
+    positions_of(window, window.kernel - 1, &other, last)
+
+
+cdef void weight_grad_of_images(real* out, const Call* call, Py_ssize_t group, Py_ssize_t begin,
+                                Py_ssize_t end) noexcept nogil:
+    cdef const Window* down = &call.window[0]
+    cdef const Window* along = &call.window[1]
+    cdef const Operand* x = &call.operand[1]
+    cdef const Operand* dy = &call.operand[2]
+    cdef Py_ssize_t channels = call.size[1], row_terms = along.kernel * channels, terms = down.kernel * row_terms
+    cdef Py_ssize_t width = max(min(BLOCK_VECTORS * lanes(out) // max(call.size[0], 1), along.count), 1)
+    cdef Py_ssize_t height = max(BLOCK_VECTORS * lanes(out) // max(width * call.size[0], 1), 1), i, j, o, term
+    cdef real* sums = <real*> call.operand[3].data + group * call.size[2] * terms * lanes(out)
+    cdef Dots dots
+    for o in range(call.size[2]):
+        memset(sums + (o * terms + begin) * lanes(out), 0, (end - begin) * lanes(out) * sizeof(real))
+    dots.columns, dots.a_rows, dots.a_row = call.size[0], call.size[2], dy.stride[1]
+    dots.a_down, dots.b_down = dy.stride[2], down.stride * x.stride[2]
+    dots.sum_row, dots.sum_j = terms * lanes(out), lanes(out)
+    dots.sums = sums
+    dots.a = <const real*> dy.data + group * call.size[2] * dy.stride[1]
+    dots.b = <const real*> x.data + group * channels * x.stride[1]
+    i = 0
+    while i < down.count:                 # blocks of dy of which what serves a tile stays in the first-level cache
+        j = 0
+        while j < along.count:
+            dots_of_block(out, call, &dots, begin, end, i, i + height - 1, j, j + width - 1)
+            j += width
+        i += height
+    for o in range(call.size[2]):
+        for term in range(begin, end):
+            add_to(out, call, group * call.size[2] + o, term, total_of(sums + (o * terms + term) * lanes(out)))
+
+
+# What the positions from (top, left) to (bottom, right) add to these terms.
+cdef void dots_of_block(const real* out, const Call* call, const Dots* dots, Py_ssize_t begin, Py_ssize_t end,
+                        Py_ssize_t top, Py_ssize_t bottom, Py_ssize_t left, Py_ssize_t right) noexcept nogil:
+    cdef const Window* down = &call.window[0]
+    cdef Py_ssize_t channels = call.size[1], row_terms = call.window[1].kernel * channels, term = begin, k, first, last
+    cdef Py_ssize_t count
+    cdef Dots these = dots[0]
+    while term < end:
+        k = term // row_terms
+        # Few channels go together with the window's next columns; of many, no position is lost at the borders alone.
+        count = min(end, (k + 1) * row_terms if channels < FEW_CHANNELS else (term // channels + 1) * channels) - term
+        count = min(count, MAX_TERMS)
+        positions_of(down, k, &first, &last)
+        first, last = max(first, top), min(last, bottom)
+        if first <= last:
+            these.rows = last - first + 1
+            these.sums = <real*> dots.sums + term * dots.sum_j
+            these.a = <const real*> dots.a + first * these.a_down
+            these.b = (<const real*> dots.b + first * these.b_down
+                       + (k * down.dilation - down.padding) * call.operand[1].stride[2])
+            dots_of_terms(out, call, &these, term % row_terms, count, left, right)
+        term += count
+
+
+# Terms (l, c) from number `term` on, of the same row of the window: where all of its taps lie inside together, then
+# each at the positions that are left; or all of one tap, at its own.
+cdef void dots_of_terms(const real* out, const Call* call, Dots* dots, Py_ssize_t term, Py_ssize_t count,
+                        Py_ssize_t left, Py_ssize_t right) noexcept nogil:
+    cdef const Window* along = &call.window[1]
+    cdef Py_ssize_t channels = call.size[1], j, first, last, common_first, common_last
+    cdef Py_ssize_t begins[MAX_TERMS]
+    cdef Dots one = dots[0]
+    for j in range(count):
+        begins[j] = (((term + j) // channels * along.dilation - along.padding) * call.operand[1].stride[3]
+                     + (term + j) % channels * call.operand[1].stride[1])
+    dots.b_rows, dots.b_j = count, begins
+    if channels >= FEW_CHANNELS:
+        positions_of(along, term // channels, &first, &last)
+        dots_of_positions(out, call, dots, max(first, left), min(last, right))
+        return
+    common_positions_of(along, &common_first, &common_last)
+    common_first, common_last = max(common_first, left), min(common_last, right)
+    dots_of_positions(out, call, dots, common_first, common_last)
+    one.b_rows = 1
+    for j in range(count):
+        positions_of(along, (term + j) // channels, &first, &last)
+        first, last = max(first, left), min(last, right)
+        one.b_j = &begins[j]
+        one.sums = <real*> dots.sums + j * dots.sum_j
+        if common_first > common_last:
+            dots_of_positions(out, call, &one, first, last)
+        else:
+            dots_of_positions(out, call, &one, first, common_first - 1)
+            dots_of_positions(out, call, &one, common_last + 1, last)
+
+
+cdef void dots_of_positions(const real* out, const Call* call, const Dots* dots, Py_ssize_t first,
+                            Py_ssize_t last) noexcept nogil:
+    cdef Dots these = dots[0]
+    cdef Py_ssize_t stride = call.window[1].stride * call.operand[1].stride[3]
+    if first > last:
+        return
+    these.a = <const real*> these.a + first * call.operand[2].stride[3]
+    these.b = <const real*> these.b + first * stride
+    these.a_along, these.b_along = call.operand[2].stride[3], stride
+    these.pixels = last - first + 1
+    if these.a_along == these.columns and these.b_along == these.columns and not call.size[6]:
+        these.pixels, these.columns = 1, these.pixels * these.columns
+    if real is float:
+        all_dots_float(&these)
+    else:
+        all_dots_double(&these)
+
+
+# Depthwise, channels last: a lane is a channel, and the dot products are over the pixels of each image.
+cdef void weight_grad_of_each_channel(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Window* down = &call.window[0]
+    cdef const Window* along = &call.window[1]
+    cdef const Operand* x = &call.operand[1]
+    cdef const Operand* dy = &call.operand[2]
+    cdef Py_ssize_t channels = call.size[3], column, columns, first, last, term, n, j
+    cdef real* sums = <real*> call.operand[3].data
+    cdef real of_image[MAX_TERMS * MAX_LANES]
+    cdef Dots dots
+    memset(sums + begin * channels, 0, (end - begin) * channels * sizeof(real))
+    dots.a_rows, dots.a_row, dots.a_down, dots.b_down = 1, 0, dy.stride[2], down.stride * x.stride[2]
+    dots.sum_row, dots.sum_j = 0, lanes(out)
+    for n in range(call.size[0]):
+        column = 0
+        while column < channels:
+            columns = min(channels - column, lanes(out))
+            dots.columns = columns
+            dots.a = <const real*> dy.data + n * dy.stride[0] + column
+            dots.b = <const real*> x.data + n * x.stride[0] + column
+            first = begin
+            while first < end:
+                last = min(end, first + MAX_TERMS)
+                memset(of_image, 0, (last - first) * lanes(out) * sizeof(real))
+                dots.sums = of_image - first * lanes(out)
+                dots_of_block(out, call, &dots, first, last, 0, down.count - 1, 0, along.count - 1)
+                for term in range(first, last):
+                    for j in range(columns):
+                        sums[term * channels + column + j] += of_image[(term - first) * lanes(out) + j]
+                first = last
+            column += columns
+    for term in range(begin, end):
+        for column in range(channels):
+            add_to(out, call, column, term, sums[term * channels + column])
+
+
+cdef void weight_grad_of_channels(real* out, const Call* call, Py_ssize_t group, Py_ssize_t begin,
+                                  Py_ssize_t end) noexcept nogil:
+    cdef const Window* down = &call.window[0]
+    cdef const Window* along = &call.window[1]
+    cdef Py_ssize_t lines = call.size[0] * down.count, line = 0, left, right, term, o
+    cdef Py_ssize_t step = max(min(CHUNK // max(along.count, 1), MAX_RUNS), 1)
+    cdef Py_ssize_t all_columns = call.size[2] * call.size[3]
+    cdef real* sums = <real*> call.operand[3].data + group * call.size[2]
+    for term in range(begin, end):
+        memset(sums + term * all_columns, 0, call.size[2] * sizeof(real))
+    while line < lines:                   # blocks of both that stay in the second-level cache
+        left = 0
+        while left < along.count:
+            right = min(left + CHUNK, along.count) - 1
+            tiles_of_terms(sums, call, group, line, min(lines - line, step), left, right, begin, end)
+            left += CHUNK
+        line += step
+    for term in range(begin, end):
+        for o in range(call.size[2]):
+            add_to(out, call, group * call.size[2] + o, term, sums[term * all_columns + o])
+
+
+# What a block of positions adds to these terms: from `left` to `right` in these lines, which are numbered through all
+# images. Few channels go together with the window's next columns, where x has them side by side and all lie inside.
+cdef void tiles_of_terms(real* sums, const Call* call, Py_ssize_t group, Py_ssize_t line, Py_ssize_t lines,
+                         Py_ssize_t left, Py_ssize_t right, Py_ssize_t term, Py_ssize_t end) noexcept nogil:
+    cdef const Window* along = &call.window[1]
+    cdef Py_ssize_t channels = call.size[1], row_terms = along.kernel * channels, row_end, count
+    cdef Py_ssize_t first, last, common_first = 0, common_last = -1
+    if channels < FEW_CHANNELS and along.dilation * call.operand[1].stride[3] == channels:
+        common_positions_of(along, &common_first, &common_last)
+        common_first, common_last = max(common_first, left), min(common_last, right)
+    while term < end:
+        row_end = min(end, (term // row_terms + 1) * row_terms)
+        tile_of_terms(sums, call, group, line, lines, term, row_end - term, common_first, common_last)
+        while term < row_end:
+            count = min(row_end, (term // channels + 1) * channels) - term
+            positions_of(along, term % row_terms // channels, &first, &last)
+            first, last = max(first, left), min(last, right)
+            if common_first > common_last:
+                tile_of_terms(sums, call, group, line, lines, term, count, first, last)
+            else:
+                tile_of_terms(sums, call, group, line, lines, term, count, first, common_first - 1)
+                tile_of_terms(sums, call, group, line, lines, term, count, common_last + 1, last)
+            term += count
+
+
+# What the positions from `first` to `last` of these lines add to these terms.
+cdef void tile_of_terms(real* sums, const Call* call, Py_ssize_t group, Py_ssize_t line, Py_ssize_t lines,
+                        Py_ssize_t term, Py_ssize_t count, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
+    cdef const Window* down = &call.window[0]
+    cdef const Window* along = &call.window[1]
+    cdef const Operand* x = &call.operand[1]
+    cdef const Operand* dy = &call.operand[2]
+    cdef Py_ssize_t channels = call.size[1], tap = term // channels
+    cdef Py_ssize_t all_columns = call.size[2] * call.size[3], width = strip_width(sums, call.size[2]), i, n, column = 0
+    cdef Py_ssize_t first_line, last_line, x_at, dy_at
+    cdef Py_ssize_t x_runs[MAX_RUNS]
+    cdef Py_ssize_t dy_runs[MAX_RUNS]
+    cdef Strip strip
+    if first > last:
+        return
+    positions_of(down, tap // along.kernel, &first_line, &last_line)
+    strip.runs = 0
+    x_at = dy_at = 0
+    for line in range(line, line + lines):
+        n, i = line // down.count, line % down.count
+        if first_line <= i <= last_line:
+            x_runs[strip.runs] = n * x.stride[0] + i * down.stride * x.stride[2]
+            dy_runs[strip.runs] = n * dy.stride[0] + i * dy.stride[2]
+            if strip.runs == 0:
+                x_at, dy_at = x_runs[0], dy_runs[0]
+            x_runs[strip.runs] -= x_at
+            dy_runs[strip.runs] -= dy_at
+            strip.runs += 1
+    if strip.runs == 0:
+        return
+    strip.b_column = 1
+    strip.bias = strip.row_bias = strip.mask = NULL
+    strip.relu = strip.resume = False
+    strip.accumulate = True
+    strip.k = last - first + 1
+    strip.rows, strip.a_row, strip.a_k, strip.b_k = count, 1, along.stride * x.stride[3], dy.stride[3]
+    strip.a_run, strip.b_run, strip.y_row = x_runs, dy_runs, all_columns
+    strip.a = (<const real*> x.data + group * channels * x.stride[1] + term % channels * x.stride[1] + x_at
+               + (tap // along.kernel * down.dilation - down.padding) * x.stride[2]
+               + (first * along.stride + tap % along.kernel * along.dilation - along.padding) * x.stride[3])
+    while column < call.size[2]:
+        strip.columns = min(call.size[2] - column, width)
+        strip.b = <const real*> dy.data + group * call.size[2] + column + dy_at + first * dy.stride[3]
+        strip.y = sums + term * all_columns + column
+        run_strip_of_runs(sums, &strip)
+        column += width
+
+
+cdef inline void add_to(real* out, const Call* call, Py_ssize_t o, Py_ssize_t term, real sum) noexcept nogil:
+    cdef const Operand* dw = &call.operand[0]
+    cdef Py_ssize_t channels = call.size[1], tap = term // channels
+    out += (o * dw.stride[0] + term % channels * dw.stride[1] + tap // call.window[1].kernel * dw.stride[2]
+            + tap % call.window[1].kernel * dw.stride[3])
+    out[0] = out[0] + sum if call.accumulate else sum
+
+
+cdef inline real total_of(const real* sums) noexcept nogil:
+    if real is float:
+        return total_of_float(sums)
+    else:
+        return total_of_double(sums)
+
+
+publish("convolution_weight_grad", <Loop> convolution_weight_grad[float], <Loop> convolution_weight_grad[double])

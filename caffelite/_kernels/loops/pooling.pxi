@@ -1,0 +1,149 @@
+# Pooling: y[i, j] of a window of x, which begins at row i · stride − padding and column j · stride − padding. Pads have
+# no part in a maximum, and count as zeros in a mean.
+#
+# Images are (O, H, W, lanes), where lanes, n or C, are neighbours in memory, and loops go along them: the others have
+# strides 0, 1 and 2. What a lane gets depends on that lane alone, so layouts, batches and threads change no bits. Each
+# element of an output is written once: a gradient is collected from the windows that a pixel is in, rather than spread.
+#   window   along rows, along columns
+#   size     0 lanes
+
+# The pixels from `first` to before `end` that window i covers, along one axis.
+cdef inline void pixels_of(const Window* along, Py_ssize_t i, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
+    first[0] = max(i * along.stride - along.padding, 0)
+    end[0] = min(i * along.stride - along.padding + along.kernel, along.length)
+
+
+# The windows from `first` to before `end` that cover pixel k, given those that cover an earlier one, or 0 and 0.
+cdef inline void windows_of(const Window* along, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
+    while end[0] < along.count and end[0] * along.stride - along.padding <= k:
+        end[0] += 1
+    while first[0] < end[0] and first[0] * along.stride - along.padding + along.kernel <= k:
+        first[0] += 1
+
+
+cdef inline real* row_of(const Operand* images, Py_ssize_t o, Py_ssize_t i, const real* like) noexcept nogil:
+    return <real*> images.data + o * images.stride[0] + i * images.stride[1]
+
+
+# y = the largest of the window, NaN where one is; places = the number of its pixel in the image, of the first one if
+# there are several. The places have as many bytes as the elements.
+#   operand  0 y, 1 places, 2 x
+#   parts    rows of y, O · count
+cdef int max_pool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* x = &call.operand[2]
+    cdef Window rows = call.window[0], columns = call.window[1]
+    cdef Py_ssize_t lanes = call.size[0], W = columns.length, o, i, j, part, top, bottom, left, right
+    cdef Py_ssize_t y_pixel = call.operand[0].stride[2], x_row = x.stride[1], x_pixel = x.stride[2]
+    cdef real* to_y
+    cdef real* to_places
+    cdef const real* from_x
+    for part in range(begin, end):
+        o, i = part // rows.count, part % rows.count
+        pixels_of(&rows, i, &top, &bottom)
+        to_y, to_places = row_of(&call.operand[0], o, i, y), row_of(&call.operand[1], o, i, y)
+        from_x = row_of(x, o, top, y)
+        for j in range(columns.count):
+            pixels_of(&columns, j, &left, &right)
+            if real is float:
+                largest_float(to_y, to_places, from_x + left * x_pixel, x_row, x_pixel, bottom - top, right - left,
+                              top * W + left, W, lanes)
+            else:
+                largest_double(to_y, to_places, from_x + left * x_pixel, x_row, x_pixel, bottom - top, right - left,
+                               top * W + left, W, lanes)
+            to_y += y_pixel
+            to_places += y_pixel
+    return CONTINUE
+
+
+# dx = Σ dy over the windows that have their largest pixel here, in their order
+#   operand  0 dx, 1 dy, 2 places
+#   parts    rows of dx, O · H
+cdef int max_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* dy = &call.operand[1]
+    cdef const Operand* places = &call.operand[2]
+    cdef Window rows = call.window[0], columns = call.window[1]
+    cdef Py_ssize_t lanes = call.size[0], H = rows.length, W = columns.length, o, h, w, part
+    cdef Py_ssize_t dx_pixel = call.operand[0].stride[2], row = dy.stride[1], pixel = dy.stride[2]
+    cdef Py_ssize_t places_row = places.stride[1], places_pixel = places.stride[2], top, bottom, left, right
+    cdef real* to_dx
+    cdef const real* from_dy
+    cdef const real* from_places
+    for part in range(begin, end):
+        o, h = part // H, part % H
+        top = bottom = left = right = 0
+        windows_of(&rows, h, &top, &bottom)
+        to_dx, from_dy = row_of(&call.operand[0], o, h, dx), row_of(dy, o, top, dx)
+        from_places = row_of(places, o, top, dx)
+        for w in range(W):
+            windows_of(&columns, w, &left, &right)
+            if real is float:
+                largest_grad_float(to_dx, from_dy + left * pixel, row, pixel, from_places + left * places_pixel,
+                                   places_row, places_pixel, bottom - top, right - left, h * W + w, lanes)
+            else:
+                largest_grad_double(to_dx, from_dy + left * pixel, row, pixel, from_places + left * places_pixel,
+                                    places_row, places_pixel, bottom - top, right - left, h * W + w, lanes)
+            to_dx += dx_pixel
+        finish(to_dx - W * dx_pixel, call, W * dx_pixel)
+    return CONTINUE
+
+
+# y = factor · Σ x over the window
+#   scalar   factor
+#   operand  0 y, 1 x
+#   parts    rows of y, O · count
+cdef int average_pool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* x = &call.operand[1]
+    cdef Window rows = call.window[0], columns = call.window[1]
+    cdef Py_ssize_t lanes = call.size[0], o, i, j, part, top, bottom, left, right
+    cdef Py_ssize_t y_pixel = call.operand[0].stride[2], row = x.stride[1], pixel = x.stride[2]
+    cdef double factor = call.scalar[0]
+    cdef real* to_y
+    cdef const real* from_x
+    for part in range(begin, end):
+        o, i = part // rows.count, part % rows.count
+        pixels_of(&rows, i, &top, &bottom)
+        to_y, from_x = row_of(&call.operand[0], o, i, y), row_of(x, o, top, y)
+        for j in range(columns.count):
+            pixels_of(&columns, j, &left, &right)
+            sum_pixels(to_y, from_x + left * pixel, row, pixel, bottom - top, right - left, lanes, factor)
+            to_y += y_pixel
+    return CONTINUE
+
+
+# dx = factor · Σ dy over the windows that cover the pixel
+#   scalar   factor
+#   operand  0 dx, 1 dy
+#   parts    rows of dx, O · H
+cdef int average_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* dy = &call.operand[1]
+    cdef Window rows = call.window[0], columns = call.window[1]
+    cdef Py_ssize_t lanes = call.size[0], H = rows.length, o, h, w, part, top, bottom, left, right
+    cdef Py_ssize_t dx_pixel = call.operand[0].stride[2], row = dy.stride[1], pixel = dy.stride[2]
+    cdef double factor = call.scalar[0]
+    cdef real* to_dx
+    cdef const real* from_dy
+    for part in range(begin, end):
+        o, h = part // H, part % H
+        top = bottom = left = right = 0
+        windows_of(&rows, h, &top, &bottom)
+        to_dx, from_dy = row_of(&call.operand[0], o, h, dx), row_of(dy, o, top, dx)
+        for w in range(columns.length):
+            windows_of(&columns, w, &left, &right)
+            sum_pixels(to_dx, from_dy + left * pixel, row, pixel, bottom - top, right - left, lanes, factor)
+            to_dx += dx_pixel
+        finish(to_dx - columns.length * dx_pixel, call, columns.length * dx_pixel)
+    return CONTINUE
+
+
+cdef inline void sum_pixels(real* y, const real* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+                            Py_ssize_t columns, Py_ssize_t lanes, double factor) noexcept nogil:
+    if real is float:
+        sum_pixels_float(y, x, row, column, rows, columns, lanes, factor)
+    else:
+        sum_pixels_double(y, x, row, column, rows, columns, lanes, factor)
+
+
+publish("max_pool", <Loop> max_pool[float], <Loop> max_pool[double])
+publish("max_pool_grad", <Loop> max_pool_grad[float], <Loop> max_pool_grad[double])
+publish("average_pool", <Loop> average_pool[float], <Loop> average_pool[double])
+publish("average_pool_grad", <Loop> average_pool_grad[float], <Loop> average_pool_grad[double])

@@ -1,0 +1,104 @@
+/* Sums of a row of numbers in float64: eight partial sums side by side, number j in the j % 8th, added up in pairs.
+ *
+ * a b + c is rounded once where the processor has an instruction for it. Left to itself, the compiler would take that in
+ * some loops and not in others, and the same sum would have other bits in another order of memory.
+ */
+#ifndef CAFFELITE_SUMS_H
+#define CAFFELITE_SUMS_H
+#include "vectors.h"
+
+enum { SUMS = 8, SUM_VECTORS = SUMS / LANES_OF_double };
+
+/* As many numbers as a vector of float64 has lanes, in float32 and in float64. */
+typedef float few_float __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(float)), may_alias));
+typedef vector_double few_double;
+
+INLINE double multiply_add(double a, double b, double c)
+{
+#if defined(__FMA__) || defined(__FP_FAST_FMA)
+    return __builtin_fma(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+INLINE vector_double multiply_add_vectors(vector_double a, vector_double b, vector_double c)
+{
+#if defined(__AVX512F__)
+    return (vector_double)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__AVX2__)
+    return (vector_double)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    for (int j = 0; j < LANES_OF_double; j++) c[j] = multiply_add(a[j], b[j], c[j]);
+    return c;
+#endif
+}
+
+INLINE double folded_sums(const vector_double *sums)
+{
+    double s[SUMS];
+    memcpy(s, sums, sizeof s);
+    return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+/* total + a b, the product of float32 numbers being one, too */
+INLINE double plus_product_float(double total, float a, float b) { return total + (float)(a * b); }
+INLINE double plus_product_double(double total, double a, double b) { return multiply_add(a, b, total); }
+INLINE vector_double plus_products_float(vector_double totals, few_float a, few_float b)
+{
+    return totals + __builtin_convertvector(a * b, vector_double);
+}
+INLINE vector_double plus_products_double(vector_double totals, few_double a, few_double b)
+{
+    return multiply_add_vectors(a, b, totals);
+}
+
+#define DEFINE_SUMS(real)                                                                                              \
+    INLINE few_##real few_of_##real(const real *x, int v) { return *(const few_##real *)(x + v * LANES_OF_double); }   \
+    INLINE vector_double wide_##real(few_##real x) { return __builtin_convertvector(x, vector_double); }               \
+                                                                                                                       \
+    /* Σⱼ x[j] */                                                                                                      \
+    static double sum_of_row_##real(const real *x, ptrdiff_t n)                                                        \
+    {                                                                                                                  \
+        vector_double s[SUM_VECTORS] = {0};                                                                            \
+        for (; n >= SUMS; n -= SUMS, x += SUMS)                                                                        \
+            UNROLL for (int v = 0; v < SUM_VECTORS; v++) s[v] += wide_##real(few_of_##real(x, v));                     \
+        for (ptrdiff_t j = 0; j < n; j++) ((double *)s)[j] += x[j];                                                    \
+        return folded_sums(s);                                                                                         \
+    }                                                                                                                  \
+                                                                                                                       \
+    /* Σⱼ (x[j] − m)² */                                                                                               \
+    static double squares_of_row_##real(const real *x, ptrdiff_t n, double m)                                          \
+    {                                                                                                                  \
+        vector_double s[SUM_VECTORS] = {0};                                                                            \
+        for (; n >= SUMS; n -= SUMS, x += SUMS)                                                                        \
+            UNROLL for (int v = 0; v < SUM_VECTORS; v++) {                                                             \
+                const vector_double d = wide_##real(few_of_##real(x, v)) - m;                                          \
+                s[v] = multiply_add_vectors(d, d, s[v]);                                                               \
+            }                                                                                                          \
+        for (ptrdiff_t j = 0; j < n; j++) ((double *)s)[j] = multiply_add(x[j] - m, x[j] - m, ((double *)s)[j]);       \
+        return folded_sums(s);                                                                                         \
+    }                                                                                                                  \
+                                                                                                                       \
+    /* sums: Σⱼ dy[j] and Σⱼ dy[j] (x[j] − m), m = high + low */                                                       \
+    static void products_of_row_##real(const real *dy, const real *x, ptrdiff_t n, real high, real low, double *sums)  \
+    {                                                                                                                  \
+        vector_double s[SUM_VECTORS] = {0}, t[SUM_VECTORS] = {0};                                                      \
+        for (; n >= SUMS; n -= SUMS, dy += SUMS, x += SUMS)                                                            \
+            UNROLL for (int v = 0; v < SUM_VECTORS; v++) {                                                             \
+                const few_##real d = few_of_##real(dy, v);                                                             \
+                s[v] += wide_##real(d);                                                                                \
+                t[v] = plus_products_##real(t[v], d, (few_of_##real(x, v) - high) - low);                              \
+            }                                                                                                          \
+        for (ptrdiff_t j = 0; j < n; j++) {                                                                            \
+            ((double *)s)[j] += dy[j];                                                                                 \
+            ((double *)t)[j] = plus_product_##real(((double *)t)[j], dy[j], (x[j] - high) - low);                      \
+        }                                                                                                              \
+        sums[0] = folded_sums(s);                                                                                      \
+        sums[1] = folded_sums(t);                                                                                      \
+    }
+
+DEFINE_SUMS(float)
+DEFINE_SUMS(double)
+
+#endif

@@ -1,0 +1,291 @@
+"""Convolutions of images and series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.arrays import INTEGERS, positive_integer
+from caffelite.function import Function, Shape, shape_text
+from caffelite.initializers import Initializer, fans, uniform
+from caffelite.tensor import Tensor
+
+__all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
+
+
+class Conv2d(Function, recordable=True):
+    """A convolution of images, with a window that moves over them, each output channel a weighting of what it covers:
+
+        y[n, o, i, j] = b[o] + Σ x[n, c, s i + d k − p, s j + d l − p] W[o, c, k, l]  over c, k, l
+        dW[o, c, k, l] = Σ x[n, c, s i + d k − p, s j + d l − p] dy[n, o, i, j]  over n, i, j,  db = Σ dy
+        dx[n, c, s i + d k − p, s j + d l − p] += dy[n, o, i, j] W[o, c, k, l]
+
+    with stride s, dilation d and padding p, in pixels, each one number or a pair for height and width; x is 0 outside.
+    (A cross-correlation, strictly, as everywhere in the field.) With several `groups` channels are divided into so
+    many, and an output channel sees those of its group.
+
+    x (n, in_channels, H, W), W `weight` (out_channels, in_channels / groups, k, l), b `bias` (out_channels,),
+    y (n, out_channels, H′, W′), H′ = ⌊(H + 2p − d (k − 1) − 1) / s⌋ + 1. With padding="same" H′ = H, for stride 1;
+    where the pads are odd in number, one more is behind.
+
+    W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as PyTorch's; `initializer`, (shape, rng) ->
+    array, draws W instead, and b is then 0. ValueError for x of another shape, for a window larger than the padded x,
+    for groups that don't divide the channels; TypeError for x of another dtype than W's.
+
+    V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", 2016, arXiv:1603.07285, draw all
+    of these.
+    """
+
+    axes = 2
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] | str = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        *,
+        initializer: Initializer | None = None,
+    ) -> None:
+        self._set_up(in_channels, out_channels, kernel_size, stride, dilation, groups, initializer)
+        self.same = isinstance(padding, str) and padding == "same"
+        if self.same:
+            if any(s != 1 for s in self.stride):
+                raise ValueError(f'{type(self).__name__}: padding="same" takes stride 1, got {stride}')
+            self.padding = tuple([d * (k - 1) // 2 for k, d in zip(self.kernel_size, self.dilation, strict=True)])
+        elif isinstance(padding, str):
+            raise ValueError(f'{type(self).__name__}: padding takes integers or "same", got {padding!r}')
+        else:
+            self.padding = self._numbers("padding", padding, least=0)
+        self._set_parameters((self.out_channels, self.in_channels // self.groups, *self.kernel_size), bias)
+
+    def _set_up(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int],
+        dilation: int | Sequence[int],
+        groups: int,
+        initializer: Initializer | None,
+    ) -> None:
+        name = type(self).__name__
+        self.in_channels = positive_integer(f"{name}: in_channels", in_channels)
+        self.out_channels = positive_integer(f"{name}: out_channels", out_channels)
+        self.groups = positive_integer(f"{name}: groups", groups)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"{name}: {in_channels} and {out_channels} channels can't be divided into {groups} groups")
+        self.kernel_size = self._numbers("kernel_size", kernel_size)
+        self.stride = self._numbers("stride", stride)
+        self.dilation = self._numbers("dilation", dilation)
+        self.initializer = initializer
+
+    def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
+        """One number for each axis, of a number or a sequence; TypeError or ValueError for anything else."""
+        values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,) * self.axes
+        name = f"{type(self).__name__}: {what}"
+        if len(values) != self.axes:
+            raise ValueError(f"{name} takes {self.axes} numbers, got {value!r}")
+        for number in values:
+            if isinstance(number, bool) or not isinstance(number, INTEGERS):
+                raise TypeError(f"{name} takes integers, got {value!r}")
+            if not least <= number < 2**31:
+                raise ValueError(f"{name} takes {least} to 2³¹ − 1, got {value!r}")
+        return tuple([int(number) for number in values])
+
+    def _set_parameters(self, shape: tuple[int, ...], bias: bool) -> None:
+        try:
+            weight = np.empty(shape, np.float32)
+        except (MemoryError, ValueError):
+            raise ValueError(f"{type(self).__name__}: there is no memory for weights of shape {shape}") from None
+        self.weight = Tensor(weight, requires_grad=True, name="weight")
+        self.bias = Tensor(np.empty(self.out_channels, np.float32), requires_grad=True, name="bias") if bias else None
+        self.initialize(None)
+
+    def initialize(self, rng: Any) -> None:
+        rng = np.random.default_rng(rng)
+        default = uniform(1 / math.sqrt(fans(self.weight.shape)[0]))
+        self.weight.data = (self.initializer or default)(self.weight.shape, rng)
+        if self.bias is not None:
+            self.bias.data = np.zeros(self.bias.shape) if self.initializer else default(self.bias.shape, rng)
+
+    def parameters(self) -> list[Tensor]:
+        return [self.weight] if self.bias is None else [self.weight, self.bias]
+
+    @property
+    def required_input_shape(self) -> Any:
+        return (None, self.in_channels, *[None] * self.axes)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if len(shape) != 2 + self.axes or shape[1] not in (None, self.in_channels):
+            expected = ", ".join(["n", str(self.in_channels), *("L" if self.axes == 1 else "HW")])
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected ({expected}){self._hint(shape)}")
+        return (shape[0], self.out_channels, *[self._positions(shape, axis) for axis in range(self.axes)])
+
+    def _hint(self, shape: Shape) -> str:
+        """What makes the usual mistakes right."""
+        if len(shape) == 1 + self.axes and self.in_channels == 1:
+            return ": x[:, None] has an axis for the one channel"
+        if len(shape) == 2 + self.axes and shape[-1] == self.in_channels:
+            order = "0, 3, 1, 2" if self.axes == 2 else "0, 2, 1"
+            return f": channels come first, x.transpose({order})"
+        return ""
+
+    def _positions(self, shape: Shape, axis: int) -> int | None:
+        """How many positions the window has along an axis of x."""
+        length = shape[2 + axis]
+        if length is None or self.same:
+            return length
+        room = length + 2 * self.padding[axis]
+        extent = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
+        if room < extent:
+            raise ValueError(
+                f"{self!r} got shape {shape_text(shape)}: a window of {extent} pixels does not fit into {length} "
+                f"and {2 * self.padding[axis]} of padding"
+            )
+        return (room - extent) // self.stride[axis] + 1
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        shape: Any = self._checked(x)
+        self.x_shape, self.y_shape, self.used_weight = x.shape, shape, self.weight.data
+        self.x = kernels.laid_for(x, self.used_weight, self.groups)
+        bias = None if self.bias is None else self.bias.data
+        return kernels.convolution(self.x, self.used_weight, shape[2:], bias, **self._window())
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        dy = self._laid_gradient(dy)
+        self.weight.add_grad_of(kernels.convolution_weight_grad, self.x, dy, **self._window())
+        if self.bias is not None:
+            self.bias.add_grad_of(kernels.sum_of_channels, dy)
+        if not self.wants_gradient(0):
+            return None
+        return kernels.transposed_convolution(dy, self.used_weight, self.x_shape[2:], **self._window())
+
+    def _checked(self, x: np.ndarray) -> Shape:
+        """The shape of y; TypeError or ValueError for an x that doesn't fit."""
+        shape = self.output_shape(x.shape)
+        if x.dtype.newbyteorder("=") != self.weight.dtype:
+            raise TypeError(f"{self!r} is {self.weight.dtype}, got {x.dtype}: convert x, or take Model(dtype=…)")
+        return shape
+
+    def _laid_gradient(self, dy: np.ndarray) -> np.ndarray:
+        """dy in the memory order in which the kernels read it; ValueError for another shape than y's."""
+        if dy.shape != self.y_shape:
+            raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")
+        return kernels.laid_for(dy, self.used_weight, self.groups)
+
+    def _window(self) -> dict[str, Any]:
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+    def _options(self) -> dict[str, Any]:
+        """What is not as it is by default, for `repr`."""
+        options = {
+            "stride": (self.stride, (1,) * self.axes),
+            "padding": ("same" if self.same else self.padding, (0,) * self.axes),
+            "dilation": (self.dilation, (1,) * self.axes),
+            "groups": (self.groups, 1),
+            "bias": (self.bias is not None, True),
+            "initializer": (self.initializer, None),
+        }
+        return {name: value for name, (value, default) in options.items() if value != default}
+
+    def __repr__(self) -> str:
+        options = [f"{name}={_short(value)}" for name, value in self._options().items()]
+        sizes = [str(self.in_channels), str(self.out_channels), _short(self.kernel_size)]
+        return f"{type(self).__name__}({', '.join([*sizes, *options])})"
+
+
+class Conv1d(Conv2d, recordable=True):
+    """A convolution of series: `Conv2d` along one axis.
+
+    x (n, in_channels, L), W `weight` (out_channels, in_channels / groups, k), y (n, out_channels, L′).
+    """
+
+    axes = 1
+
+
+class ConvTranspose2d(Conv2d, recordable=True):
+    """A convolution backwards, from the positions of a window to the pixels that it covers, which enlarges images:
+
+        y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  and b[o] to all
+
+    x (n, in_channels, H, W), W `weight` (in_channels, out_channels / groups, k, l), y (n, out_channels, H′, W′),
+    H′ = (H − 1) s − 2p + d (k − 1) + 1 + `output_padding`: the size of an image whose convolution has height H is told
+    from s others only by that. Its gradients are those of `Conv2d`, with x and dy in each other's place.
+
+    W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as PyTorch's, whose order of arguments this is.
+    ValueError for x of another shape, for an `output_padding` that is not less than stride or dilation.
+
+    M. Zeiler, D. Krishnan, G. Taylor and R. Fergus, "Deconvolutional networks", CVPR 2010.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | Sequence[int],
+        stride: int | Sequence[int] = 1,
+        padding: int | Sequence[int] = 0,
+        output_padding: int | Sequence[int] = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: int | Sequence[int] = 1,
+        *,
+        initializer: Initializer | None = None,
+    ) -> None:
+        self._set_up(in_channels, out_channels, kernel_size, stride, dilation, groups, initializer)
+        self.padding, self.same = self._numbers("padding", padding, least=0), False
+        self.output_padding = self._numbers("output_padding", output_padding, least=0)
+        for more, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
+            if more >= max(s, d):
+                raise ValueError(
+                    f"ConvTranspose2d: output_padding must be less than stride or dilation, got {output_padding}, "
+                    f"stride {stride}, dilation {dilation}"
+                )
+        self._set_parameters((self.in_channels, self.out_channels // self.groups, *self.kernel_size), bias)
+
+    def _positions(self, shape: Shape, axis: int) -> int | None:
+        length = shape[2 + axis]
+        if length is None:
+            return None
+        extent = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
+        y = (length - 1) * self.stride[axis] - 2 * self.padding[axis] + extent + self.output_padding[axis]
+        if y < 1:
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}: nothing is left of it but padding")
+        return y
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        shape: Any = self._checked(x)
+        self.x_shape, self.y_shape, self.used_weight = x.shape, shape, self.weight.data
+        self.x = kernels.laid_for(x, self.used_weight, self.groups)
+        bias = None if self.bias is None else self.bias.data
+        return kernels.transposed_convolution(self.x, self.used_weight, shape[2:], bias, **self._window())
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        dy = self._laid_gradient(dy)
+        self.weight.add_grad_of(kernels.convolution_weight_grad, dy, self.x, **self._window())
+        if self.bias is not None:
+            self.bias.add_grad_of(kernels.sum_of_channels, dy)
+        if not self.wants_gradient(0):
+            return None
+        return kernels.convolution(dy, self.used_weight, self.x_shape[2:], **self._window())
+
+    def _options(self) -> dict[str, Any]:
+        more = {} if not any(self.output_padding) else {"output_padding": self.output_padding}
+        return super()._options() | more
+
+
+def _short(value: Any) -> str:
+    """A value as it would be given: one number where all are the same."""
+    if isinstance(value, tuple) and len(set(value)) == 1:
+        return repr(value[0])
+    return getattr(value, "__name__", None) or repr(value)

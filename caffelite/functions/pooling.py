@@ -1,0 +1,208 @@
+"""Pooling and upsampling of images (n, C, H, W) and series (n, C, L).
+
+Kernels take windows as pairs, for rows and columns: a series is an image of height 1.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.arrays import INTEGERS
+from caffelite.function import Function, Shape, shape_text
+from caffelite.functions.shape import reshaped
+
+__all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "MaxPool1d", "MaxPool2d", "Upsample"]
+
+
+class Pool(Function):
+    """One number of each window of an image or a series, channel by channel: what pools have in common."""
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        self.kernel_size = _integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes), 1)
+        self.stride = self.kernel_size
+        if stride is not None:
+            self.stride = _integers(f"{type(self).__name__}: stride", stride, len(self.axes), 1)
+        self.padding = _integers(f"{type(self).__name__}: padding", padding, len(self.axes), 0)
+        if any(2 * p > k for p, k in zip(self.padding, self.kernel_size, strict=True)):
+            raise ValueError(f"{self!r}: padding must be at most half of kernel_size")
+
+    @property
+    @abstractmethod
+    def axes(self) -> str:
+        """Those of x after n and C."""
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if len(shape) != 2 + len(self.axes) or 0 in shape[2:]:
+            raise ValueError(
+                f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}), none but n and C 0"
+            )
+        along = list(zip(shape[2:], self.kernel_size, self.stride, self.padding, strict=True))
+        if any(n is not None and n + 2 * p < k for n, k, _, p in along):
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}: its windows are larger than that with its pads")
+        return (*shape[:2], *[None if n is None else (n + 2 * p - k) // s + 1 for n, k, s, p in along])
+
+    def windows(self) -> tuple[tuple[int, ...], ...]:
+        """Kernel size, stride and padding as kernels take them, for rows and columns."""
+        if len(self.axes) == 2:
+            return self.kernel_size, self.stride, self.padding
+        return (1, *self.kernel_size), (1, *self.stride), (0, *self.padding)
+
+    def __repr__(self) -> str:
+        stride = "" if self.stride == self.kernel_size else f", stride={_short(self.stride)}"
+        padding = f", padding={_short(self.padding)}" if any(self.padding) else ""
+        return f"{type(self).__name__}({_short(self.kernel_size)}{stride}{padding})"
+
+
+class MaxPool(Pool, recordable=True):
+    """y = the largest element of each window; see `Pool`."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        y, self.places = kernels.max_pool(x, *self.windows())
+        self.x = x
+        return y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.max_pool_grad(dy, self.places, self.x, *self.windows())
+
+
+class MaxPool1d(MaxPool, recordable=True):
+    """y[i] = the largest element of window i of x, channel by channel; NaN where one is. x (n, C, L).
+
+    dx = Σ dy over the windows that an element is the largest of: the first of equals, or the first NaN. Pads are never
+    the largest. Windows of `kernel_size`, `stride` apart (default: side by side), begin `padding` before the first
+    element; those that would end beyond the pads behind the last one are left out:
+
+        length of y = ⌊(length of x + 2 padding − kernel_size) / stride⌋ + 1
+
+    y has the memory order of x, dx too. ValueError for windows larger than x with its pads, and for pads of more than
+    half a window.
+    """
+
+    axes = "L"
+
+
+class MaxPool2d(MaxPool, recordable=True):
+    """y[i, j] = the largest element of a window of x, channel by channel; NaN where one is. x (n, C, H, W).
+
+    As `MaxPool1d`, along rows and along columns: `kernel_size`, `stride` and `padding` are integers, or pairs for rows
+    and columns. Of equals the first is taken row by row.
+    """
+
+    axes = "HW"
+
+
+class AvgPool(Pool, recordable=True):
+    """y = the mean of each window; see `Pool`."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        self.x = x
+        return kernels.average_pool(x, *self.windows())
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.average_pool_grad(dy, self.x, *self.windows())
+
+
+class AvgPool1d(AvgPool, recordable=True):
+    """y[i] = the mean of window i of x, channel by channel, in which pads count as zeros. x (n, C, L).
+
+    dx = Σ dy / kernel_size over the windows that an element is in. Windows are those of `MaxPool1d`.
+    """
+
+    axes = "L"
+
+
+class AvgPool2d(AvgPool, recordable=True):
+    """y[i, j] = the mean of a window of x, channel by channel, in which pads count as zeros. x (n, C, H, W).
+
+    dx = Σ dy / (elements of a window) over the windows that an element is in. Windows are those of `MaxPool2d`.
+    """
+
+    axes = "HW"
+
+
+class GlobalAvgPool(Function, recordable=True):
+    """y (n, C) = the mean of all that x (n, C, …) has in a channel. dx = dy / their number.
+
+    ValueError for channels without elements.
+    """
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if len(shape) < 2 or 0 in shape[2:]:
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, C, …), none but n and C 0")
+        return shape[:2]
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        self.x, self.shape = reshaped(x, (*x.shape[:2], math.prod(x.shape[2:]))), x.shape
+        return kernels.average_pool(self.x, *self.windows()).reshape(x.shape[:2])
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        dx = kernels.average_pool_grad(dy.reshape(*dy.shape, 1), self.x, *self.windows())
+        return dx.reshape(self.shape)
+
+    def windows(self) -> tuple[tuple[int, int], ...]:
+        """Kernel size, stride and padding of the one window."""
+        return (1, self.x.shape[2]), (1, 1), (0, 0)
+
+    def __repr__(self) -> str:
+        return "GlobalAvgPool()"
+
+
+class Upsample(Function, recordable=True):
+    """Each element repeated in a block, the nearest: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
+
+    x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair, for rows and columns. y has the memory
+    order of x, dx too. ValueError for x of other axes, and for a y that no memory holds.
+    """
+
+    def __init__(self, scale: Any) -> None:
+        self.scale = _integers("Upsample: scale", scale, 2, 1)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if len(shape) != 4 and not (len(shape) == 3 and self.scale[0] == self.scale[1]):
+            raise ValueError(
+                f"{self!r} got shape {shape_text(shape)}; expected (n, C, H, W), or with one scale (n, C, L)"
+            )
+        y = (*shape[:2], *[None if n is None else n * s for n, s in zip(shape[2:], self.scale, strict=False)])
+        if math.prod(n for n in y if n is not None) > sys.maxsize // 8:
+            raise ValueError(
+                f"{self!r} got shape {shape_text(shape)}; no memory holds an array of shape {shape_text(y)}"
+            )
+        return y
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        self.x = x
+        return kernels.upsample(x, self.scale if x.ndim == 4 else (1, self.scale[1]))
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.upsample_grad(dy, self.x, self.scale if dy.ndim == 4 else (1, self.scale[1]))
+
+    def __repr__(self) -> str:
+        return f"Upsample({_short(self.scale)})"
+
+
+def _integers(name: str, value: Any, count: int, least: int) -> tuple[int, ...]:
+    """The value as so many integers, one alone repeated; TypeError or ValueError unless each is `least` or more."""
+    values = value if isinstance(value, (tuple, list)) and count > 1 else (value,) * count
+    if any(isinstance(n, bool) or not isinstance(n, INTEGERS) for n in values):
+        raise TypeError(f"{name} must be an integer{' or a pair' if count > 1 else ''}, got {value!r}")
+    if len(values) != count or not all(least <= n <= sys.maxsize for n in values):
+        raise ValueError(f"{name} must be {least} or more, a pair at most, got {value!r}")
+    return tuple([int(n) for n in values])
+
+
+def _short(values: tuple[int, ...]) -> str:
+    """Equal integers as one."""
+    return str(values[0] if len(set(values)) == 1 else values)
