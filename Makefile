@@ -23,6 +23,7 @@ sanitize: .venv/test
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/steps.py
+	$(BIN)/python benchmarks/convolutions.py --profile
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/elementary.py --every 1000
 	$(BIN)/python benchmarks/overhead.py

@@ -336,7 +336,7 @@ def main():
     options = parser.parse_args()
     rounds, at_least, trainings, graphs = (1, 0.01, 1, 1000) if options.quick else (options.rounds, 0.1, 20, 10_000)
 
-    harness.use_one_thread()
+    harness.use_threads(1)
     print(f"{harness.environment('torch')}\nfloat32, one thread on one core, {rounds} rounds")
 
     chain = {name: (make,) for name, make in CHAIN.items()}

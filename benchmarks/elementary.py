@@ -68,7 +68,7 @@ def main():
     options = parser.parse_args()
     every = 100_003 if options.quick else options.every
 
-    harness.use_one_thread()
+    harness.use_threads(1)
     rows = []
     with ProcessPoolExecutor(mp_context=harness.SPAWN) as pool:
         for name in JUDGES:

@@ -4,11 +4,14 @@ A contestant is a function `make(*arguments)` that imports what it needs, prepar
 work when it is called. `Process` runs it in a process of its own, so that no framework's threads disturb another's.
 """
 
+import ctypes
 import os
 import platform
+import re
 import time
 import timeit
 import traceback
+from contextlib import suppress
 from importlib import metadata
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,9 +21,9 @@ import numpy as np
 SPAWN = get_context("spawn")
 
 
-def use_one_thread():
-    """Let processes started from now on compute with one thread, and let OpenBLAS choose its kernels by itself."""
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+def use_threads(count):
+    """Let processes started from now on compute with so many threads, and OpenBLAS choose its kernels by itself."""
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(count))
     for name in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "CAFFELITE_NUM_THREADS"):
         os.environ.pop(name, None)
 
@@ -28,13 +31,13 @@ def use_one_thread():
 class Process:
     """Runs `make(*arguments)` in a new process, and then the function that it returned each time it is called.
 
-    `pinned` keeps the process on one core, the same one for all. `missing` says which module could not be imported,
+    It runs on so many `cores`, the same for all, with None on any. `missing` says which module could not be imported,
     if one could not; there is nothing to call then.
     """
 
-    def __init__(self, make, *arguments, pinned=True):
+    def __init__(self, make, *arguments, cores=1):
         self.pipe, other_end = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_serve, args=(other_end, make, arguments, pinned), daemon=True)
+        self.process = SPAWN.Process(target=_serve, args=(other_end, make, arguments, cores), daemon=True)
         self.process.start()
         other_end.close()
         self.missing = self._answer()
@@ -55,9 +58,9 @@ class Process:
         return answer
 
 
-def _serve(pipe, make, arguments, pinned):
-    if pinned and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+def _serve(pipe, make, arguments, cores):
+    if cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-cores:])
     try:
         try:
             work = make(*arguments)
@@ -71,6 +74,32 @@ def _serve(pipe, make, arguments, pinned):
         pass  # the parent has finished
     except Exception:
         pipe.send((traceback.format_exc(), None))
+
+
+def keep_memory():
+    """Let this process's malloc keep what is freed, where it is glibc's, instead of handing it back to the system.
+
+    As MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ do, set high.
+    """
+    with suppress(AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in ((-3, 2**30), (-1, 2**30), (-2, 2**28)):  # M_MMAP_THRESHOLD, M_TRIM_…, M_TOP_PAD
+            assert mallopt(parameter, value) == 1
+
+
+def memory_grown(work):
+    """Bytes that the process has more, at the peak, while work() runs; None where the system does not tell."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return None
+
+    def kilobytes(name):
+        return int(re.search(rf"^{name}:\s+(\d+) kB", status.read_text(), re.MULTILINE)[1])
+
+    before = kilobytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is what there is now
+    work()
+    return 1024 * (kilobytes("VmHWM") - before)
 
 
 def seconds_per_call(statement, at_least=0.01, **names):
@@ -92,7 +121,7 @@ def epochs_to_time(train, argument, first=1, at_least=0.1):
 
 
 def machine_speed(dtype="float32"):
-    """A contestant: one core's GFLOP/s in NumPy's matmul of 1536 × 1536 matrices, and GB/s copied in 64 MiB arrays.
+    """A contestant: the cores' GFLOP/s in NumPy's matmul of 1536 × 1536 matrices, and GB/s copied in 64 MiB arrays.
 
     The first stands in for the peak, of which it reaches nearly all. The second counts bytes read and bytes written.
     """

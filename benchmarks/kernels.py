@@ -96,7 +96,7 @@ def main():
     options = parser.parse_args()
     rounds, at_least = (1, 1e-4) if options.quick else (options.rounds, 0.02)
 
-    harness.use_one_thread()
+    harness.use_threads(1)
     libraries = ["caffelite", "NumPy"]
     machine = harness.Process(harness.machine_speed, options.dtype)
     update = harness.Process(updates, options.dtype)

@@ -183,7 +183,7 @@ def main():
         ("import beyond NumPy's", "ms", 1e3, "≤ 60", importing, median),
         ("a thread beside fit on one core, of alone", "%", 1e2, "> 0", partial(thread_beside_fit, seconds), min),
     ]
-    harness.use_one_thread()
+    harness.use_threads(1)
     processes = [harness.Process(make) for *_, make, _ in measurements]
     values = [[measure() for measure in processes] for _ in range(rounds)]
     blocks, peak = harness.Process(allocated, steps)()

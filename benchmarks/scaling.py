@@ -46,7 +46,7 @@ def main():
 
     rows = []
     for name in options.only:
-        train = harness.Process(fits, WORKLOADS[name], pinned=False)
+        train = harness.Process(fits, WORKLOADS[name], cores=None)
         epochs = 1 if options.quick else harness.epochs_to_time(train, 1)
         reference = train(epochs, 1)[1]
         seconds = {threads: [] for threads in numbers}

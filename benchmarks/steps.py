@@ -39,6 +39,7 @@ class Task:
     y: np.ndarray  # (rows,) int64
     weights: list[np.ndarray]  # W1 (in, out), b1 (out,), W2, b2 …
     orders: list[np.ndarray] = field(default_factory=list)  # the rows' order in each epoch, the one that `fit` takes
+    threads: int = 1
 
     @property
     def shuffled(self):
@@ -56,13 +57,8 @@ class Task:
 
     @property
     def flops(self):
-        """A step's multiply-adds, counted twice, the mean of an epoch.
-
-        Forward takes one for each row and weight, the weights' gradients as many, and so does the gradient of a layer's
-        input, which only the first does without.
-        """
-        first, *others = [inputs * outputs for inputs, outputs in pairwise(self.net.sizes)]
-        return 2 * len(self.x) / self.steps_an_epoch * (2 * first + 3 * sum(others))
+        """A step's multiply-adds, counted twice, the mean of an epoch."""
+        return len(self.x) / self.steps_an_epoch * self.net.flops
 
     def batches(self, order):
         return [order[i : i + self.net.batch] for i in range(0, len(order), self.net.batch)]
@@ -267,7 +263,7 @@ def jax(task, scan):
     from jax import numpy as jnp
 
     x, y = jnp.array(task.x), jax.nn.one_hot(task.y, task.net.sizes[-1])
-    batch, settings, at_once = task.net.batch, task.net.settings, task.epochs_at_once if scan else 1
+    batch, at_once = task.net.batch, task.epochs_at_once if scan else 1
 
     def loss_of(parameters, x, y, step, dropout):
         *hidden, W, b = parameters
@@ -283,22 +279,12 @@ def jax(task, scan):
                 )
         return -(jax.nn.log_softmax(x @ W + b) * y).sum() / len(y)
 
-    def sgd(t, w, g, v, lr, momentum, weight_decay):
-        v = momentum * v + g + (weight_decay * w if weight_decay else 0)
-        return w - lr * v, v
-
-    def adam(t, w, g, m, v, lr, betas, eps, weight_decay):
-        m = betas[0] * m + (1 - betas[0]) * g
-        v = betas[1] * v + (1 - betas[1]) * g * g
-        m_hat, v_hat = [moment / -jnp.expm1(t * np.log(beta)) for moment, beta in zip((m, v), betas, strict=True)]
-        return (1 - lr * weight_decay) * w - lr * m_hat / (jnp.sqrt(v_hat) + eps), m, v
-
-    rule, moments = (sgd, 1) if task.net.optimizer == "SGD" else (adam, 2)
+    rule, moments = jax_rule(task.net)
 
     def step(state, batch, dropout):
         t, w, *moments = state
         loss, g = jax.value_and_grad(loss_of)(w, *batch, t, dropout)
-        updated = [rule(t, *arrays, **settings) for arrays in zip(w, g, *moments, strict=True)]
+        updated = [rule(t, *arrays) for arrays in zip(w, g, *moments, strict=True)]
         return (t + 1, *zip(*updated, strict=True)), loss
 
     def epoch(state, order, dropout):
@@ -344,6 +330,24 @@ def jax(task, scan):
     return train
 
 
+def jax_rule(net):
+    """rule(step, weights, gradients, *moments) -> (weights, *moments), and how many moments there are."""
+    from jax import numpy as jnp
+
+    def sgd(t, w, g, v, lr, momentum, weight_decay):
+        v = momentum * v + g + (weight_decay * w if weight_decay else 0)
+        return w - lr * v, v
+
+    def adam(t, w, g, m, v, lr, betas, eps, weight_decay):
+        m = betas[0] * m + (1 - betas[0]) * g
+        v = betas[1] * v + (1 - betas[1]) * g * g
+        m_hat, v_hat = [moment / -jnp.expm1(t * np.log(beta)) for moment, beta in zip((m, v), betas, strict=True)]
+        return (1 - lr * weight_decay) * w - lr * m_hat / (jnp.sqrt(v_hat) + eps), m, v
+
+    rule, moments = (sgd, 1) if net.optimizer == "SGD" else (adam, 2)
+    return partial(rule, **net.settings), moments
+
+
 CONTESTANTS = {
     "caffelite": caffelite,
     "PyTorch": pytorch,
@@ -367,30 +371,28 @@ def check_agreement(curves, tolerance=1e-4):
             raise SystemExit(f"{name}'s losses differ from caffelite's by up to {error:.1e}: {list(curve)}")
 
 
-def prepare(net, quick):
-    """The task, and how many epochs are compared (of 100 steps or a few more) and timed; at least ten steps each.
+def prepare(net, quick, contestant=caffelite, threads=1):
+    """The task, and how many epochs are compared (of `net.compared` steps or a few more) and timed.
 
-    With norms, float32's rounding errors grow faster: 50 steps are compared.
+    Both are at least ten steps. A timing keeps the contestant busy for 0.1 s or more.
     """
     model, _, _ = net.network()
-    task = Task(net, *net.data(), [p.data.copy() for p in model.parameters()])
+    task = Task(net, *net.data(), [p.data.copy() for p in model.parameters()], threads=threads)
     compared = timed = task.epochs_at_once
     if not quick:
-        compared *= -(-(50 if net.norms else 100) // (timed * task.steps_an_epoch))
-        probe = harness.Process(caffelite, task)
+        compared *= -(-net.compared // (timed * task.steps_an_epoch))
+        probe = harness.Process(contestant, task, cores=threads)
         timed = harness.epochs_to_time(probe, False, first=timed)
         probe.close()
     task.draw_orders(max(compared, timed))
     return task, compared, timed
 
 
-def compare(task, compared, timed, rounds):
+def compare(contestants, task, compared, timed, rounds):
     """Check and time all contestants: loss curves and seconds by name, the machine's speeds, who is missing."""
     processes, missing = {}, []
-    for name, make in CONTESTANTS.items():
-        if task.net.norms and name in WITHOUT_NORMS:
-            continue
-        process = harness.Process(make, task)
+    for name, make in contestants.items():
+        process = harness.Process(make, task, cores=task.threads)
         if process.missing:
             missing.append(f"{name} (no module {process.missing})")
         else:
@@ -398,7 +400,7 @@ def compare(task, compared, timed, rounds):
     curves = {name: train(compared, True)[1] for name, train in processes.items()}
     check_agreement(curves)
 
-    machine = harness.Process(harness.machine_speed)
+    machine = harness.Process(harness.machine_speed, cores=task.threads)
     speeds, seconds = [], {name: [] for name in processes}
     for _ in range(rounds):
         speeds.append(machine())
@@ -464,13 +466,16 @@ def main():
     options = parser.parse_args()
     rounds = 2 if options.quick else options.rounds
 
-    harness.use_one_thread()
+    harness.use_threads(1)
     print(f"float32, one thread on one core, {rounds} rounds")
     print(harness.environment("torch", "scikit-learn", "jax"))
     summary, behind = [], []
     for name in options.only:
         task, compared, timed = prepare(WORKLOADS[name], options.quick)
-        *results, missing = compare(task, compared, timed, rounds)
+        contestants = {
+            name: make for name, make in CONTESTANTS.items() if not (task.net.norms and name in WITHOUT_NORMS)
+        }
+        *results, missing = compare(contestants, task, compared, timed, rounds)
         row, faster = report(name, task, timed, *results)
         summary.append(row)
         behind += [faster] if faster else []

@@ -105,7 +105,7 @@ def main():
     from caffelite import _kernels as kernels
 
     names = list(calls(kernels, options.dtype))
-    measure = harness.Process(contestant, options.dtype, pinned=False)
+    measure = harness.Process(contestant, options.dtype, cores=None)
     seconds, work = {}, {}
     for _ in range(rounds):
         for size in SIZES:

@@ -32,6 +32,21 @@ class Workload:
         norms = f", BatchNorm, Dropout({self.dropout})" if self.norms else ""
         return f"{'-'.join(map(str, self.sizes))}{norms}, batch {self.batch}, {self.optimizer}, {self.dataset} data"
 
+    @property
+    def flops(self):
+        """A step's multiply-adds for a row, counted twice.
+
+        Forward takes one for each weight, the weights' gradients as many, and so does the gradient of a layer's input,
+        which only the first does without.
+        """
+        first, *others = [inputs * outputs for inputs, outputs in pairwise(self.sizes)]
+        return 2 * (2 * first + 3 * sum(others))
+
+    @property
+    def compared(self):
+        """Over how many steps losses agree; with norms, float32's rounding errors grow faster."""
+        return 50 if self.norms else 100
+
     def data(self):
         """x (rows, features) float32 and labels (rows,) int64."""
         import caffelite as cl
