@@ -101,23 +101,87 @@ def test_two_hidden_layers_and_adam_classify_96_percent_of_the_digits():
     assert accuracy >= 0.96
 
 
-def test_digits_in_the_files_of_mnist_are_classified(tmp_path):
+@pytest.fixture(scope="module")
+def files_of_mnist(tmp_path_factory):
     """The bundled digits, each pixel as 3 × 3 and a margin, written as MNIST's files, two of them compressed."""
+    folder = tmp_path_factory.mktemp("mnist")
     for part, (images, labels) in zip(("train", "t10k"), cl.datasets.digits(), strict=True):
         large = np.kron(images, np.ones((1, 3, 3))) * 255
         pixels = np.pad(large, ((0, 0), (2, 2), (2, 2))).astype(np.uint8)
         assert pixels.shape[1:] == (28, 28)
         for kind, values in (("images-idx3", pixels), ("labels-idx1", labels.astype(np.uint8))):
             head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
-            path = tmp_path / f"{part}-{kind}-ubyte"
+            path = folder / f"{part}-{kind}-ubyte"
             if part == "train":
                 path.write_bytes(head + values.tobytes())
             else:
                 path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(head + values.tobytes()))
-    output = run("digits_mlp.py", str(tmp_path)).stdout
+    return folder
+
+
+def test_digits_in_the_files_of_mnist_are_classified(files_of_mnist):
+    output = run("digits_mlp.py", str(files_of_mnist)).stdout
     assert "Linear(784, 128)" in output
     (accuracy,) = numbers_after("test images: .* accuracy", output)
     assert accuracy >= 0.9
+
+
+def test_lenet_classifies_96_percent_of_the_digits_made_larger():
+    output = run("lenet.py").stdout
+    assert all(name in output for name in ("Conv2d(1, 6, 5, padding=2)", "Conv2d(6, 16, 5)", "61,706"))
+    (accuracy,) = numbers_after("test images: .* accuracy", output)
+    assert accuracy >= 0.96
+
+
+def test_lenet_classifies_what_is_in_the_files_of_mnist(files_of_mnist):
+    output = run("lenet.py", str(files_of_mnist)).stdout
+    (accuracy,) = numbers_after("test images: .* accuracy", output)
+    assert accuracy >= 0.85
+
+
+def test_the_residual_net_tells_circles_squares_and_triangles_apart():
+    output = run("resnet.py").stdout
+    assert re.search(r"^4  Block\(.* \(n, 32, 12, 12\) +14,496$", output, re.MULTILINE)
+    (accuracy,) = numbers_after("test images: accuracy", output)
+    assert accuracy >= 0.97
+    assert min(numbers_after("(?:circle|square|triangle) +", output)) >= 0.9
+
+
+def test_the_residual_net_reads_the_files_of_cifar10(tmp_path):
+    """A few noisy rows a file, of two classes: airplanes are dark, automobiles light."""
+    rng = np.random.default_rng(0)
+    for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:
+        labels = rng.integers(0, 2, (12, 1))
+        pixels = np.clip(60 + 120 * labels + rng.normal(0, 20, (12, 3 * 32 * 32)), 0, 255)
+        (tmp_path / name).write_bytes(np.hstack([labels, pixels]).astype(np.uint8).tobytes())
+    output = run("resnet.py", str(tmp_path)).stdout
+    assert "(n, 64, 8, 8)" in output
+    (accuracy,) = numbers_after("test images: accuracy", output)
+    assert accuracy >= 0.8
+
+
+def test_the_convolution_of_series_tells_six_activities_apart():
+    output = run("motion.py").stdout
+    assert "Conv1d(9, 32, 5, padding='same')" in output
+    (accuracy,) = numbers_after("test series: accuracy", output)
+    assert accuracy >= 0.93
+    counts = np.array([[int(n) for n in line.split()[1:]] for line in output.splitlines()[-6:]])
+    assert counts.shape == (6, 6)
+    assert counts.sum() == 1000
+    assert accuracy == counts.trace() / 1000
+
+
+def test_the_autoencoder_draws_digits_better_than_principal_components_would(tmp_path):
+    picture = tmp_path / "digits.png"
+    output = run("autoencoder.py", str(picture)).stdout
+    (convolutional,) = numbers_after("8 numbers for 64 pixels: error", output)
+    (linear,) = numbers_after("of principal components", output)
+    assert convolutional < 0.65 * linear
+    (x, _), (x_test, _) = (tuple(a.reshape(len(a), -1) for a in part) for part in cl.datasets.digits())
+    directions = np.linalg.eigh(np.cov(x.T))[1][:, -8:]
+    left = (x_test - x.mean(axis=0)) @ (np.eye(64) - directions @ directions.T)
+    assert linear == pytest.approx((left**2).mean(), abs=1e-4)
+    assert is_picture(picture)
 
 
 def is_picture(path):
@@ -138,7 +202,7 @@ def test_the_quantiles_of_a_regression_are_those_of_the_distribution_that_made_t
 def test_twenty_residual_blocks_learn_the_spiral_and_twenty_plain_ones_do_not(tmp_path):
     picture = tmp_path / "regions.png"
     output = run("residual_net.py", str(picture)).stdout
-    (plain, residual) = numbers_after("accuracy", output)
+    (plain, residual) = numbers_after(r"after \d+ epochs loss \S+ accuracy", output)
     assert residual >= 0.98
     assert plain < 0.5
     (of_plain, of_residual) = numbers_after("gradient of the first layer", output)
