@@ -13,7 +13,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.optimizers.base import Optimizer
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "RMSProp"]
 
 
 class SGD(Optimizer, recordable=True):
@@ -68,6 +68,42 @@ class Adagrad(Optimizer, recordable=True):
 
     def step(self) -> None:
         self._update("adagrad")
+
+
+class RMSProp(Optimizer, recordable=True):
+    """RMSProp: a learning rate for each element, from a running mean of its squared gradient.
+
+        v ← α v + (1 − α) g'²,   b ← μ b + g' / (√v + ε),   w ← w − lr b            (v₀ = b₀ = 0)
+
+    Without momentum μ in any group there is no b, and none can be set later. With ε = 0, an element whose gradient has
+    always been 0 becomes NaN. Raises ValueError for an α that is not in 0 ≤ α < 1.
+
+    T. Tieleman and G. Hinton, "Lecture 6.5 – RMSProp", Coursera: Neural networks for machine learning, 2012 (with
+    momentum as PyTorch has it).
+    """
+
+    limits: ClassVar[dict[str, float]] = {"alpha": 1.0}
+    nonnegative_state = frozenset({"square"})
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: Any = 1e-3,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr, alpha=alpha, eps=eps, momentum=momentum, weight_decay=weight_decay)
+        self.has_velocity = any(group["momentum"] > 0 for group in self.groups)
+        self.keep("square", "velocity") if self.has_velocity else self.keep("square")
+
+    def _check(self, hyper: dict[str, float]) -> None:
+        if hyper["momentum"] > 0 and not getattr(self, "has_velocity", True):
+            raise ValueError("RMSProp: momentum needs an optimizer that was made with momentum above 0")
+
+    def step(self) -> None:
+        self._update("rmsprop")
 
 
 class Adam(Optimizer, recordable=True):

@@ -64,6 +64,13 @@ def adagrad(w, g, t, s, lr=0.01, eps=1e-10, weight_decay=0.0):
     return w - lr * d / (np.sqrt(s) + eps), s
 
 
+def rmsprop(w, g, t, v, b, lr=1e-3, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0):
+    d = g + weight_decay * w
+    v = alpha * v + (1 - alpha) * d**2
+    b = momentum * b + d / (np.sqrt(v) + eps)
+    return w - lr * b, v, b
+
+
 def adam(w, g, t, m, v, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
     return reference.adam(w, g, m, v, t, lr, *betas, eps, weight_decay)
 
@@ -110,6 +117,22 @@ RULES = [
             "Adagrad with a large ε": {"eps": 1e-2},
         },
         nonnegative=("sum_of_squares",),
+    ),
+    Rule(
+        cl.RMSProp,
+        "RMSprop",
+        rmsprop,
+        state=("square", "velocity"),
+        options={
+            "RMSProp": {"lr": 0.01},
+            "RMSProp with decay": {"lr": 0.01, "alpha": 0.5, "eps": 1e-3, "weight_decay": 0.1},
+            "RMSProp with momentum": {"lr": 0.01, "alpha": 0.9, "momentum": 0.9},
+            "RMSProp with momentum and decay": {"lr": 0.1, "eps": 1e-3, "momentum": 0.5, "weight_decay": 0.1},
+            "RMSProp without memory": {"lr": 0.01, "alpha": 0.0, "momentum": 0.9},
+        },
+        refused=(({"alpha": 1.0}, ValueError),),
+        nonnegative=("square",),
+        fading=("square", "velocity"),
     ),
     Rule(
         cl.Adam,

@@ -21,6 +21,7 @@ cdef class Rule:
 
 Rule("sgd", hyper=4, least_state=0, most_state=1)
 Rule("adagrad", hyper=3, least_state=1, most_state=1)
+Rule("rmsprop", hyper=5, least_state=1, most_state=2)
 Rule("adam", hyper=5, least_state=2, most_state=2, counts_steps=True)
 Rule("adamw", hyper=5, least_state=2, most_state=2, counts_steps=True)
 

@@ -54,6 +54,38 @@ cdef int adagrad(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     return CONTINUE
 
 
+cdef struct RMSProp:
+    double lr, alpha, eps, momentum, decay
+
+
+cdef int rmsprop(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* g = <const real*> call.operand[1].data
+    cdef real* v = <real*> call.operand[2].data
+    cdef real* b = v + call.operand[2].stride[0]       # absent without momentum
+    cdef const RMSProp* hyper = <const RMSProp*> call.operand[3].data
+    cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, momentum = <real> hyper.momentum
+    cdef real decay = <real> hyper.decay, alpha = <real> hyper.alpha, rest = <real> (1 - hyper.alpha)
+    cdef real tiny = FLT_MIN if real is float else DBL_MIN, least = tiny if eps > 0 else 0
+    cdef Py_ssize_t i
+    cdef real d, square, step
+
+    if call.size[1] == 1:
+        for i in range(begin, end):
+            d = g[i] + decay * w[i]
+            square = alpha * v[i] + rest * d * d
+            w[i] -= lr * d / (root(square) + eps)
+            v[i] = 0 if square < least else square
+    else:
+        for i in range(begin, end):
+            d = g[i] + decay * w[i]
+            square = alpha * v[i] + rest * d * d
+            step = momentum * b[i] + d / (root(square) + eps)
+            w[i] -= lr * step
+            v[i] = 0 if square < least else square
+            b[i] = 0 if abs(step) < tiny else step
+    return CONTINUE
+
+
 # t ← t + 1 for every parameter of a run.
 #   size     0 parameters
 #   operand  0 steps, as above
@@ -137,6 +169,7 @@ cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
 
 publish("sgd", <Loop> sgd[float], <Loop> sgd[double])
 publish("adagrad", <Loop> adagrad[float], <Loop> adagrad[double])
+publish("rmsprop", <Loop> rmsprop[float], <Loop> rmsprop[double])
 publish("adam", <Loop> adam[float], <Loop> adam[double])
 publish("adamw", <Loop> adamw[float], <Loop> adamw[double])
 publish("count_steps", <Loop> count_steps)
