@@ -11,7 +11,47 @@ from caffelite import _kernels as kernels
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.indexing import Concatenate
 
-__all__ = ["Parallel"]
+__all__ = ["Parallel", "Residual"]
+
+
+class Residual(Function, recordable=True):
+    """A residual connection, y = x + f(x):  dx = dy + df(dy).
+
+    ValueError where f changes the shape.
+
+    K. He et al., "Deep residual learning for image recognition", CVPR 2016.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = _checked("Residual", function)
+
+    @property
+    def required_input_shape(self) -> Any:
+        return self.function.required_input_shape
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        fx = self.function.output_shape(shape)
+        if len(fx) != len(shape) or any(None not in (n, m) and n != m for n, m in zip(fx, shape, strict=True)):
+            self._refuse(shape, fx)
+        return shape
+
+    def _refuse(self, x: Shape, fx: Shape) -> None:
+        raise ValueError(
+            f"{self!r} got shape {shape_text(x)}, of which the Function in it makes shape {shape_text(fx)}"
+        )
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        fx = self.function.forward(x)
+        if fx.shape != x.shape:
+            self._refuse(x.shape, fx.shape)
+        return kernels.add(x, fx)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.add(dy, self.function.backward(dy))
+
+    def __repr__(self) -> str:
+        return f"Residual({self.function!r})"
 
 
 class Parallel(Function, recordable=True):
