@@ -1397,7 +1397,9 @@ class Skipping(cl.Model):
         return x + self.f(x)
 
 
-@pytest.mark.parametrize("within", [lambda f: f, lambda f: cl.Model([f])], ids=["bare", "model"])
+@pytest.mark.parametrize(
+    "within", [lambda f: f, cl.Residual, lambda f: cl.Model([f])], ids=["bare", "residual", "model"]
+)
 def test_a_model_that_writes_call_follows_a_convolution_before_there_are_images(within):
     model = cl.Model([cl.Conv2d(1, 4, 3), within(Skipping(4)), cl.GlobalAvgPool(), cl.Linear(4, 3)], seed=0)
     assert [line.split()[-2] for line in model.summary().splitlines()[3:5]] == ["?", "?"]
