@@ -1694,7 +1694,8 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.Replay([call], mask).run()
 
         def memory_of(array):
-            return np.lib.stride_tricks.as_strided(array, (array.size,), (array.itemsize,))
+            upwards = array[tuple([slice(None, None, -1 if step < 0 else 1) for step in array.strides])]
+            return np.lib.stride_tricks.as_strided(upwards, (array.size,), (array.itemsize,))
 
         at_end = True
         regions = [guarded(np.zeros(2**20, np.uint8)) for _ in range(4)]
@@ -1707,7 +1708,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     values = memory_of(array).view(np.uint8)
                     part = region[region.size - values.size :] if at_end else region[: values.size]
                     part[...] = values if i else 255
-                    call.place(i, k.address(part))
+                    call.place(i, k.address(part) + k.address(array) - k.address(memory_of(array)))
                     result = part if i == 0 else result
             k.Replay([call], regions).run()
             assert result.tobytes() == memory_of(call.arrays[0]).tobytes()

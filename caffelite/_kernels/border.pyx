@@ -43,6 +43,7 @@ cdef extern from *:
     bint processor_runs(const char* isa)
 
 cdef Py_ssize_t longest_accumulated = 0    # a product accumulates sums of at most so many terms
+cdef Py_ssize_t strip_columns = 0          # and computes so many columns of floats together
 
 
 def runs(str isa):
@@ -52,9 +53,9 @@ def runs(str isa):
 
 def use_loops(module):
     """Have all kernels run the loops of one of the compiled `loops_*` modules; KeyError if it lacks one."""
-    global longest_accumulated
+    global longest_accumulated, strip_columns
     kernel.use_loops(module.PUBLISHED)
-    longest_accumulated = module.LONGEST_ACCUMULATED
+    longest_accumulated, strip_columns = module.LONGEST_ACCUMULATED, module.STRIP_COLUMNS
 
 
 include "border/arguments.pxi"

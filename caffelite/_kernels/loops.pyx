@@ -89,6 +89,7 @@ cdef extern from "loops/pooling.h" nogil:
                            Py_ssize_t columns, Py_ssize_t lanes, double factor)
 
 PUBLISHED = {}                            # the addresses of loops by name
+STRIP_COLUMNS = COLUMNS_float             # a product computes so many columns of floats together
 LONGEST_ACCUMULATED = BLOCK_K             # a product accumulates sums of at most so many terms
 
 

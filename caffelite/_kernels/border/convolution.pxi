@@ -5,7 +5,7 @@
 # kernel leaves images in the order it finds them in, that happens once on the way into a net and once on the way out.
 
 cdef enum:
-    MANY_CHANNELS = 32                    # of the larger side of a group
+    MANY_CHANNELS = 32                    # of the larger side of a group, if the other has few
     IMAGES_TOGETHER = 16                  # channels last; as in loops/convolution.pxi
     MAX_VECTOR_BYTES = 64
 
@@ -208,21 +208,31 @@ cdef cnp.ndarray weights_bound(Call* call, cnp.ndarray w, bint transposed):
                                                                     call.operand[2].stride[0])
         return w
     w = (<object> w).reshape(call.size[3], -1, cnp.PyArray_DIM(w, 1), call.window[0].kernel, call.window[1].kernel)
-    w = contiguous((<object> w).transpose((3, 4, 1, 0, 2) if transposed else (3, 4, 2, 0, 1)))
+    if transposed:                        # whose taps are met from the last one on
+        w = contiguous((<object> w)[:, :, :, ::-1, ::-1].transpose(3, 4, 1, 0, 2))
+        w = (<object> w)[::-1, ::-1]
+    else:
+        w = contiguous((<object> w).transpose(3, 4, 2, 0, 1))
     channel = call.size[3] * call.size[2]
     column = call.size[1] * channel
     row = call.window[1].kernel * column
     bind(call, 2, w)
     call.operand[2].stride[0], call.operand[2].stride[1] = 1, channel
-    call.operand[2].stride[2], call.operand[2].stride[3] = row, column
+    call.operand[2].stride[2], call.operand[2].stride[3] = (-row, -column) if transposed else (row, column)
     return w
 
 
 cdef bint channels_are_last(cnp.ndarray w, Py_ssize_t groups) except -1:
-    """Whether convolutions with these weights, (O, C / groups, …), read and write channels last."""
+    """Whether convolutions with these weights, (O, C / groups, …), read and write channels last.
+
+    They do with many channels, and already where those of one side fill a strip of the product and those of the other
+    half of one, which is less than many where vectors are short.
+    """
+    cdef Py_ssize_t more = max(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1))
+    cdef Py_ssize_t fewer = min(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1))
     if cnp.PyArray_DIM(w, 1) == 1 and cnp.PyArray_DIM(w, 0) == groups:
         return groups >= MANY_CHANNELS
-    return max(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1)) >= MANY_CHANNELS
+    return more >= MANY_CHANNELS or (more >= strip_columns and 2 * fewer >= strip_columns)
 
 
 cdef tuple memory_order_of(bint channels_last, int ndim):

@@ -17,7 +17,7 @@
 #                                              are multiplied with it one by one. For many channels: what a tile reads
 #                                              of x lies together.
 #
-# An element of y is summed in the order of k, l, c, both ways, wherever it stands.
+# An element of y is summed in the order of k, l, c, wherever it stands; of a transposed one, from the last k and l on.
 #
 #   size     0 n, 1 channels of x and 2 of y in each group, 3 groups, 4 transposed, 5 from one group's w to the next's,
 #            6 channels last
@@ -66,6 +66,10 @@ cdef Taps taps_of(const Window* window, bint transposed, Py_ssize_t i) noexcept 
         taps.at += i * taps.reach
     if taps.at >= 0 and taps.first < window.kernel:
         taps.count = min(taps.at // -taps.reach, (window.kernel - 1 - taps.first) // taps.step) + 1
+        # From the last one on, in the order in which x lies.
+        taps.first += (taps.count - 1) * taps.step
+        taps.at += (taps.count - 1) * taps.reach
+        taps.step, taps.reach = -taps.step, -taps.reach
     return taps
 
 
