@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,23 @@ def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int,
     if axis is None:
         return tuple(range(ndim))
     return normalize_axis_tuple(axis if isinstance(axis, tuple) else (axis,), ndim)
+
+
+def integers(name: str, value: Any, count: int, least: int = 1, most: int = sys.maxsize) -> tuple[int, ...]:
+    """The value as so many integers, one alone repeated; TypeError or ValueError unless they are `least` to `most`."""
+    values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
+    if len(values) != count:
+        raise ValueError(f"{name} takes one integer{f' or {count}' if count > 1 else ''}, got {value!r}")
+    if any(isinstance(n, bool) or not isinstance(n, INTEGERS) for n in values):
+        raise TypeError(f"{name} takes integers, got {value!r}")
+    if not all(least <= n <= most for n in values):
+        raise ValueError(f"{name} takes {least} to {most:,}, got {value!r}")
+    return tuple([int(n) for n in values])
+
+
+def shortest(values: tuple[int, ...]) -> str:
+    """Integers as `integers` takes them: equal ones as one."""
+    return repr(values[0] if len(set(values)) == 1 else values)
 
 
 def positive_integer(name: str, value: Any) -> int:

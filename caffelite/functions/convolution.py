@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import INTEGERS, positive_integer
+from caffelite.arrays import integers, positive_integer, shortest
 from caffelite.function import Function, Shape, shape_text
 from caffelite.initializers import Initializer, fans, uniform
 from caffelite.tensor import Tensor
@@ -89,17 +89,8 @@ class Conv2d(Function, recordable=True):
         self.initializer = initializer
 
     def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
-        """One number for each axis, of a number or a sequence; TypeError or ValueError for anything else."""
-        values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,) * self.axes
-        name = f"{type(self).__name__}: {what}"
-        if len(values) != self.axes:
-            raise ValueError(f"{name} takes {self.axes} numbers, got {value!r}")
-        for number in values:
-            if isinstance(number, bool) or not isinstance(number, INTEGERS):
-                raise TypeError(f"{name} takes integers, got {value!r}")
-            if not least <= number < 2**31:
-                raise ValueError(f"{name} takes {least} to 2³¹ − 1, got {value!r}")
-        return tuple([int(number) for number in values])
+        """One number for each axis."""
+        return integers(f"{type(self).__name__}: {what}", value, self.axes, least, most=2**31 - 1)
 
     def _set_parameters(self, shape: tuple[int, ...], bias: bool) -> None:
         try:
@@ -186,21 +177,23 @@ class Conv2d(Function, recordable=True):
     def _window(self) -> dict[str, Any]:
         return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
 
-    def _options(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, str]:
         """What is not as it is by default, for `repr`."""
         options = {
-            "stride": (self.stride, (1,) * self.axes),
-            "padding": ("same" if self.same else self.padding, (0,) * self.axes),
-            "dilation": (self.dilation, (1,) * self.axes),
-            "groups": (self.groups, 1),
-            "bias": (self.bias is not None, True),
-            "initializer": (self.initializer, None),
+            "stride": "" if set(self.stride) == {1} else shortest(self.stride),
+            "padding": "'same'" if self.same else shortest(self.padding) if any(self.padding) else "",
+            "dilation": "" if set(self.dilation) == {1} else shortest(self.dilation),
+            "groups": "" if self.groups == 1 else str(self.groups),
+            "bias": "False" if self.bias is None else "",
+            "initializer": ""
+            if self.initializer is None
+            else getattr(self.initializer, "__name__", repr(self.initializer)),
         }
-        return {name: value for name, (value, default) in options.items() if value != default}
+        return {name: text for name, text in options.items() if text}
 
     def __repr__(self) -> str:
-        options = [f"{name}={_short(value)}" for name, value in self._options().items()]
-        sizes = [str(self.in_channels), str(self.out_channels), _short(self.kernel_size)]
+        sizes = [str(self.in_channels), str(self.out_channels), shortest(self.kernel_size)]
+        options = [f"{name}={value}" for name, value in self._options().items()]
         return f"{type(self).__name__}({', '.join([*sizes, *options])})"
 
 
@@ -279,13 +272,6 @@ class ConvTranspose2d(Conv2d, recordable=True):
             return None
         return kernels.convolution(dy, self.used_weight, self.x_shape[2:], **self._window())
 
-    def _options(self) -> dict[str, Any]:
-        more = {} if not any(self.output_padding) else {"output_padding": self.output_padding}
+    def _options(self) -> dict[str, str]:
+        more = {"output_padding": shortest(self.output_padding)} if any(self.output_padding) else {}
         return super()._options() | more
-
-
-def _short(value: Any) -> str:
-    """A value as it would be given: one number where all are the same."""
-    if isinstance(value, tuple) and len(set(value)) == 1:
-        return repr(value[0])
-    return getattr(value, "__name__", None) or repr(value)

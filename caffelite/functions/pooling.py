@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import INTEGERS
+from caffelite.arrays import integers, shortest
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.shape import reshaped
 
@@ -24,11 +24,11 @@ class Pool(Function):
     """One number of each window of an image or a series, channel by channel: what pools have in common."""
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
-        self.kernel_size = _integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes), 1)
+        self.kernel_size = integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes))
         self.stride = self.kernel_size
         if stride is not None:
-            self.stride = _integers(f"{type(self).__name__}: stride", stride, len(self.axes), 1)
-        self.padding = _integers(f"{type(self).__name__}: padding", padding, len(self.axes), 0)
+            self.stride = integers(f"{type(self).__name__}: stride", stride, len(self.axes))
+        self.padding = integers(f"{type(self).__name__}: padding", padding, len(self.axes), 0)
         if any(2 * p > k for p, k in zip(self.padding, self.kernel_size, strict=True)):
             raise ValueError(f"{self!r}: padding must be at most half of kernel_size")
 
@@ -55,9 +55,9 @@ class Pool(Function):
         return (1, *self.kernel_size), (1, *self.stride), (0, *self.padding)
 
     def __repr__(self) -> str:
-        stride = "" if self.stride == self.kernel_size else f", stride={_short(self.stride)}"
-        padding = f", padding={_short(self.padding)}" if any(self.padding) else ""
-        return f"{type(self).__name__}({_short(self.kernel_size)}{stride}{padding})"
+        stride = "" if self.stride == self.kernel_size else f", stride={shortest(self.stride)}"
+        padding = f", padding={shortest(self.padding)}" if any(self.padding) else ""
+        return f"{type(self).__name__}({shortest(self.kernel_size)}{stride}{padding})"
 
 
 class MaxPool(Pool, recordable=True):
@@ -166,7 +166,7 @@ class Upsample(Function, recordable=True):
     """
 
     def __init__(self, scale: Any) -> None:
-        self.scale = _integers("Upsample: scale", scale, 2, 1)
+        self.scale = integers("Upsample: scale", scale, 2)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
@@ -190,19 +190,4 @@ class Upsample(Function, recordable=True):
         return kernels.upsample_grad(dy, self.x, self.scale if dy.ndim == 4 else (1, self.scale[1]))
 
     def __repr__(self) -> str:
-        return f"Upsample({_short(self.scale)})"
-
-
-def _integers(name: str, value: Any, count: int, least: int) -> tuple[int, ...]:
-    """The value as so many integers, one alone repeated; TypeError or ValueError unless each is `least` or more."""
-    values = value if isinstance(value, (tuple, list)) and count > 1 else (value,) * count
-    if any(isinstance(n, bool) or not isinstance(n, INTEGERS) for n in values):
-        raise TypeError(f"{name} must be an integer{' or a pair' if count > 1 else ''}, got {value!r}")
-    if len(values) != count or not all(least <= n <= sys.maxsize for n in values):
-        raise ValueError(f"{name} must be {least} or more, a pair at most, got {value!r}")
-    return tuple([int(n) for n in values])
-
-
-def _short(values: tuple[int, ...]) -> str:
-    """Equal integers as one."""
-    return str(values[0] if len(set(values)) == 1 else values)
+        return f"Upsample({shortest(self.scale)})"
