@@ -9,16 +9,16 @@ SOURCES := setup.py pyproject.toml $(wildcard caffelite/*.p?[xd] caffelite/progr
 spiral: .venv/plot
 	$(BIN)/caffelite spiral --output spiral.png
 
-test: .venv/test
+test: .venv/test,lint
 	$(BIN)/python -m pytest -q
 
-lint: .venv/lint
+lint: .venv/test,lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
 	$(BIN)/mypy
 
-sanitize: .venv/test
+sanitize: .venv/test,lint
 	$(BIN)/python tests/sanitize.py
 
 bench: .venv/bench
@@ -34,7 +34,7 @@ bench: .venv/bench
 clean:
 	rm -rf .venv build *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c
 
-# .venv/EXTRA is there when caffelite, built from the present sources, is installed with that extra.
+# .venv/EXTRAS is there when caffelite, built from the present sources, is installed with them.
 .venv/%: $(SOURCES) | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@

@@ -3,6 +3,7 @@
 CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization.
 """
 
+import copy
 import os
 import platform
 import subprocess
@@ -94,7 +95,11 @@ def extensions():
 
 
 class BuildKernels(build_ext):
-    """Finds out what the compiler can do, and gives every module an object directory of its own."""
+    """Finds out what the compiler can do, and builds some modules at a time, each in an object directory of its own."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.parallel = self.parallel or min(os.cpu_count() or 1, 4)  # each takes up to half a gigabyte
 
     def build_extensions(self):
         loops = [extension for extension in self.extensions if ".loops_" in extension.name]
@@ -117,11 +122,9 @@ class BuildKernels(build_ext):
         super().build_extensions()
 
     def build_extension(self, extension):
-        base, self.build_temp = self.build_temp, os.path.join(self.build_temp, extension.name)
-        try:
-            super().build_extension(extension)
-        finally:
-            self.build_temp = base
+        own = copy.copy(self)
+        own.build_temp = os.path.join(self.build_temp, extension.name)
+        super(BuildKernels, own).build_extension(extension)
 
     def compiles(self, program, compile_flags, link_flags):
         with tempfile.TemporaryDirectory() as folder:
