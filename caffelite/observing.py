@@ -1,0 +1,115 @@
+"""What each Function in a model does while the model is applied: what `summary` counts and `inspect` looks at.
+
+A copy of the model is applied. Every Function in it is made a member of a subclass of its class that does the same, and
+notes what goes in, what comes out, which kernels were called in between, and later the gradient of what came out. (A
+call applies copies, which are of their originals' class; so nobody has to ask them to be looked at.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.autograd import results_so_far
+from caffelite.function import Function
+from caffelite.program.step import owner_of
+from caffelite.recording import PythonCall
+from caffelite.tensor import Tensor
+
+
+class Application:
+    """One application of a Function."""
+
+    def __init__(self, name: str, function: Function, inputs: tuple, outputs: Any, calls: list, number: int) -> None:
+        self.name = name  # of the Function in the model, `blocks.2.attention`
+        self.function = function  # the copy that was applied
+        self.inputs = [_array(x) for x in inputs]
+        self.outputs = [_array(y) for y in _listed(outputs)]
+        self.gradients: list[np.ndarray | None] = [None] * len(self.outputs)  # of the outputs, from `backward`
+        self.calls = calls  # what a recording, if there was one, noted meanwhile
+        self.number = number  # of the result that it made or went into: results are numbered in order
+
+
+def observed(model: Function) -> tuple[Any, list[Application]]:
+    """A copy of a model, with the same parameters and buffers, and a list to which its applications will be added."""
+    model, applications = model.copy(), []
+    for name, function in _named_descendants(model, "", set()):
+        observe(function, name, applications)
+    return model, applications
+
+
+def observe(function: Function, name: str, applications: list[Application]) -> None:
+    """Have a Function, and its copies, note their applications."""
+    original: Any = type(function)
+    latest: dict[int, Application] = {}  # of each copy, by its id, which its application keeps from being another's
+
+    def noted(compute: Any) -> Any:
+        def apply(self: Any, *inputs: Any) -> Any:
+            begin = _count_calls()
+            outputs = compute(self, *inputs)
+            calls = kernels.recorder().entries[begin:] if kernels.recorder() is not None else []
+            latest[id(self)] = Application(name, self, inputs, outputs, calls, results_so_far() + 1)
+            applications.append(latest[id(self)])
+            return outputs
+
+        return apply
+
+    def backward(self: Any, dy: Any) -> Any:
+        if id(self) in latest:
+            latest[id(self)].gradients = _listed(dy)
+        return original.backward(self, dy)
+
+    calls_others = original.__call__ is not Function.__call__  # a Model: nobody calls its `forward`
+    methods = {"__call__": original.__call__} if calls_others else {"forward": original.forward}
+    own: dict[str, Any] = {name: noted(method) for name, method in methods.items()}
+    own |= {"__module__": original.__module__, "__qualname__": original.__qualname__, "backward": backward}
+    observing = type(original)(original.__name__, (original,), own, recordable=True)
+    observing.recordable, observing.called_back = original.recordable, original.called_back
+    function.__class__ = observing
+
+
+def multiply_adds(calls: Iterable[Any]) -> int | None:
+    """How many multiplications with an addition these calls make in products and convolutions; None where it is not
+    known, because a part is computed in Python."""
+    calls = list(calls)
+    if any(isinstance(call, PythonCall) for call in calls):
+        return None
+    return sum(call.flops or 0 for call in calls) // 2
+
+
+def bytes_written(calls: Iterable[Any]) -> int:
+    """How much memory these calls write: results and what they keep, each once, and no views."""
+    written = {}
+    for call in calls:
+        if isinstance(call, PythonCall):
+            arrays = [array for array in call.outputs if array is not None]
+        else:
+            arrays = [array for i, array in enumerate(call.arrays) if call.writes >> i & 1]
+        written.update({id(owner_of(array)): owner_of(array).nbytes for array in arrays})
+    return sum(written.values())
+
+
+def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[tuple[str, Function]]:
+    """The Functions in a Function, each once, with the names of their first places."""
+    found = []
+    for name, child in function._named_children():
+        if id(child) not in seen:
+            seen.add(id(child))
+            found += [(prefix + name, child), *_named_descendants(child, f"{prefix}{name}.", seen)]
+    return found
+
+
+def _count_calls() -> int:
+    recording = kernels.recorder()
+    return 0 if recording is None else len(recording.entries)
+
+
+def _listed(outputs: Any) -> list[Any]:
+    return list(outputs) if isinstance(outputs, tuple) else [outputs]
+
+
+def _array(x: Any) -> Any:
+    return x._data if isinstance(x, Tensor) else x
