@@ -35,7 +35,8 @@ class Application:
 
 def observed(model: Function) -> tuple[Any, list[Application]]:
     """A copy of a model, with the same parameters and buffers, and a list to which its applications will be added."""
-    model, applications = model.copy(), []
+    applications: list[Application] = []
+    model = model.copy()
     for name, function in _named_descendants(model, "", set()):
         observe(function, name, applications)
     return model, applications

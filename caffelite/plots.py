@@ -192,8 +192,6 @@ def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None
 def _draw_curve(axes: Any, history: History, name: str) -> None:
     axes.set_prop_cycle(color=[PALETTE[0], PALETTE[4]])
     history.draw(axes, name)
-    if axes.get_legend() is not None:
-        axes.get_legend().remove()
     for line in axes.lines:
         line.set_linewidth(1.5)
     axes.set_title("")
