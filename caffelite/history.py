@@ -62,7 +62,7 @@ class History(dict):
                 self.draw(column[0], name)
         for axes in panels[:-1].flat:
             axes.set_xlabel("")
-        lines = max((axes.lines for axes in panels.flat), key=len, default=[])
+        lines: Any = max((axes.lines for axes in panels.flat), key=len, default=[])
         if len(lines) > 1:
             columns = min(len(lines), 3 * len(names))
             figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, handlelength=3)

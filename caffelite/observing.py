@@ -38,11 +38,11 @@ def observed(model: Function) -> tuple[Any, list[Application]]:
     applications: list[Application] = []
     model = model.copy()
     for name, function in _named_descendants(model, "", set()):
-        observe(function, name, applications)
+        _observe(function, name, applications)
     return model, applications
 
 
-def observe(function: Function, name: str, applications: list[Application]) -> None:
+def _observe(function: Function, name: str, applications: list[Application]) -> None:
     """Have a Function, and its copies, note their applications."""
     original: Any = type(function)
     latest: dict[int, Application] = {}  # of each copy, by its id, which its application keeps from being another's
