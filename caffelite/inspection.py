@@ -232,7 +232,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         axis = _unit_axis(a.function, axis)
         inputs = [x for x in a.inputs if isinstance(x, np.ndarray)]
         for output, gradient in zip(a.outputs, a.gradients, strict=True):
-            layers.append(Layer(a.name, a.function, inputs, output, gradient, axis))
+            layers.append(Layer(a.name, a.function, inputs, np.asarray(output), gradient, axis))
     parameters = {name: Parameter(p, p.grad) for name, p in named.items()}
     return Inspection(len(batch.targets), float(value), layers, parameters, norm)
 
