@@ -242,7 +242,7 @@ def _applied_by_methods(outputs: list[Tensor], applications: list[Application]) 
     known = {id(a.function) for a in applications}
     results = [x for x in inputs_first(*outputs) if type(x.function).__name__ in functions.__all__]
     made = [x for x in results if id(x.function) not in known]
-    return {Application("", x.function, x.inputs, x, [], x._serial_number): x for x in made}
+    return {Application("", x.function, x.inputs, x, x._serial_number): x for x in made}
 
 
 def _unit_axis(function: Function, before: int) -> int:

@@ -24,7 +24,7 @@ from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
 from caffelite.modes import inference, mode
-from caffelite.observing import Application, bytes_written, multiply_adds, observed
+from caffelite.observing import Application, bytes_made, multiply_adds, observed
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.recording import Recording
@@ -327,48 +327,56 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """A table of the Functions: the shapes of their outputs, their parameters, and what they cost.
 
         `input_shape` is that of one row, without the batch axis, or a tuple of such for several inputs; it is needed
-        where the first Function takes any shape. `memory` is that of the parameters; `multiply-adds`, in products and
-        convolutions, and `activations`, the memory that is written, are those of using the model on one row, which is
-        what this does to find out: "?" where lengths are unknown or Python computes. What the model does besides its
-        Functions is in the total alone. A notebook shows the table as HTML.
+        where the first Function takes any shape. `memory` is that of the parameters; `multiply-adds`, those in products
+        and convolutions, and `activations`, the memory of all outputs of Functions, are counted while the model is used
+        on one row of zeros: "?" where lengths are unknown or Python computes. What the model multiplies besides is in
+        the total alone. A notebook shows the table as HTML.
         """
         shapes: Any = [_with_axes(self.required_input_shape)]
         if input_shape is not None:
             shapes = [(None, *shape) for shape in _listed(input_shape, of=tuple)]
-        shape = shapes[0]
         known = all(shape is not None and None not in shape[1:] for shape in shapes)
-        calls, applied = self._calls_for_a_row(shapes) if known else ([], {})
-        names = {id(child): name for name, child in self._named_children()}
-        in_order = self._is_sequence()
+        calls, applications = self._applied_to_a_row(shapes) if known else ([], [])
+        if self._is_sequence():
+            parts, output = self._parts_in_sequence(shapes[0], applications), "total"
+        else:
+            parts, output = self._parts_of_call(applications), ""
+            if input_shape is not None:
+                output = ", ".join(map(_text, _listed(self.output_shape(*shapes), of=tuple)))
         rows = []
-        for i, function in enumerate(self.functions if in_order else self.children()):
-            name = names[id(function)]  # of its first place
-            used = applied.get(name, [])
-            if in_order:
-                shape, used, name = self._shape_after([function], shape), used[:1], str(i)
-                applied[names[id(function)]] = applied.get(names[id(function)], [])[1:]
-                text = _text(shape)
-            else:
-                text = ", ".join([shape_text((None, *y.shape[1:])) for a in used[:1] for y in a.outputs])
-            own = [call for a in used for call in a.calls]
-            rows.append((name, repr(function), text, *_costs(function, own, known)))
-        output = "total"
-        if not in_order and input_shape is not None:
-            output = ", ".join(map(_text, _listed(self.output_shape(*shapes), of=tuple)))
-        rows.append(("", "" if output == "total" else "total", output, *_costs(self, calls, known)))
+        for name, function, text, own in parts:
+            costs = _costs(function, [call for a in own for call in a.calls], own, known)
+            rows.append((name, repr(function), text, *costs))
+        rows.append(("", "" if output == "total" else "total", output, *_costs(self, calls, applications, known)))
         head = ["", "function", "output", "parameters", "memory", "multiply-adds", "activations"]
         return table(head, rows, "><<>>>>", cut=1)
 
-    def _calls_for_a_row(self, shapes: list[Shape]) -> tuple[list[Any], dict[str, list[Application]]]:
-        """The kernel calls of using the model on a row of zeros, and its children's applications by their names."""
+    def _parts_in_sequence(self, shape: Any, applications: list[Application]) -> list[tuple]:
+        """The name, Function, output and application of each place."""
+        within = {id(inner) for a in applications for inner in a.within}
+        outermost = [a for a in applications if id(a) not in within]
+        parts = []
+        for i, function in enumerate(self.functions):
+            shape = self._shape_after([function], shape)
+            parts.append((str(i), function, _text(shape), outermost[i : i + 1]))
+        return parts
+
+    def _parts_of_call(self, applications: list[Application]) -> list[tuple]:
+        """The name, Function, output and applications of each child."""
+        parts = []
+        for name, function in self._named_children():
+            own = [a for a in applications if a.name == name]
+            shapes = [shape_text((None, *y.shape[1:])) for a in own[:1] for y in a.outputs]
+            parts.append((name, function, ", ".join(shapes), own))
+        return parts
+
+    def _applied_to_a_row(self, shapes: list[Shape]) -> tuple[list[Any], list[Application]]:
+        """The kernel calls of using the model on a row of zeros, and the applications of the Functions in it."""
         self.all_functions()
         with inference(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
             model, applications = observed(self)
             model(*self._zeros([(1, *shape[1:]) for shape in shapes]))
-        by_name: dict[str, list[Application]] = {}
-        for application in applications:
-            by_name.setdefault(application.name, []).append(application)
-        return recording.entries, by_name
+        return recording.entries, applications
 
     def _zeros(self, shapes: list[Any]) -> list[np.ndarray]:
         """Inputs of these shapes."""
@@ -788,13 +796,12 @@ def _listed(outputs: Any, of: type = Tensor) -> list[Any]:
     return [outputs] if is_single else list(outputs)
 
 
-def _costs(function: Function, calls: list[Any], known: bool) -> tuple[str, str, str, str]:
-    """Of a Function that makes these calls for a row: parameters, their memory, multiply-adds, activations."""
+def _costs(function: Function, calls: list[Any], applications: list[Application], known: bool) -> tuple[str, ...]:
+    """Of a Function that does this for a row: parameters, their memory, multiply-adds, activations."""
     parameters = function.parameters()
+    size = f"{sum(p.size for p in parameters):,}", bytes_text(sum(p._data.nbytes for p in parameters))
     made = multiply_adds(calls) if known else None
-    size = sum(p.size for p in parameters), sum(p._data.nbytes for p in parameters)
-    written = bytes_text(bytes_written(calls)) if known else "?"
-    return f"{size[0]:,}", bytes_text(size[1]), "?" if made is None else f"{made:,}", written
+    return *size, "?" if made is None else f"{made:,}", bytes_text(bytes_made(applications)) if known else "?"
 
 
 def _text(shape: Any) -> str:

@@ -23,14 +23,15 @@ from caffelite.tensor import Tensor
 class Application:
     """One application of a Function."""
 
-    def __init__(self, name: str, function: Function, inputs: tuple, outputs: Any, calls: list, number: int) -> None:
+    def __init__(self, name: str, function: Function, inputs: tuple, outputs: Any, number: int) -> None:
         self.name = name  # of the Function in the model, `blocks.2.attention`
         self.function = function  # the copy that was applied
         self.inputs = [_array(x) for x in inputs]
         self.outputs = [_array(y) for y in _listed(outputs)]
         self.gradients: list[np.ndarray | None] = [None] * len(self.outputs)  # of the outputs, from `backward`
-        self.calls = calls  # what a recording, if there was one, noted meanwhile
         self.number = number  # of the result that it made or went into: results are numbered in order
+        self.calls: list[Any] = []  # what a recording, if there was one, noted meanwhile
+        self.within: list[Application] = []  # those of Functions in this one
 
 
 def observed(model: Function) -> tuple[Any, list[Application]]:
@@ -49,11 +50,12 @@ def _observe(function: Function, name: str, applications: list[Application]) -> 
 
     def noted(compute: Any) -> Any:
         def apply(self: Any, *inputs: Any) -> Any:
-            begin = _count_calls()
+            calls = [] if kernels.recorder() is None else kernels.recorder().entries
+            calls_before, before = len(calls), len(applications)
             outputs = compute(self, *inputs)
-            calls = kernels.recorder().entries[begin:] if kernels.recorder() is not None else []
-            latest[id(self)] = Application(name, self, inputs, outputs, calls, results_so_far() + 1)
-            applications.append(latest[id(self)])
+            latest[id(self)] = application = Application(name, self, inputs, outputs, results_so_far() + 1)
+            application.calls, application.within = calls[calls_before:], applications[before:]
+            applications.append(application)
             return outputs
 
         return apply
@@ -81,16 +83,14 @@ def multiply_adds(calls: Iterable[Any]) -> int | None:
     return sum(call.flops or 0 for call in calls) // 2
 
 
-def bytes_written(calls: Iterable[Any]) -> int:
-    """How much memory these calls write: results and what they keep, each once, and no views."""
-    written = {}
-    for call in calls:
-        if isinstance(call, PythonCall):
-            arrays = [array for array in call.outputs if array is not None]
-        else:
-            arrays = [array for i, array in enumerate(call.arrays) if call.writes >> i & 1]
-        written.update({id(owner_of(array)): owner_of(array).nbytes for array in arrays})
-    return sum(written.values())
+def bytes_made(applications: Iterable[Application]) -> int:
+    """How much memory the outputs of these applications take, and of those within them: each once, and no views."""
+    made: dict[int, int] = {}
+    for application in applications:
+        for a in (*application.within, application):
+            given = {id(owner_of(x)) for x in a.inputs if isinstance(x, np.ndarray)}
+            made |= {id(owner_of(y)): owner_of(y).nbytes for y in a.outputs if id(owner_of(y)) not in given}
+    return sum(made.values())
 
 
 def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[tuple[str, Function]]:
@@ -101,11 +101,6 @@ def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[
             seen.add(id(child))
             found += [(prefix + name, child), *_named_descendants(child, f"{prefix}{name}.", seen)]
     return found
-
-
-def _count_calls() -> int:
-    recording = kernels.recorder()
-    return 0 if recording is None else len(recording.entries)
 
 
 def _listed(outputs: Any) -> list[Any]:

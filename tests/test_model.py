@@ -1439,7 +1439,7 @@ def test_the_summary_counts_the_multiply_adds_and_the_memory_that_a_row_takes():
     products = [6 * 9 * 5 * 4, 6 * 6 * 5 * 4, 0, 6 * 5 * 4 * 3]
     rows = rows_of(model.summary((2, 5, 4)))
     assert [row[-2] for row in rows] == [f"{n:,}" for n in (*products, sum(products))]
-    assert [row[-1] for row in rows] == ["480 B", "960 B", "0 B", "12 B", "1.5 kB"]
+    assert [row[-1] for row in rows] == ["480 B", "960 B", "0 B", "12 B", "1.5 kB"]  # a view takes none
     rows = rows_of(model.add(Double()).summary((2, 5, 4)))
     assert [row[-2] for row in rows[-3:]] == ["360", "?", "?"]
     assert [row[-1] for row in rows[-2:]] == ["12 B", "1.5 kB"]
