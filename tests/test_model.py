@@ -1445,6 +1445,12 @@ def test_the_summary_counts_the_multiply_adds_and_the_memory_that_a_row_takes():
     assert [row[-1] for row in rows[-2:]] == ["12 B", "1.5 kB"]
 
 
+def test_a_notebook_shows_a_model_as_its_summary():
+    model = classifier(2, 3)
+    assert model._repr_html_() == model.summary()._repr_html_()
+    assert ">Linear(2, 3)<" in model._repr_html_()
+
+
 def test_a_summary_changes_nothing():
     model = cl.Model([cl.Linear(3, 4), cl.BatchNorm(4), cl.Dropout(), cl.Residual(cl.Linear(4, 4))], seed=0)
     before, rng, types = (
