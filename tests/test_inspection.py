@@ -91,6 +91,15 @@ def test_outputs_parameters_and_all_gradients_are_those_of_a_step():
     assert found.rows == 50
 
 
+def test_a_penalty_of_the_models_parameters_is_in_their_gradients_and_what_they_had_before_is_not():
+    model = classifier(4, 3)
+    loss = cl.Penalized(cl.SoftmaxLoss(), model.parameters(), l2=0.5)
+    loss(model(X), Y).backward()
+    found = look(model, loss=loss)
+    for name, p in model._named_parameters().items():
+        assert found.parameters[name].gradient.norm == pytest.approx(np.linalg.norm(p.grad), rel=1e-5)
+
+
 @pytest.mark.parametrize("with_gradients", [False, True])
 def test_nothing_of_the_model_or_the_loss_changes(with_gradients):
     functions = [
@@ -170,8 +179,8 @@ def test_a_unit_of_a_sequence_of_vectors_is_a_feature():
 
 
 def test_constant_pixels_are_no_dead_units():
-    x = np.zeros((50, 2, 2), np.float32)
-    x[:, 0, 0] = X[:, 0]
+    x = X.reshape(-1, 2, 2).copy()
+    x[:, 0, 0] = 0
     assert look(cl.Model([cl.Flatten(), cl.Linear(4, 3)], seed=0), x).findings == ["Nothing stands out."]
 
 
@@ -362,3 +371,28 @@ def test_the_picture_is_drawn_of_constant_and_of_broken_numbers_too():
     model.parameters()[0].data[...] = np.nan
     figure = look(model).plot()
     figure.savefig("/dev/null", format="png")
+
+
+def test_a_users_function_gets_what_it_always_gets():
+    class Columns(cl.Function):
+        def forward(self, columns, x):
+            assert columns == [0, 2]
+            self.shape = x.shape
+            return x[:, columns]
+
+        def backward(self, dy):
+            dx = np.zeros(self.shape, dy.dtype)
+            dx[:, [0, 2]] = dy
+            return None, dx
+
+    class Net(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.columns, self.scores = Columns(), cl.Linear(2, 3)
+
+        def call(self, x):
+            return self.scores(self.columns([0, 2], x))
+
+    names = [layer.name for layer in look(Net()).layers]
+    assert names == ["columns", "scores"]
+    assert "columns" in Net().summary((4,))
