@@ -335,7 +335,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         shapes: Any = [_with_axes(self.required_input_shape)]
         if input_shape is not None:
             shapes = [(None, *shape) for shape in _listed(input_shape, of=tuple)]
+        if self._is_sequence() and len(shapes) > 1:
+            raise ValueError(f"summary: expected the shape of a row of one input, got {input_shape}")
         known = all(shape is not None and None not in shape[1:] for shape in shapes)
+        if known:
+            self.output_shape(*shapes)  # which says what does not fit
         calls, applications = self._applied_to_a_row(shapes) if known else ([], [])
         if self._is_sequence():
             parts, output = self._parts_in_sequence(shapes[0], applications), "total"

@@ -1390,6 +1390,10 @@ def test_the_summary_takes_the_shape_of_a_row_where_it_is_not_known():
     assert "(n, 8, 8)" in model.summary(input_shape=(8, 8))
     with pytest.raises(ValueError, match=r"2.*5|5.*2"):
         classifier(2, 3).summary(input_shape=(5,))
+    with pytest.raises(ValueError, match=r"the shape of a row of one input, got \(\(2,\), \(3,\)\)"):
+        classifier(2, 3).summary(((2,), (3,)))
+    with pytest.raises(ValueError, match=r"Conv1d\(3, 4, 5\) got shape \(n, 3\)"):
+        cl.Model([cl.Conv1d(3, 4, 5)]).summary((3,))
     assert rows_of(cl.Model().summary()) == [["total", "0", "0 B", "?", "?"]]
 
 
