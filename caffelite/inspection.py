@@ -54,7 +54,7 @@ class Statistics:
         self.least, self.most = (float(finite.min()), float(finite.max())) if finite.size else (math.nan, math.nan)
         self.norm = float(np.linalg.norm(finite))  # √Σ x²
         self.zeros = float(np.mean(finite == 0)) if finite.size else math.nan
-        self.counts, self.edges = np.histogram(finite, BINS)
+        self.counts, self.edges = _histogram(finite, self.least, self.most)
 
     @property
     def rms(self) -> float:
@@ -100,11 +100,11 @@ class Inspection:
     Printed, it is two tables and the findings; `plot` draws histograms. A notebook shows it as HTML.
     """
 
-    def __init__(
-        self, rows: int, loss: float, layers: list[Layer], parameters: dict[str, Parameter], norm: float
-    ) -> None:
-        self.rows, self.loss, self.layers, self.parameters = rows, loss, layers, parameters
-        self.findings = list(_findings(self, norm)) or ["Nothing stands out."]
+    def __init__(self, inputs: Any, loss: float, layers: Any, parameters: dict[str, Parameter], norm: float) -> None:
+        self.rows = len(inputs[0])
+        self.loss, self.parameters = loss, parameters
+        self.layers: list[Layer] = layers
+        self.findings = [*_of_inputs(inputs), *_of_values(self), *_of_gradients(self, norm)] or ["Nothing stands out."]
 
     def _heading(self) -> str:
         return f"{self.rows:,} row{'s' * (self.rows != 1)}, loss {self.loss:.4g}"
@@ -234,7 +234,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         for output, gradient in zip(a.outputs, a.gradients, strict=True):
             layers.append(Layer(a.name, a.function, inputs, np.asarray(output), gradient, axis))
     parameters = {name: Parameter(p, p.grad) for name, p in named.items()}
-    return Inspection(len(batch.targets), float(value), layers, parameters, norm)
+    return Inspection(batch.inputs, float(value), layers, parameters, norm)
 
 
 def _applied_by_methods(outputs: list[Tensor], applications: list[Application]) -> dict[Application, Tensor]:
@@ -254,6 +254,15 @@ def _unit_axis(function: Function, before: int) -> int:
     return before
 
 
+def _histogram(numbers: np.ndarray, least: float, most: float) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and edges, whatever the numbers are: equal but for the last digit, or too far apart for a difference."""
+    scale = max(abs(least), abs(most)) or 1.0
+    low, high = (least / scale, most / scale) if numbers.size else (0.0, 0.0)
+    widened = 0.5 if high - low < 1e-9 else 0.0
+    counts, edges = np.histogram(numbers / scale, BINS, (low - widened, high + widened))
+    return counts, edges * (scale if numbers.size else 1.0)
+
+
 def _dead(array: np.ndarray, axis: int) -> tuple[int, int]:
     """How many units an array has, and how many of them are 0 for all rows and places."""
     if array.ndim < 2 or not -array.ndim < axis < array.ndim:
@@ -265,44 +274,45 @@ def _dead(array: np.ndarray, axis: int) -> tuple[int, int]:
 # ---- in words -------------------------------------------------------------------------------------------------------
 
 
-def _findings(found: Inspection, norm: float) -> Iterator[str]:
-    """What stands out; `norm` is that of the gradient at the model's outputs."""
-    places = _places(found.layers)
+def _of_inputs(inputs: tuple[np.ndarray, ...]) -> Iterator[str]:
+    for i, x in enumerate(inputs):
+        statistics = Statistics(x)
+        if statistics.not_finite:
+            yield f"Input{f' {i}' * (len(inputs) > 1)}: {_count(statistics)} not finite."
+
+
+def _of_values(found: Inspection) -> Iterator[str]:
     rows = f"all {found.rows:,} rows" if found.rows > 1 else "the one row"
     if not math.isfinite(found.loss):
         yield f"The loss is {found.loss}."
     for name, p in found.parameters.items():
         if p.value.not_finite:
             yield f"{name}: {_count(p.value)} not finite."
-    for layer, place in zip(found.layers, places, strict=True):
+    for layer, place in zip(found.layers, _places(found.layers), strict=True):
         if layer.output.not_finite and layer.inputs_finite:
             yield f"{place}: {_count(layer.output)} not finite, though its inputs are."
         if layer.units and layer.dead >= DEAD * layer.units:
             yield f"{place}: {layer.dead} of {layer.units} units are 0 for {rows}; dead units learn nothing."
         if layer.saturated is not None and layer.saturated >= STALLED:
             yield f"{place}: {layer.saturated:.0%} of the values are saturated, and let hardly any gradient through."
-    yield from _of_gradients(found, places, norm)
 
 
-def _of_gradients(found: Inspection, places: list[str], norm: float) -> Iterator[str]:
-    broken = [
-        place for layer, place in zip(found.layers, places, strict=True) if layer.gradient and layer.gradient.not_finite
-    ]
+def _of_gradients(found: Inspection, norm: float) -> Iterator[str]:
+    """`norm` is that of the gradient at the model's outputs."""
+    placed = zip(found.layers, _places(found.layers), strict=True)
+    gradients = [(layer.gradient, place) for layer, place in placed if layer.gradient is not None]
+    broken = [place for gradient, place in gradients if gradient.not_finite]
     if broken:
         yield f"{broken[-1]}: its gradient is not finite, nor is any that comes from it."
     elif norm == 0:
         yield "The gradient of the outputs is 0: there is nothing to learn from these rows."
-    else:
-        norms = [
-            (layer.gradient.norm / norm, place)
-            for layer, place in zip(found.layers, places, strict=True)
-            if layer.gradient
-        ]
-        least, most = min(norms, default=(1, "")), max(norms, default=(1, ""))
-        if least[0] <= VANISHED:
-            yield f"{least[1]}: the gradient has vanished, to {least[0]:.1g} times its norm at the model's outputs."
-        if most[0] >= EXPLODED:
-            yield f"{most[1]}: the gradient has exploded, to {most[0]:.1g} times its norm at the model's outputs."
+    elif gradients:
+        norms = [(gradient.norm / norm, place) for gradient, place in gradients]
+        (least, where_least), (most, where_most) = min(norms), max(norms)
+        if least <= VANISHED:
+            yield f"{where_least}: the gradient has vanished, to {least:.1g} times its norm at the model's outputs."
+        if most >= EXPLODED:
+            yield f"{where_most}: the gradient has exploded, to {most:.1g} times its norm at the model's outputs."
     for name, p in found.parameters.items():
         if p.gradient is None and not p.frozen:
             yield f"{name} gets no gradient: it has no part in the loss."

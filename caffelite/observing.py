@@ -65,7 +65,7 @@ def _observe(function: Function, name: str, applications: list[Application]) -> 
             latest[id(self)].gradients = _listed(dy)
         return original.backward(self, dy)
 
-    calls_others = original.__call__ is not Function.__call__  # a Model: nobody calls its `forward`
+    calls_others = original.__call__ is not Function.__call__  # a Model, whose `forward` nobody needs
     methods = {"__call__": original.__call__} if calls_others else {"forward": original.forward}
     own: dict[str, Any] = {name: noted(method) for name, method in methods.items()}
     own |= {"__module__": original.__module__, "__qualname__": original.__qualname__, "backward": backward}

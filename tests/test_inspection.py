@@ -7,6 +7,7 @@ import pytest
 from conftest import classifier
 
 import caffelite as cl
+from caffelite.inspection import Statistics
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 4)).astype(np.float32)
@@ -236,6 +237,26 @@ def test_what_is_not_finite_is_said_where_it_begins():
     assert findings[2] == "Layer 2 Linear(6, 3): 50 of 150 numbers are not finite, though its inputs are."
     assert findings[3].startswith("Layer 2 Linear(6, 3): its gradient is not finite")
     assert layers(look(model))["2"].output.counts.sum() == 100
+
+
+def test_rows_that_are_not_finite_are_said_first():
+    x = X.copy()
+    x[3, 1] = np.inf
+    assert look(classifier(4, 3), x=x).findings[:2] == ["Input: 1 of 200 numbers is not finite.", "The loss is nan."]
+    found = cl.inspect(Net(), (X, x[:, :2]), RNG.random((50, 6)), loss=cl.MSELoss())
+    assert found.findings[0] == "Input 1: 1 of 100 numbers is not finite."
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [[1.0, 1 + 2**-52], [-1.7e308, 1.7e308], [5e-324, 0.0], [3.0], [0.0], [np.nan], [], [-np.inf, 2.0, 4.0]],
+    ids=str,
+)
+def test_a_histogram_has_all_finite_numbers_whatever_they_are(numbers):
+    with np.errstate(all="ignore"):
+        statistics = Statistics(np.array(numbers))
+    assert statistics.counts.sum() == np.isfinite(numbers).sum() == statistics.size - statistics.not_finite
+    assert (np.diff(statistics.edges) > 0).all() or numbers == [5e-324, 0.0]
 
 
 def test_a_parameter_without_part_in_the_loss_and_frozen_ones_are_told_apart():
