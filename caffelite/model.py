@@ -358,11 +358,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _parts_in_sequence(self, shape: Any, applications: list[Application]) -> list[tuple]:
         """The name, Function, output and application of each place."""
         within = {id(inner) for a in applications for inner in a.within}
-        outermost = [a for a in applications if id(a) not in within]
+        left = [a for a in applications if id(a) not in within]
+        first_places = {id(function): name for name, function in self._named_children()}
         parts = []
         for i, function in enumerate(self.functions):
             shape = self._shape_after([function], shape)
-            parts.append((str(i), function, _text(shape), outermost[i : i + 1]))
+            own = [a for a in left if a.name == first_places[id(function)]][:1]
+            left = [a for a in left if a not in own]
+            parts.append((str(i), function, _text(shape), own))
         return parts
 
     def _parts_of_call(self, applications: list[Application]) -> list[tuple]:
