@@ -14,13 +14,14 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 
 from typing import Any
 
-from caffelite import augment, datasets, functions, initializers, optimizers
+from caffelite import augment, datasets, functions, initializers, optimizers, plots
 from caffelite.data import DataGenerator
 from caffelite.function import Function
 from caffelite.functions import *
 from caffelite.gradcheck import check_gradients
 from caffelite.graph import graph
 from caffelite.history import History
+from caffelite.inspection import inspect
 from caffelite.model import MLP, Model
 from caffelite.modes import inference, is_training, no_grad
 from caffelite.optimizers import *
@@ -44,8 +45,10 @@ __all__ = [
     "graph",
     "inference",
     "initializers",
+    "inspect",
     "is_training",
     "no_grad",
+    "plots",
     "set_num_threads",
     "show_config",
 ]

@@ -24,9 +24,11 @@ from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
 from caffelite.modes import inference, mode
+from caffelite.observing import Application, bytes_made, multiply_adds, observed
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
-from caffelite.tables import table
+from caffelite.recording import Recording
+from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Trainer, check_takes_weights
 
@@ -306,8 +308,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             )
         n = 2  # as good as any other number, but no length that something is broadcast from
         lengths: list[Any] = [(n, *shape) for shape in rows]
-        takes = self.takes_indices if isinstance(self.takes_indices, tuple) else (self.takes_indices,) * len(rows)
-        outputs = self(*[np.zeros(s, np.int64 if i else self.dtype) for s, i in zip(lengths, takes, strict=True)])
+        outputs = self(*self._zeros(lengths))
         shapes = [(None, *y.shape[1:]) if y.shape[:1] == (n,) else y.shape for y in _listed(outputs)]
         return tuple(shapes) if isinstance(outputs, tuple) else shapes[0]
 
@@ -322,24 +323,75 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 shape = None
         return shape
 
-    def summary(self, input_shape: tuple[int, ...] | None = None) -> str:
-        """A table of the Functions with output shapes and numbers of parameters.
+    def summary(self, input_shape: tuple[Any, ...] | None = None) -> Table:
+        """A table of the Functions: the shapes of their outputs, their parameters, and what they cost.
 
-        `input_shape` is that of one row, without the batch axis; it is needed where the first Function takes any shape.
+        `input_shape` is that of one row, without the batch axis, or a tuple of such for several inputs; it is needed
+        where the first Function takes any shape. `memory` is that of the parameters; `multiply-adds`, those in products
+        and convolutions, and `activations`, the memory of all outputs of Functions, are counted while the model is used
+        on one row of zeros: "?" where lengths are unknown or Python computes. What the model multiplies besides is in
+        the total alone. A notebook shows the table as HTML.
         """
-        shape: Any = (None, *input_shape) if input_shape is not None else _with_axes(self.required_input_shape)
+        shapes: Any = [_with_axes(self.required_input_shape)]
+        if input_shape is not None:
+            shapes = [(None, *shape) for shape in _listed(input_shape, of=tuple)]
+        if self._is_sequence() and len(shapes) > 1:
+            raise ValueError(f"summary: expected the shape of a row of one input, got {input_shape}")
+        known = all(shape is not None and None not in shape[1:] for shape in shapes)
+        if known:
+            self.output_shape(*shapes)  # which says what does not fit
+        calls, applications = self._applied_to_a_row(shapes) if known else ([], [])
+        if self._is_sequence():
+            parts, output = self._parts_in_sequence(shapes[0], applications), "total"
+        else:
+            parts, output = self._parts_of_call(applications), ""
+            if input_shape is not None:
+                output = ", ".join(map(_text, _listed(self.output_shape(*shapes), of=tuple)))
         rows = []
-        named = list(zip(map(str, range(len(self.functions))), self.functions, strict=True))
-        for name, function in named if self._is_sequence() else self._named_children():
-            if self._is_sequence():
-                shape = self._shape_after([function], shape)
-            text = _text(shape) if self._is_sequence() else ""
-            rows.append((name, _shortened(repr(function)), text, f"{sum(p.size for p in function.parameters()):,}"))
-        output = "total"
-        if not self._is_sequence() and input_shape is not None:
-            output = ", ".join(map(_text, _listed(self.output_shape(shape), of=tuple)))
-        rows.append(("", "" if output == "total" else "total", output, f"{sum(p.size for p in self.parameters()):,}"))
-        return table(["", "function", "output", "parameters"], rows, "><<>")
+        for name, function, text, own in parts:
+            costs = _costs(function, [call for a in own for call in a.calls], own, known)
+            rows.append((name, repr(function), text, *costs))
+        rows.append(("", "" if output == "total" else "total", output, *_costs(self, calls, applications, known)))
+        head = ["", "function", "output", "parameters", "memory", "multiply-adds", "activations"]
+        return table(head, rows, "><<>>>>", cut=1)
+
+    def _parts_in_sequence(self, shape: Any, applications: list[Application]) -> list[tuple]:
+        """The name, Function, output and application of each place."""
+        within = {id(inner) for a in applications for inner in a.within}
+        left = [a for a in applications if id(a) not in within]
+        first_places = {id(function): name for name, function in self._named_children()}
+        parts = []
+        for i, function in enumerate(self.functions):
+            shape = self._shape_after([function], shape)
+            own = [a for a in left if a.name == first_places[id(function)]][:1]
+            left = [a for a in left if a not in own]
+            parts.append((str(i), function, _text(shape), own))
+        return parts
+
+    def _parts_of_call(self, applications: list[Application]) -> list[tuple]:
+        """The name, Function, output and applications of each child."""
+        parts = []
+        for name, function in self._named_children():
+            own = [a for a in applications if a.name == name]
+            shapes = [shape_text((None, *y.shape[1:])) for a in own[:1] for y in a.outputs]
+            parts.append((name, function, ", ".join(shapes), own))
+        return parts
+
+    def _applied_to_a_row(self, shapes: list[Shape]) -> tuple[list[Any], list[Application]]:
+        """The kernel calls of using the model on a row of zeros, and the applications of the Functions in it."""
+        self.all_functions()
+        with inference(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
+            model, applications = observed(self)
+            model(*self._zeros([(1, *shape[1:]) for shape in shapes]))
+        return recording.entries, applications
+
+    def _zeros(self, shapes: list[Any]) -> list[np.ndarray]:
+        """Inputs of these shapes."""
+        takes = self.takes_indices if isinstance(self.takes_indices, tuple) else (self.takes_indices,) * len(shapes)
+        return [np.zeros(s, np.int64 if i else self.dtype) for s, i in zip(shapes, takes, strict=True)]
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
 
     def __repr__(self) -> str:
         if self._is_sequence():
@@ -751,9 +803,12 @@ def _listed(outputs: Any, of: type = Tensor) -> list[Any]:
     return [outputs] if is_single else list(outputs)
 
 
-def _shortened(text: str, most: int = 60) -> str:
-    """A text, cut where it is longer."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def _costs(function: Function, calls: list[Any], applications: list[Application], known: bool) -> tuple[str, ...]:
+    """Of a Function that does this for a row: parameters, their memory, multiply-adds, activations."""
+    parameters = function.parameters()
+    size = f"{sum(p.size for p in parameters):,}", bytes_text(sum(p._data.nbytes for p in parameters))
+    made = multiply_adds(calls) if known else None
+    return *size, "?" if made is None else f"{made:,}", bytes_text(bytes_made(applications)) if known else "?"
 
 
 def _text(shape: Any) -> str:

@@ -1,16 +1,19 @@
-"""Pictures of trained classifiers: what `caffelite spiral` and `caffelite digits` draw. Needs the extra `plot`.
+"""Pictures of data, models and what they get wrong. Needs the extra `plot`.
 
-`decision_regions`, `mistakes` and `filters` draw on matplotlib axes that the caller has; the two pictures are whole
-figures, made without pyplot, so that nothing global changes and no window opens.
+Every function returns the matplotlib figure: `cl.plots.weights(model).savefig("weights.png")`. It draws on `axes` if
+it is given some, else on a figure of its own, made without pyplot, so that nothing global changes and no window opens.
+`confusion_matrix`, `calibration` and `residuals` are scikit-learn's displays, and need it: `pip install scikit-learn`.
 """
 
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from caffelite.function import Function
 from caffelite.functions import Conv2d
 from caffelite.model import History, Model
 from caffelite.modes import no_grad
@@ -21,9 +24,11 @@ INK = "#333333"  # text and outlines
 FAINT = "#DDDDDD"  # grid lines
 TINT = 0.4  # how much of a class's colour its region has; the rest is white
 PIXELS = 500  # along the longer side of the regions
+# Below 0, 0 and above: the hue is the sign, and the lightness too, for who has no colours.
+SIGNED = ("#2D0060", "#777777", "#FFCF7A")
 
 
-def decision_regions(axes: Any, model: Model, x: Any, y: Any) -> None:
+def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
     """Draw points in the plane over the regions in which a classifier decides for each class.
 
     A region is tinted with its class's colour, paler where the softmax of the model's outputs is less sure; a line runs
@@ -37,6 +42,7 @@ def decision_regions(axes: Any, model: Model, x: Any, y: Any) -> None:
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1] or len(x) == 0:
         raise ValueError(f"decision_regions takes points (n, 2) and labels (n,), got shapes {x.shape} and {y.shape}")
+    axes = _own(4, 4) if axes is None else axes
     low, high = x.min(axis=0), x.max(axis=0)
     margin = 0.06 * float((high - low).max()) or 1.0
     left, right, bottom, top = low[0] - margin, high[0] + margin, low[1] - margin, high[1] + margin
@@ -63,9 +69,10 @@ def decision_regions(axes: Any, model: Model, x: Any, y: Any) -> None:
     axes.scatter(*x[wrong].T, c=colours[y[wrong]], s=32, linewidths=1.2, edgecolors=INK, zorder=4)
     axes.set(xlim=(left, right), ylim=(bottom, top), aspect="equal", xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
+    return axes.figure
 
 
-def mistakes(axes: Any, images: Any, labels: Any, predictions: Any) -> None:
+def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     """Draw every image whose prediction is not its label, in a grid, with "label → prediction" under each.
 
     images (n, height, width), labels (n,), predictions (n,). Raises ValueError for other shapes.
@@ -76,11 +83,12 @@ def mistakes(axes: Any, images: Any, labels: Any, predictions: Any) -> None:
             "mistakes takes images (n, height, width), labels (n,) and predictions (n,), "
             f"got shapes {images.shape}, {labels.shape} and {predictions.shape}"
         )
+    axes = _own(4, 3.5) if axes is None else axes
     axes.set_axis_off()
     wrong = np.flatnonzero(predictions != labels)
     if len(wrong) == 0:
         axes.text(0.5, 0.5, "none", ha="center", va="center", color=INK, transform=axes.transAxes)
-        return
+        return axes.figure
     # An image is a unit wide; its cell leaves a gap beside it and room for the caption below.
     height = images.shape[1] / images.shape[2]
     cell_width, cell_height = 1.2, height + 0.42
@@ -100,12 +108,13 @@ def mistakes(axes: Any, images: Any, labels: Any, predictions: Any) -> None:
         place = (left + 0.5, top - height - 0.06)
         axes.text(*place, caption, ha="center", va="top", fontsize=min(12, 46 / rows), color=INK)
     axes.set(xlim=(-0.1, columns * cell_width - 0.1), ylim=(-rows * cell_height, 0.1), aspect="equal", anchor="N")
+    return axes.figure
 
 
-def filters(axes: Any, convolution: Conv2d, image: Any) -> None:
+def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
     """Draw an image, and beside it each filter of a convolution of one channel over what it makes of the image.
 
-    That is W[o, 0] over y[o], each from purple, for its largest magnitude below 0, through white for 0 to orange.
+    That is W[o, 0] over y[o], each from dark purple, for its largest magnitude below 0, through grey for 0 to orange.
 
     image (height, width). Raises ValueError for other shapes and for a convolution of several channels.
     """
@@ -115,16 +124,115 @@ def filters(axes: Any, convolution: Conv2d, image: Any) -> None:
             "filters takes an image (height, width) and a Conv2d of one channel, "
             f"got shape {image.shape} and {convolution!r}"
         )
+    axes = _own(1.2 + 0.45 * convolution.out_channels, 1.2) if axes is None else axes
     with no_grad():
         made = convolution(image.astype(convolution.weight.dtype)[None, None]).numpy()[0]
     axes.set_axis_off()
     _draw_image(axes, image, (-1.6, -0.6, -1.6, -0.6))
     for column, over_and_under in enumerate(zip(convolution.weight.data[:, 0], made, strict=True)):
         for row, values in enumerate(over_and_under):
-            left, top, most = 1.12 * column, -1.12 * row, np.abs(values).max() or 1.0
-            extent = (left, left + 1, top - 1, top)
-            axes.imshow(values, extent=extent, cmap="PuOr_r", vmin=-most, vmax=most, interpolation="nearest")
+            left, top = 1.12 * column, -1.12 * row
+            _draw_signed(axes, values, extent=(left, left + 1, top - 1, top))
     axes.set(xlim=(-1.7, 1.12 * len(made)), ylim=(-2.2, 0.1), aspect="equal")
+    return axes.figure
+
+
+def weights(function: Function) -> Any:
+    """Draw the weights of a model, or of any Function: its parameters of two and more axes, each in a panel.
+
+    A matrix as it is; those of a convolution as a table of filters, of input channels by output channels, or of one
+    channel in a square. Each goes from dark purple, for its largest magnitude below 0, through grey for 0 to orange;
+    the title says how large that is.
+
+    ValueError where there are none.
+    """
+    named = {name: p.data for name, p in function._named_parameters().items() if p.ndim > 1}
+    if not named:
+        raise ValueError(f"weights: {function!r} has no parameters of two or more axes")
+    columns = min(len(named), 4)
+    rows = math.ceil(len(named) / columns)
+    figure = _figure(2.6 * columns, 2.6 * rows)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for axes, (name, values) in zip(panels.flat, named.items(), strict=False):
+        table = values if values.ndim == 2 else _table_of_filters(values)
+        _draw_signed(axes, table, aspect="auto" if values.ndim == 2 else "equal")
+        axes.set_title(f"{name} {values.shape}\n±{np.abs(values).max():.2g}", fontsize=9, color=INK)
+    return figure
+
+
+def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
+    """Draw how many rows of each label were predicted to be of each class, by scikit-learn's ConfusionMatrixDisplay.
+
+    labels (n,), predictions (n,), `scores.argmax(axis=1)`. Raises ValueError for other shapes, ImportError without
+    scikit-learn.
+    """
+    labels, predictions = _columns("confusion_matrix", "labels", labels, "predictions", predictions)
+    display = _display("confusion_matrix", "metrics", "ConfusionMatrixDisplay")
+    classes = len(np.union1d(labels, predictions))
+    axes = _own(*(2 * [min(8, max(3, 0.4 * classes))])) if axes is None else axes
+    display.from_predictions(
+        labels,
+        predictions,
+        ax=axes,
+        cmap="Blues",
+        colorbar=False,
+        include_values=classes <= 30,  # more can't be read
+        text_kw={"fontsize": min(10, 150 / classes)},
+        xticks_rotation="horizontal" if classes <= 20 else "vertical",
+    )
+    return axes.figure
+
+
+def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
+    """Draw how often what a classifier is so sure of is so, by scikit-learn's CalibrationDisplay.
+
+    labels (n,), and probabilities (n,) of class 1, or (n, classes), `loss.link(scores)`; then it is about the class
+    that is decided for (C. Guo et al., "On calibration of modern neural networks", ICML 2017). Ten bins of equal width.
+
+    Raises ValueError for other shapes and for numbers outside 0 … 1, ImportError without scikit-learn.
+    """
+    labels, probabilities = np.asarray(labels), np.asarray(probabilities)
+    if labels.ndim != 1 or probabilities.ndim not in (1, 2) or len(probabilities) != len(labels) or len(labels) == 0:
+        raise ValueError(
+            "calibration takes labels (n,) and probabilities (n,) or (n, classes), "
+            f"got shapes {labels.shape} and {probabilities.shape}"
+        )
+    if not ((probabilities >= 0) & (probabilities <= 1)).all():
+        raise ValueError("calibration takes probabilities in 0 … 1; loss.link(scores) makes them of scores")
+    display = _display("calibration", "calibration", "CalibrationDisplay")
+    axes = _own(4, 3.5) if axes is None else axes
+    several = probabilities.ndim == 2
+    true = probabilities.argmax(axis=1) == labels if several else labels
+    sure = probabilities.max(axis=1) if several else probabilities
+    display.from_predictions(true, sure, n_bins=10, ax=axes, name="model", color=PALETTE[0], pos_label=1)
+    axes.legend(loc="best", frameon=False, fontsize=8)
+    of = "the class decided for" if several else "class 1"
+    axes.set(xlabel=f"mean probability of {of}", ylabel=f"share of rows of {of}")
+    return axes.figure
+
+
+def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
+    """Draw target minus prediction over the prediction, by scikit-learn's PredictionErrorDisplay; at most 1,000 points.
+
+    targets (n,) or (n, 1), predictions likewise. Raises ValueError for other shapes, ImportError without scikit-learn.
+    """
+    targets, predictions = (np.asarray(a) for a in (targets, predictions))
+    targets, predictions = (a[:, 0] if a.shape[1:] == (1,) else a for a in (targets, predictions))
+    targets, predictions = _columns("residuals", "targets", targets, "predictions", predictions)
+    display = _display("residuals", "metrics", "PredictionErrorDisplay")
+    axes = _own(4, 3.5) if axes is None else axes
+    display.from_predictions(
+        targets,
+        predictions,
+        kind="residual_vs_predicted",
+        ax=axes,
+        random_state=0,
+        scatter_kwargs={"s": 12, "alpha": 0.6, "color": PALETTE[0]},
+    )
+    axes.set(xlabel="prediction", ylabel="target − prediction")
+    return axes.figure
 
 
 def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
@@ -135,7 +243,7 @@ def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
     share = np.mean(model.predict(x).argmax(axis=1) == y)
     figure = _page()
     axes = _beside_curves(figure, history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
-    decision_regions(axes, model, x, y)
+    decision_regions(model, x, y, axes=axes)
     return figure
 
 
@@ -149,10 +257,10 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
     title = f"{len(wrong):,} of {len(images):,} held-out images wrong (label → prediction)"
     figure = _page()
     above, below = figure.subfigures(2, 1, height_ratios=[1.9, 1])
-    mistakes(_beside_curves(above, history, title), images, labels, predictions)
+    mistakes(images, labels, predictions, axes=_beside_curves(above, history, title))
     axes = below.subplots()
     axes.set_title("the filters of the first layer, and what they make of the image", fontsize=11, color=INK)
-    filters(axes, convolution, images[wrong[0] if len(wrong) else 0])
+    filters(convolution, images[wrong[0] if len(wrong) else 0], axes=axes)
     return figure
 
 
@@ -183,6 +291,56 @@ def _beside_curves(figure: Any, history: History, title: str) -> Any:
     return main
 
 
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+def _own(width: float, height: float) -> Any:
+    """Axes on a figure of this size in inches, which has no others."""
+    return _figure(width, height).subplots()
+
+
+def _display(what: str, module: str, name: str) -> Any:
+    """A class of scikit-learn's."""
+    try:
+        return getattr(import_module(f"sklearn.{module}"), name)
+    except ImportError:
+        raise ImportError(f"plots.{what} is drawn by scikit-learn: pip install scikit-learn") from None
+
+
+def _columns(what: str, name_a: str, a: Any, name_b: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Two arrays of a number for each row; ValueError for other shapes."""
+    a, b = np.asarray(a), np.asarray(b)
+    if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
+        raise ValueError(f"plots.{what} takes {name_a} (n,) and {name_b} (n,), got shapes {a.shape} and {b.shape}")
+    return a, b
+
+
+def _draw_signed(axes: Any, values: np.ndarray, **options: Any) -> None:
+    """Numbers as colours, 0 in the middle."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("signed", SIGNED)
+    most = np.nanmax(np.abs(values)) or 1.0
+    axes.imshow(values, cmap=colours, vmin=-most, vmax=most, interpolation="nearest", **options)
+
+
+def _table_of_filters(weights: np.ndarray) -> np.ndarray:
+    """Filters (outputs, inputs, …, width) as one image, an input a row, an output a column; gaps are NaN."""
+    width = weights.shape[-1]
+    filters = weights.reshape(*weights.shape[:2], -1, width).swapaxes(0, 1)
+    if len(filters) == 1:  # in a square
+        columns = math.ceil(math.sqrt(filters.shape[1]))
+        missing = -filters.shape[1] % columns
+        filled = np.pad(filters[0], ((0, missing), (0, 0), (0, 0)), constant_values=np.nan)
+        filters = filled.reshape(-1, columns, *filters.shape[2:])
+    spaced = np.pad(filters, ((0, 0), (0, 0), (0, 1), (0, 1)), constant_values=np.nan)
+    rows, columns, height, width = spaced.shape
+    return spaced.swapaxes(1, 2).reshape(rows * height, columns * width)[:-1, :-1]
+
+
 def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None:
     """Ink on paper that is a shade darker than the figure."""
     ink = image.max()
@@ -192,8 +350,6 @@ def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None
 def _draw_curve(axes: Any, history: History, name: str) -> None:
     axes.set_prop_cycle(color=[PALETTE[0], PALETTE[4]])
     history.draw(axes, name)
-    if axes.get_legend() is not None:
-        axes.get_legend().remove()
     for line in axes.lines:
         line.set_linewidth(1.5)
     axes.set_title("")

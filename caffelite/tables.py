@@ -1,14 +1,61 @@
-"""Tables as text."""
+"""Tables as text, which notebooks show as HTML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+WIDTH = 120  # characters of a line
+SHORTEST = 16  # to which a column is cut at most
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str) -> str:
-    """Lines of text in columns, the head above a rule; `alignment` has a letter a column, "<" left or ">" right."""
-    lines = [head, *rows]
+
+class Table(str):
+    """Lines of text in columns; in a notebook, the same cells as an HTML table."""
+
+    cells: list[Sequence[str]]  # the head and the rows
+    alignment: str
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        sides = ["left" if side == "<" else "right" for side in self.alignment]
+        lines = []
+        for line, tag in zip(self.cells, ["th", *["td"] * (len(self.cells) - 1)], strict=True):
+            cells = [
+                f'<{tag} style="text-align:{side};white-space:pre">{escape(cell)}</{tag}>'
+                for cell, side in zip(line, sides, strict=True)
+            ]
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        head, *rows = lines  # no colours: those of the notebook, light or dark
+        return "\n".join(["<table>", f"<thead>{head}</thead>", "<tbody>", *rows, "</tbody>", "</table>"])
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *, cut: int | None = None) -> Table:
+    """The head above a rule, and the rows; `alignment` has a letter a column, "<" left or ">" right.
+
+    Where lines would be longer than 120 characters, the cells of the column `cut` are cut.
+    """
+    lines: list[Sequence[str]] = [head, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    if cut is not None and (excess := sum(widths) + 2 * len(widths) - 2 - WIDTH) > 0:
+        widths[cut] = most = max(min(SHORTEST, widths[cut]), widths[cut] - excess)
+        lines = [[*line[:cut], shortened(line[cut], most), *line[cut + 1 :]] for line in lines]
     formats = [f"{side}{width}" for side, width in zip(alignment, widths, strict=True)]
-    head, *rows = ["  ".join(map(format, line, formats)).rstrip() for line in lines]
-    return "\n".join([head, "-" * max(map(len, [head, *rows])), *rows])
+    first, *rest = ["  ".join(map(format, line, formats)).rstrip() for line in lines]
+    made = Table("\n".join([first, "-" * max(map(len, [first, *rest])), *rest]))
+    made.cells, made.alignment = lines, alignment
+    return made
+
+
+def shortened(text: str, most: int) -> str:
+    """A text in one line, cut where it is longer."""
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes in the unit that leaves it below 1,000: `640 B`, `10.4 kB`, `1.2 MB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.95 or unit == "GB":
+            break
+        count /= 1000
+    return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

@@ -50,7 +50,7 @@ def draw(path, models, histories):
     figure = Figure(figsize=(12, 4), dpi=160, layout="constrained")
     *regions, losses = figure.subplots(1, 3, width_ratios=[1, 1, 1.3])
     for axes, name, colour in zip(regions, models, ("#D55E00", "#0072B2"), strict=True):
-        decision_regions(axes, models[name], x, y)
+        decision_regions(models[name], x, y, axes=axes)
         axes.set_title(f"{name}: {histories[name]['accuracy'][-1]:.0%} right")
         losses.semilogy(range(1, EPOCHS + 1), histories[name]["loss"], color=colour)
         losses.annotate(

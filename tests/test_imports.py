@@ -20,9 +20,10 @@ LAYERS = [
     {"function"},
     {"functions"},
     {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables"},
+    {"observing"},
     {"training"},
     {"model"},
-    {"gradcheck", "graph", "threads", "datasets", "plots", "cli", "__main__", ""},
+    {"gradcheck", "graph", "inspection", "threads", "datasets", "plots", "cli", "__main__", ""},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

@@ -1,7 +1,12 @@
+import importlib.util
+import math
+import sys
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import to_hex, to_rgb
+from conftest import classifier
+from matplotlib.colors import to_hex, to_rgb, to_rgba
 from matplotlib.figure import Figure
 
 import caffelite as cl
@@ -60,7 +65,7 @@ X = np.array([[-1, -1], [1, 1], [1, -1], [-1, 1]], np.float32)
 
 
 def test_each_region_is_tinted_with_the_colour_of_the_class_decided_for_there(axes):
-    plots.decision_regions(axes, cl.Model([Halves()]), X, [0, 1, 1, 0])
+    plots.decision_regions(cl.Model([Halves()]), X, [0, 1, 1, 0], axes=axes)
     image = axes.images[0]
     regions, (left, right, _, _) = image.get_array(), image.get_extent()
     assert left < -1
@@ -70,7 +75,7 @@ def test_each_region_is_tinted_with_the_colour_of_the_class_decided_for_there(ax
 
 
 def test_a_region_is_paler_where_the_model_is_less_sure(axes):
-    plots.decision_regions(axes, cl.Model([Halves()]), X, [0, 1, 1, 0])
+    plots.decision_regions(cl.Model([Halves()]), X, [0, 1, 1, 0], axes=axes)
     row = axes.images[0].get_array()[0].sum(axis=-1)
     middle = len(row) // 2
     assert row[middle] > row[-1]
@@ -78,7 +83,7 @@ def test_a_region_is_paler_where_the_model_is_less_sure(axes):
 
 
 def test_the_boundary_runs_where_two_classes_tie(axes):
-    plots.decision_regions(axes, cl.Model([Halves()]), X, [0, 1, 1, 0])
+    plots.decision_regions(cl.Model([Halves()]), X, [0, 1, 1, 0], axes=axes)
     lines = [path.vertices for contours in axes.collections[:2] for path in contours.get_paths()]
     np.testing.assert_allclose(np.concatenate(lines)[:, 0], 0, atol=1e-3)
 
@@ -86,14 +91,14 @@ def test_the_boundary_runs_where_two_classes_tie(axes):
 def test_the_regions_are_not_upside_down(axes):
     model = cl.Model([cl.Linear(2, 2)])
     model.load_state_dict({"0.weight": [[0, 0], [-9, 9]], "0.bias": [0, 0]})  # class 1 above
-    plots.decision_regions(axes, model, X, [0, 1, 0, 1])
+    plots.decision_regions(model, X, [0, 1, 0, 1], axes=axes)
     image = axes.images[0]
     assert image.origin == "lower"
     np.testing.assert_allclose(image.get_array()[-1, 0], tint(1), atol=1e-3)
 
 
 def test_points_have_the_colour_of_their_label_and_those_decided_wrongly_a_ring(axes):
-    plots.decision_regions(axes, cl.Model([Halves()]), X, [0, 1, 0, 0])
+    plots.decision_regions(cl.Model([Halves()]), X, [0, 1, 0, 0], axes=axes)
     points, ringed = axes.collections[-2:]
     assert [to_hex(c).upper() for c in points.get_facecolors()] == [plots.PALETTE[k] for k in (0, 1, 0, 0)]
     np.testing.assert_array_equal(ringed.get_offsets(), X[2:3])
@@ -101,26 +106,26 @@ def test_points_have_the_colour_of_their_label_and_those_decided_wrongly_a_ring(
 
 
 def test_the_plane_is_drawn_to_scale(axes):
-    plots.decision_regions(axes, cl.Model([Halves()]), X, [0, 1, 1, 0])
+    plots.decision_regions(cl.Model([Halves()]), X, [0, 1, 1, 0], axes=axes)
     assert axes.get_aspect() == 1
 
 
 def test_a_model_that_decides_for_one_class_only_has_no_boundary(axes):
     model = cl.Model([cl.Linear(2, 3)])
     model.load_state_dict({"0.weight": np.zeros((2, 3)), "0.bias": [0, 0, 1]})
-    plots.decision_regions(axes, model, X, [0, 1, 2, 2])
+    plots.decision_regions(model, X, [0, 1, 2, 2], axes=axes)
     assert len(axes.collections) == 2  # the points, and those with a ring
 
 
 @pytest.mark.parametrize(("x", "y"), [(np.zeros((4, 3)), [0] * 4), (X, [0] * 3), (np.zeros((0, 2)), [])])
 def test_points_that_are_not_in_the_plane_are_refused(axes, x, y):
     with pytest.raises(ValueError, match="shapes"):
-        plots.decision_regions(axes, cl.Model([Halves()]), x, y)
+        plots.decision_regions(cl.Model([Halves()]), x, y, axes=axes)
 
 
 def test_every_mistake_is_drawn_with_its_label_and_its_prediction_and_nothing_else(axes):
     labels, predictions = np.array([1, 2, 3, 4, 5]), np.array([1, 7, 3, 8, 5])
-    plots.mistakes(axes, images(5), labels, predictions)
+    plots.mistakes(images(5), labels, predictions, axes=axes)
     assert texts(axes) == ["2 → 7", "4 → 8"]
     for image, expected in zip(axes.images, images(5)[[1, 3]], strict=True):
         np.testing.assert_array_equal(image.get_array(), expected)
@@ -128,7 +133,7 @@ def test_every_mistake_is_drawn_with_its_label_and_its_prediction_and_nothing_el
 
 @pytest.mark.parametrize("n", [1, 2, 9, 40, 360])
 def test_mistakes_do_not_overlap_and_lie_within_the_axes(axes, n):
-    plots.mistakes(axes, images(n), np.zeros(n, int), np.ones(n, int))
+    plots.mistakes(images(n), np.zeros(n, int), np.ones(n, int), axes=axes)
     left, right, bottom, top = np.array([image.get_extent() for image in axes.images]).T
     assert len(left) == n
     assert axes.get_xlim()[0] <= left.min() < right.max() <= axes.get_xlim()[1]
@@ -138,7 +143,7 @@ def test_mistakes_do_not_overlap_and_lie_within_the_axes(axes, n):
 
 
 def test_without_a_mistake_the_picture_says_none(axes):
-    plots.mistakes(axes, images(3), [1, 2, 3], [1, 2, 3])
+    plots.mistakes(images(3), [1, 2, 3], [1, 2, 3], axes=axes)
     assert texts(axes) == ["none"]
     assert len(axes.images) == 0
 
@@ -146,7 +151,7 @@ def test_without_a_mistake_the_picture_says_none(axes):
 @pytest.mark.parametrize(("n", "labels", "predictions"), [(3, [1, 2], [1, 2]), (2, [1, 2], [1, 2, 3])])
 def test_images_labels_and_predictions_of_different_lengths_are_refused(axes, n, labels, predictions):
     with pytest.raises(ValueError, match="shapes"):
-        plots.mistakes(axes, images(n), labels, predictions)
+        plots.mistakes(images(n), labels, predictions, axes=axes)
 
 
 def convolution(weight):
@@ -159,7 +164,7 @@ def convolution(weight):
 
 def test_each_filter_is_drawn_over_what_it_makes_of_the_image_beside_the_image(axes):
     image = np.arange(9.0).reshape(3, 3)
-    plots.filters(axes, convolution([[[1, 0], [0, 0]], [[0, 0], [0, -2]]]), image)
+    plots.filters(convolution([[[1, 0], [0, 0]], [[0, 0], [0, -2]]]), image, axes=axes)
     shown, *drawn = axes.images
     np.testing.assert_array_equal(shown.get_array(), image)
     expected = [[[1, 0], [0, 0]], [[0, 1], [3, 4]], [[0, 0], [0, -2]], [[-8, -10], [-14, -16]]]
@@ -178,12 +183,18 @@ def test_each_filter_is_drawn_over_what_it_makes_of_the_image_beside_the_image(a
 @pytest.mark.parametrize(("channels", "shape"), [(1, (1, 8, 8)), (1, (64,)), (3, (8, 8))])
 def test_filters_of_several_channels_and_what_is_no_image_are_refused(axes, channels, shape):
     with pytest.raises(ValueError, match=r"an image \(height, width\) and a Conv2d of one channel, got shape"):
-        plots.filters(axes, cl.Conv2d(channels, 4, 3), np.zeros(shape))
+        plots.filters(cl.Conv2d(channels, 4, 3), np.zeros(shape), axes=axes)
 
 
-def test_a_filter_of_zeros_is_white(axes):
-    plots.filters(axes, convolution([[[0, 0], [0, 0]]]), np.zeros((4, 4)))
-    assert drawn(axes.figure).min() > 240
+def test_a_filter_of_zeros_is_grey(axes):
+    plots.filters(convolution([[[0, 0], [0, 0]]]), np.zeros((4, 4)), axes=axes)
+    _, *drawn = axes.images
+    for image in drawn:
+        np.testing.assert_allclose(
+            image.cmap(image.norm(image.get_array())),
+            np.broadcast_to(to_rgba("#777777"), (*image.get_array().shape, 4)),
+            atol=0.01,
+        )
 
 
 def test_the_spiral_picture_has_the_regions_and_both_curves():
@@ -225,6 +236,128 @@ def test_a_single_epoch_is_visible():
     assert loss.lines[0].get_marker() == "o"
 
 
+def test_without_axes_a_picture_is_a_figure_of_its_own():
+    labels = np.array([0, 1, 0, 0])
+    for figure in (
+        plots.decision_regions(cl.Model([Halves()]), X, labels),
+        plots.mistakes(images(4), labels, 1 - labels),
+        plots.filters(convolution(np.ones((2, 3, 3))), images(1)[0]),
+    ):
+        assert len(figure.axes) == 1
+        assert len(figure.axes[0].images) >= 1
+        assert drawn(figure).std() > 1
+
+
+def test_weights_of_a_matrix_are_drawn_as_it_is_and_its_title_says_how_large_they_are():
+    model = classifier(2, 5, 3)
+    figure = plots.weights(model)
+    for axes, p in zip(figure.axes, model.parameters()[::2], strict=True):
+        np.testing.assert_array_equal(axes.images[0].get_array(), p.data)
+        most = np.abs(p.data).max()
+        assert axes.images[0].get_clim() == (-most, most)
+        assert f"{p.shape}\n±{most:.2g}" in axes.get_title()
+    assert figure.axes[1].get_title().startswith("2.weight (5, 3)")
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(5, 3), (5, 1), (1, 1)])
+def test_weights_of_a_convolution_are_a_table_of_its_filters(outputs, inputs):
+    layer = cl.Conv2d(inputs, outputs, (2, 4))
+    table = np.ma.filled(plots.weights(layer).axes[0].images[0].get_array(), np.nan)
+    columns = outputs if inputs > 1 else math.ceil(math.sqrt(outputs))
+    for o in range(outputs):
+        for i in range(inputs):
+            row, column = (i, o) if inputs > 1 else divmod(o, columns)
+            cell = table[3 * row : 3 * row + 2, 5 * column : 5 * column + 4]
+            np.testing.assert_array_equal(cell, layer.weight.data[o, i])
+    assert np.isfinite(table).sum() == layer.weight.size
+    assert np.isnan(table[2::3]).all()
+    assert np.isnan(table[:, 4::5]).all()
+
+
+def test_weights_of_series_are_drawn_and_what_has_none_is_refused():
+    assert len(plots.weights(cl.Conv1d(3, 4, 5)).axes) == 1
+    with pytest.raises(ValueError, match=r"ReLU\(\)\]\) has no parameters of two or more axes"):
+        plots.weights(cl.Model([cl.ReLU()]))
+
+
+def test_weights_that_are_small_are_told_from_those_that_are_negative_without_colours():
+    shades = [np.dot(to_rgb(colour), [0.299, 0.587, 0.114]) for colour in plots.SIGNED]
+    assert shades[0] + 0.25 < shades[1] < shades[2] - 0.25
+
+
+def test_a_confusion_matrix_counts_the_predictions_of_each_label():
+    pytest.importorskip("sklearn")
+    (axes,) = plots.confusion_matrix([0, 0, 1, 2, 2, 2], [0, 1, 1, 2, 2, 0]).axes
+    assert axes.images[0].get_array().tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
+    assert texts(axes) == ["1", "1", "0", "0", "1", "0", "1", "0", "2"]
+
+
+def test_a_confusion_matrix_of_many_classes_has_no_numbers(axes):
+    pytest.importorskip("sklearn")
+    assert plots.confusion_matrix(np.arange(40), np.arange(40), axes=axes) is axes.figure
+    assert texts(axes) == []
+
+
+def test_calibration_is_the_share_that_is_so_over_the_probability():
+    pytest.importorskip("sklearn")
+    curves = [
+        plots.calibration([0, 1, 1, 0], [0.12, 0.72, 0.78, 0.74]),
+        plots.calibration([0, 2, 1, 2], [[0.12, 0.06, 0.82], [0.1, 0.15, 0.75], [0.1, 0.72, 0.18], [0.71, 0.2, 0.09]]),
+    ]
+    points = [figure.axes[0].lines[-1].get_xydata() for figure in curves]
+    np.testing.assert_allclose(points[0], [[0.12, 0], [2.24 / 3, 2 / 3]])
+    np.testing.assert_allclose(points[1], [[2.18 / 3, 2 / 3], [0.82, 0]])
+    assert [figure.axes[0].get_ylabel() for figure in curves] == [
+        "share of rows of class 1",
+        "share of rows of the class decided for",
+    ]
+
+
+def test_residuals_are_drawn_over_the_predictions_and_draw_nothing_from_numpys_stream():
+    pytest.importorskip("sklearn")
+    before = np.random.get_state()[1].tobytes()  # noqa: NPY002
+    (axes,) = plots.residuals(np.array([[1.0], [2.0]]), [0.5, 4.0]).axes
+    assert axes.collections[0].get_offsets().tolist() == [[0.5, 0.5], [4.0, -2.0]]
+    big = np.linspace(0, 1, 5000)
+    assert len(plots.residuals(big, big).axes[0].collections[0].get_offsets()) == 1000
+    assert np.random.get_state()[1].tobytes() == before  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plots.confusion_matrix([0, 1], [0, 1, 1]),
+        lambda: plots.confusion_matrix([0, 1], [[0.1, 0.9], [0.9, 0.1]]),
+        lambda: plots.confusion_matrix([], []),
+        lambda: plots.calibration([0, 1], [0.1, 0.2, 0.3]),
+        lambda: plots.calibration([[0], [1]], [0.1, 0.2]),
+        lambda: plots.residuals([[1.0, 2.0]], [[1.0, 2.0]]),
+    ],
+)
+def test_labels_and_predictions_of_other_shapes_are_refused(draw):
+    with pytest.raises(ValueError, match="got shapes"):
+        draw()
+
+
+@pytest.mark.parametrize("scores", [[0.5, 1.5], [-0.1, 0.5], [np.nan, 0.5]])
+def test_scores_are_no_probabilities(scores):
+    with pytest.raises(ValueError, match=r"probabilities in 0 … 1; loss\.link\(scores\)"):
+        plots.calibration([0, 1], scores)
+
+
+@pytest.mark.parametrize("name", ["confusion_matrix", "calibration", "residuals"])
+def test_without_scikit_learn_it_is_said_what_to_install(name, monkeypatch):
+    for module in ("sklearn", "sklearn.metrics", "sklearn.calibration"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=f"plots.{name} is drawn by scikit-learn: pip install scikit-learn"):
+        getattr(plots, name)([0, 1], [0, 1])
+
+
 def test_drawing_leaves_nothing_in_pyplot():
     plots.spiral_picture(cl.Model([Halves()]), history(2), X, np.array([0, 1, 1, 0]))
+    plots.weights(classifier(2, 3))
+    if importlib.util.find_spec("sklearn"):
+        plots.confusion_matrix([0, 1], [0, 1])
+        plots.calibration([0, 1], [0, 1])
+        plots.residuals([0, 1], [0, 1])
     assert plt.get_fignums() == []

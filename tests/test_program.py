@@ -1328,3 +1328,21 @@ def test_a_profile_lists_every_kernel_with_its_share():
     assert len(table.splitlines()) == len(program) + 3
     assert "share" in table
     assert len(program) == 3
+
+
+def test_a_notebook_shows_listing_and_profile_as_tables_and_the_listing_without_a_step():
+    model = small_net()
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    program = cl.capture(step, batch(0)[0])
+    before = bits(model)
+    html = program._repr_html_()
+    assert bits(model) == before
+    assert html.count("<tr>") == 1 + len(program)
+    assert all(cell in html for line in str(program).splitlines()[2:] for cell in line.split())
+    assert "GFLOP/s" in program.profile(2)._repr_html_()

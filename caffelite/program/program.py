@@ -24,7 +24,7 @@ from caffelite.program.passes import PASSES
 from caffelite.program.running import Effect, Found, Runner, mapped, plain
 from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
 from caffelite.recording import PythonCall, Recording, with_tensors
-from caffelite.tables import table
+from caffelite.tables import Table, table
 
 
 class Program(Runner):
@@ -34,7 +34,7 @@ class Program(Runner):
     can't be replayed, because a Tensor's array was moved, or a gradient is there that was not before (or the reverse),
     it is recorded anew. Raises ValueError for other shapes and TypeError for other dtypes.
 
-    `print(program)` lists the kernels; `profile(replays)` says where the time goes.
+    `print(program)` lists the kernels, and so does a notebook; `profile(replays)` says where the time goes.
     """
 
     def __init__(self, function: Callable[..., Any] | None = None) -> None:
@@ -86,9 +86,15 @@ class Program(Runner):
         return len(self._step.instructions)
 
     def __str__(self) -> str:
+        return self._listing()
+
+    def _repr_html_(self) -> str:
+        return self._listing()._repr_html_()
+
+    def _listing(self) -> Table:
         return table(["kernel", "shapes", "FLOP", "bytes"], [_facts(call) for call in self._step.instructions], "<<>>")
 
-    def profile(self, replays: int = 100) -> str:
+    def profile(self, replays: int = 100) -> Table:
         """A table of each kernel's time, the least of so many replays, its GFLOP/s and GB/s, and its share of the step.
 
         The replays are real steps, on the data of the last one: a step that trains goes on training.
