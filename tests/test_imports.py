@@ -20,7 +20,7 @@ LAYERS = [
     {"function"},
     {"functions"},
     {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables"},
-    {"training"},
+    {"callbacks", "training"},
     {"model"},
     {"gradcheck", "graph", "threads", "datasets", "plots", "cli", "__main__", ""},
 ]
