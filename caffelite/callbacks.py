@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.arrays import NUMBERS, nonnegative, positive_integer
+from caffelite.arrays import NUMBERS, nonnegative, positive, positive_integer
 from caffelite.function import Function
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
@@ -220,9 +220,7 @@ class ReduceLROnPlateau(Monitor):
 
     def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5) -> None:
         super().__init__(monitor, patience)
-        self.factor = nonnegative("factor", factor, 1.0)
-        if self.factor == 0:
-            raise ValueError("factor must be above 0, got 0")
+        self.factor = positive("factor", factor, 1.0)
 
     def begin(self, training: Training) -> None:
         super().begin(training)

@@ -69,8 +69,16 @@ class Programs:
 class Trainer:
     """Takes a model through batches, step by step; trains it if there is an optimizer, else evaluates it."""
 
-    def __init__(self, model: Any, loss: Any, metrics: dict[str, Metric], optimizer: Optimizer | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        loss: Any,
+        metrics: dict[str, Metric],
+        optimizer: Optimizer | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
+        self.clip_norm = clip_norm
         self.names = ["loss", *metrics]
         self.of_epoch: dict[str, OfEpoch] = {}
         self.of_batch: dict[str, Metric] = {}
@@ -96,6 +104,8 @@ class Trainer:
             outputs, loss, value = self.forward(batch)
             guard(value)
             value.backward()
+            if self.clip_norm is not None:
+                self.optimizer.clip_gradients(self.clip_norm)
             self.optimizer.step()
             self.measure(outputs, loss, value, batch)
         return outputs if self.of_epoch else None
@@ -140,7 +150,7 @@ class Trainer:
         """The Program for steps of this name on batches of so many rows of these columns."""
         used = (*self.model.all_functions(), self.loss, self.optimizer, *self.metrics.values())
         forms = [(column.shape[1:], column.dtype) for column in columns]
-        return self.programs.find(used, name, self.model.structure(), rows, weighted, *forms)
+        return self.programs.find(used, name, self.model.structure(), rows, weighted, self.clip_norm, *forms)
 
     # ---- many steps ---------------------------------------------------------------------------------------------
 

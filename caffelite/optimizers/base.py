@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import FLOATS, as_real, nonnegative
+from caffelite.arrays import FLOATS, as_real, nonnegative, positive
 from caffelite.optimizers.schedules import Followed, tabulated
 from caffelite.recording import in_python
 from caffelite.tensor import Tensor
@@ -186,6 +186,20 @@ class Optimizer(ABC):
         """Forget all gradients."""
         for p in self._parameters:
             p.zero_grad()
+
+    def clip_gradients(self, norm: float) -> None:
+        """Scale all gradients together so that their norm ‖g‖ is at most this: g ← g · min(1, norm / (‖g‖ + 10⁻⁶)).
+
+        To be called between `backward` and `step`; `fit(clip_norm=…)` does it. As PyTorch's `clip_grad_norm_`, but for
+        ‖g‖ being summed in float64. Raises TrainingDiverged, before anything is written, if ‖g‖ is not finite, and
+        ValueError unless norm is above 0. R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training
+        recurrent neural networks", ICML 2013.
+        """
+        limit, of_all = positive("norm", norm), None
+        for run in self.runs():
+            of_all = kernels.norm(run.gradient, of_all, self._say_which_gradient)
+        for run in self.runs():
+            kernels.limit_norm(run.gradient, of_all, limit)
 
     @property
     def parameters(self) -> Parameters:
@@ -392,6 +406,7 @@ class Optimizer(ABC):
         for i, p in enumerate(self._parameters):
             if p._gradient is not None and not np.isfinite(p._gradient).all():
                 raise TrainingDiverged(f"the gradient of parameter {i}, {p.name or 'Tensor'} {p.shape}, is not finite")
+        raise TrainingDiverged("the norm of all gradients together is not finite")
 
 
 # What a class may override without having its step called back.
