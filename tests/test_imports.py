@@ -22,7 +22,7 @@ LAYERS = [
     {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables"},
     {"callbacks", "training"},
     {"model"},
-    {"gradcheck", "graph", "threads", "datasets", "plots", "cli", "__main__", ""},
+    {"gradcheck", "graph", "threads", "datasets", "plots", "rates", "cli", "__main__", ""},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 
