@@ -589,13 +589,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         trainer = Trainer(self, loss, measures, optimizer, clip_norm)
         count = len(batches) if isinstance(batches, Sized) else None
-        training = Training(self, optimizer, loss, history)
+        training, shown = Training(self, optimizer, loss, history), Progress(verbose, epochs, count)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
             with (
                 InterruptsBetweenSteps() as interrupts,
                 called.during(training),
-                Progress(verbose, epochs, count) as progress,
+                shown as progress,
             ):
 
                 def completed(rows: np.ndarray) -> bool:

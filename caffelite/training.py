@@ -179,7 +179,7 @@ class Trainer:
                         run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
                 except (KeyboardInterrupt, TrainingDiverged) as error:
                     stopped = error
-                progress.steps_done(run.steps - steps)
+                progress.steps_done(run.steps - steps, run.loss)
                 if done < run.epoch and (stopped is None or not attended):
                     ends = completed(run.results(done))
                     done = run.epoch
@@ -192,7 +192,7 @@ class Trainer:
                 batch = self.batch(given())
                 with interrupts.held(), located(Position(epoch, i)):
                     self._replay(batch, sums)
-                progress.steps_done(1)
+                progress.steps_done(1, sums.loss)
             if completed(sums.results(f"in epoch {epoch + 1}")):
                 return
 
@@ -259,6 +259,10 @@ class Sums:
         self.batches = 0
         self.kept: list[tuple[np.ndarray, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
 
+    def loss(self) -> float:
+        """The mean loss so far, NaN before the first step."""
+        return float(means(self.means)[0, 0])
+
     def results(self, where: str) -> np.ndarray:
         """A row of loss and metrics; ValueError if there were no batches."""
         if self.batches == 0:
@@ -314,6 +318,11 @@ class InMemory:
     def steps(self) -> int:
         """How many steps are done."""
         return self.epochs.epoch * self.epochs.batches + self.epochs.batch
+
+    def loss(self) -> float:
+        """The mean loss of the epoch under way, NaN before its first step."""
+        row = self.epoch % len(self.sums)
+        return float(means(self.sums[row : row + 1])[0, 0]) if self.epochs.batch else np.nan
 
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs."""
