@@ -104,9 +104,7 @@ class Trainer:
             outputs, loss, value = self.forward(batch)
             guard(value)
             value.backward()
-            if self.clip_norm is not None:
-                self.optimizer.clip_gradients(self.clip_norm)
-            self.optimizer.step()
+            self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]  # every step has it: `_guarded`
             self.measure(outputs, loss, value, batch)
         return outputs if self.of_epoch else None
 
