@@ -52,6 +52,8 @@ class Callbacks:
     """
 
     def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
+        if callable(callbacks):
+            raise TypeError(f"callbacks: expected a list of callables (epoch, history), got {callbacks!r}")
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
             if not callable(callback) or isinstance(callback, type):

@@ -139,6 +139,11 @@ def test_what_is_no_callback_is_refused(wrong):
         train(classifier(2, 3), X, Y, callbacks=[wrong])
 
 
+def test_callbacks_come_in_a_list():
+    with pytest.raises(TypeError, match="callbacks: expected a list"):
+        train(classifier(2, 3), X, Y, callbacks=EarlyStopping("loss"))
+
+
 # ---- what is monitored ----------------------------------------------------------------------------------------------
 
 

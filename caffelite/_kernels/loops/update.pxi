@@ -178,7 +178,7 @@ cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     cdef const real* g = <const real*> call.operand[1].data
     cdef const double* z = <const double*> call.operand[2].data
     cdef Py_ssize_t n = call.size[0]
-    cdef double y = sqrt(sum_of_squares(g, n))
+    cdef double y = sqrt(squares(g, n))
     if y - y != 0:
         y = norm_beside_largest(g, n)
     y = y if z == NULL else hypot(y, z[0])
@@ -186,19 +186,11 @@ cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return NOT_FINITE if y - y != 0 else CONTINUE
 
 
-cdef double sum_of_squares(const real* g, Py_ssize_t n) noexcept nogil:
-    cdef double lane[2 * LANES]           # additions need not wait for each other
-    cdef Py_ssize_t i, j
-    for j in range(2 * LANES):
-        lane[j] = 0
-    for i in range(n // (2 * LANES)):
-        for j in range(2 * LANES):
-            lane[j] += <double> g[2 * LANES * i + j] * g[2 * LANES * i + j]
-    for i in range(n - n % (2 * LANES), n):
-        lane[i % (2 * LANES)] += <double> g[i] * g[i]
-    for j in range(1, 2 * LANES):
-        lane[0] += lane[j]
-    return lane[0]
+cdef inline double squares(const real* g, Py_ssize_t n) noexcept nogil:
+    if real is float:
+        return squares_float(g, n)
+    else:
+        return squares_double(g, n)
 
 
 cdef double norm_beside_largest(const real* g, Py_ssize_t n) noexcept nogil:
