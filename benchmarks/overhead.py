@@ -110,10 +110,11 @@ def options_beyond_plain_fit(net, steps, repeats):
     lr = 1e-7  # so that the last step has the same numbers to compute with as the first one
     if net == "spiral32":
         x, y = (array[:32] for array in cl.datasets.spiral(11, seed=0))
-        sizes, rule = (2, 100, 3), partial(cl.SGD, momentum=0.9, weight_decay=1e-4)
+        sizes, rule, few, many = (2, 100, 3), partial(cl.SGD, momentum=0.9, weight_decay=1e-4), 100, 500
     else:
         (x, y), _ = cl.datasets.digits()
         x, y, sizes, rule = x[:200].reshape(200, 64), y[:200], (64, 100, 10), cl.Adam
+        few, many = 10, 50
 
     def fitting(lr, callbacks=(), **options):
         """A function that gives the seconds of a `fit` of so many epochs, each of a single step."""
@@ -142,13 +143,13 @@ def options_beyond_plain_fit(net, steps, repeats):
                 cl.callbacks.CSVLog(f"{folder}/log.csv"),
             ]
             plain, with_options, called = fitting(lr), fitting(**options), fitting(lr, callbacks)
-            fits = [(fit, epochs) for fit in (plain, with_options) for epochs in (100, 500)]
+            fits = [(fit, epochs) for fit in (plain, with_options) for epochs in (few, many)]
             fits += [(called, 10), (called, 60)]
             least = dict.fromkeys(fits, 1.0)
             for _ in range(repeats):
                 for fit, epochs in fits:
                     least[fit, epochs] = min(least[fit, epochs], fit(epochs))
-        step, more = ((least[fit, 500] - least[fit, 100]) / 400 for fit in (plain, with_options))
+        step, more = ((least[fit, many] - least[fit, few]) / (many - few) for fit in (plain, with_options))
         an_epoch = (least[called, 60] - least[called, 10]) / 50 - step
         return (more + an_epoch / steps) / step - 1
 
