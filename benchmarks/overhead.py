@@ -242,7 +242,7 @@ def main():
         ("fit beyond its step, later", "µs", 1e6, "≤ 50", partial(fit_beyond_steps, False), min),
         *[
             (
-                f"all options of fit, {net}, epochs of {epoch:,} steps, of a step",
+                f"all options of fit beyond none, {net}, {epoch:,} steps an epoch, of a step",
                 *("%", 1e2, "≤ 3", partial(options_beyond_plain_fit, net, epoch, repeats), median),
             )
             for net, epoch in (("spiral32", 1_875), ("digits", 300))
