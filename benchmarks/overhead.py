@@ -1,7 +1,8 @@
 """Overhead: what caffelite costs beyond computing.
 
-A kernel call with next to nothing to compute, from Python and in a replay; `fit` beyond its steps; what a replayed step
-allocates; importing; and whether `fit` lets other Python threads run. The goals are beside the measurements.
+A kernel call with next to nothing to compute, from Python and in a replay; `fit` beyond its steps, and what all of its
+options add to a step; what a replayed step allocates; importing; and whether `fit` lets other Python threads run. The
+goals are beside the measurements.
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --quick    # only to see that it works
@@ -14,6 +15,7 @@ import argparse
 import gc
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 from functools import partial
 from statistics import median
@@ -96,6 +98,64 @@ def fit_beyond_steps(first):
     return measure
 
 
+def options_beyond_plain_fit(net, steps, repeats):
+    """What all of `fit`'s options together add to a step, as a share of it.
+
+    Weights of rows and of classes, a norm that gradients are clipped to, a schedule, and every callback, in epochs of
+    so many steps. Times are those of short fits that take turns, the least of many; what callbacks add to an epoch is
+    measured with epochs of one step.
+    """
+    import caffelite as cl
+
+    lr = 1e-7  # so that the last step has the same numbers to compute with as the first one
+    if net == "spiral32":
+        x, y = (array[:32] for array in cl.datasets.spiral(11, seed=0))
+        sizes, rule, few, many = (2, 100, 3), partial(cl.SGD, momentum=0.9, weight_decay=1e-4), 100, 500
+    else:
+        (x, y), _ = cl.datasets.digits()
+        x, y, sizes, rule = x[:200].reshape(200, 64), y[:200], (64, 100, 10), cl.Adam
+        few, many = 10, 50
+
+    def fitting(lr, callbacks=(), **options):
+        """A function that gives the seconds of a `fit` of so many epochs, each of a single step."""
+        model, loss = cl.MLP(sizes[0], sizes[1:], seed=0), cl.SoftmaxLoss()
+        options |= {"loss": loss, "optimizer": rule(model.parameters(), lr=lr), "callbacks": callbacks, "verbose": 0}
+
+        def fit(epochs):
+            start = perf_counter()
+            model.fit(x, y, epochs=epochs, batch_size=len(x), **options)
+            return perf_counter() - start
+
+        return fit
+
+    options = {
+        "lr": cl.schedules.cosine(lr, steps=10**6),
+        "sample_weight": np.linspace(0.5, 1.5, len(y)),
+        "class_weight": "balanced",
+        "clip_norm": 0.1,
+    }
+
+    def measure():
+        with tempfile.TemporaryDirectory() as folder:
+            callbacks = [
+                cl.callbacks.EarlyStopping("loss", patience=10**9),
+                cl.callbacks.ReduceLROnPlateau("loss", patience=10**9),
+                cl.callbacks.CSVLog(f"{folder}/log.csv"),
+            ]
+            plain, with_options, called = fitting(lr), fitting(**options), fitting(lr, callbacks)
+            fits = [(fit, epochs) for fit in (plain, with_options) for epochs in (few, many)]
+            fits += [(called, 10), (called, 60)]
+            least = dict.fromkeys(fits, 1.0)
+            for _ in range(repeats):
+                for fit, epochs in fits:
+                    least[fit, epochs] = min(least[fit, epochs], fit(epochs))
+        step, more = ((least[fit, many] - least[fit, few]) / (many - few) for fit in (plain, with_options))
+        an_epoch = (least[called, 60] - least[called, 10]) / 50 - step
+        return (more + an_epoch / steps) / step - 1
+
+    return measure
+
+
 def allocated(steps):
     """Two `fit`s of one epoch over the same rows, of so many steps and of twice as many: what the second has more.
 
@@ -170,7 +230,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9, help="how often each is measured (9)")
     parser.add_argument("--quick", action="store_true", help="one round, and short: a smoke test, no measurement")
     options = parser.parse_args()
-    rounds, steps, seconds = (1, 100, 0.1) if options.quick else (options.rounds, 10_000, 0.5)
+    rounds, steps, seconds, repeats = (1, 100, 0.1, 3) if options.quick else (options.rounds, 10_000, 0.5, 200)
 
     # What, in which unit, units a second (or an allocation), the goal, how it is measured, which of the rounds counts.
     measurements = [
@@ -180,6 +240,13 @@ def main():
         ("a replayed kernel: matmul", "ns", 1e9, "≤ 10", partial(replayed, "matmul"), min),
         ("fit beyond its step, first for a shape", "µs", 1e6, "≤ 500", partial(fit_beyond_steps, True), min),
         ("fit beyond its step, later", "µs", 1e6, "≤ 50", partial(fit_beyond_steps, False), min),
+        *[
+            (
+                f"all options of fit beyond none, {net}, {epoch:,} steps an epoch, of a step",
+                *("%", 1e2, "≤ 3", partial(options_beyond_plain_fit, net, epoch, repeats), median),
+            )
+            for net, epoch in (("spiral32", 1_875), ("digits", 300))
+        ],
         ("import beyond NumPy's", "ms", 1e3, "≤ 60", importing, median),
         ("a thread beside fit on one core, of alone", "%", 1e2, "> 0", partial(thread_beside_fit, seconds), min),
     ]

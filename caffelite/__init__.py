@@ -14,7 +14,7 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 
 from typing import Any
 
-from caffelite import augment, datasets, functions, initializers, optimizers, plots
+from caffelite import augment, callbacks, datasets, functions, initializers, optimizers, plots
 from caffelite.data import DataGenerator
 from caffelite.function import Function
 from caffelite.functions import *
@@ -26,6 +26,7 @@ from caffelite.model import MLP, Model
 from caffelite.modes import inference, is_training, no_grad
 from caffelite.optimizers import *
 from caffelite.program import Program, capture
+from caffelite.rates import find_lr
 from caffelite.tensor import Tensor
 from caffelite.threads import get_num_threads, set_num_threads, show_config
 
@@ -38,9 +39,11 @@ __all__ = [
     "Program",
     "Tensor",
     "augment",
+    "callbacks",
     "capture",
     "check_gradients",
     "datasets",
+    "find_lr",
     "get_num_threads",
     "graph",
     "inference",

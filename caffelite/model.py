@@ -6,7 +6,7 @@ import inspect
 import operator
 import threading
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -15,9 +15,10 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
+from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive, positive_integer
 from caffelite.autograd import holds_tensors, propagate
-from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
+from caffelite.callbacks import Callbacks, Training
+from caffelite.data import Batch, ClassWeights, DataGenerator, as_inputs, as_targets, as_weights, same_length
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions import Linear, ReLU
 from caffelite.history import History
@@ -557,6 +558,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         verbose: int | str = "auto",
         seed: int | None = None,
         sample_weight: Any = None,
+        class_weight: Mapping[int, float] | str | None = None,
+        clip_norm: float | None = None,
     ) -> History:
         """Train from the present parameters on.
 
@@ -580,7 +583,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         validation_split : float in [0, 1)
             The share of the rows, drawn at random before the first epoch, that is not trained on but evaluated instead.
         callbacks : iterable of callables (epoch, history)
-            Called after each epoch, counted from 0; one that returns True ends the training.
+            Called after each epoch, counted from 0; one that returns True ends the training. They may also have
+            `begin` and `end`; see `caffelite.callbacks`, where some are ready-made.
         metrics : iterable of names or callables (outputs, targets) -> float
             "accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2", of the whole epoch
             (see `caffelite.metrics`); of a callable the mean over the rows.
@@ -590,6 +594,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
         sample_weight : array-like (n,), optional
             How much each row weighs in the loss, not negative. The loss of an epoch is then Σ w l / Σ w; a batch whose
             weights are all 0 is passed over.
+        class_weight : {label: weight} or "balanced", optional
+            How much each row weighs by its label in y, labels being integers, one a row; 1 for labels that are missing.
+            "balanced" is n / (number of classes · rows of the class), of all rows given, as scikit-learn has it. It
+            multiplies `sample_weight`, and has no part in validation. A DataGenerator and batches bring their own
+            weights instead.
+        clip_norm : float, optional
+            The largest norm that the gradients, all together, may have; larger ones are scaled down to it, as
+            `Optimizer.clip_gradients` says.
 
         Raises
         ------
@@ -600,12 +612,15 @@ class Model(Function, recordable=True, metaclass=_Complete):
         KeyboardInterrupt
             On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
         """
-        epochs, measures, callbacks = positive_integer("epochs", epochs), named(metrics), list(callbacks)
-        for callback in callbacks:
-            if not callable(callback):
-                raise TypeError(f"callbacks: expected callables (epoch, history), got {callback!r}")
+        epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
+        clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
         self._check_loss(loss)
         self._check_optimizer(optimizer)
+        of_classes = None
+        if class_weight is not None:
+            if y is None or isinstance(x, DataGenerator):
+                raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
+            of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
         rng = np.random.default_rng(seed) if seed is not None else self._rng
         if validation_split != 0:
             if validation_data is not None:
@@ -615,6 +630,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             (x, y, sample_weight), validation_data = _split(
                 self._checked("x", x, y, sample_weight, loss), validation_split, rng
             )
+        if of_classes is not None:
+            sample_weight = of_classes.times(sample_weight, y)
         batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
         validation = None if validation_data is None else self._validation_batches(validation_data, loss)
 
@@ -622,11 +639,16 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
 
-        trainer = Trainer(self, loss, measures, optimizer)
+        trainer = Trainer(self, loss, measures, optimizer, clip_norm)
         count = len(batches) if isinstance(batches, Sized) else None
-        attended = bool(callbacks) or validation is not None or verbose == 2
+        training, shown = Training(self, optimizer, loss, history), Progress(verbose, epochs, count)
+        attended = len(called) > 0 or validation is not None or verbose == 2
         try:
-            with InterruptsBetweenSteps() as interrupts, Progress(verbose, epochs, count) as progress:
+            with (
+                InterruptsBetweenSteps() as interrupts,
+                called.during(training),
+                shown as progress,
+            ):
 
                 def completed(rows: np.ndarray) -> bool:
                     """Put the results of epochs into the history; whether a callback ends the training."""
@@ -637,8 +659,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                         for values, column in zip(history.values(), rows.T.tolist(), strict=True):
                             values.extend(column)
                     progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
-                    stops = [callback(history.epochs - 1, history) for callback in callbacks]
-                    return any(isinstance(stop, bool | np.bool_) and stop for stop in stops)
+                    return called(history.epochs - 1, history)
 
                 trainer.train(batches, epochs, interrupts, progress, attended, completed)
         except (KeyboardInterrupt, TrainingDiverged) as error:

@@ -69,8 +69,16 @@ class Programs:
 class Trainer:
     """Takes a model through batches, step by step; trains it if there is an optimizer, else evaluates it."""
 
-    def __init__(self, model: Any, loss: Any, metrics: dict[str, Metric], optimizer: Optimizer | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        loss: Any,
+        metrics: dict[str, Metric],
+        optimizer: Optimizer | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
+        self.clip_norm = clip_norm
         self.names = ["loss", *metrics]
         self.of_epoch: dict[str, OfEpoch] = {}
         self.of_batch: dict[str, Metric] = {}
@@ -96,7 +104,7 @@ class Trainer:
             outputs, loss, value = self.forward(batch)
             guard(value)
             value.backward()
-            self.optimizer.step()
+            self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]  # every step has it: `_guarded`
             self.measure(outputs, loss, value, batch)
         return outputs if self.of_epoch else None
 
@@ -140,7 +148,7 @@ class Trainer:
         """The Program for steps of this name on batches of so many rows of these columns."""
         used = (*self.model.all_functions(), self.loss, self.optimizer, *self.metrics.values())
         forms = [(column.shape[1:], column.dtype) for column in columns]
-        return self.programs.find(used, name, self.model.structure(), rows, weighted, *forms)
+        return self.programs.find(used, name, self.model.structure(), rows, weighted, self.clip_norm, *forms)
 
     # ---- many steps ---------------------------------------------------------------------------------------------
 
@@ -169,7 +177,7 @@ class Trainer:
                         run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
                 except (KeyboardInterrupt, TrainingDiverged) as error:
                     stopped = error
-                progress.steps_done(run.steps - steps)
+                progress.steps_done(run.steps - steps, run.loss)
                 if done < run.epoch and (stopped is None or not attended):
                     ends = completed(run.results(done))
                     done = run.epoch
@@ -182,7 +190,7 @@ class Trainer:
                 batch = self.batch(given())
                 with interrupts.held(), located(Position(epoch, i)):
                     self._replay(batch, sums)
-                progress.steps_done(1)
+                progress.steps_done(1, sums.loss)
             if completed(sums.results(f"in epoch {epoch + 1}")):
                 return
 
@@ -249,6 +257,10 @@ class Sums:
         self.batches = 0
         self.kept: list[tuple[np.ndarray, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
 
+    def loss(self) -> float:
+        """The mean loss so far, NaN before the first step."""
+        return float(means(self.means)[0, 0])
+
     def results(self, where: str) -> np.ndarray:
         """A row of loss and metrics; ValueError if there were no batches."""
         if self.batches == 0:
@@ -304,6 +316,11 @@ class InMemory:
     def steps(self) -> int:
         """How many steps are done."""
         return self.epochs.epoch * self.epochs.batches + self.epochs.batch
+
+    def loss(self) -> float:
+        """The mean loss of the epoch under way, NaN before its first step."""
+        row = self.epoch % len(self.sums)
+        return float(means(self.sums[row : row + 1])[0, 0]) if self.epochs.batch else np.nan
 
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs."""

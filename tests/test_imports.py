@@ -21,9 +21,9 @@ LAYERS = [
     {"functions"},
     {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables"},
     {"observing"},
-    {"training"},
+    {"callbacks", "training"},
     {"model"},
-    {"gradcheck", "graph", "inspection", "threads", "datasets", "plots", "cli", "__main__", ""},
+    {"gradcheck", "graph", "inspection", "threads", "datasets", "plots", "rates", "cli", "__main__", ""},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

@@ -102,9 +102,11 @@ cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssiz
     cdef real dy = (<const real*> call.operand[3].data)[0], weight = share_of(call, 4, dy, begin)
     cdef double smoothing = call.scalar[0]
     cdef real others = <real> (smoothing / call.size[1]), own = <real> (1 - smoothing + smoothing / call.size[1])
-    cdef Py_ssize_t C = call.size[1], i, j
+    cdef const real* share = <const real*> call.operand[4].data
+    cdef Py_ssize_t n = call.size[0], C = call.size[1], i, j
+    cdef bint ignores = call.size[2]
 
-    if not (call.operand[4].data or call.size[2] or smoothing != 0):
+    if share == NULL and not ignores and smoothing == 0:
         for j in range(begin * C, end * C):
             ds[j] = weight * p[j]
         for i in range(begin, end):
@@ -115,12 +117,12 @@ cdef int softmax_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssiz
         return CONTINUE
 
     for i in range(begin, end):
-        if is_ignored(call, labels[i]):
+        if ignores and is_ignored(call, labels[i]):
             memset(ds + i * C, 0, C * sizeof(real))
             continue
         if labels[i] < 0 or labels[i] >= C:
             return OUT_OF_RANGE
-        weight = share_of(call, 4, dy, i)
+        weight = dy * share[i] if share != NULL else dy / n
         for j in range(i * C, (i + 1) * C):
             ds[j] = weight * (p[j] - others)
         j = i * C + labels[i]
@@ -309,16 +311,17 @@ cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize
     cdef const real* weights = <const real*> call.operand[3].data
     cdef const real* rows = <const real*> call.operand[4].data
     cdef const int64_t* labels = <const int64_t*> call.operand[5].data
-    cdef Py_ssize_t of_weight = call.size[1], i, j
+    cdef Py_ssize_t n = call.size[0], of_weight = call.size[1], i, j
+    cdef bint ignores = call.size[2], weighs = call.size[4]
     cdef double total = 0, of_losses = 0
     cdef real w = 1
-    for i in range(call.size[0] // of_weight):
-        if call.size[4]:
+    for i in range(n // of_weight):
+        if weighs:
             w = weights[i]
             if not (w >= 0 and w <= DBL_MAX):
                 return OUT_OF_RANGE
         for j in range(i * of_weight, (i + 1) * of_weight):
-            if call.size[2] and is_ignored(call, labels[j]):
+            if ignores and is_ignored(call, labels[j]):
                 share[j] = 0
             else:
                 share[j] = w
@@ -326,7 +329,7 @@ cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize
                 of_losses += <double> w * rows[j]
     if not (total > 0 and total <= DBL_MAX):
         return OUT_OF_RANGE
-    for j in range(call.size[0]):
+    for j in range(n):
         share[j] = <real> (share[j] / total)
     (<real*> call.operand[1].data)[0] = <real> total
     value[0] = <real> (of_losses / total)

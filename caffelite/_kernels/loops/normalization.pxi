@@ -13,6 +13,8 @@ cdef extern from "loops/sums.h" nogil:
     double sum_of_row_double(const double* x, Py_ssize_t n)
     double squares_of_row_float(const float* x, Py_ssize_t n, double m)
     double squares_of_row_double(const double* x, Py_ssize_t n, double m)
+    double squares_float(const float* x, Py_ssize_t n)
+    double squares_double(const double* x, Py_ssize_t n)
     void products_of_row_float(const float* dy, const float* x, Py_ssize_t n, float high, float low, double* sums)
     void products_of_row_double(const double* dy, const double* x, Py_ssize_t n, double high, double low, double* sums)
 

@@ -80,6 +80,26 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
         return folded_sums(s);                                                                                         \
     }                                                                                                                  \
                                                                                                                        \
+    /* Σⱼ x[j]², in four vectors of partial sums */                                                                    \
+    static double squares_##real(const real *x, ptrdiff_t n)                                                           \
+    {                                                                                                                  \
+        vector_double s[4] = {0};                                                                                      \
+        double total = 0;                                                                                              \
+        for (; n >= 4 * LANES_OF_double; n -= 4 * LANES_OF_double, x += 4 * LANES_OF_double)                           \
+            UNROLL for (int v = 0; v < 4; v++) {                                                                       \
+                const vector_double d = wide_##real(few_of_##real(x, v));                                              \
+                s[v] = multiply_add_vectors(d, d, s[v]);                                                               \
+            }                                                                                                          \
+        s[0] = (s[0] + s[2]) + (s[1] + s[3]);                                                                          \
+        for (; n >= LANES_OF_double; n -= LANES_OF_double, x += LANES_OF_double) {                                     \
+            const vector_double d = wide_##real(few_of_##real(x, 0));                                                  \
+            s[0] = multiply_add_vectors(d, d, s[0]);                                                                   \
+        }                                                                                                              \
+        for (; n > 0; n--, x++) total = multiply_add(*x, *x, total);                                                   \
+        UNROLL for (int j = 0; j < LANES_OF_double; j++) total += s[0][j];                                             \
+        return total;                                                                                                  \
+    }                                                                                                                  \
+                                                                                                                       \
     /* sums: Σⱼ dy[j] and Σⱼ dy[j] (x[j] − m), m = high + low */                                                       \
     static void products_of_row_##real(const real *dy, const real *x, ptrdiff_t n, real high, real low, double *sums)  \
     {                                                                                                                  \
