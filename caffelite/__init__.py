@@ -21,6 +21,7 @@ from caffelite.functions import *
 from caffelite.gradcheck import check_gradients
 from caffelite.graph import graph
 from caffelite.history import History
+from caffelite.loading import load
 from caffelite.model import MLP, Model
 from caffelite.modes import inference, is_training, no_grad
 from caffelite.optimizers import *
@@ -45,6 +46,7 @@ __all__ = [
     "inference",
     "initializers",
     "is_training",
+    "load",
     "no_grad",
     "set_num_threads",
     "show_config",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
+import os
 import threading
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Sequence, Sized
@@ -15,6 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite import files, structure
 from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
@@ -23,13 +25,14 @@ from caffelite.functions import Linear, ReLU
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
-from caffelite.modes import inference, mode
+from caffelite.modes import inference, is_blank, mode
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.tables import table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Trainer, check_takes_weights
 
+OF_TRAINING = "training:"  # how the names of a file's arrays begin that are not the model's
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
 _adopting = threading.RLock()
 
@@ -99,8 +102,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._begin()
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
-        for function in functions:
-            self.add(function)
+        self._extend(functions)
 
     def _begin(self) -> None:
         """Set what neither copies nor files take over."""
@@ -122,17 +124,25 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         Raises TypeError for anything but a Function and ValueError where its input can't have the shape before it.
         """
-        if not isinstance(function, Function):
-            raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
-        if self._is_sequence():
-            try:
-                inspect.signature(function.forward).bind(None)
-            except TypeError:
-                raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}") from None
-            self._check_sequence([*self.functions, function])
-        self.functions.append(function)
-        self.all_functions()
+        self._extend([function])
         return self
+
+    def _extend(self, functions: Iterable[Function]) -> None:
+        new = list(functions)
+        for function in new:
+            if not isinstance(function, Function):
+                raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
+            if self._is_sequence():
+                try:
+                    inspect.signature(function.forward).bind(None)
+                except TypeError:
+                    expected = "a Function of one input, such as ReLU()"
+                    raise TypeError(f"Model.add takes {expected}, got {function!r}") from None
+        if new and self._is_sequence():
+            self._check_sequence([*self.functions, *new])
+        self.functions.extend(new)
+        if new:
+            self.all_functions()
 
     def _is_sequence(self) -> bool:
         """Whether the model applies `functions` one after the other."""
@@ -200,18 +210,24 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 m._known.update({id(f): f for f in m._adopted})
                 m._shapes.clear()
             self._shapes.clear()
-            self._convert_buffers()
-            self._lay_out()
-            if self._seeded:
-                self._draw_children(self._rng, drawn)
+            if not is_blank():
+                self._take_memory()
+                if self._seeded:
+                    self._draw_children(self._rng, drawn)
             self._known.update({id(f): f for f in functions})
         if recording is not None:
             recording.look_again()
 
+    def _take_memory(self) -> None:
+        """Have parameters and buffers, which may have been made `without_values`, in memory of the model's dtype."""
+        self._convert_buffers()
+        self._lay_out()
+
     def _convert_buffers(self) -> None:
         """Have the buffers of floats in the model's dtype."""
-        other = {id(a): a for a in self.buffers().values() if a.dtype in FLOATS and a.dtype != self.dtype}
-        converted = {i: a.astype(self.dtype) for i, a in other.items()}
+        floats = [a for a in self.buffers().values() if a.dtype in FLOATS]
+        other = {id(a): a for a in floats if a.dtype != self.dtype or not a.flags.writeable}
+        converted = {i: a.astype(self.dtype, order="C") for i, a in other.items()}
         for function in (self, *self._descendants()) if other else ():
             vars(function).update({k: converted[id(v)] for k, v in vars(function).items() if id(v) in converted})
 
@@ -223,7 +239,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         start = 0
         for p in parameters:
             here = slice(start, start + p.size)
-            data[here] = p._data.reshape(-1)
+            if p._data.flags.writeable:  # else it has no values
+                data[here] = p._data.reshape(-1)
             if p._has_gradient and p._gradient is not None:
                 gradients[here] = p._gradient.reshape(-1)
             p._data, p._gradient = data[here].reshape(p.shape), gradients[here].reshape(p.shape)
@@ -387,6 +404,57 @@ class Model(Function, recordable=True, metaclass=_Complete):
             p.data = new[name]
         for name, array in buffers.items():
             array[...] = new[name]
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write parameters and buffers to a safetensors file, and of which Functions the model is made.
+
+        The file replaces an older one when it is whole. `caffelite.load` makes the model again, given its classes that
+        are not caffelite's: they say by `arguments()` what they are made with. Where something can't say it, its
+        parameters are saved nevertheless, for `Model.load`.
+
+        Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
+        """
+        parameters, buffers = self._named_state()
+        files.write(path, {name: p.data for name, p in parameters.items()} | buffers, self._texts())
+
+    def _texts(self) -> dict[str, str]:
+        """The structure, as a file has it, or why there is none."""
+        try:
+            return {"caffelite.structure": structure.as_text(structure.described(self))}
+        except structure.Unwritable as error:
+            return {"caffelite.unwritten": str(error)}
+
+    def load(self, path: str | os.PathLike) -> Model:
+        """Take over parameters and buffers from a file that a model of the same structure has saved; returns the model.
+
+        Any safetensors file will do that has arrays of the same names and shapes. Floats are converted to the model's
+        dtype. Raises OSError for a path that can't be read, and ValueError, before anything is written, for what is no
+        such file, and for other names, shapes or kinds of numbers.
+        """
+        with files.File(path) as file:
+            found = self._found(file, self._forms(), exactly=False)
+            self.load_state_dict(file.arrays(found))
+        return self
+
+    def _forms(self) -> dict[str, files.Form]:
+        """Shape and dtype of parameters and buffers, by name; of a model that is made `without_values`, too."""
+        parameters, buffers = self._named_state()
+        forms = {name: files.Form.of(x) for name, x in (parameters | buffers).items()}
+        return {name: form._replace(dtype=self.dtype) if form.dtype in FLOATS else form for name, form in forms.items()}
+
+    @staticmethod
+    def _found(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
+        """What there is of the model in a file, names and forms; ValueError unless it is all that it has."""
+        found = {name: form for name, form in file.forms.items() if not name.startswith(OF_TRAINING)}
+        file.check(forms, found, exactly)
+        return found
+
+    def _fill(self, file: files.File) -> None:
+        """Have the values in a file, of a model that was made `without_values`."""
+        self._found(file, self._forms(), exactly=True)
+        self._take_memory()
+        parameters, buffers = self._named_state()
+        file.read({name: p._data for name, p in parameters.items()} | buffers)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name == "_rng"}
