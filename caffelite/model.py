@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import os
@@ -132,12 +133,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         for function in new:
             if not isinstance(function, Function):
                 raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
-            if self._is_sequence():
-                try:
-                    inspect.signature(function.forward).bind(None)
-                except TypeError:
-                    expected = "a Function of one input, such as ReLU()"
-                    raise TypeError(f"Model.add takes {expected}, got {function!r}") from None
+            if self._is_sequence() and not _takes_one_input(type(function).forward):
+                raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}")
         if new and self._is_sequence():
             self._check_sequence([*self.functions, *new])
         self.functions.extend(new)
@@ -802,6 +799,16 @@ def _attributes(function: Function) -> kernels.Attributes:
     """The attributes of a Function in which there are Functions, or could be when they are others."""
     own = {k: x for k, x in vars(function).items() if k not in function.unwatched and type(x) not in _ARRAYS}
     return kernels.Attributes(function, own, count=len(vars(function)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _takes_one_input(forward: Callable[..., Any]) -> bool:
+    """Whether a Function's `forward` can be called with a single input."""
+    try:
+        inspect.signature(forward).bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 class _UnknownLengths(ValueError):

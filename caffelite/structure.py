@@ -42,6 +42,15 @@ class Unwritable(TypeError):
 
 def described(whole: Function) -> list[dict[str, Any]]:
     """The structure of a Function. Raises `Unwritable`, saying what of it can't be written."""
+    try:
+        entries = _entries(whole)
+        _check_extent(entries)
+    except (ValueError, RecursionError) as error:
+        raise Unwritable(str(error)) from None
+    return entries
+
+
+def _entries(whole: Function) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
     places: dict[int, int | None] = {}  # in `entries`, by id; None for what is being described
 
@@ -82,11 +91,7 @@ def described(whole: Function) -> list[dict[str, Any]]:
             return {"#": place(x)}
         raise Unwritable(f"{where}, {type(x).__name__}, is no value of JSON")
 
-    try:
-        place(whole)
-        _check_extent(entries)
-    except (ValueError, RecursionError) as error:
-        raise Unwritable(str(error)) from None
+    place(whole)
     return entries
 
 
@@ -125,7 +130,7 @@ def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> A
             found.append(_instance(kind, arguments, own))
         else:
             found.append(kind)
-    if as_text(described(found[-1])) != as_text(entries):
+    if as_text(_entries(found[-1])) != as_text(entries):
         raise ValueError("what its structure makes has another structure")
     return found[-1]
 
