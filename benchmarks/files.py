@@ -1,8 +1,8 @@
 """Files: what saving and loading a model costs beside NumPy's `save` and `load` of the same bytes.
 
 `Model.save` waits until the file is on the disk, which `numpy.save` does not; both are shown, NumPy's also with
-`os.fsync`. `caffelite.load` makes the model, `Model.load` fills one. The file is in the folder of temporary files, and in
-the page cache when it is read.
+`os.fsync`. `caffelite.load` makes the model, `Model.load` fills one. The file is in the folder of temporary files, and
+in the page cache when it is read.
 
     python benchmarks/files.py
     python benchmarks/files.py --quick      # only to see that it works

@@ -21,7 +21,10 @@ import numpy as np
 DTYPES = {
     name: np.dtype(dtype)
     for name, dtype in {
-        **{"F64": "f8", "F32": "f4", "F16": "f2", "BOOL": "?"},
+        "F64": "f8",
+        "F32": "f4",
+        "F16": "f2",
+        "BOOL": "?",
         **{f"{kind.upper()}{8 * size}": f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)},
     }.items()
 }
@@ -65,7 +68,7 @@ def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict
             raise PermissionError(errno.EACCES, "the file that is there is read-only")
         with open(beside, "wb", buffering=0) as file:
             for part in (len(header).to_bytes(8, "little"), header, *parts.values()):
-                _write_all(file, memoryview(part).cast("B") if len(part) else b"")
+                _write_all(file, _bytes(part))
             os.fsync(file.fileno())
         os.replace(beside, target)
     except OSError as error:
@@ -164,7 +167,7 @@ class File:
         """Read arrays by name into contiguous ones of their forms."""
         for name, array in into.items():
             self._file.seek(self._data + self._starts[name])
-            rest = memoryview(array.reshape(-1)).cast("B") if array.size else b""
+            rest = _bytes(array)
             while rest:
                 count = self._file.readinto(rest)
                 if not count:
@@ -176,6 +179,11 @@ class File:
         found = {name: np.empty(*self.forms[name]) for name in names}
         self.read(found)
         return found
+
+
+def _bytes(content: Any) -> Any:
+    """What is in a contiguous array, or in bytes, as it lies in memory."""
+    return np.frombuffer(content, np.uint8).data if len(content) else b""
 
 
 def _write_all(file: Any, content: Any) -> None:

@@ -276,12 +276,15 @@ def signature_of(kind: type) -> inspect.Signature:
 def attributes_of(instance: Any) -> dict[str, Any]:
     """The attributes with the names of what `__init__` takes, but for `seed`; see `Function.arguments`."""
     found = {}
-    for name, taken in signature_of(type(instance)).parameters.items():
+    kind: Any = type(instance)
+    for name, taken in signature_of(kind).parameters.items():
         if name == "seed":
             continue
         if not hasattr(instance, name):
-            kind = type(instance).__name__
-            raise TypeError(f"{kind}.__init__ takes {name}, and there is no such attribute: {kind} needs `arguments()`")
+            raise TypeError(
+                f"{kind.__name__}.__init__ takes {name}, and there is no such attribute: "
+                f"{kind.__name__} needs `arguments()`"
+            )
         value = getattr(instance, name)
         found[name] = value is not None and value is not False if isinstance(taken.default, bool) else value
     return found

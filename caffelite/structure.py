@@ -109,10 +109,10 @@ def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> A
     _check_extent(entries)
     found: list[Any] = []
 
-    def value(x: Any) -> Any:
+    def value(x: Any, listed: type) -> Any:
         if isinstance(x, dict):
-            return found[x["#"]] if x.keys() == {"#"} else {key: value(item) for key, item in x.items()}
-        return [value(item) for item in x] if isinstance(x, list) else x
+            return found[x["#"]] if x.keys() == {"#"} else {key: value(item, listed) for key, item in x.items()}
+        return listed([value(item, listed) for item in x]) if isinstance(x, list) else x
 
     for entry in entries:
         own = "name" in entry
@@ -124,7 +124,7 @@ def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> A
         if ("arguments" in entry) != isinstance(kind, type):
             raise ValueError(f"{name} is {'a class' if isinstance(kind, type) else 'a function'}, and is not made so")
         if isinstance(kind, type):
-            arguments = {key: value(x) for key, x in entry["arguments"].items()}
+            arguments = {key: value(x, tuple if own else list) for key, x in entry["arguments"].items()}
             if own and arguments.get("dtype", "float32") not in ("float32", "float64"):
                 raise ValueError(f"{name} has no dtype {arguments['dtype']!r}")
             found.append(_instance(kind, arguments, own))
@@ -139,7 +139,7 @@ def _instance(kind: type, arguments: dict[str, Any], own: bool) -> Any:
     # Caffelite's own constructors raise what they like for arguments that no caffelite has written.
     expected = (Exception,) if own else (TypeError, ValueError)
     try:
-        bound = inspect.BoundArguments(signature_of(kind), arguments)  # type: ignore[arg-type]
+        bound = inspect.BoundArguments(signature_of(kind), arguments)
         return kind(*bound.args, **bound.kwargs)
     except expected as error:
         raise ValueError(f"{kind.__name__} can't be made as its structure says: {error}") from error
@@ -161,7 +161,7 @@ def _check_extent(entries: Any) -> None:
             raise ValueError(f"the name of entry {i} of the structure is no text")
         references = list(_references(entry.get("arguments", {})))
         if not all(type(j) is int and 0 <= j < i for j in references):
-            raise ValueError(f"entry {i} of the structure, {references}, is made of what is not made before it")
+            raise ValueError(f"entry {i} of the structure is made of what is not made before it")
         sizes.append(1 + sum(sizes[j] for j in references))
         depths.append(1 + max([depths[j] for j in references], default=0))
         used.update(references)

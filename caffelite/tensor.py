@@ -347,7 +347,7 @@ def _array(value: Any) -> Any:
 
 
 def parameter(name: str, shape: int | tuple[int, ...]) -> Tensor:
-    """A parameter of this shape for a Function in the making, float32, to be learned; its values are still to be set."""
+    """A parameter of this shape, float32, for a Function in the making; its values are still to be set."""
     tensor = Tensor._of(unset(shape))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     return tensor

@@ -9,6 +9,7 @@ the exit status is 1.
 """
 
 import argparse
+import copy
 import json
 import os
 import resource
@@ -23,7 +24,7 @@ from caffelite import structure
 
 SCALARS = [
     *[None, True, False, -1, 0, 1, 2, 3, 7, 10**9, 2**31, 2**63, 10**30, -(2**70), 0.5, -0.0, 1e308, 1e-320],
-    *["", "same", "float64", "object", "f4,"  * 50, "os.system", "__class__", "x" * 3000, "\U0001f600", "\0"],
+    *["", "same", "float64", "object", "f4," * 50, "os.system", "__class__", "x" * 3000, "\U0001f600", "\0"],
     *[[], {}, [[]], [1, 2], [0], [10**9, 10**9], {"#": 0}, {"#": 1}, {"#": -1}, {"#": True}, {"#": 10**9}, {"#": "0"}],
     *[[1] * 2000, [{"#": 0}] * 3000, {"a": {"b": {}}}],
 ]
@@ -39,7 +40,13 @@ def good_files(folder):
         cl.Model(
             [
                 cl.Conv2d(1, 2, 3, padding="same", initializer=cl.initializers.normal(0.1)),
-                *[cl.BatchNorm(2), cl.LeakyReLU(0.1), cl.MaxPool2d(2, padding=1), cl.Reshape((-1,)), cl.DropConnect(18, 4)],
+                *[
+                    cl.BatchNorm(2),
+                    cl.LeakyReLU(0.1),
+                    cl.MaxPool2d(2, padding=1),
+                    cl.Reshape((-1,)),
+                    cl.DropConnect(18, 4),
+                ],
                 cl.Parallel([cl.Linear(4, 2, bias=False, initializer=cl.initializers.he_normal), cl.Linear(4, 1)]),
             ],
             dtype=np.float64,
@@ -80,21 +87,26 @@ def places(x, found=None):
 
 def forged(rng, value):
     """Change something in a value of JSON."""
-    container, key = pick(rng, places(value))
+    found = places(value)
+    if not found:
+        return
+    container, key = pick(rng, found)
     kind = rng.integers(6)
     if kind == 0:
         del container[key]
     elif kind == 1 and isinstance(container, dict):
-        container[pick(rng, [pick(rng, NAMES), "dtype", "0.weight", "arguments", "custom", "name", "#"])] = container[key]
+        container[pick(rng, [pick(rng, NAMES), "dtype", "0.weight", "arguments", "custom", "name", "#"])] = container[
+            key
+        ]
     elif kind == 2:
         container[key] = pick(rng, NAMES)
     elif kind == 3 and isinstance(container[key], int | float):
         container[key] = container[key] * int(pick(rng, [-1, 2, 3, 10, 10**6, 2**40])) + int(pick(rng, [-1, 0, 1]))
     elif kind == 4:
-        other, other_key = pick(rng, places(value))
+        other, other_key = pick(rng, found)
         container[key] = json.loads(json.dumps(other[other_key]))
     else:
-        container[key] = pick(rng, SCALARS)
+        container[key] = copy.deepcopy(pick(rng, SCALARS))
 
 
 def mutated(content, rng):
@@ -111,15 +123,21 @@ def mutated(content, rng):
         return content[:at] if rng.integers(4) else content + rng.bytes(int(rng.integers(1, 99)))
     if kind == 3:  # a piece taken out, doubled or put elsewhere
         a, b, c = sorted(int(i) for i in rng.integers(end, size=3))
-        return pick(rng, [content[:a] + content[b:], content[:b] + content[a:], content[:a] + content[b:c] + content[a:]])
+        return pick(
+            rng, [content[:a] + content[b:], content[:b] + content[a:], content[:a] + content[b:c] + content[a:]]
+        )
     if kind == 4:  # the length of the header
-        return int(pick(rng, [0, 1, end, len(content), 2**32, 2**63, 2**64 - 1, 10**8])).to_bytes(8, "little") + content[8:]
+        return (
+            int(pick(rng, [0, 1, end, len(content), 2**32, 2**63, 2**64 - 1, 10**8])).to_bytes(8, "little")
+            + content[8:]
+        )
     header, data = parted(content)
     texts = header["__metadata__"]
     for _ in range(rng.integers(1, 4)):
         if kind < 7:  # the structure
             entries = json.loads(texts["caffelite.structure"])
-            forged(rng, entries)
+            inside = entries and kind > 4 and isinstance(entry := pick(rng, entries), dict)
+            forged(rng, entry.get("arguments", entry) if inside else entries)
             texts["caffelite.structure"] = json.dumps(entries, separators=(",", ":"))
         else:
             forged(rng, header)

@@ -85,7 +85,8 @@ def test_kernels_mention_no_other_part_of_the_package():
 
 
 def test_importing_caffelite_imports_no_library_that_is_used_now_and_then():
-    program = "import sys, caffelite; print(sorted({'tqdm', 'matplotlib', 'torch', 'sklearn', 'safetensors'} & set(sys.modules)))"
+    libraries = {"tqdm", "matplotlib", "torch", "sklearn", "safetensors"}
+    program = f"import sys, caffelite; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert done.stderr == ""

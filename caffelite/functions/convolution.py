@@ -11,9 +11,9 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import INTEGERS, positive_integer
 from caffelite.function import Function, Shape, shape_text
-from caffelite.initializers import Initializer, fans, uniform
+from caffelite.initializers import Initializer, checked, fans, uniform
 from caffelite.modes import is_blank
-from caffelite.tensor import parameter
+from caffelite.tensor import Tensor, parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
 
@@ -87,7 +87,7 @@ class Conv2d(Function, recordable=True):
         self.kernel_size = self._numbers("kernel_size", kernel_size)
         self.stride = self._numbers("stride", stride)
         self.dilation = self._numbers("dilation", dilation)
-        self.initializer = initializer
+        self.initializer = checked(name, initializer)
 
     def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
         """One number for each axis, of a number or a sequence; TypeError or ValueError for anything else."""

@@ -10,7 +10,7 @@ from caffelite import _kernels as kernels
 from caffelite.arrays import positive_integer
 from caffelite.function import Function, Shape, shape_text
 from caffelite.modes import is_blank, is_training
-from caffelite.tensor import parameter, unset
+from caffelite.tensor import Tensor, parameter, unset
 
 __all__ = ["BatchNorm", "LayerNorm"]
 

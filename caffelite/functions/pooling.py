@@ -195,7 +195,7 @@ class Upsample(Function, recordable=True):
 
 def _integers(name: str, value: Any, count: int, least: int) -> tuple[int, ...]:
     """The value as so many integers, one alone repeated; TypeError or ValueError unless each is `least` or more."""
-    values = value if isinstance(value, (tuple, list)) and count > 1 else (value,) * count
+    values = value if isinstance(value, (tuple, list)) else (value,) * count
     if any(isinstance(n, bool) or not isinstance(n, INTEGERS) for n in values):
         raise TypeError(f"{name} must be an integer{' or a pair' if count > 1 else ''}, got {value!r}")
     if len(values) != count or not all(least <= n <= sys.maxsize for n in values):
