@@ -14,7 +14,7 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 
 from typing import Any
 
-from caffelite import augment, datasets, functions, initializers, optimizers
+from caffelite import augment, callbacks, datasets, functions, initializers, optimizers
 from caffelite.data import DataGenerator
 from caffelite.function import Function
 from caffelite.functions import *
@@ -38,6 +38,7 @@ __all__ = [
     "Program",
     "Tensor",
     "augment",
+    "callbacks",
     "capture",
     "check_gradients",
     "datasets",

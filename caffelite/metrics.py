@@ -230,6 +230,13 @@ NAMED: dict[str, Metric] = {
     **{metric.__name__: metric for metric in (precision, recall, f1, auc, mse, mae, rmse, r2)},
 }
 
+HIGHER_IS_BETTER = {"accuracy", "top_k", "precision", "recall", "f1", "auc", "r2"}
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether what the history has under this name is the better the higher it is; all else, the lower."""
+    return name.removeprefix("val_").partition("(")[0] in HIGHER_IS_BETTER
+
 
 def named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
     """Metrics by their names in the history; ValueError for an unknown name or one taken twice, TypeError otherwise."""

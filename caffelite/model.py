@@ -20,6 +20,7 @@ from caffelite import _kernels as kernels
 from caffelite import files, structure
 from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
 from caffelite.autograd import holds_tensors, propagate
+from caffelite.callbacks import Callbacks, Training
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions import Linear, ReLU
@@ -593,7 +594,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         validation_split : float in [0, 1)
             The share of the rows, drawn at random before the first epoch, that is not trained on but evaluated instead.
         callbacks : iterable of callables (epoch, history)
-            Called after each epoch, counted from 0; one that returns True ends the training.
+            Called after each epoch, counted from 0; one that returns True ends the training. They may also have
+            `begin` and `end`; see `caffelite.callbacks`, where some are ready-made.
         metrics : iterable of names or callables (outputs, targets) -> float
             "accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2", of the whole epoch
             (see `caffelite.metrics`); of a callable the mean over the rows.
@@ -613,10 +615,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         KeyboardInterrupt
             On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
         """
-        epochs, measures, callbacks = positive_integer("epochs", epochs), named(metrics), list(callbacks)
-        for callback in callbacks:
-            if not callable(callback):
-                raise TypeError(f"callbacks: expected callables (epoch, history), got {callback!r}")
+        epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
         self._check_loss(loss)
         self._check_optimizer(optimizer)
         rng = np.random.default_rng(seed) if seed is not None else self._rng
@@ -637,9 +636,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         trainer = Trainer(self, loss, measures, optimizer)
         count = len(batches) if isinstance(batches, Sized) else None
-        attended = bool(callbacks) or validation is not None or verbose == 2
+        training = Training(self, optimizer, loss, history)
+        attended = len(called) > 0 or validation is not None or verbose == 2
         try:
-            with InterruptsBetweenSteps() as interrupts, Progress(verbose, epochs, count) as progress:
+            with (
+                InterruptsBetweenSteps() as interrupts,
+                called.during(training),
+                Progress(verbose, epochs, count) as progress,
+            ):
 
                 def completed(rows: np.ndarray) -> bool:
                     """Put the results of epochs into the history; whether a callback ends the training."""
@@ -650,8 +654,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                         for values, column in zip(history.values(), rows.T.tolist(), strict=True):
                             values.extend(column)
                     progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
-                    stops = [callback(history.epochs - 1, history) for callback in callbacks]
-                    return any(isinstance(stop, bool | np.bool_) and stop for stop in stops)
+                    return called(history.epochs - 1, history)
 
                 trainer.train(batches, epochs, interrupts, progress, attended, completed)
         except (KeyboardInterrupt, TrainingDiverged) as error:

@@ -20,7 +20,8 @@ LAYERS = [
     {"function"},
     {"functions"},
     {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables", "files", "structure"},
-    {"training"},
+    {"callbacks", "training"},
+    {"checkpoints"},
     {"model"},
     {"gradcheck", "graph", "threads", "datasets", "loading", "plots", "cli", "__main__", ""},
 ]

@@ -216,6 +216,16 @@ class Optimizer(ABC):
         for group in range(len(self.hyper)):
             self._set(group, "lr", value)
 
+    def scale_lr(self, factor: float) -> None:
+        """Multiply the rates of all groups; schedules are followed on, their rates to come multiplied likewise.
+
+        Raises ValueError for a factor that is negative or not finite.
+        """
+        self._refuse_in_recorded("lr")
+        factor = nonnegative("factor", factor)
+        self.hyper[:, 0] *= factor
+        self._followed.scale(factor)
+
     def _numbers(self, **options: Any) -> dict[str, Any]:
         """The constructor's hyper-parameters as numbers by name, in the order in which the rule's kernel has them."""
         return options
@@ -234,8 +244,7 @@ class Optimizer(ABC):
 
     def _set(self, group: int, name: str, value: Any) -> None:
         """Set a hyper-parameter of a group, if it may be this value."""
-        if kernels.recorder() is not None:
-            raise TypeError(f"{name} was set inside a step that is being recorded; a replay would not repeat it")
+        self._refuse_in_recorded(name)
         if name not in self.hyper_names:
             raise KeyError(f"{type(self).__name__} has {list(self.hyper_names)}, got {name!r}")
         rates = tabulated(value) if name == "lr" and callable(value) else None
@@ -248,6 +257,11 @@ class Optimizer(ABC):
             self._followed.begin(group, rates)
         elif name == "lr":
             self._followed.end(group)
+
+    @staticmethod
+    def _refuse_in_recorded(name: str) -> None:
+        if kernels.recorder() is not None:
+            raise TypeError(f"{name} was set inside a step that is being recorded; a replay would not repeat it")
 
     # ---- what a rule keeps, and the state -----------------------------------------------------------------------
 

@@ -141,6 +141,12 @@ class Followed:
         if followed is not None:
             followed[1][0] = -1
 
+    def scale(self, factor: float) -> None:
+        """Multiply the rates of all schedules. This is done in memory, so that recorded steps heed it too."""
+        for followed in self._rates_and_t:
+            if followed is not None:
+                followed[0][...] *= factor
+
     def move(self, hyper: np.ndarray) -> None:
         """After a step: the next step's rates, in the first column of the groups' hyper-parameters."""
         for group, followed in enumerate(self._rates_and_t):

@@ -1,0 +1,265 @@
+"""Callbacks: what `fit` calls after each epoch, and some that are ready-made.
+
+A callback is a callable (epoch, history), the epochs counted from 0; one that returns True ends the training. Besides,
+it may have any of these:
+
+    begin(training)            before the first step. `training` has `.model`, `.optimizer`, `.loss` and `.history`.
+    end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have
+                               begun are ended, even if others raise.
+    state_dict()               what it needs to go on where it is: numbers, strings and None, and arrays, by name.
+    load_state_dict(state)     go on there. This comes after `begin`, which starts anew.
+
+A training that goes on from a checkpoint begins with the history that it had. Nothing of it costs a step anything.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite.arrays import NUMBERS, nonnegative, positive_integer
+from caffelite.function import Function
+from caffelite.history import History
+from caffelite.interrupts import InterruptsBetweenSteps
+from caffelite.metrics import higher_is_better
+from caffelite.optimizers import Optimizer
+
+__all__ = ["CSVLog", "EarlyStopping", "ReduceLROnPlateau", "Training"]
+
+
+class Training(NamedTuple):
+    """What a callback gets to know when a training begins."""
+
+    model: Any
+    optimizer: Optimizer
+    loss: Function
+    history: History
+
+
+class Callbacks:
+    """The callbacks of one training: begun when this is entered, ended when it is left.
+
+    Those that have begun are ended, too, if another one's `begin` raises. TypeError for what can't be called.
+    """
+
+    def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
+        self._callbacks = list(callbacks)
+        for callback in self._callbacks:
+            if not callable(callback) or isinstance(callback, type):
+                raise TypeError(f"callbacks: expected callables (epoch, history), got {callback!r}")
+        self._begun: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def during(self, training: Training) -> Callbacks:
+        """What is to be entered for this training."""
+        self._training = training
+        return self
+
+    def __enter__(self) -> Callbacks:
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            for callback in self._callbacks:
+                if hasattr(callback, "begin"):
+                    callback.begin(self._training)
+                self._begun.append(callback)
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self._end()
+
+    def __call__(self, epoch: int, history: History) -> bool:
+        """Whether one of them ends the training after this epoch; all are called."""
+        stops = [callback(epoch, history) for callback in self._callbacks]
+        return any(isinstance(stop, bool | np.bool_) and stop for stop in stops)
+
+    def _end(self) -> None:
+        with ExitStack() as stack:  # which calls each, the last one first, whatever the others raise
+            for callback in reversed(self._begun):
+                if hasattr(callback, "end"):
+                    stack.callback(callback.end)
+
+
+class Monitor:
+    """Base of callbacks that watch a quantity of the history: its best value, and how long there was no better one.
+
+    Accuracy, top_k, precision, recall, f1, auc and r2 are the better the higher they are, with `val_` before the name
+    or without; all else, the lower. What is not finite is never better.
+    """
+
+    best: float | None  # the best value so far; None as long as there is none
+    best_epoch: int | None  # its epoch, counted from 0
+    waited: int  # for how many epochs in a row there was none that is better by more than `min_delta`
+
+    def __init__(self, monitor: str, patience: int, min_delta: float = 0.0) -> None:
+        self.monitor = monitor
+        self.patience = positive_integer("patience", patience)
+        self.min_delta = nonnegative("min_delta", min_delta)
+        self._start()
+
+    def _start(self) -> None:
+        self.best, self.best_epoch, self.waited = None, None, 0
+
+    def begin(self, training: Training) -> None:
+        """Start anew; ValueError if the training does not measure what is to be watched."""
+        if self.monitor not in training.history:
+            missing = "; give validation_data or validation_split" if str(self.monitor).startswith("val_") else ""
+            raise ValueError(
+                f"{type(self).__name__}: there is no {self.monitor!r} to monitor, only "
+                f"{', '.join(training.history)}{missing}"
+            )
+        self._start()
+
+    def look(self, epoch: int, history: History) -> bool:
+        """Look at an epoch's value, and say whether it is the best one."""
+        value = history[self.monitor][-1]
+        better = math.inf if self.best is None else value - self.best
+        if self.best is not None and not higher_is_better(self.monitor):
+            better = -better
+        if not math.isfinite(value):
+            better = 0.0
+        self.waited = 0 if better > self.min_delta else self.waited + 1
+        if better > 0:
+            self.best, self.best_epoch = value, epoch
+        return better > 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """`best`, `best_epoch` and `waited`."""
+        return {"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`; ValueError for one that can't be, before anything is written."""
+        best, epoch, waited = (state.get(name) for name in ("best", "best_epoch", "waited"))
+        has_best = isinstance(best, NUMBERS) and math.isfinite(best) and isinstance(epoch, int) and epoch >= 0
+        if not (has_best or best is epoch is None) or not isinstance(waited, int) or waited < 0:
+            raise ValueError(
+                f"{type(self).__name__} has a state of best, best_epoch and waited, got {best!r}, {epoch!r}, {waited!r}"
+            )
+        self.best, self.best_epoch, self.waited = None if best is None else float(best), epoch, waited
+
+
+class EarlyStopping(Monitor):
+    """Ends the training after `patience` epochs in a row that are not better than the best by more than `min_delta`.
+
+    Parameters
+    ----------
+    monitor : str
+        A name in the history; see `Monitor` for what is better.
+    patience : int
+        How many epochs.
+    min_delta : float
+        How much better an epoch has to be to count. Slow progress, by no more than this from one best epoch to the
+        next, counts as none.
+    restore_best : bool
+        Whether the model has, afterwards, the parameters and buffers of the best epoch, however the training ended:
+        early, after all its epochs, by Ctrl-C, TrainingDiverged or another exception. Before the first epoch is
+        completed there is no best one, and all is left as it is. The optimizer keeps its state.
+
+    Afterwards `best` is the best value and `best_epoch` its epoch, counted from 0. Raises ValueError where the training
+    does not measure `monitor`, before the first step, and for a patience below 1 or a negative min_delta.
+    """
+
+    def __init__(
+        self, monitor: str = "val_loss", patience: int = 5, min_delta: float = 0.0, restore_best: bool = True
+    ) -> None:
+        super().__init__(monitor, patience, min_delta)
+        self.restore_best = bool(restore_best)
+
+    def _start(self) -> None:
+        super()._start()
+        self._model: Any = None
+        self._best_state: dict[str, np.ndarray] = {}
+
+    def begin(self, training: Training) -> None:
+        super().begin(training)
+        self._model = training.model
+
+    def __call__(self, epoch: int, history: History) -> bool:
+        if self.look(epoch, history) and self.restore_best:
+            self._best_state = self._model.state_dict()
+        return self.waited >= self.patience
+
+    def end(self) -> None:
+        """Restore the best parameters and buffers, all or, where a Ctrl-C comes first, none of them."""
+        model, state, self._model, self._best_state = self._model, self._best_state, None, {}
+        if state:
+            with InterruptsBetweenSteps() as interrupts, interrupts.held():
+                model.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Monitor` has it, and the best parameters and buffers: `model.0.weight` and so on."""
+        return super().state_dict() | {f"model.{name}": array for name, array in self._best_state.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`; ValueError for one that can't be, or not of this model, before anything is
+        written."""
+        best = {name.removeprefix("model."): array for name, array in state.items() if name.startswith("model.")}
+        shapes = {name: np.shape(array) for name, array in best.items()}
+        expected = {name: array.shape for name, array in self._model.state_dict().items()}
+        if shapes != (expected if self.restore_best and state.get("best") is not None else {}):
+            raise ValueError(f"EarlyStopping: the best parameters are not the model's: {shapes}, expected {expected}")
+        super().load_state_dict(state)
+        self._best_state = {name: np.array(array) for name, array in best.items()}
+
+
+class ReduceLROnPlateau(Monitor):
+    """Multiplies the learning rate by `factor` after `patience` epochs in a row that are not better than the best.
+
+    Then it waits as long again. All groups' rates are multiplied; of a schedule those of the steps to come. Raises
+    ValueError where the training does not measure `monitor`, before the first step, and unless 0 < factor < 1.
+    """
+
+    def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5) -> None:
+        super().__init__(monitor, patience)
+        self.factor = nonnegative("factor", factor, 1.0)
+        if self.factor == 0:
+            raise ValueError("factor must be above 0, got 0")
+
+    def begin(self, training: Training) -> None:
+        super().begin(training)
+        self._optimizer: Any = training.optimizer
+
+    def __call__(self, epoch: int, history: History) -> None:
+        self.look(epoch, history)
+        if self.waited >= self.patience:
+            self._optimizer.scale_lr(self.factor)
+            self.waited = 0
+
+    def end(self) -> None:
+        self._optimizer = None
+
+
+class CSVLog:
+    """Writes the history into a file of comma-separated values, a row as soon as an epoch is completed.
+
+    The first row has the names: `epoch`, counted from 1, `loss` and so on. An older file is replaced when the training
+    begins; of one that goes on from a checkpoint, the new file has the epochs before that, too. Numbers are written
+    with all their digits. What the file system refuses is an OSError naming the file, before the first step where the
+    file can't be made at all.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+
+    def begin(self, training: Training) -> None:
+        history = training.history
+        self._write("w", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
+
+    def __call__(self, epoch: int, history: History) -> None:
+        self._write("a", [(epoch + 1, *[values[-1] for values in history.values()])])
+
+    def _write(self, mode: str, rows: list[tuple]) -> None:
+        try:
+            with self.path.open(mode, newline="", encoding="utf-8") as file:
+                csv.writer(file, lineterminator="\n").writerows(rows)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error

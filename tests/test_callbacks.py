@@ -1,0 +1,483 @@
+"""Callbacks: what `fit` asks of them, and the ready-made ones."""
+
+import copy
+import json
+import math
+import pickle
+import re
+
+import numpy as np
+import pytest
+from conftest import bits, classifier, train
+
+import caffelite as cl
+from caffelite.callbacks import CSVLog, EarlyStopping, ReduceLROnPlateau, Training
+
+X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
+VALIDATION = cl.datasets.spiral(points_per_class=20, seed=1)
+
+
+class Noting:
+    """A callback that notes what happens to it."""
+
+    def __init__(self, name, notes, begin=None, call=None, end=None):
+        self.name, self.notes, self.raises = name, notes, {"begin": begin, "call": call, "end": end}
+
+    def _note(self, what):
+        self.notes.append((what, self.name))
+        if self.raises[what] is not None:
+            raise self.raises[what]
+
+    def begin(self, training):
+        self.training = training
+        self._note("begin")
+
+    def __call__(self, epoch, history):
+        self._note("call")
+
+    def end(self):
+        self._note("end")
+
+
+def played(callback, values, monitor="val_loss", model=None, optimizer=None):
+    """What a callback returns for each of these values of what it monitors, until it ends the training."""
+    model = model if model is not None else classifier(2, 3)
+    optimizer = optimizer if optimizer is not None else cl.SGD(model.parameters(), lr=1.0)
+    history = cl.History({"loss": [], monitor: []})
+    callback.begin(Training(model, optimizer, cl.SoftmaxLoss(), history))
+    returned = []
+    for epoch, value in enumerate(values):
+        for column in history.values():
+            column.append(value)
+        returned.append(callback(epoch, history))
+        if returned[-1]:
+            break
+    return returned
+
+
+# ---- the protocol ---------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_begin_are_called_and_end_in_their_order():
+    notes = []
+    model = classifier(2, 3)
+    first, second = Noting("a", notes), Noting("b", notes)
+    optimizer, loss = cl.SGD(model.parameters(), lr=0.1), cl.SoftmaxLoss()
+    history = train(model, X, Y, optimizer=optimizer, loss=loss, epochs=2, callbacks=[first, second])
+    assert notes == [(what, name) for what in ("begin", "call", "call", "end") for name in "ab"]
+    training = first.training
+    assert training.model is model
+    assert training.optimizer is optimizer
+    assert training.loss is loss
+    assert training.history is history
+
+
+def test_begin_comes_before_the_first_step():
+    model = classifier(2, 3)
+    before = bits(model)
+
+    class Looking:
+        def begin(self, training):
+            self.seen = bits(training.model), training.history.epochs, list(training.history)
+
+        def __call__(self, epoch, history):
+            pass
+
+    looking = Looking()
+    train(model, X, Y, callbacks=[looking], metrics=["accuracy"], validation_data=VALIDATION)
+    assert looking.seen == (before, 0, ["loss", "accuracy", "val_loss", "val_accuracy"])
+
+
+@pytest.mark.parametrize("missing", ["begin", "end"])
+def test_everything_but_the_call_is_optional(missing):
+    methods = {"begin": lambda self, training: None, "__call__": lambda self, epoch, history: None}
+    methods["end"] = lambda self: None
+    del methods[missing]
+    train(classifier(2, 3), X, Y, callbacks=[type("Some", (), methods)()])
+
+
+def test_where_one_begin_raises_those_that_have_begun_are_ended_and_nothing_is_trained():
+    notes = []
+    model = classifier(2, 3)
+    before = bits(model)
+    callbacks = [Noting("a", notes), Noting("b", notes, begin=KeyError("b")), Noting("c", notes)]
+    with pytest.raises(KeyError, match="b"):
+        train(model, X, Y, callbacks=callbacks)
+    assert notes == [("begin", "a"), ("begin", "b"), ("end", "a")]
+    assert bits(model) == before
+    train(model, X, Y, callbacks=[Noting("a", notes)])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("here"), KeyboardInterrupt(), StopIteration("here")])
+def test_callbacks_are_ended_after_an_exception(error):
+    notes = []
+    callbacks = [Noting("a", notes), Noting("b", notes, call=error)]
+    with pytest.raises(type(error)):
+        train(classifier(2, 3), X, Y, callbacks=callbacks)
+    assert notes[-2:] == [("end", "a"), ("end", "b")]
+
+
+def test_all_callbacks_are_ended_where_the_end_of_one_raises():
+    notes = []
+    callbacks = [Noting("a", notes, end=KeyError("a")), Noting("b", notes)]
+    with pytest.raises(KeyError, match="a"):
+        train(classifier(2, 3), X, Y, callbacks=callbacks)
+    assert notes[-2:] == [("end", "a"), ("end", "b")]
+
+
+def test_a_callback_that_ends_the_training_does_not_keep_others_from_being_called():
+    notes = []
+    history = train(classifier(2, 3), X, Y, epochs=5, callbacks=[lambda *_: True, Noting("b", notes)])
+    assert history.epochs == 1
+    assert notes == [("begin", "b"), ("call", "b"), ("end", "b")]
+
+
+@pytest.mark.parametrize("wrong", [3, EarlyStopping, "EarlyStopping"])
+def test_what_is_no_callback_is_refused(wrong):
+    with pytest.raises(TypeError, match="callbacks: expected callables"):
+        train(classifier(2, 3), X, Y, callbacks=[wrong])
+
+
+# ---- what is monitored ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("callback", [EarlyStopping(), ReduceLROnPlateau()])
+def test_what_is_not_measured_cannot_be_monitored(callback):
+    model = classifier(2, 3)
+    before = bits(model)
+    message = f"{type(callback).__name__}: there is no 'val_loss' to monitor, only loss, accuracy; give validation_data"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        train(model, X, Y, metrics=["accuracy"], callbacks=[callback])
+    assert bits(model) == before
+
+
+@pytest.mark.parametrize(
+    ("monitor", "higher"),
+    [
+        ("loss", False),
+        ("val_mse", False),
+        ("rmse", False),
+        ("mae", False),
+        ("my_own", False),
+        *[(name, True) for name in ("accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "r2")],
+        ("val_accuracy", True),
+        ("val_top_k(10)", True),
+    ],
+)
+def test_some_quantities_are_better_when_higher(monitor, higher):
+    callback = EarlyStopping(monitor, patience=2)
+    assert played(callback, [1, 2, 3, 4, 5], monitor) == ([False] * 5 if higher else [False, False, True])
+    assert played(callback, [5, 4, 3, 2, 1], monitor) == ([False, False, True] if higher else [False] * 5)
+
+
+@pytest.mark.parametrize(
+    ("values", "patience", "min_delta", "stops_after", "best"),
+    [
+        ([5, 4, 4, 4], 2, 0.0, 4, (4, 1)),  # the same is not better
+        ([5, 4, 6, 3, 4, 4], 2, 0.0, 6, (3, 3)),  # in a row
+        ([5, 5], 1, 0.0, 2, (5, 0)),
+        ([4, 3.75, 3.5], 2, 0.25, 3, (3.5, 2)),  # by no more than min_delta each, which counts as none, yet is best
+        ([4, 3.5, 3.25, 2.5, 2.5, 2.5], 2, 0.25, 6, (2.5, 3)),
+        ([math.nan, math.nan, math.nan], 3, 0.0, 3, (None, None)),
+        ([math.nan, 3, math.nan, math.inf], 2, 0.0, 4, (3, 1)),
+        ([-math.inf, 2, 3, 1, -math.inf, 2], 2, 0.0, 6, (1, 3)),
+    ],
+)
+def test_early_stopping_stops_after_so_many_epochs_that_are_not_better(values, patience, min_delta, stops_after, best):
+    callback = EarlyStopping(patience=patience, min_delta=min_delta)
+    returned = played(callback, [*values, 0, 0, 0])
+    assert returned == [False] * (stops_after - 1) + [True]
+    assert (callback.best, callback.best_epoch) == best
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda: EarlyStopping(patience=0), ValueError),
+        (lambda: EarlyStopping(patience=1.5), TypeError),
+        (lambda: EarlyStopping(min_delta=-1), ValueError),
+        (lambda: EarlyStopping(min_delta=math.nan), ValueError),
+        (lambda: ReduceLROnPlateau(factor=0), ValueError),
+        (lambda: ReduceLROnPlateau(factor=1.0), ValueError),
+        (lambda: ReduceLROnPlateau(factor="0.1"), TypeError),
+        (lambda: ReduceLROnPlateau(patience=0), ValueError),
+    ],
+)
+def test_options_of_callbacks_are_checked(make, error):
+    with pytest.raises(error):
+        make()
+
+
+# ---- early stopping -------------------------------------------------------------------------------------------------
+
+
+class Losses:
+    """A metric that goes through these values, one an epoch; and a callback that notes the model's state at each."""
+
+    __name__ = "mine"
+
+    def __init__(self, values):
+        self.values, self.states = iter(values), []
+
+    def begin(self, training):
+        self.model, self.history = training.model, training.history
+
+    def __call__(self, epoch, history):
+        self.states.append(self.model.state_dict())
+        history["mine"][-1] = next(self.values)
+
+
+def with_buffers():
+    """A model with parameters, running means, and a counter of draws."""
+    return cl.Model([cl.Linear(2, 8), cl.BatchNorm(8), cl.Dropout(0.2), cl.ReLU(), cl.Linear(8, 3)], seed=0)
+
+
+def followed_by(callback, values, **options):
+    """Train a model on these values of `mine`; what its state was after each epoch, what it is, and the history."""
+    model, losses = with_buffers(), Losses(values)
+    metric = lambda outputs, targets: 0.0  # noqa: E731
+    metric.__name__ = "mine"
+    options = {"epochs": len(values), "metrics": [metric], "callbacks": [losses, callback], **options}
+    history = train(model, X, Y, **options)
+    return losses.states, model.state_dict(), history
+
+
+def same(state, other):
+    return state.keys() == other.keys() and all(np.array_equal(state[name], other[name]) for name in state)
+
+
+def test_early_stopping_restores_the_best_parameters_and_buffers():
+    states, state, history = followed_by(EarlyStopping("mine", patience=2), [3, 1, 2, 2, 0, 0])
+    assert history.epochs == 4
+    assert same(state, states[1])
+    changed = {name for name, array in states[3].items() if not np.array_equal(array, states[1][name])}
+    assert changed >= {"0.weight", "1.scale", "1.mean", "1.variance", "4.bias"}
+
+
+def test_the_best_is_restored_too_when_all_epochs_ran():
+    states, state, history = followed_by(EarlyStopping("mine"), [3, 1, 2])
+    assert history.epochs == 3
+    assert same(state, states[1])
+
+
+def test_without_restore_best_the_model_keeps_what_it_has():
+    states, state, _ = followed_by(EarlyStopping("mine", restore_best=False), [3, 1, 2])
+    assert same(state, states[2])
+
+
+def test_without_a_best_epoch_nothing_is_restored():
+    states, state, _ = followed_by(EarlyStopping("mine", patience=2), [math.nan] * 3)
+    assert len(states) == 2
+    assert same(state, states[1])
+
+
+def test_the_best_is_restored_after_an_exception():
+    model, losses = with_buffers(), Losses([1, 2, 3, 4])
+    metric = lambda outputs, targets: 0.0  # noqa: E731
+    metric.__name__ = "mine"
+
+    def interrupt(epoch, history):
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(model, X, Y, epochs=9, metrics=[metric], callbacks=[losses, EarlyStopping("mine"), interrupt])
+    assert same(model.state_dict(), losses.states[0])
+
+
+def test_the_best_is_restored_when_the_training_diverges():
+    model = classifier(2, 16, 3)
+    states = []
+
+    def run_away(epoch, history):
+        states.append(model.state_dict())
+        if epoch == 2:
+            optimizer.lr = 1e30
+
+    optimizer = cl.SGD(model.parameters(), lr=0.01)
+    stopping = EarlyStopping("loss")
+    with pytest.raises(cl.TrainingDiverged) as raised:
+        train(model, X, Y, optimizer=optimizer, epochs=9, callbacks=[run_away, stopping])
+    assert raised.value.history.epochs == 3
+    assert same(model.state_dict(), states[stopping.best_epoch])
+
+
+def test_the_optimizer_and_replays_go_on_from_what_was_restored():
+    def trained(restored):
+        model = with_buffers()
+        optimizer = cl.SGD(model.parameters(), lr=0.1)
+        callbacks = [EarlyStopping("loss", patience=9)] if restored else []
+        train(model, X, Y, optimizer=optimizer, epochs=4, seed=1, callbacks=callbacks)
+        state = model.state_dict()
+        other = with_buffers()
+        other.load_state_dict(state)
+        train(model, X, Y, optimizer=optimizer, epochs=2, seed=2)
+        train(other, X, Y, optimizer=cl.SGD(other.parameters(), lr=0.1), epochs=2, seed=2)
+        return model, other
+
+    for restored in (False, True):
+        model, other = trained(restored)
+        assert same(model.state_dict(), other.state_dict())
+
+
+def test_callbacks_start_anew_with_a_second_training():
+    stopping = EarlyStopping("mine", patience=2)
+    first = followed_by(stopping, [0, 1, 2, 3])
+    assert (stopping.best, stopping.best_epoch) == (0, 0)
+    second = followed_by(stopping, [5, 4, 3, 4, 4])
+    assert (stopping.best, stopping.best_epoch) == (3, 2)
+    assert (first[2].epochs, second[2].epochs) == (3, 5)
+
+
+def test_callbacks_can_be_copied_and_pickled():
+    for callback in (EarlyStopping("loss"), ReduceLROnPlateau("loss"), CSVLog("log.csv")):
+        for other in (copy.deepcopy(callback), pickle.loads(pickle.dumps(callback))):
+            assert type(other) is type(callback)
+            assert vars(other) == vars(callback)
+
+
+# ---- learning rates on a plateau ------------------------------------------------------------------------------------
+
+
+def test_the_rate_falls_after_so_many_epochs_without_a_better_one():
+    model = classifier(2, 3)
+    optimizer = cl.SGD(model.parameters(), lr=1.0)
+    rates = []
+    callback = ReduceLROnPlateau(factor=0.5, patience=2)
+
+    def noted(epoch, history):
+        returned = callback(epoch, history)
+        rates.append(optimizer.lr)
+        return returned
+
+    noted.begin = callback.begin
+    assert not any(played(noted, [3, 3, 3, 3, 3, 2, 2, math.nan, 1], optimizer=optimizer))
+    assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
+
+
+def test_the_rates_of_all_groups_fall_and_schedules_go_on_lower():
+    model = classifier(2, 4, 3)
+    first, *others = model.parameters()
+    schedule = cl.schedules.linear(1.0, steps=4)
+    optimizer = cl.SGD([{"parameters": [first], "lr": 0.5}, {"parameters": others, "lr": schedule}], lr=0.1)
+    rates = []
+
+    def note(*_):
+        rates.append([group["lr"] for group in optimizer.groups])
+
+    train(
+        model,
+        X,
+        Y,
+        optimizer=optimizer,
+        batch_size=60,
+        epochs=6,
+        callbacks=[note, lambda epoch, _: epoch == 1 and optimizer.scale_lr(0.5)],
+    )
+    assert rates == [[0.5, 0.75], [0.5, 0.5], [0.25, 0.125], [0.25, 0], [0.25, 0], [0.25, 0]]
+
+
+def test_scaling_rates_is_refused_where_a_replay_would_not_repeat_it():
+    model = classifier(2, 3)
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="recorded"):
+        cl.capture(lambda: optimizer.scale_lr(0.5))
+    with pytest.raises(ValueError, match="factor"):
+        optimizer.scale_lr(-1)
+    assert optimizer.lr == 0.1
+
+
+# ---- states ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda: EarlyStopping("mine", patience=3), lambda: ReduceLROnPlateau("mine")])
+def test_the_state_of_a_callback_lets_another_one_go_on(make):
+    values = [5, 3, 4, 6]
+    callback, other = make(), make()
+    model = with_buffers()
+    played(callback, values[:2], "mine", model=model)
+    state = callback.state_dict()
+    arrays = {name for name, value in state.items() if isinstance(value, np.ndarray)}
+    assert json.loads(json.dumps({name: state[name] for name in state.keys() - arrays})) == {
+        name: state[name] for name in state.keys() - arrays
+    }
+    history = cl.History({"loss": [5, 3], "mine": [5, 3]})
+    other.begin(Training(model, cl.SGD(model.parameters(), lr=1.0), cl.SoftmaxLoss(), history))
+    other.load_state_dict(state)
+    for epoch, value in enumerate(values[2:], start=2):
+        for column in history.values():
+            column.append(value)
+        assert callback(epoch, history) == other(epoch, history)
+    assert same(callback.state_dict(), other.state_dict())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"best": math.nan},
+        {"best": "3"},
+        {"best": None},
+        {"best_epoch": -1},
+        {"best_epoch": None},
+        {"waited": -1},
+        {"waited": 0.5},
+        {"model.0.weight": np.zeros((3, 3))},
+        {"model.9.weight": np.zeros((3, 3))},
+    ],
+)
+def test_a_state_that_cannot_be_is_refused(change):
+    callback = EarlyStopping("mine")
+    played(callback, [5, 3], "mine", model=with_buffers())
+    state = callback.state_dict()
+    with pytest.raises(ValueError, match="EarlyStopping"):
+        callback.load_state_dict(state | change)
+    assert same(callback.state_dict(), state)
+
+
+# ---- the log --------------------------------------------------------------------------------------------------------
+
+
+def rows_of(path):
+    return [line.split(",") for line in path.read_text().splitlines()]
+
+
+def test_the_log_has_a_row_for_each_epoch_as_soon_as_it_is_completed(tmp_path):
+    path, seen = tmp_path / "log.csv", []
+    path.write_text("an older file")
+    callbacks = [CSVLog(path), lambda *_: seen.append(len(rows_of(path)))]
+    history = train(
+        classifier(2, 3), X, Y, epochs=3, metrics=["accuracy"], validation_data=VALIDATION, callbacks=callbacks
+    )
+    names, *rows = rows_of(path)
+    assert names == ["epoch", "loss", "accuracy", "val_loss", "val_accuracy"]
+    assert [int(row[0]) for row in rows] == [1, 2, 3]
+    assert [[float(value) for value in row[1:]] for row in rows] == [list(row) for row in zip(*history.values())]  # noqa: B905
+    assert seen == [2, 3, 4]
+
+
+def test_the_log_of_a_training_that_goes_on_has_the_epochs_before(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("epoch,loss\n1,3.0\n2,2.0\n3,1.5\n")  # epoch 3 was in no checkpoint
+    history = cl.History({"loss": [3.0, 2.0]})
+    log = CSVLog(path)
+    model = classifier(2, 3)
+    log.begin(Training(model, cl.SGD(model.parameters(), lr=1.0), cl.SoftmaxLoss(), history))
+    history["loss"].append(1.25)
+    log(2, history)
+    assert path.read_text() == "epoch,loss\n1,3.0\n2,2.0\n3,1.25\n"
+
+
+def test_a_log_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path):
+    model = classifier(2, 3)
+    before = bits(model)
+    path = tmp_path / "missing" / "log.csv"
+    with pytest.raises(FileNotFoundError, match=re.escape(str(path))):
+        train(model, X, Y, callbacks=[CSVLog(path)])
+    assert bits(model) == before
+
+
+def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_model():
+    model = classifier(2, 3)
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        train(model, X, Y, callbacks=[CSVLog("/dev/full")])
+    train(model, X, Y)
