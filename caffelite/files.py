@@ -30,6 +30,9 @@ DTYPES = {
 }
 
 
+OF_TRAINING = "training:"  # how the names of arrays begin that are not the model's, in a checkpoint
+
+
 class Form(NamedTuple):
     """What is known of an array without its values."""
 

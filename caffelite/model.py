@@ -21,6 +21,7 @@ from caffelite import files, structure
 from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
+from caffelite.checkpoints import Checkpoints, Saved, streams_of
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions import Linear, ReLU
@@ -34,7 +35,6 @@ from caffelite.tables import table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Trainer, check_takes_weights
 
-OF_TRAINING = "training:"  # how the names of a file's arrays begin that are not the model's
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
 _adopting = threading.RLock()
 
@@ -412,8 +412,12 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
         """
+        files.write(path, self._arrays(), self._texts())
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Parameters and buffers themselves, by name."""
         parameters, buffers = self._named_state()
-        files.write(path, {name: p.data for name, p in parameters.items()} | buffers, self._texts())
+        return {name: p.data for name, p in parameters.items()} | buffers
 
     def _texts(self) -> dict[str, str]:
         """The structure, as a file has it, or why there is none."""
@@ -443,7 +447,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     @staticmethod
     def _found(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
         """What there is of the model in a file, names and forms; ValueError unless it is all that it has."""
-        found = {name: form for name, form in file.forms.items() if not name.startswith(OF_TRAINING)}
+        found = {name: form for name, form in file.forms.items() if not name.startswith(files.OF_TRAINING)}
         file.check(forms, found, exactly)
         return found
 
@@ -451,8 +455,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """Have the values in a file, of a model that was made `without_values`."""
         self._found(file, self._forms(), exactly=True)
         self._take_memory()
-        parameters, buffers = self._named_state()
-        file.read({name: p._data for name, p in parameters.items()} | buffers)
+        file.read(self._arrays())
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name == "_rng"}
@@ -571,6 +574,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         verbose: int | str = "auto",
         seed: int | None = None,
         sample_weight: Any = None,
+        resume: str | os.PathLike | None = None,
     ) -> History:
         """Train from the present parameters on.
 
@@ -605,6 +609,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         sample_weight : array-like (n,), optional
             How much each row weighs in the loss, not negative. The loss of an epoch is then Σ w l / Σ w; a batch whose
             weights are all 0 is passed over.
+        resume : path, optional
+            A checkpoint (`callbacks.Checkpoint`) of the same training, which goes on there and ends with the bits of
+            one that never stopped; `epochs` includes what was done before. Data, batch size, model, optimizer, loss,
+            metrics and dtype have to be the same, else ValueError saying which is not. An iterable of batches is gone
+            through again up to there.
 
         Raises
         ------
@@ -619,6 +628,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._check_loss(loss)
         self._check_optimizer(optimizer)
         rng = np.random.default_rng(seed) if seed is not None else self._rng
+        saved = None if resume is None else Saved(resume)
+        if saved is not None:
+            saved.restore_streams(self, rng)
+        streams = streams_of(self, rng)
         if validation_split != 0:
             if validation_data is not None:
                 raise ValueError("fit takes validation_data or validation_split, not both")
@@ -637,13 +650,24 @@ class Model(Function, recordable=True, metaclass=_Complete):
         trainer = Trainer(self, loss, measures, optimizer)
         count = len(batches) if isinstance(batches, Sized) else None
         training = Training(self, optimizer, loss, history)
+        checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
+        training = training._replace(write=checkpoints.write)
+        resumed = None
+        if saved is not None:
+            with saved.understood():
+                resumed = checkpoints.resume(saved)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
             with (
                 InterruptsBetweenSteps() as interrupts,
                 called.during(training),
-                Progress(verbose, epochs, count) as progress,
+                Progress(verbose, epochs, count, history.epochs) as progress,
             ):
+                if saved is not None:
+                    with saved.understood():
+                        checkpoints.resume_callbacks(saved)
+                    if called.ended:
+                        return history
 
                 def completed(rows: np.ndarray) -> bool:
                     """Put the results of epochs into the history; whether a callback ends the training."""
@@ -656,7 +680,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
                     return called(history.epochs - 1, history)
 
-                trainer.train(batches, epochs, interrupts, progress, attended, completed)
+                between = called.between_steps
+                trainer.train(batches, epochs, interrupts, progress, attended, completed, between, resumed)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise

@@ -16,9 +16,10 @@ class Progress:
 
     "auto" is a bar on a terminal and lines elsewhere, at most two a second and one for the last epoch; and nothing
     for a run that is over within half a second. `steps` is the number of steps an epoch, None where it is unknown.
+    `begun` is the number of epochs that were done before.
     """
 
-    def __init__(self, verbose: int | str, epochs: int, steps: int | None) -> None:
+    def __init__(self, verbose: int | str, epochs: int, steps: int | None, begun: int = 0) -> None:
         if verbose not in (0, 1, 2, "auto"):
             raise ValueError(f'verbose: expected 0, 1, 2 or "auto", got {verbose!r}')
         self.bar_wanted = verbose == 1 or (verbose == "auto" and sys.stderr.isatty())
@@ -27,7 +28,8 @@ class Progress:
         self.started = self.looked = self.spoke = time.perf_counter()
         self.patience = PATIENCE if verbose == "auto" else 0.0
         self.bar: Any = None
-        self.epoch = self.done = 0  # what is completed
+        self.epoch, self.done = begun, 0  # what is completed: epochs, and steps of this run
+        self.before = begun * (steps or 0)
         self.results: dict[str, float] = {}
 
     def __enter__(self) -> Progress:
@@ -73,5 +75,5 @@ class Progress:
 
             total = None if self.steps is None else self.steps * self.epochs
             self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT)
-        self.bar.n = self.done
+        self.bar.n = self.before + self.done
         self.bar.set_description_str(self._line(now))

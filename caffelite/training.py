@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import threading
 import weakref
 from collections import OrderedDict
@@ -81,6 +82,7 @@ class Trainer:
                 self.of_batch[name] = metric
         self.programs: Programs = model._programs
         self.cursor = self.programs.cursor
+        self.run: InMemory | Streamed | None = None  # the training under way
 
     # ---- a step -------------------------------------------------------------------------------------------------
 
@@ -152,15 +154,21 @@ class Trainer:
         progress: Progress,
         attended: bool,
         completed: Callable[[np.ndarray], bool],
+        between_steps: Callable[[], None] | None = None,
+        resumed: State | None = None,
     ) -> None:
         """Train for so many epochs, and tell `completed` their results, a row of loss and metrics for each epoch.
 
         It says whether the training ends there. If somebody attends to the results, a row comes before the next epoch
-        begins; else many may come at once, later.
+        begins; else many may come at once, later. `between_steps` is called now and then, when the results of all
+        epochs that are done have been told: then, and in `completed`, `run.state()` is what a later training takes as
+        `resumed` to go on there. `epochs` includes what was done before.
         """
         if type(batches) is DataGenerator and batches.transform is None:
-            run = InMemory(self, batches, epochs, interrupts)
-            done, ends = 0, False
+            self.run = run = InMemory(self, batches, epochs, interrupts)
+            if resumed is not None:
+                run.restore(resumed)
+            done, ends = run.epoch, False
             one_by_one = attended or bool(self.of_epoch)
             while done < epochs and not ends:
                 stopped, steps = None, run.steps
@@ -175,15 +183,18 @@ class Trainer:
                     done = run.epoch
                 if stopped is not None:
                     raise stopped
+                if between_steps is not None and not ends:
+                    between_steps()
             return
-        for epoch in range(epochs):
-            sums = Sums(self)
-            for i, given in enumerate(_epoch(batches)):
-                batch = self.batch(given())
-                with interrupts.held(), located(Position(epoch, i)):
-                    self._replay(batch, sums)
+        self.run = stream = Streamed(self, batches)
+        if resumed is not None:
+            stream.restore(resumed)
+        while stream.epoch < epochs:
+            for _ in stream.rest_of_epoch(interrupts):
                 progress.steps_done(1)
-            if completed(sums.results(f"in epoch {epoch + 1}")):
+                if between_steps is not None:
+                    between_steps()
+            if completed(stream.end_epoch()):
                 return
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
@@ -255,8 +266,92 @@ class Sums:
             raise ValueError(f"there were no batches {where}; an iterator gives its batches only once")
         if not self.of.of_epoch:
             return means(self.means)
+        return self.of.results(self.means, *self.all_kept())
+
+    def all_kept(self) -> tuple[np.ndarray, np.ndarray]:
+        """The outputs and the targets of all rows so far."""
         outputs, targets = zip(*self.kept, strict=True) if self.kept else ([[]], [[]])
-        return self.of.results(self.means, np.concatenate(outputs), np.concatenate(targets))
+        return np.concatenate(outputs), np.concatenate(targets)
+
+
+class State(NamedTuple):
+    """Where a training is: numbers and arrays by name."""
+
+    numbers: dict[str, int]
+    arrays: dict[str, np.ndarray]
+
+
+class Streamed:
+    """Epochs over an iterable of batches, each made when it is its turn.
+
+    `epoch` and `batch` are what is done. A DataGenerator goes on where it was; any other iterable is gone through again
+    up to there, its batches being made and thrown away, so that one that draws them from a seed draws the same.
+    """
+
+    def __init__(self, steps: Trainer, batches: Iterable) -> None:
+        self.of, self.batches = steps, batches
+        self.epoch = self.batch = 0
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.sums = Sums(self.of)
+        self.rest: Iterator[Callable[[], Any]] | None = None
+        self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
+
+    def rest_of_epoch(self, interrupts: InterruptsBetweenSteps) -> Iterator[None]:
+        """Take the steps that are left of the epoch, and come back after each."""
+        if self.rest is None:
+            self.rest = _epoch(self.batches)
+            for given in itertools.islice(self.rest, self.batch):
+                if not isinstance(self.batches, DataGenerator):
+                    given()
+        for given in self.rest:
+            batch = self.of.batch(given())
+            with interrupts.held(), located(Position(self.epoch, self.batch)):
+                self.of._replay(batch, self.sums)
+                self.batch += 1
+            yield
+
+    def end_epoch(self) -> np.ndarray:
+        """Its results; the next one begins."""
+        results = self.sums.results(f"in epoch {self.epoch + 1}")
+        self.epoch, self.batch = self.epoch + 1, 0
+        self._begin_epoch()
+        return results
+
+    def state(self) -> State:
+        """For `restore`."""
+        outputs, targets = self.sums.all_kept()
+        numbers = {"epoch": self.epoch, "batch": self.batch, "summed": self.sums.batches}
+        kept = {"outputs": outputs, "targets": targets} if self.sums.kept else {}
+        return State(numbers, {**self.before, "sums": self.sums.means[0], **kept})
+
+    def restore(self, state: State) -> None:
+        """Go on where `state()` was; ValueError for what can't have been of this training."""
+        numbers, arrays = state
+        _check_state(state, self.sums.means[0])
+        if isinstance(self.batches, DataGenerator):
+            self.batches.restore(arrays)
+        else:
+            for _ in range(numbers["epoch"]):
+                for given in _epoch(self.batches):
+                    given()
+        self.epoch, self.batch = numbers["epoch"], numbers["batch"]
+        self._begin_epoch()
+        self.sums.means[0], self.sums.batches = arrays["sums"], numbers["summed"]
+        if "outputs" in arrays:
+            self.sums.kept = [(arrays["outputs"], arrays["targets"])]
+
+
+def _check_state(state: State, sums: np.ndarray) -> None:
+    """ValueError unless numbers are such, and the sums of an epoch have the form of these."""
+    if any(type(number) is not int or number < 0 for number in state.numbers.values()):
+        raise ValueError(f"expected numbers of what is done, got {state.numbers}")
+    other = state.arrays["sums"]
+    if (other.shape, other.dtype) != (sums.shape, sums.dtype):
+        raise ValueError(f"expected sums of {len(sums)} quantities, got shape {other.shape}")
+    if len(state.arrays.get("outputs", ())) != len(state.arrays.get("targets", ())):
+        raise ValueError("expected as many outputs as targets of the epoch")
 
 
 class InMemory:
@@ -266,6 +361,7 @@ class InMemory:
         self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
     ) -> None:
         self.of = steps
+        self.generator = data
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None
         rows = len(data._order)
         if weights is not None:
@@ -304,6 +400,31 @@ class InMemory:
     def steps(self) -> int:
         """How many steps are done."""
         return self.epochs.epoch * self.epochs.batches + self.epochs.batch
+
+    def state(self) -> State:
+        """For `restore`."""
+        measured = self.epochs.measured if self.epochs.batch else 0
+        kept = dict(zip(("outputs", "targets"), [rows[:measured] for rows in self.kept], strict=False))
+        numbers = {"epoch": self.epoch, "batch": self.epochs.batch, "measured": measured}
+        sums = self.sums[self.epoch % len(self.sums)] * (self.epochs.batch > 0)
+        return State(numbers, {**self.generator.state(), "sums": sums, **kept})
+
+    def restore(self, state: State) -> None:
+        """Go on where `state()` was; ValueError for what can't have been of this training."""
+        numbers, arrays = state
+        _check_state(state, self.sums[0])
+        epoch, batch, measured = (numbers[name] for name in ("epoch", "batch", "measured"))
+        if batch >= self.epochs.batches or measured > len(self.data.targets):
+            raise ValueError(
+                f"batch {batch} of an epoch of {self.epochs.batches}, and {measured} rows of it, are no place"
+            )
+        self.generator.restore(arrays)
+        self.sums[epoch % len(self.sums)] = arrays["sums"]
+        if "outputs" in arrays:
+            outputs, targets = arrays["outputs"], arrays["targets"]
+            self._make_room(outputs.shape[1:], outputs.dtype)
+            self.kept[0][: len(outputs)], self.kept[1][: len(targets)] = outputs, targets
+        self.epochs.go_to(epoch, batch, measured)
 
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs."""
