@@ -47,7 +47,7 @@ class Checkpoints:
         """Write the training as it is now; see `files.write`."""
         model, optimizer, _, history = self.training[:4]
         assert self.trainer.run is not None
-        numbers, arrays = self.trainer.run.state()
+        epoch, batch, arrays = self.trainer.run.state()
         of_optimizer = optimizer.state_dict()
         callbacks = self.called.states()
         self._facts = self._facts or self.facts()
@@ -60,7 +60,7 @@ class Checkpoints:
         }
         text = {
             "facts": self._facts,
-            "run": numbers,
+            "done": {"epoch": epoch, "batch": batch},
             "optimizer": _others(of_optimizer),
             "streams": self.streams,
             "callbacks": [[name, _others(state)] for name, state in callbacks],
@@ -104,14 +104,16 @@ class Checkpoints:
         for name, now in self._facts.items():
             if (then := saved.text["facts"].get(name)) != now:
                 raise saved.refuse(f"is of a training with another {name}: {_short(then)}, now {_short(now)}")
-        state = State(saved.text["run"], saved.arrays("run"))
+        state = State(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
+        state.check(self.trainer, self.batches)
         measured = saved.arrays("history")
-        if {name: x.shape for name, x in measured.items()} != dict.fromkeys(history, (state.numbers["epoch"],)):
+        if {name: x.shape for name, x in measured.items()} != dict.fromkeys(history, (state.epoch,)):
             raise saved.refuse("has a history of other epochs than the training")
         names = [type(callback).__name__ for callback in self.called.with_state()]
         if [name for name, _ in saved.text["callbacks"]] != names:
             raise saved.refuse(f"has states of the callbacks {saved.text['callbacks']}, expected those of {names}")
         if isinstance(self.validation, DataGenerator):
+            self.validation.check(saved.arrays("validation"))
             self.validation.restore(saved.arrays("validation"))
         optimizer.load_state_dict(saved.text["optimizer"] | saved.arrays("optimizer"))
         model.load_state_dict(saved.of_model)

@@ -124,13 +124,16 @@ class DataGenerator:
     def _numbers(self) -> np.ndarray:
         return np.array([self._seed, self._epochs], np.int64)
 
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Be where `state()` was; ValueError, before anything changes, for what can't be one of this generator."""
+    def check(self, state: dict[str, np.ndarray]) -> None:
+        """ValueError unless this may have been the `state()` of a generator of as many rows."""
         mine = self.state()
         if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in mine.items()):
             raise ValueError("the state of a DataGenerator of as many rows was expected")
         if not np.array_equal(np.sort(state["order"]), np.arange(len(self._order))) or (state["numbers"] < 0).any():
             raise ValueError("the order of a DataGenerator has every row once")
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Be where `state()` was."""
         self._order[:], self._state[:] = state["order"], state["words"]
         self._seed, self._epochs = map(int, state["numbers"])
 

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -164,7 +164,7 @@ class Trainer:
         epochs that are done have been told: then, and in `completed`, `run.state()` is what a later training takes as
         `resumed` to go on there. `epochs` includes what was done before.
         """
-        if type(batches) is DataGenerator and batches.transform is None:
+        if in_memory(batches):
             self.run = run = InMemory(self, batches, epochs, interrupts)
             if resumed is not None:
                 run.restore(resumed)
@@ -199,7 +199,7 @@ class Trainer:
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
         """The means over all batches, and the metrics of the epoch."""
-        if type(batches) is DataGenerator and batches.transform is None:
+        if in_memory(batches):
             run = InMemory(self, batches, 1)
             while run.epoch < 1:
                 run.go(1)
@@ -274,11 +274,36 @@ class Sums:
         return np.concatenate(outputs), np.concatenate(targets)
 
 
-class State(NamedTuple):
-    """Where a training is: numbers and arrays by name."""
+def in_memory(batches: Iterable) -> TypeGuard[DataGenerator]:
+    """Whether steps fetch their batches by themselves, from arrays."""
+    return type(batches) is DataGenerator and batches.transform is None
 
-    numbers: dict[str, int]
+
+class State(NamedTuple):
+    """Where a training is: what is done, and arrays by name, of the data's order and of the epoch under way."""
+
+    epoch: int
+    batch: int
     arrays: dict[str, np.ndarray]
+
+    def check(self, steps: Trainer, batches: Iterable) -> None:
+        """ValueError unless a training with these batches can be there."""
+        epoch, batch, arrays = self
+        if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0:
+            raise ValueError(f"epoch {epoch!r} and batch {batch!r} are no numbers of what is done")
+        sums, expected = arrays["sums"], (1 + len(steps.of_batch), 2)
+        if (sums.shape, sums.dtype) != (expected, np.float64):
+            raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
+        measured = len(arrays.get("outputs", ()))
+        if measured != len(arrays.get("targets", ())):
+            raise ValueError("expected as many outputs as targets of the epoch")
+        if isinstance(batches, DataGenerator):
+            batches.check(arrays)
+            last = len(batches) - in_memory(batches)  # of which a stream comes back before it begins the next epoch
+            if batch > last or measured > batch * batches.batch_size:
+                raise ValueError(
+                    f"batch {batch} of {len(batches)}, and {measured} rows of the epoch, are no place in it"
+                )
 
 
 class Streamed:
@@ -301,16 +326,21 @@ class Streamed:
     def rest_of_epoch(self, interrupts: InterruptsBetweenSteps) -> Iterator[None]:
         """Take the steps that are left of the epoch, and come back after each."""
         if self.rest is None:
-            self.rest = _epoch(self.batches)
-            for given in itertools.islice(self.rest, self.batch):
-                if not isinstance(self.batches, DataGenerator):
-                    given()
+            self.rest = self._from(self.batch)
         for given in self.rest:
             batch = self.of.batch(given())
             with interrupts.held(), located(Position(self.epoch, self.batch)):
                 self.of._replay(batch, self.sums)
                 self.batch += 1
             yield
+
+    def _from(self, batch: int) -> Iterator[Callable[[], Any]]:
+        """The batches of a new epoch, but for the first ones."""
+        batches = _epoch(self.batches)
+        for given in itertools.islice(batches, batch):
+            if not isinstance(self.batches, DataGenerator):
+                given()
+        return batches
 
     def end_epoch(self) -> np.ndarray:
         """Its results; the next one begins."""
@@ -321,37 +351,22 @@ class Streamed:
 
     def state(self) -> State:
         """For `restore`."""
-        outputs, targets = self.sums.all_kept()
-        numbers = {"epoch": self.epoch, "batch": self.batch, "summed": self.sums.batches}
-        kept = {"outputs": outputs, "targets": targets} if self.sums.kept else {}
-        return State(numbers, {**self.before, "sums": self.sums.means[0], **kept})
+        kept = dict(zip(("outputs", "targets"), self.sums.all_kept(), strict=True)) if self.sums.kept else {}
+        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **kept})
 
     def restore(self, state: State) -> None:
-        """Go on where `state()` was; ValueError for what can't have been of this training."""
-        numbers, arrays = state
-        _check_state(state, self.sums.means[0])
+        """Go on where `state()` was."""
+        self.epoch, self.batch, arrays = state
         if isinstance(self.batches, DataGenerator):
             self.batches.restore(arrays)
         else:
-            for _ in range(numbers["epoch"]):
+            for _ in range(self.epoch):
                 for given in _epoch(self.batches):
                     given()
-        self.epoch, self.batch = numbers["epoch"], numbers["batch"]
         self._begin_epoch()
-        self.sums.means[0], self.sums.batches = arrays["sums"], numbers["summed"]
+        self.sums.means[0], self.sums.batches = arrays["sums"], self.batch
         if "outputs" in arrays:
             self.sums.kept = [(arrays["outputs"], arrays["targets"])]
-
-
-def _check_state(state: State, sums: np.ndarray) -> None:
-    """ValueError unless numbers are such, and the sums of an epoch have the form of these."""
-    if any(type(number) is not int or number < 0 for number in state.numbers.values()):
-        raise ValueError(f"expected numbers of what is done, got {state.numbers}")
-    other = state.arrays["sums"]
-    if (other.shape, other.dtype) != (sums.shape, sums.dtype):
-        raise ValueError(f"expected sums of {len(sums)} quantities, got shape {other.shape}")
-    if len(state.arrays.get("outputs", ())) != len(state.arrays.get("targets", ())):
-        raise ValueError("expected as many outputs as targets of the epoch")
 
 
 class InMemory:
@@ -403,27 +418,23 @@ class InMemory:
 
     def state(self) -> State:
         """For `restore`."""
-        measured = self.epochs.measured if self.epochs.batch else 0
-        kept = dict(zip(("outputs", "targets"), [rows[:measured] for rows in self.kept], strict=False))
-        numbers = {"epoch": self.epoch, "batch": self.epochs.batch, "measured": measured}
-        sums = self.sums[self.epoch % len(self.sums)] * (self.epochs.batch > 0)
-        return State(numbers, {**self.generator.state(), "sums": sums, **kept})
+        batch, under_way = self.epochs.batch, self.epochs.batch > 0
+        sums = self.sums[self.epoch % len(self.sums)] * under_way
+        kept = [rows[: self.epochs.measured] for rows in self.kept] if under_way else []
+        named = dict(zip(("outputs", "targets"), kept, strict=False))
+        return State(self.epoch, batch, {**self.generator.state(), "sums": sums, **named})
 
     def restore(self, state: State) -> None:
-        """Go on where `state()` was; ValueError for what can't have been of this training."""
-        numbers, arrays = state
-        _check_state(state, self.sums[0])
-        epoch, batch, measured = (numbers[name] for name in ("epoch", "batch", "measured"))
-        if batch >= self.epochs.batches or measured > len(self.data.targets):
-            raise ValueError(
-                f"batch {batch} of an epoch of {self.epochs.batches}, and {measured} rows of it, are no place"
-            )
+        """Go on where `state()` was."""
+        epoch, batch, arrays = state
         self.generator.restore(arrays)
         self.sums[epoch % len(self.sums)] = arrays["sums"]
+        measured = 0
         if "outputs" in arrays:
             outputs, targets = arrays["outputs"], arrays["targets"]
+            measured = len(outputs)
             self._make_room(outputs.shape[1:], outputs.dtype)
-            self.kept[0][: len(outputs)], self.kept[1][: len(targets)] = outputs, targets
+            self.kept[0][:measured], self.kept[1][:measured] = outputs, targets
         self.epochs.go_to(epoch, batch, measured)
 
     def go(self, epochs: int) -> None:
