@@ -104,8 +104,8 @@ class Callbacks:
         return call_all if wanted else None
 
     def with_state(self) -> list[Any]:
-        """Those that have a state."""
-        return [callback for callback in self._callbacks if hasattr(callback, "state_dict")]
+        """Those that have a state, and it is not empty."""
+        return [callback for callback in self._callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
 
     def states(self) -> list[tuple[str, dict[str, Any]]]:
         """The names of their classes, and the states."""

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -93,9 +92,11 @@ class Killed:
         command = [sys.executable, __file__, "0", "--child", self.net, str(self.path), str(self.threads)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout.readline() == "begun\n"
-            time.sleep(seconds)
-            process.kill()
-            output = process.stdout.read()
+            try:
+                output, _ = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
         if output:
             assert output.strip() == self.reference, f"{self.net} ended with other bits after {self.kills} kills"
             self.ends += 1
