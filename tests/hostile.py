@@ -143,7 +143,7 @@ def mutated(content, rng):
             forged(rng, header)
             texts = header.get("__metadata__")
             kind = 8
-        if not isinstance(texts, dict) or not places(header):
+        if not isinstance(texts, dict) or not header or len(json.dumps(header)) > 2**20:
             break
     if kind == 8 and rng.integers(4) == 0:  # a name twice
         pairs = [json.dumps(name) + ":" + json.dumps(entry) for name, entry in header.items()]
@@ -183,11 +183,20 @@ class Watch:
         return None, model
 
 
-def limit_memory(more):
-    """Let the process have so many bytes more than it has."""
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * os.sysconf("SC_PAGESIZE") + more
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+class limited_memory:
+    """Inside, the process may have so many bytes more than it has."""
+
+    def __init__(self, more):
+        self.more = more
+
+    def __enter__(self):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        self.before = resource.getrlimit(resource.RLIMIT_AS)
+        limit = pages * os.sysconf("SC_PAGESIZE") + self.more
+        resource.setrlimit(resource.RLIMIT_AS, (limit, self.before[1]))
+
+    def __exit__(self, *error):
+        resource.setrlimit(resource.RLIMIT_AS, self.before)
 
 
 def main():
@@ -207,11 +216,11 @@ def main():
             watch.load(path)  # for all that is needed to be imported
             fault, model = watch.load(path)
             assert model is not None, fault
-        limit_memory(64 * 2**20)
         for i in range(options.count):
             content = mutated(pick(rng, contents), rng)
             Path(path).write_bytes(content)
-            fault, model = watch.load(path)
+            with limited_memory(2 * len(content) + 2**23):  # and what a short header takes
+                fault, model = watch.load(path)
             if model is not None:
                 loaded += 1
                 said = parted(content)[0]["__metadata__"]["caffelite.structure"]

@@ -349,7 +349,7 @@ def test_other_callbacks_have_seen_the_epoch_before_it_is_written(path):
     early = cl.callbacks.EarlyStopping(monitor="loss")
     train(classifier(2, 3), X, Y, epochs=1, callbacks=[cl.callbacks.Checkpoint(path), early])
     saved = checkpoints.Saved(path)
-    assert saved.text["callbacks"][1][1]["best_epoch"] == 0
+    assert saved.text["callbacks"][0][1]["best_epoch"] == 0
 
 
 def test_a_folder_that_is_not_there_is_said_before_the_first_step(tmp_path):
