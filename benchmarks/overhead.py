@@ -1,7 +1,8 @@
 """Overhead: what caffelite costs beyond computing.
 
-A kernel call with next to nothing to compute, from Python and in a replay; `fit` beyond its steps; what a replayed step
-allocates; importing; and whether `fit` lets other Python threads run. The goals are beside the measurements.
+A kernel call with next to nothing to compute, from Python and in a replay; `fit` beyond its steps, and what all of its
+options add to a step; what a replayed step allocates; importing; and whether `fit` lets other Python threads run. The
+goals are beside the measurements.
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --quick    # only to see that it works
@@ -12,8 +13,10 @@ rounds counts, of imports the median. `fit` trains 2-100-3 on the spiral with ba
 
 import argparse
 import gc
+import itertools
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 from functools import partial
 from statistics import median
@@ -96,6 +99,63 @@ def fit_beyond_steps(first):
     return measure
 
 
+def options_beyond_plain_fit(net, steps, repeats):
+    """What all of `fit`'s options together add to a step, as a share of it.
+
+    Weights of rows and of classes, a norm that gradients are clipped to, a schedule, and every callback, in epochs of
+    so many steps. Times are those of short fits, the least of many, of which two take turns; what callbacks add to an
+    epoch is measured with epochs of one step.
+    """
+    import caffelite as cl
+
+    folder = tempfile.TemporaryDirectory()
+    callbacks = [
+        cl.callbacks.EarlyStopping("loss", patience=10**9),
+        cl.callbacks.ReduceLROnPlateau("loss", patience=10**9),
+        cl.callbacks.CSVLog(f"{folder.name}/log.csv"),
+    ]
+    if net == "spiral32":
+        (x, y), sizes, rule, lr = rows(32), (2, 100, 3), partial(cl.SGD, momentum=0.9, weight_decay=1e-4), 1e-3
+    else:
+        (x, y), _ = cl.datasets.digits()
+        x, y, sizes, rule, lr = x[:200].reshape(200, 64), y[:200], (64, 100, 10), cl.Adam, 1e-5
+
+    def fitting(lr, callbacks=(), **options):
+        """Seconds of a `fit` of so many epochs, each of a single step."""
+        model, loss = cl.MLP(sizes[0], sizes[1:], seed=0), cl.SoftmaxLoss()
+        options |= {"loss": loss, "optimizer": rule(model.parameters(), lr=lr), "callbacks": callbacks, "verbose": 0}
+
+        def fit(epochs):
+            start = perf_counter()
+            model.fit(x, y, epochs=epochs, batch_size=len(x), **options)
+            return perf_counter() - start
+
+        return fit
+
+    options = {
+        "lr": cl.schedules.cosine(lr, steps=10**6),
+        "sample_weight": np.linspace(0.5, 1.5, len(y)),
+        "class_weight": "balanced",
+        "clip_norm": 0.1,
+    }
+    fits = {
+        "plain": fitting(lr),
+        "options": fitting(**options),
+        "callbacks": fitting(lr, callbacks=callbacks),
+    }
+    few, many = 10, 60
+
+    def measure():
+        least = dict.fromkeys(itertools.product(fits, (few, many)), 1.0)
+        for _ in range(repeats):
+            for name, epochs in least:
+                least[name, epochs] = min(least[name, epochs], fits[name](epochs))
+        step = {name: (least[name, many] - least[name, few]) / (many - few) for name in fits}
+        return (step["options"] + (step["callbacks"] - step["plain"]) / steps) / step["plain"] - 1
+
+    return measure
+
+
 def allocated(steps):
     """Two `fit`s of one epoch over the same rows, of so many steps and of twice as many: what the second has more.
 
@@ -170,7 +230,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9, help="how often each is measured (9)")
     parser.add_argument("--quick", action="store_true", help="one round, and short: a smoke test, no measurement")
     options = parser.parse_args()
-    rounds, steps, seconds = (1, 100, 0.1) if options.quick else (options.rounds, 10_000, 0.5)
+    rounds, steps, seconds, repeats = (1, 100, 0.1, 3) if options.quick else (options.rounds, 10_000, 0.5, 200)
 
     # What, in which unit, units a second (or an allocation), the goal, how it is measured, which of the rounds counts.
     measurements = [
@@ -180,6 +240,13 @@ def main():
         ("a replayed kernel: matmul", "ns", 1e9, "≤ 10", partial(replayed, "matmul"), min),
         ("fit beyond its step, first for a shape", "µs", 1e6, "≤ 500", partial(fit_beyond_steps, True), min),
         ("fit beyond its step, later", "µs", 1e6, "≤ 50", partial(fit_beyond_steps, False), min),
+        *[
+            (
+                f"all options of fit, {net}, epochs of {epoch:,} steps, of a step",
+                *("%", 1e2, "≤ 3", partial(options_beyond_plain_fit, net, epoch, repeats), median),
+            )
+            for net, epoch in (("spiral32", 1_875), ("digits", 300))
+        ],
         ("import beyond NumPy's", "ms", 1e3, "≤ 60", importing, median),
         ("a thread beside fit on one core, of alone", "%", 1e2, "> 0", partial(thread_beside_fit, seconds), min),
     ]

@@ -26,6 +26,7 @@ from caffelite.model import MLP, Model
 from caffelite.modes import inference, is_training, no_grad
 from caffelite.optimizers import *
 from caffelite.program import Program, capture
+from caffelite.rates import find_lr
 from caffelite.tensor import Tensor
 from caffelite.threads import get_num_threads, set_num_threads, show_config
 
@@ -42,6 +43,7 @@ __all__ = [
     "capture",
     "check_gradients",
     "datasets",
+    "find_lr",
     "get_num_threads",
     "graph",
     "inference",

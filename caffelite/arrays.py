@@ -92,3 +92,11 @@ def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
         finite = "finite" if limit == float("inf") else f"below {limit:g}"
         raise ValueError(f"{name} must be 0 or more and {finite}, got {value!r}")
     return number
+
+
+def positive(name: str, value: float, limit: float = float("inf")) -> float:
+    """As `nonnegative`, and ValueError for 0."""
+    number = nonnegative(name, value, limit)
+    if number == 0:
+        raise ValueError(f"{name} must be above 0, got {value!r}")
+    return number

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import io
 import math
 import os
 import time
@@ -29,12 +30,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.arrays import NUMBERS, nonnegative, positive_integer
+from caffelite.arrays import NUMBERS, nonnegative, positive, positive_integer
 from caffelite.function import Function
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import higher_is_better
 from caffelite.optimizers import Optimizer
+from caffelite.tensor import Tensor
 
 __all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Training"]
 
@@ -206,20 +208,24 @@ class EarlyStopping(Monitor):
     def _start(self) -> None:
         super()._start()
         self._model: Any = None
+        self._named: tuple[dict[str, Tensor], dict[str, np.ndarray]] = {}, {}
         self._best_state: dict[str, np.ndarray] = {}
 
     def begin(self, training: Training) -> None:
         super().begin(training)
-        self._model = training.model
+        self._model, self._named = training.model, training.model._named_state()
 
     def __call__(self, epoch: int, history: History) -> bool:
         if self.look(epoch, history) and self.restore_best:
-            self._best_state = self._model.state_dict()
+            parameters, buffers = self._named  # found once: `state_dict` looks for the names of all each time
+            state = {name: p.data.copy() for name, p in parameters.items()}
+            self._best_state = state | {name: array.copy() for name, array in buffers.items()}
         return self.waited >= self.patience
 
     def end(self) -> None:
         """Restore the best parameters and buffers, all or, where a Ctrl-C comes first, none of them."""
-        model, state, self._model, self._best_state = self._model, self._best_state, None, {}
+        model, state = self._model, self._best_state
+        self._model, self._named, self._best_state = None, ({}, {}), {}
         if state:
             with InterruptsBetweenSteps() as interrupts, interrupts.held():
                 model.load_state_dict(state)
@@ -249,9 +255,7 @@ class ReduceLROnPlateau(Monitor):
 
     def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5) -> None:
         super().__init__(monitor, patience)
-        self.factor = nonnegative("factor", factor, 1.0)
-        if self.factor == 0:
-            raise ValueError("factor must be above 0, got 0")
+        self.factor = positive("factor", factor, 1.0)
 
     def begin(self, training: Training) -> None:
         super().begin(training)
@@ -281,15 +285,17 @@ class CSVLog:
 
     def begin(self, training: Training) -> None:
         history = training.history
-        self._write("w", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
+        self._write("wb", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
 
     def __call__(self, epoch: int, history: History) -> None:
-        self._write("a", [(epoch + 1, *[values[-1] for values in history.values()])])
+        self._write("ab", [(epoch + 1, *[values[-1] for values in history.values()])])
 
     def _write(self, mode: str, rows: list[tuple]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
         try:
-            with self.path.open(mode, newline="", encoding="utf-8") as file:
-                csv.writer(file, lineterminator="\n").writerows(rows)
+            with open(self.path, mode) as file:
+                file.write(text.getvalue().encode())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 

@@ -81,6 +81,7 @@ class Checkpoints:
             "order of the optimizer's parameters": groups,
             "loss": repr(loss),
             "list of metrics": list(history),
+            "clip_norm": self.trainer.clip_norm,
         }
         if isinstance(self.batches, DataGenerator):
             data = self.batches

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_array, as_indices, as_real, positive_integer
+from caffelite.arrays import as_array, as_indices, as_real, nonnegative, positive_integer
 from caffelite.augment import drawing
 
 INT64 = np.dtype(np.int64)
@@ -226,6 +227,46 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
         row = int(bad.argmax())
         raise ValueError(f"{name}: expected weights that are finite and not negative, got {array[row]} in row {row}")
     return np.ascontiguousarray(array)
+
+
+class ClassWeights:
+    """How much rows weigh by their labels y (n,) or (n, 1), integers or bool.
+
+    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), classes
+    being those that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
+    weights that are negative or not finite, and for other shapes; TypeError for targets that are no labels.
+    """
+
+    def __init__(self, given: Any, y: Any, ignore: int | None = None) -> None:
+        self.labels, counts = np.unique(_labels(y), return_counts=True)
+        if isinstance(given, str) and given == "balanced":
+            counts[self.labels == ignore] = 0
+            self.weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+            return
+        if not isinstance(given, Mapping):
+            raise TypeError(f'class_weight: expected {{label: weight}} or "balanced", got {given!r}')
+        self.weights = np.ones(len(self.labels))
+        for label, weight in given.items():
+            here = self.labels == label
+            if not here.any():
+                raise ValueError(
+                    f"class_weight: the label {label!r} does not occur; there are {reprlib.repr(self.labels.tolist())}"
+                )
+            self.weights[here] = nonnegative(f"class_weight: the weight of label {label}", weight)
+
+    def times(self, sample_weight: Any, y: Any) -> np.ndarray:
+        """The weights of rows with these labels, multiplied by others unless these are None."""
+        weights = self.weights[np.searchsorted(self.labels, _labels(y))]
+        return weights if sample_weight is None else weights * as_weights(sample_weight, len(weights), np.float64)
+
+
+def _labels(y: Any) -> np.ndarray:
+    labels = as_array(y, "y")
+    if labels.dtype.kind not in "iub":
+        raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}")
+    if labels.ndim == 0 or labels.size != len(labels):
+        raise ValueError(f"class_weight goes with one label a row, got targets of shape {labels.shape}")
+    return labels.reshape(-1)
 
 
 def plain_integers(array: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import operator
 import os
 import threading
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -18,11 +18,11 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import files, structure
-from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive_integer
+from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive, positive_integer
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
-from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights, same_length
+from caffelite.data import Batch, ClassWeights, DataGenerator, as_inputs, as_targets, as_weights, same_length
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions import Linear, ReLU
 from caffelite.history import History
@@ -574,6 +574,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         verbose: int | str = "auto",
         seed: int | None = None,
         sample_weight: Any = None,
+        class_weight: Mapping[int, float] | str | None = None,
+        clip_norm: float | None = None,
         resume: str | os.PathLike | None = None,
     ) -> History:
         """Train from the present parameters on.
@@ -609,6 +611,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
         sample_weight : array-like (n,), optional
             How much each row weighs in the loss, not negative. The loss of an epoch is then Σ w l / Σ w; a batch whose
             weights are all 0 is passed over.
+        class_weight : {label: weight} or "balanced", optional
+            How much each row weighs by its label in y, labels being integers, one a row; 1 for labels that are missing.
+            "balanced" is n / (number of classes · rows of the class), of all rows given, as scikit-learn has it. It
+            multiplies `sample_weight`, and has no part in validation. A DataGenerator and batches bring their own
+            weights instead.
+        clip_norm : float, optional
+            The largest norm that the gradients, all together, may have; larger ones are scaled down to it, as
+            `Optimizer.clip_gradients` says.
         resume : path, optional
             A checkpoint (`callbacks.Checkpoint`) of the same training, which goes on there and ends with the bits of
             one that never stopped; `epochs` includes what was done before. Data, batch size, model, optimizer, loss,
@@ -625,8 +635,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
             On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
         """
         epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
+        clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
         self._check_loss(loss)
         self._check_optimizer(optimizer)
+        of_classes = None
+        if class_weight is not None:
+            if y is None or isinstance(x, DataGenerator):
+                raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
+            of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
         rng = np.random.default_rng(seed) if seed is not None else self._rng
         saved = None if resume is None else Saved(resume)
         if saved is not None:
@@ -640,6 +656,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             (x, y, sample_weight), validation_data = _split(
                 self._checked("x", x, y, sample_weight, loss), validation_split, rng
             )
+        if of_classes is not None:
+            sample_weight = of_classes.times(sample_weight, y)
         batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
         validation = None if validation_data is None else self._validation_batches(validation_data, loss)
 
@@ -647,7 +665,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
 
-        trainer = Trainer(self, loss, measures, optimizer)
+        trainer = Trainer(self, loss, measures, optimizer, clip_norm)
         count = len(batches) if isinstance(batches, Sized) else None
         training = Training(self, optimizer, loss, history)
         checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
@@ -656,12 +674,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
+        shown = Progress(verbose, epochs, count, history.epochs)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
             with (
                 InterruptsBetweenSteps() as interrupts,
                 called.during(training),
-                Progress(verbose, epochs, count, history.epochs) as progress,
+                shown as progress,
             ):
                 if saved is not None:
                     with saved.understood():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 PATIENCE = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
@@ -15,65 +17,105 @@ class Progress:
     """Shows a training run as `verbose` says: 0 nothing, 1 a bar, 2 a line an epoch, "auto" one of these.
 
     "auto" is a bar on a terminal and lines elsewhere, at most two a second and one for the last epoch; and nothing
-    for a run that is over within half a second. `steps` is the number of steps an epoch, None where it is unknown.
-    `begun` is the number of epochs that were done before.
+    for a run that is over within half a second. A bar that is no terminal's, but goes into a file, is drawn once an
+    epoch at most. `steps` is the number of steps an epoch, None where it is unknown. `begun` is the number of
+    epochs that were done before. ValueError for another `verbose`.
+
+    What is shown are the results of the last epoch; in a bar, the loss is that of the epoch under way, so far.
     """
 
     def __init__(self, verbose: int | str, epochs: int, steps: int | None, begun: int = 0) -> None:
         if verbose not in (0, 1, 2, "auto"):
             raise ValueError(f'verbose: expected 0, 1, 2 or "auto", got {verbose!r}')
-        self.bar_wanted = verbose == 1 or (verbose == "auto" and sys.stderr.isatty())
+        self.on_terminal = sys.stderr.isatty()
+        self.bar_wanted = verbose == 1 or (verbose == "auto" and self.on_terminal)
         self.lines_wanted = verbose == 2 or (verbose == "auto" and not self.bar_wanted)
         self.epochs, self.steps = epochs, steps
-        self.started = self.looked = self.spoke = time.perf_counter()
         self.patience = PATIENCE if verbose == "auto" else 0.0
         self.bar: Any = None
-        self.epoch, self.done = begun, 0  # what is completed: epochs, and steps of this run
-        self.before = begun * (steps or 0)
+        self.begun = self.epoch = begun
+        self.done = 0  # steps
+        self.printed = 0  # the epoch that has had the last line
         self.results: dict[str, float] = {}
 
     def __enter__(self) -> Progress:
+        self.started = self.looked = self.spoke = time.perf_counter()
         return self
 
     def __exit__(self, *exception: Any) -> None:
+        now = time.perf_counter()
         if self.bar_wanted:
-            self._draw_bar(time.perf_counter())
+            self._draw_bar(now, self._time_taken(now))
         if self.bar is not None:
             self.bar.close()
+        if 0 < self.printed < self.epoch:
+            self._print_line(now)
 
-    def steps_done(self, count: int) -> None:
+    def steps_done(self, count: int, loss: Callable[[], float]) -> None:
+        """So many steps more are done; `loss` gives the mean loss of the epoch under way, NaN if it has just begun."""
         self.done += count
-        if self.bar_wanted:
-            now = time.perf_counter()
-            if now - self.looked >= REFRESH:
-                self.looked = now
-                self._draw_bar(now)
+        if self.bar_wanted and self.on_terminal and self._bar_is_due(now := time.perf_counter()):
+            so_far = loss()
+            if not math.isnan(so_far):
+                self.results = {**self.results, "loss": so_far}
+            self._draw_bar(now, self._time_left(now))
 
     def epochs_done(self, count: int, results: dict[str, float]) -> None:
         """So many epochs more are done; these are the results of the last one."""
         self.epoch += count
         self.results = results
         now = time.perf_counter()
-        if self.lines_wanted and self._line_is_due(now):
-            self.spoke = now
-            print(self._line(now), flush=True)
+        if self.bar_wanted and not self.on_terminal and self._bar_is_due(now):
+            self._draw_bar(now, self._time_left(now))
+        if self.lines_wanted and now - self.spoke >= self.patience:
+            self._print_line(now)
+
+    def _bar_is_due(self, now: float) -> bool:
+        is_due = now - self.looked >= REFRESH
+        if is_due:
+            self.looked = now
+        return is_due
+
+    def _print_line(self, now: float) -> None:
+        self.spoke, self.printed = now, self.epoch
+        print(f"{self._line(now)}  {self._time_left(now)}", flush=True)
 
     def _line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
         results = "  ".join(f"{name} {value:.4g}" for name, value in self.results.items())
         return f"epoch {self.epoch}/{self.epochs}  {results}  {rate:,.0f} steps/s"
 
-    def _line_is_due(self, now: float) -> bool:
-        begun = self.spoke > self.started
-        return now - self.spoke >= self.patience or (begun and self.epoch == self.epochs)
+    def _share(self) -> tuple[int, int]:
+        """How much is done, and of how much: steps or, where their number is unknown, epochs."""
+        epochs = self.epochs - self.begun
+        return (self.epoch - self.begun, epochs) if self.steps is None else (self.done, self.steps * epochs)
 
-    def _draw_bar(self, now: float) -> None:
+    def _time_left(self, now: float) -> str:
+        done, total = self._share()
+        if done == total:
+            return self._time_taken(now)
+        return f"{_duration((now - self.started) * (total / done - 1))} left" if done else "? left"
+
+    def _time_taken(self, now: float) -> str:
+        return f"in {_duration(now - self.started)}"
+
+    def _draw_bar(self, now: float, duration: str) -> None:
+        done, total = self._share()
         if self.bar is None:
             if now - self.started < self.patience:
                 return
             from tqdm import tqdm
 
-            total = None if self.steps is None else self.steps * self.epochs
-            self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT)
-        self.bar.n = self.before + self.done
-        self.bar.set_description_str(self._line(now))
+            # The delay keeps it from drawing itself before there is anything to say.
+            self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT, delay=1e-9)
+        self.bar.n = done
+        self.bar.set_description_str(f"{duration}  {self._line(now)}")  # the time first: what is too long is cut
+
+
+def _duration(seconds: float) -> str:
+    """12 s, 1:23 or 4:56:07."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes}:{seconds:02}" if minutes else f"{seconds} s"

@@ -70,8 +70,16 @@ class Programs:
 class Trainer:
     """Takes a model through batches, step by step; trains it if there is an optimizer, else evaluates it."""
 
-    def __init__(self, model: Any, loss: Any, metrics: dict[str, Metric], optimizer: Optimizer | None = None) -> None:
+    def __init__(
+        self,
+        model: Any,
+        loss: Any,
+        metrics: dict[str, Metric],
+        optimizer: Optimizer | None = None,
+        clip_norm: float | None = None,
+    ) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
+        self.clip_norm = clip_norm
         self.names = ["loss", *metrics]
         self.of_epoch: dict[str, OfEpoch] = {}
         self.of_batch: dict[str, Metric] = {}
@@ -98,7 +106,7 @@ class Trainer:
             outputs, loss, value = self.forward(batch)
             guard(value)
             value.backward()
-            self.optimizer.step()
+            self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]  # every step has it: `_guarded`
             self.measure(outputs, loss, value, batch)
         return outputs if self.of_epoch else None
 
@@ -142,7 +150,7 @@ class Trainer:
         """The Program for steps of this name on batches of so many rows of these columns."""
         used = (*self.model.all_functions(), self.loss, self.optimizer, *self.metrics.values())
         forms = [(column.shape[1:], column.dtype) for column in columns]
-        return self.programs.find(used, name, self.model.structure(), rows, weighted, *forms)
+        return self.programs.find(used, name, self.model.structure(), rows, weighted, self.clip_norm, *forms)
 
     # ---- many steps ---------------------------------------------------------------------------------------------
 
@@ -177,7 +185,7 @@ class Trainer:
                         run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
                 except (KeyboardInterrupt, TrainingDiverged) as error:
                     stopped = error
-                progress.steps_done(run.steps - steps)
+                progress.steps_done(run.steps - steps, run.loss)
                 if done < run.epoch and (stopped is None or not attended):
                     ends = completed(run.results(done))
                     done = run.epoch
@@ -191,7 +199,7 @@ class Trainer:
             stream.restore(resumed)
         while stream.epoch < epochs:
             for _ in stream.rest_of_epoch(interrupts):
-                progress.steps_done(1)
+                progress.steps_done(1, stream.loss)
                 if between_steps is not None:
                     between_steps()
             if completed(stream.end_epoch()):
@@ -259,6 +267,10 @@ class Sums:
         self.means = np.zeros((1, 1 + len(steps.of_batch), 2))
         self.batches = 0
         self.kept: list[tuple[np.ndarray, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
+
+    def loss(self) -> float:
+        """The mean loss so far, NaN before the first step."""
+        return float(means(self.means)[0, 0])
 
     def results(self, where: str) -> np.ndarray:
         """A row of loss and metrics; ValueError if there were no batches."""
@@ -341,6 +353,10 @@ class Streamed:
             if not isinstance(self.batches, DataGenerator):
                 given()
         return batches
+
+    def loss(self) -> float:
+        """The mean loss of the epoch under way."""
+        return self.sums.loss()
 
     def end_epoch(self) -> np.ndarray:
         """Its results; the next one begins."""
@@ -436,6 +452,11 @@ class InMemory:
             self._make_room(outputs.shape[1:], outputs.dtype)
             self.kept[0][:measured], self.kept[1][:measured] = outputs, targets
         self.epochs.go_to(epoch, batch, measured)
+
+    def loss(self) -> float:
+        """The mean loss of the epoch under way, NaN before its first step."""
+        row = self.epoch % len(self.sums)
+        return float(means(self.sums[row : row + 1])[0, 0]) if self.epochs.batch else np.nan
 
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs."""

@@ -5,6 +5,7 @@ import json
 import math
 import pickle
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -283,6 +284,26 @@ def test_the_best_is_restored_after_an_exception():
     with pytest.raises(KeyboardInterrupt):
         train(model, X, Y, epochs=9, metrics=[metric], callbacks=[losses, EarlyStopping("mine"), interrupt])
     assert same(model.state_dict(), losses.states[0])
+
+
+def test_a_ctrl_c_while_the_best_is_restored_takes_effect_afterwards(monkeypatch):
+    model, losses = with_buffers(), Losses([1, 2, 3])
+    metric = lambda outputs, targets: 0.0  # noqa: E731
+    metric.__name__ = "mine"
+    load = model.load_state_dict
+
+    def interrupted(state):
+        signal.raise_signal(signal.SIGINT)
+        load(state)
+
+    notes = []
+    callbacks = [losses, EarlyStopping("mine"), Noting("after", notes)]
+    monkeypatch.setattr(model, "load_state_dict", interrupted)
+    with pytest.raises(KeyboardInterrupt) as raised:
+        train(model, X, Y, epochs=3, metrics=[metric], callbacks=callbacks)
+    assert same(model.state_dict(), losses.states[0])
+    assert raised.value.history.epochs == 3
+    assert notes[-1] == ("end", "after")
 
 
 def test_the_best_is_restored_when_the_training_diverges():

@@ -23,7 +23,7 @@ LAYERS = [
     {"callbacks", "training"},
     {"checkpoints"},
     {"model"},
-    {"gradcheck", "graph", "threads", "datasets", "loading", "plots", "cli", "__main__", ""},
+    {"gradcheck", "graph", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

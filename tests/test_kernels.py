@@ -481,6 +481,71 @@ def test_sgd_takes_contiguous_vectors_of_one_size():
 ADAM = np.array([0.01, 0.9, 0.999, 1e-8, 0.1])  # η, β₁, β₂, ε, λ
 
 
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(dtype, scale) for dtype in (np.float32, np.float64) for scale in (1.0, 1e-30, 1e30, 3e37)]
+    + [(np.float64, 1e-200), (np.float64, 1e200), (np.float64, 1e306)],
+)
+def test_a_norm_is_as_exact_as_float64_and_neither_overflows_nor_vanishes(dtype, scale):
+    for n in (1, 7, 8, 9, 67, 1000):
+        g, others = uniform(n, dtype=dtype) * dtype(scale), np.array([2 * scale])
+        before = g.copy()
+        truth = scale * np.sqrt(np.sum((np.float64(g) / scale) ** 2))
+        norm = kernels.norm(g)
+        assert (norm.shape, norm.dtype) == ((1,), np.float64)
+        least = 0 if scale < 1e-150 else truth  # squares of float64 may vanish, but not what counts
+        assert least * (1 - 1e-14) <= norm[0] <= truth * (1 + 1e-14)
+        assert kernels.norm(g, others)[0] == pytest.approx(np.hypot(norm[0], 2 * scale), rel=1e-15)
+        assert_same_bits(g, before)
+    assert kernels.norm(np.empty(0, dtype))[0] == 0
+
+
+@both_dtypes
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_norm_finds_one_bad_element_anywhere(bad, dtype):
+    for n in (1, 8, 33):
+        for i in range(n):
+            g = np.full(n, np.finfo(dtype).max / 64)
+            assert np.isfinite(kernels.norm(g)[0])
+            g[i] = bad
+            with pytest.raises(ArithmeticError):
+                kernels.norm(g, None, refuse)
+    with pytest.raises(ArithmeticError):
+        kernels.norm(np.full(3, 1.7e308), None, refuse)  # finite, but not their norm
+
+
+@both_dtypes
+def test_a_norm_is_limited_by_one_factor_where_it_is_too_large(dtype):
+    for n in (0, 1, 8, 67):
+        g = uniform(n, dtype=dtype)
+        norm = kernels.norm(g)
+        for limit in (1e-3, norm[0] / 2, norm[0], norm[0] + 1e-3, 1e9):
+            limited, factor = g.copy(), limit / (norm[0] + 1e-6)
+            kernels.limit_norm(limited, norm, limit)
+            assert_close(limited, np.float64(g) * factor if factor < 1 else np.float64(g), dtype)
+            if factor >= 1:
+                assert_same_bits(limited, g)
+    huge = np.full(64, np.finfo(dtype).max / 8, dtype)  # the factor is a subnormal number
+    kernels.limit_norm(huge, kernels.norm(huge), 1e-3)
+    np.testing.assert_allclose(huge, 1e-3 / 8, rtol=1e-6)
+
+
+def test_norms_are_of_contiguous_vectors():
+    g, norm = np.ones(6), np.ones(1)
+    for bad in (g[::2], np.ones((2, 3)), np.ones(())):
+        with pytest.raises(ValueError, match="norm"):
+            kernels.norm(bad)
+        with pytest.raises(ValueError, match="limit_norm"):
+            kernels.limit_norm(bad, norm, 1.0)
+    for bad in (np.ones(2), np.ones(())):
+        with pytest.raises(ValueError, match="norm"):
+            kernels.norm(g, bad)
+        with pytest.raises(ValueError, match="limit_norm"):
+            kernels.limit_norm(g, bad, 1.0)
+    with pytest.raises(ValueError, match="limit_norm"):
+        kernels.limit_norm(read_only(g), norm, 1.0)
+
+
 @both_dtypes
 @pytest.mark.parametrize("rule", ["adam", "adamw"])
 @pytest.mark.parametrize(
@@ -971,6 +1036,8 @@ def test_other_arguments_of_a_wrong_dtype_are_type_errors():
         "adam": lambda: kernels.update("adam", *rows[:2], rows[:2], ADAM.astype(np.float32), np.array([[2, 1.0]])),
         "adam steps": lambda: kernels.update("adam", *rows[:2], rows[:2], ADAM, np.array([[2, 1]])),
         "count_steps": lambda: kernels.count_steps(np.array([[2, 1]])),
+        "norm": lambda: kernels.norm(rows[0], np.ones(1, np.float32)),
+        "limit_norm": lambda: kernels.limit_norm(rows[0], np.ones(1, np.float32), 1.0),
     }
     for name, call in wrong.items():
         with pytest.raises(TypeError, match=name.split()[0]):
@@ -1159,6 +1226,8 @@ RECORDED = {
     "largest": (uniform(4, 5, 6), (0, 2)),
     "smallest": (uniform(4, 5, 6), 1),
     "follow": (uniform(4, dtype=np.float64), uniform(3, dtype=np.float64), np.array([1])),
+    "norm": (uniform(40), uniform(1, dtype=np.float64)),
+    "limit_norm": (uniform(40), uniform(1, dtype=np.float64) ** 2 + 2, 1.5),
     "extreme_grad": (uniform(4, 6), np.arange(24).reshape(4, 6) % 5, (4, 5, 6), 1),
     "softmax": (uniform(4, 5, 6), 1),
     "softmax_grad": (uniform(4, 5), uniform(4, 5)),
@@ -1418,6 +1487,7 @@ STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes 
     "check_probabilities": ((np.ones((4, 1)), 1.0, 1e-3, lambda rows: refuse(rows)), 0, 0.5),
     "extreme_grad": ((np.ones(4), LABELS, (3, 4), 0), 1, 3),
     "check_labels": ((LABELS, 3, lambda labels: refuse(labels)), 0, 5),
+    "norm": ((np.ones(5), None, lambda values: refuse(values)), 0, np.nan),
     "all_finite": ((np.ones(5), lambda values: refuse(values)), 0, np.nan),
 }
 
@@ -1581,7 +1651,7 @@ ALL_KERNELS = """
             "tanh_grad": k.tanh_grad(c, k.tanh(c)), "sigmoid_grad": k.sigmoid_grad(c, k.sigmoid(c)),
             "few columns": k.matmul(c, b[:, :3]), "few rows": k.matmul(c[:2], b), "transposed": k.matmul(b.T, c.T),
             "loss": loss, "p": p, "ds": k.softmax_loss_grad(p, labels, loss), "w": w, "v": v,
-            "x": x, "moments": moments,
+            "x": x, "moments": moments, "norm": k.norm(c.ravel()),
         }
 """
 
@@ -1737,6 +1807,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                 k.cutout(images, guarded(np.array([7, n, pixels])), pixels)
             k.flip(images, guarded(np.array([7, n, 0])))
             k.all_finite(x)
+            k.limit_norm(x, guarded(k.norm(x, guarded(np.ones(1)))), 2.0)
             steps = guarded(np.array([[n, 0.0]]))
             k.count_steps(steps)
             for name, rule in k.border.RULES.items():

@@ -923,7 +923,8 @@ def test_a_loss_that_is_not_finite_stops_the_training_before_its_step(seed, valu
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_an_infinite_gradient_under_a_finite_loss_stops_the_training_before_its_step(seed, value):
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_an_infinite_gradient_under_a_finite_loss_stops_the_training_before_its_step(seed, value, clip_norm):
     rng = random.Random(seed)
     epoch, batch = rng.randint(1, 4), rng.randint(1, 5)
 
@@ -934,7 +935,7 @@ def test_an_infinite_gradient_under_a_finite_loss_stops_the_training_before_its_
     optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
     batches = Watched(model, optimizer)
     with pytest.raises(cl.TrainingDiverged, match=rf"epoch {epoch}, batch {batch}\b") as error:
-        train(model, batches, optimizer=optimizer, epochs=5)
+        train(model, batches, optimizer=optimizer, epochs=5, clip_norm=clip_norm)
     assert batches.state() == batches.before
     assert error.value.history.epochs == len(error.value.history["loss"]) == epoch - 1
 

@@ -586,3 +586,104 @@ def test_a_copied_optimizer_updates_the_parameters_that_it_has(duplicate):
     other.step()
     assert all((p.data == w - 1).all() for p, w in zip(other.parameters, before, strict=True))
     assert bits(model) == kept
+
+
+# ---- clipping -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("norm", [0.1, 1.0, 5.0, 100.0])
+def test_clipped_gradients_are_pytorchs(norm, dtype):
+    torch = pytest.importorskip("torch")
+    gradients = [np.random.default_rng(i).normal(size=shape).astype(dtype) for i, shape in enumerate([(3, 4), 7, ()])]
+    ours = [cl.Tensor(np.zeros_like(g), requires_grad=True) for g in gradients]
+    theirs = [torch.zeros(g.shape, dtype=getattr(torch, np.dtype(dtype).name), requires_grad=True) for g in gradients]
+    for p, q, g in zip(ours, theirs, gradients, strict=True):
+        p.add_grad(g)
+        q.grad = torch.tensor(g)
+    cl.SGD(ours, lr=0.1).clip_gradients(norm)
+    torch.nn.utils.clip_grad_norm_(theirs, norm)
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.grad, q.grad.numpy(), rtol=1e-6 if dtype == np.float32 else 1e-12)
+
+
+def test_all_gradients_count_together_wherever_they_lie():
+    """In several vectors, of two dtypes, in groups, some without a gradient or none in the model at all."""
+    model = classifier(2, 4, 3)
+    others = [parameter(np.zeros(3)), parameter(np.zeros(2), dtype=np.float32), parameter(np.zeros(5))]
+    *some, frozen, last = model.parameters()
+    groups = [{"parameters": [*some[::-1], others[0]], "lr": 0.1}, {"parameters": [last, frozen, *others[1:]]}]
+    optimizer = cl.SGD(groups, lr=0.2)
+    given = {}
+    for i, p in enumerate([*some, last, *others[:2]]):
+        given[p] = np.random.default_rng(i).normal(size=p.shape).astype(p.dtype)
+        p.add_grad(given[p])
+    norm = np.sqrt(sum((np.float64(g) ** 2).sum() for g in given.values()))
+    optimizer.clip_gradients(1.5)
+    for p, g in given.items():
+        np.testing.assert_allclose(p.grad, g * (1.5 / (norm + 1e-6)), rtol=1e-6)
+    assert frozen.grad is others[2].grad is None
+
+
+def test_gradients_of_a_smaller_norm_are_left_alone():
+    p = parameter([0.0, 0.0], [3.0, 4.0])
+    for norm in (5.1, 1e30):
+        cl.SGD([p], lr=0.1).clip_gradients(norm)
+        assert p.grad.tolist() == [3, 4]
+    cl.SGD([parameter([1.0])], lr=0.1).clip_gradients(1.0)  # no gradient at all
+
+
+def test_huge_gradients_have_a_norm():
+    p = parameter(np.zeros(10), np.full(10, 1e30), dtype=np.float32)
+    cl.SGD([p], lr=0.1).clip_gradients(1.0)
+    np.testing.assert_allclose(p.grad, 10**-0.5, rtol=1e-6)
+
+
+@pytest.mark.parametrize("gradients", [[[1.0, np.inf], [0.0]], [[1.0, 0.0], [np.nan]], [[1.7e308, 1.7e308], [1.0]]])
+def test_gradients_without_a_norm_raise_before_anything_is_written(gradients):
+    parameters = [parameter(np.zeros_like(g), g) for g in gradients]
+    with pytest.raises(cl.TrainingDiverged, match="not finite"):
+        cl.SGD(parameters, lr=0.1).clip_gradients(1.0)
+    for p, g in zip(parameters, gradients, strict=True):
+        np.testing.assert_array_equal(p.grad, g)
+
+
+@pytest.mark.parametrize(
+    ("norm", "error"), [(0, ValueError), (-1.0, ValueError), (np.nan, ValueError), ("1", TypeError), (True, TypeError)]
+)
+def test_a_norm_that_cannot_be_is_refused(norm, error):
+    with pytest.raises(error, match="norm"):
+        cl.SGD([parameter([1.0], [1.0])], lr=0.1).clip_gradients(norm)
+    with pytest.raises(error, match="clip_norm"):
+        train(classifier(2, 3), *cl.datasets.spiral(5), clip_norm=norm)
+
+
+@every_optimizer
+def test_a_recorded_step_clips_as_an_eager_one(case):
+    starts = [np.random.default_rng(i).normal(size=n).astype(np.float32) for i, n in enumerate((5, 3))]
+    gradients = [
+        [np.random.default_rng(10 * t + n).normal(size=n).astype(np.float32) for n in (5, 3)] for t in range(6)
+    ]
+
+    def stepped(recorded):
+        parameters = [cl.Tensor(start.copy(), requires_grad=True) for start in starts]
+        optimizer = case.make(parameters)
+
+        def step(*gs):
+            optimizer.zero_grad()
+            for p, g in zip(parameters, gs, strict=True):
+                p.add_grad(g)
+            optimizer.step(clip_norm=1.0)
+
+        program = None
+        for t, gs in enumerate(gradients):
+            gs = [np.float32(0.1 if t == 3 else 1) * g for g in gs]  # not all are too large
+            if not recorded:
+                step(*gs)
+            elif program is None:
+                program = cl.capture(step, *gs)
+            else:
+                program(*gs)
+        return [array.tobytes() for p in parameters for array in (p.data, p.grad)]
+
+    assert stepped(True) == stepped(False)

@@ -1,6 +1,7 @@
 """Columns: several inputs and outputs, indices, weights; metrics of whole epochs; what users' parts raise in a fit."""
 
 import itertools
+import re
 import tracemalloc
 
 import numpy as np
@@ -385,6 +386,202 @@ def test_an_epoch_in_which_nothing_weighs_has_no_loss():
     history = train(model, [(A, TARGETS, np.zeros(30))], loss=SquaredError(), metrics=["accuracy", "mse"])
     assert all(np.isnan(values[0]) for values in history.values())
     assert bits(model) == before
+
+
+# ---- weights of classes ---------------------------------------------------------------------------------------------
+
+POINTS, ARMS = cl.datasets.spiral(points_per_class=20, seed=0)
+UNEVEN = np.r_[0:20, 20:30, 40:45]  # 20, 10 and 5 rows of the classes
+OF_CLASS = {0: 2, 2: 3}
+
+
+def fitted(x, y, dtype=np.float32, **options):
+    """A model trained by full batches, and the history."""
+    model = classifier(2, 8, 3, dtype=dtype)
+    history = train(model, x, y, **{"batch_size": len(x), "epochs": 5, "shuffle": False, **options})
+    return model, history
+
+
+@DTYPES
+def test_a_class_weight_of_two_is_each_of_its_rows_twice(dtype):
+    times = np.array([2, 1, 3])[ARMS]
+    model, history = fitted(POINTS, ARMS, dtype, class_weight=OF_CLASS)
+    other, expected = fitted(POINTS.repeat(times, axis=0), ARMS.repeat(times), dtype)
+    rtol = 1e-5 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(history["loss"], expected["loss"], rtol=rtol)
+    np.testing.assert_allclose(model.predict(POINTS), other.predict(POINTS), rtol=rtol, atol=rtol)
+
+
+@DTYPES
+def test_gradients_of_weighted_rows_are_those_of_repeated_ones(dtype):
+    times = np.random.default_rng(0).integers(0, 5, size=len(ARMS))
+
+    def gradients(x, y, *weights):
+        model, loss = classifier(2, 8, 3, dtype=dtype), cl.SoftmaxLoss()
+        loss(model(x.astype(dtype)), y, *weights).backward()
+        return np.concatenate([p.grad.ravel() for p in model.parameters()])
+
+    weighted = gradients(POINTS, ARMS, times.astype(dtype))
+    repeated = gradients(POINTS.repeat(times, axis=0), ARMS.repeat(times))
+    atol = 1e-6 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(weighted, repeated, rtol=0, atol=atol)
+
+
+def test_class_weights_are_weights_of_rows_and_multiply_them():
+    rows = np.random.default_rng(0).uniform(0.5, 2, size=len(ARMS))
+    of_class = np.array([2, 1, 3])[ARMS]
+    for given, weights in ((None, of_class), (rows, rows * of_class)):
+        model, history = fitted(POINTS, ARMS, class_weight=OF_CLASS, sample_weight=given, batch_size=7)
+        other, expected = fitted(POINTS, ARMS, sample_weight=weights, batch_size=7)
+        assert bits(model) == bits(other)
+        assert history == expected
+
+
+def test_balanced_weights_are_scikit_learns():
+    compute = pytest.importorskip("sklearn.utils.class_weight").compute_class_weight
+    x, y = POINTS[UNEVEN], ARMS[UNEVEN]
+    weights = compute("balanced", classes=np.arange(3), y=y)
+    np.testing.assert_allclose(weights, 35 / (3 * np.array([20, 10, 5])))
+    for given in (y, y.astype(np.uint8), y.tolist()):
+        assert bits(fitted(x, given, class_weight="balanced")[0]) == bits(fitted(x, y, sample_weight=weights[y])[0])
+    explicit = dict(enumerate(weights.tolist()))
+    assert bits(fitted(x, y, class_weight=explicit)[0]) == bits(fitted(x, y, class_weight="balanced")[0])
+
+
+def test_weighted_losses_are_pytorchs():
+    torch = pytest.importorskip("torch")
+    weights = [2.0, 1.0, 3.0]
+    model, history = fitted(POINTS, ARMS, np.float64, class_weight=OF_CLASS, lr=0.0, epochs=1)
+    scores, labels = torch.tensor(model.predict(POINTS)), torch.tensor(ARMS)
+    expected = torch.nn.CrossEntropyLoss(weight=torch.tensor(weights, dtype=torch.float64))(scores, labels)
+    assert history["loss"][0] == pytest.approx(expected.item(), rel=1e-12)
+
+
+def test_labels_to_be_ignored_have_no_part_in_the_balance():
+    y = np.where(np.arange(len(ARMS)) % 4 == 0, -1, ARMS)
+    counted = y != -1
+    y_counted = y[counted]
+    counts = np.bincount(y_counted)
+    weights = np.ones(len(y))
+    weights[counted] = counted.sum() / (3 * counts[y_counted])
+    for loss in (cl.SoftmaxLoss(ignore=-1), None):
+        if loss is None:
+            loss = cl.Penalized(cl.SoftmaxLoss(ignore=-1), classifier(2, 3).parameters(), l2=0.0)
+        model, _ = fitted(POINTS, y, class_weight="balanced", loss=loss)
+        other, _ = fitted(POINTS, y, sample_weight=weights, loss=cl.SoftmaxLoss(ignore=-1))
+        np.testing.assert_allclose(model.predict(POINTS), other.predict(POINTS), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8])
+@pytest.mark.parametrize("columns", [(), (1,)])
+def test_class_weights_go_with_one_score_a_row(dtype, columns):
+    y = (ARMS > 0).astype(dtype).reshape(-1, *columns)
+    options = {"loss": cl.SigmoidLoss(), "lr": 0.05, "epochs": 3, "seed": 0}
+    model, other = classifier(2, 1), classifier(2, 1)
+    train(model, POINTS, y, class_weight={1: 0.25}, **options)
+    train(other, POINTS, y, sample_weight=np.where(ARMS > 0, 0.25, 1), **options)
+    assert bits(model) == bits(other)
+
+
+def test_class_weights_have_no_part_in_validation():
+    history = fitted(POINTS, ARMS, class_weight=OF_CLASS, validation_data=(POINTS, ARMS), lr=0.0)[1]
+    plain = fitted(POINTS, ARMS, validation_data=(POINTS, ARMS), lr=0.0)[1]
+    assert history["val_loss"] == plain["val_loss"] == [pytest.approx(plain["loss"][0])] * 5
+    assert history["loss"] != plain["loss"]
+    split = {"validation_split": 0.3, "seed": 1, "lr": 0.0}
+    assert (
+        fitted(POINTS, ARMS, class_weight=OF_CLASS, **split)[1]["val_loss"]
+        == (fitted(POINTS, ARMS, **split)[1]["val_loss"])
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"class_weight": {3: 2.0}}, ValueError, "label 3 does not occur; there are [0, 1, 2]"),
+        ({"class_weight": {-1: 2.0}}, ValueError, "label -1 does not occur"),
+        ({"class_weight": {"0": 2.0}}, ValueError, "label '0' does not occur"),
+        ({"class_weight": {0: -1.0}}, ValueError, "the weight of label 0 must be 0 or more"),
+        ({"class_weight": {0: np.nan}}, ValueError, "the weight of label 0 must be 0 or more"),
+        ({"class_weight": {0: "2"}}, TypeError, "the weight of label 0 must be a number"),
+        ({"class_weight": {0: 0, 1: 0, 2: 0}}, ValueError, "all of 60 weights are 0"),
+        ({"class_weight": "uniform"}, TypeError, "expected {label: weight} or \"balanced\", got 'uniform'"),
+        ({"class_weight": [1, 2, 3]}, TypeError, "expected {label: weight}"),
+        ({"class_weight": OF_CLASS, "y": ARMS.astype(float)}, TypeError, "goes with labels: expected integers"),
+        ({"class_weight": OF_CLASS, "y": np.eye(3)[ARMS]}, TypeError, "goes with labels: expected integers"),
+        ({"class_weight": OF_CLASS, "y": np.eye(3, dtype=int)[ARMS]}, ValueError, "one label a row"),
+        ({"class_weight": "balanced", "y": ARMS[:9]}, ValueError, "x has 60 rows, y has shape (9,)"),
+        ({"class_weight": OF_CLASS, "sample_weight": [1.0]}, ValueError, "a weight for each of 60 rows"),
+        ({"class_weight": OF_CLASS, "x": cl.DataGenerator(POINTS, ARMS), "y": None}, ValueError, "bring weights"),
+        ({"class_weight": "balanced", "x": [(POINTS, ARMS)], "y": None}, ValueError, "bring weights"),
+    ],
+)
+def test_class_weights_that_cannot_be_raise_before_anything_happens(options, error, message):
+    model = classifier(2, 3)
+    before = bits(model)
+    with pytest.raises(error, match=re.escape(message)):
+        train(model, **{"x": POINTS, "y": ARMS, **options})
+    assert bits(model) == before
+
+
+# ---- clipping -------------------------------------------------------------------------------------------------------
+
+
+def test_a_fit_clips_as_a_loop_by_hand_does():
+    model, other = classifier(2, 8, 3), classifier(2, 8, 3)
+    history = train(model, POINTS, ARMS, lr=0.5, clip_norm=0.1, batch_size=7, shuffle=False, epochs=4)
+    optimizer, loss = cl.SGD(other.parameters(), lr=0.5, momentum=0.9), cl.SoftmaxLoss()
+    for _ in range(4):
+        for i in range(0, 60, 7):
+            optimizer.zero_grad()
+            loss(other(POINTS[i : i + 7]), ARMS[i : i + 7]).backward()
+            if i < 30:
+                optimizer.step(clip_norm=0.1)
+            else:  # the same in two steps
+                optimizer.clip_gradients(0.1)
+                optimizer.step()
+    assert bits(model) == bits(other)
+    assert history.epochs == 4
+
+
+def test_each_fit_has_its_own_norm():
+    """Programs are kept; another norm, or none, is another step."""
+    model = classifier(2, 8, 3)
+    start, optimizer, loss = model.state_dict(), cl.SGD(model.parameters(), lr=0.5), cl.SoftmaxLoss()
+
+    def after(clip_norm):
+        model.load_state_dict(start)
+        train(model, POINTS, ARMS, loss=loss, optimizer=optimizer, epochs=2, seed=0, clip_norm=clip_norm)
+        return bits(model)
+
+    first = [after(norm) for norm in (None, 0.1, 0.01, 1e9)]
+    assert first == [after(norm) for norm in (None, 0.1, 0.01, 1e9)]
+    assert first[0] == first[3]
+    assert len(set(first)) == 3
+
+
+def test_the_gradients_of_a_users_optimizer_are_clipped():
+    class Plain(cl.Optimizer):
+        def step(self):
+            for p in self.parameters:
+                p.data = p.data - np.float32(self.lr) * p.grad
+
+    model, other = classifier(2, 8, 3), classifier(2, 8, 3)
+    options = {"epochs": 3, "seed": 0, "clip_norm": 0.1}
+    train(model, POINTS, ARMS, optimizer=Plain(model.parameters(), lr=0.5), **options)
+    train(other, POINTS, ARMS, optimizer=cl.SGD(other.parameters(), lr=0.5), **options)
+    np.testing.assert_allclose(model.predict(POINTS), other.predict(POINTS), rtol=1e-5, atol=1e-6)
+
+
+def test_clipping_gives_the_same_bits_for_any_number_of_threads(threads_restored):
+    x, y = RNG.normal(size=(64, 1200)).astype(np.float32), RNG.integers(0, 10, size=64)
+    seen = set()
+    for threads in (1, 2, 3):
+        cl.set_num_threads(threads)
+        model = classifier(1200, 800, 10)
+        train(model, x, y, clip_norm=0.05, seed=0)
+        seen.add(bits(model))
+    assert len(seen) == 1
 
 
 # ---- metrics of whole epochs ----------------------------------------------------------------------------------------

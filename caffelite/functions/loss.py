@@ -454,6 +454,11 @@ class Penalized(Function, recordable=True):
     def parameters(self) -> list[Tensor]:
         return self.penalized
 
+    @property
+    def ignore(self) -> int | None:
+        """The label that counts nowhere, if there is one."""
+        return getattr(self.loss, "ignore", None)
+
     def check_targets(self, targets: Any, scores_shape: Shape) -> None:
         if hasattr(self.loss, "check_targets"):
             self.loss.check_targets(targets, scores_shape)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import FLOATS, as_real, nonnegative
+from caffelite.arrays import FLOATS, as_real, nonnegative, positive
 from caffelite.optimizers.schedules import Followed, tabulated
 from caffelite.recording import in_python
 from caffelite.tensor import Tensor
@@ -100,11 +100,12 @@ class Optimizer(ABC):
         kernels read them from a row of `self.hyper`, float64, for each group, lr first.
 
     A subclass writes `step`, which changes the parameters that have a gradient. Before it runs, gradients are checked
-    (`TrainingDiverged` if one is not finite); after it, graphs that still need the old values know that they are gone,
-    and schedules move on. `class SGD(Optimizer, recordable=True)` declares that what it overrides computes with kernels
-    alone. Without that, a recorded step calls back what a class overrides: `step`, if it or anything that it may use
-    is overridden. A `zero_grad` of one's own may leave gradients as it likes, which decides what happens next, so steps
-    with one are recorded each time anew.
+    (`TrainingDiverged` if one is not finite) or, by `step(clip_norm=c)`, clipped (`clip_gradients`, which checks them
+    as well); after it, graphs that still need the old values know that they are gone, and schedules move on. `class
+    SGD(Optimizer, recordable=True)` declares that what it overrides computes with kernels alone. Without that, a
+    recorded step calls back what a class overrides: `step`, if it or anything that it may use is overridden. A
+    `zero_grad` of one's own may leave gradients as it likes, which decides what happens next, so steps with one are
+    recorded each time anew.
     """
 
     recordable = False
@@ -180,12 +181,25 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Change every parameter that has a gradient."""
+        """Change every parameter that has a gradient. Callers may say `step(clip_norm=c)`, which is seen to for it."""
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for p in self._parameters:
             p.zero_grad()
+
+    def clip_gradients(self, norm: float) -> None:
+        """Scale all gradients together so that their norm ‖g‖ is at most this: g ← g · min(1, norm / (‖g‖ + 10⁻⁶)).
+
+        As PyTorch's `clip_grad_norm_`, but that ‖g‖ is summed in float64. `step(clip_norm=…)` begins with it. Raises
+        TrainingDiverged, before anything is written, if ‖g‖ is not finite, and ValueError unless norm is above 0.
+        R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
+        """
+        limit, of_all = positive("norm", norm), None
+        for run in self.runs():
+            of_all = kernels.norm(run.gradient, of_all, self._say_which_gradient)
+        for run in self.runs():
+            kernels.limit_norm(run.gradient, of_all, limit)
 
     @property
     def parameters(self) -> Parameters:
@@ -392,6 +406,7 @@ class Optimizer(ABC):
         for i, p in enumerate(self._parameters):
             if p._gradient is not None and not np.isfinite(p._gradient).all():
                 raise TrainingDiverged(f"the gradient of parameter {i}, {p.name or 'Tensor'} {p.shape}, is not finite")
+        raise TrainingDiverged("the norm of all gradients together is not finite")
 
 
 # What a class may override without having its step called back.
@@ -399,16 +414,20 @@ _NO_PART_OF_A_STEP = {"zero_grad", "_numbers", "_check", "vectors", "state_dict"
 
 
 def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
-    """A step that checks the gradients before its first write, and says afterwards that parameters have changed."""
+    """A step that checks or clips the gradients before its first write, and says afterwards that parameters have
+    changed."""
 
     @functools.wraps(step)
-    def guarded(self: Optimizer) -> None:
+    def guarded(self: Optimizer, *, clip_norm: float | None = None) -> None:
         recording = kernels.recorder()
         if recording is not None:
             recording.note_optimizer(self._followed)
             if not self.called_back:
                 recording.note_optimizer(self)
-        self._check_gradients()
+        if clip_norm is None:
+            self._check_gradients()
+        else:
+            self.clip_gradients(clip_norm)
         try:
             step(self)
         finally:

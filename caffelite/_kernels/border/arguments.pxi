@@ -3,7 +3,7 @@
 # Arrays may have any strides; one that loops cannot read as it lies (byte-swapped, unaligned, strides that are no whole
 # number of elements) is replaced by its plain copy, and so is one with strides where a loop wants contiguous rows.
 
-cdef cnp.dtype int64 = np.dtype(np.int64)
+cdef cnp.dtype int64 = np.dtype(np.int64), float64 = np.dtype(np.float64)
 
 
 cdef inline int real_type(str name, cnp.ndarray a) except -1:

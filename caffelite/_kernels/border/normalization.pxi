@@ -20,7 +20,7 @@ def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
         shift = contiguous(shift)
         require_vector("layer_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
         bind(&call, 3, shift)
-    y, moments = output(shape_of(x), x.dtype), output((2, call.size[0]), np.dtype(np.float64))
+    y, moments = output(shape_of(x), x.dtype), output((2, call.size[0]), float64)
     bind(&call, 0, y)
     bind(&call, 1, x)
     bind(&call, 2, scale)
@@ -127,7 +127,7 @@ def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     check_eps("batch_norm", eps)
     if call.size[0] * call.size[2] < 2:
         raise ValueError(f"batch_norm got shape {shape_of(x)}: a variance takes at least 2 numbers of each feature")
-    moments = output((3, call.size[1]), np.dtype(np.float64))
+    moments = output((3, call.size[1]), float64)
     call.scalar[0] = eps
     return normalized_features(&call, x, scale, shift, moments), moments
 
@@ -204,7 +204,7 @@ def fixed_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, doub
     cdef cnp.ndarray moments
     lay_running(&call, FIXED_MOMENTS_KERNEL, mean, variance)
     check_eps("fixed_moments", eps)
-    moments = output((3, call.size[0]), np.dtype(np.float64))
+    moments = output((3, call.size[0]), float64)
     bind(&call, 0, mean)
     bind(&call, 1, variance)
     bind(&call, 2, moments)

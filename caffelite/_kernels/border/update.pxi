@@ -2,6 +2,8 @@
 
 RULES = {}                                # by name
 cdef Kernel COUNT_STEPS_KERNEL = Kernel("count_steps", updates=1)
+cdef Kernel NORM_KERNEL = Kernel("norm", checked=1, work=5)
+cdef Kernel LIMIT_NORM_KERNEL = Kernel("limit_norm", updates=1, work=5)
 cdef Kernel FOLLOW_KERNEL = Kernel("follow", writes=0b101, updates=0b101)
 
 
@@ -87,6 +89,42 @@ def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t
     bind(&call, 2, writable("follow", t))
     call.size[0] = cnp.PyArray_SIZE(rates)
     call.parts = call.work = 1
+    launch(&call)
+
+
+def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None):
+    """√ (Σ g² + others²) as a single element of float64: the norm of a vector, and of others whose norm is given.
+
+    Where it is not finite, as where an element of g is not, `on_stop` is called as by `all_finite`.
+    """
+    cdef Call call
+    cdef cnp.ndarray out
+    begin(&call, NORM_KERNEL, real_type("norm", g))
+    require_vector("norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
+    out = output((1,), float64)
+    bind(&call, 0, out)
+    bind(&call, 1, g)
+    if others is not None:
+        require_vector("norm", others, cnp.NPY_FLOAT64, 1)
+        bind(&call, 2, others)
+    call.size[0] = cnp.PyArray_SIZE(g)
+    call.parts = 1
+    call.work = NORM_KERNEL.work * call.size[0]
+    launch(&call, on_stop)
+    return out
+
+
+def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit):
+    """g ← g · limit / (norm + 10⁻⁶), in place, if that is smaller; the norm is what `norm` returns."""
+    cdef Call call
+    begin(&call, LIMIT_NORM_KERNEL, real_type("limit_norm", g))
+    require_vector("limit_norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
+    require_vector("limit_norm", norm, cnp.NPY_FLOAT64, 1)
+    bind(&call, 0, writable("limit_norm", g))
+    bind(&call, 1, norm)
+    call.scalar[0] = limit
+    call.parts = cnp.PyArray_SIZE(g)
+    call.work = LIMIT_NORM_KERNEL.work * call.parts
     launch(&call)
 
 

@@ -50,6 +50,9 @@ cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_
     if n == sizeof(int64_t):              # a label, or a point: worth a copy without a call
         for i in range(begin, end):
             memcpy(out + i * sizeof(int64_t), rows + order[i] * sizeof(int64_t), sizeof(int64_t))
+    elif n == sizeof(float):              # a weight
+        for i in range(begin, end):
+            memcpy(out + i * sizeof(float), rows + order[i] * sizeof(float), sizeof(float))
     else:
         for i in range(begin, end):
             memcpy(out + i * n, rows + order[i] * n, n)

@@ -167,6 +167,67 @@ cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
+# ---- clipping: the norm of all gradients, then one factor for all ----
+
+# y = √ (Σᵢ g[i]² + z²). The squares are summed in float64 and, where that is too small for float64's own, once more
+# beside the largest. Stops with NOT_FINITE if the norm is infinite or NaN, as it is where an element is.
+#   size     0 elements
+#   operand  0 y and 2 z (if any), one element each, float64, 1 g
+#   parts    1
+cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* g = <const real*> call.operand[1].data
+    cdef const double* z = <const double*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[0]
+    cdef double y = sqrt(sum_of_squares(g, n))
+    if y - y != 0:
+        y = norm_beside_largest(g, n)
+    y = y if z == NULL else hypot(y, z[0])
+    (<double*> dtype)[0] = y
+    return NOT_FINITE if y - y != 0 else CONTINUE
+
+
+cdef double sum_of_squares(const real* g, Py_ssize_t n) noexcept nogil:
+    cdef double lane[2 * LANES]           # additions need not wait for each other
+    cdef Py_ssize_t i, j
+    for j in range(2 * LANES):
+        lane[j] = 0
+    for i in range(n // (2 * LANES)):
+        for j in range(2 * LANES):
+            lane[j] += <double> g[2 * LANES * i + j] * g[2 * LANES * i + j]
+    for i in range(n - n % (2 * LANES), n):
+        lane[i % (2 * LANES)] += <double> g[i] * g[i]
+    for j in range(1, 2 * LANES):
+        lane[0] += lane[j]
+    return lane[0]
+
+
+cdef double norm_beside_largest(const real* g, Py_ssize_t n) noexcept nogil:
+    cdef double largest = 0, total = 0
+    cdef Py_ssize_t i
+    for i in range(n):
+        largest = max(largest, <double> abs(g[i]))
+    for i in range(n):
+        total += (g[i] / largest) * (g[i] / largest)
+    return largest * sqrt(total)
+
+
+# g[i] ← g[i] · limit / (norm + 10⁻⁶) if that is smaller. (One that is too small for float32 comes as two factors.)
+#   operand  0 g, 1 norm (one element, float64)
+#   scalar   the limit
+#   parts    the elements
+cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef double factor = call.scalar[0] / ((<const double*> call.operand[1].data)[0] + 1e-6)
+    cdef real tiny = FLT_MIN if real is float else DBL_MIN
+    cdef real first = <real> max(factor, tiny), rest = <real> (factor / first)
+    cdef Py_ssize_t i
+    if factor < 1:
+        for i in range(begin, end):
+            g[i] = g[i] * first * rest
+    return CONTINUE
+
+
+publish("norm", <Loop> norm[float], <Loop> norm[double])
+publish("limit_norm", <Loop> limit_norm[float], <Loop> limit_norm[double])
 publish("sgd", <Loop> sgd[float], <Loop> sgd[double])
 publish("adagrad", <Loop> adagrad[float], <Loop> adagrad[double])
 publish("rmsprop", <Loop> rmsprop[float], <Loop> rmsprop[double])
