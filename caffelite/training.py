@@ -198,7 +198,7 @@ class Trainer:
         if resumed is not None:
             stream.restore(resumed)
         while stream.epoch < epochs:
-            for _ in stream.rest_of_epoch(interrupts):
+            while stream.step(interrupts):
                 progress.steps_done(1, stream.loss)
                 if between_steps is not None:
                     between_steps()
@@ -335,8 +335,11 @@ class Streamed:
         self.rest: Iterator[Callable[[], Any]] | None = None
         self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
 
-    def rest_of_epoch(self, interrupts: InterruptsBetweenSteps) -> Iterator[None]:
-        """Take the steps that are left of the epoch, and come back after each."""
+    def step(self, interrupts: InterruptsBetweenSteps) -> bool:
+        """Take the step that is due, and say whether there was one: else the epoch has no more batches.
+
+        (As a generator this would make another exception of a user's StopIteration.)
+        """
         if self.rest is None:
             self.rest = self._from(self.batch)
         for given in self.rest:
@@ -344,7 +347,8 @@ class Streamed:
             with interrupts.held(), located(Position(self.epoch, self.batch)):
                 self.of._replay(batch, self.sums)
                 self.batch += 1
-            yield
+            return True
+        return False
 
     def _from(self, batch: int) -> Iterator[Callable[[], Any]]:
         """The batches of a new epoch, but for the first ones."""
