@@ -70,7 +70,7 @@ class Callbacks:
 
     def during(self, training: Training) -> Callbacks:
         """What is to be entered for this training."""
-        self._training = training
+        self._training: Training | None = training
         return self
 
     def __enter__(self) -> Callbacks:
@@ -114,6 +114,7 @@ class Callbacks:
         return [(type(callback).__name__, callback.state_dict()) for callback in self.with_state()]
 
     def _end(self) -> None:
+        self._training = None
         with ExitStack() as stack:  # which calls each, the last one first, whatever the others raise
             for callback in reversed(self._begun):
                 if hasattr(callback, "end"):

@@ -704,6 +704,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise
+        finally:
+            trainer.run = None  # which knows the trainer: all is freed now, and not when the garbage is collected
         return history
 
     def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
