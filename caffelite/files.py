@@ -39,11 +39,6 @@ class Form(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
 
-    @classmethod
-    def of(cls, array: Any) -> Form:
-        """That of an array or a Tensor."""
-        return cls(array.shape, array.dtype)
-
 
 def longest_header(size: int) -> int:
     """How long a header may be in a file of this size: Python takes up to 25 times as much to read it."""

@@ -441,8 +441,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _forms(self) -> dict[str, files.Form]:
         """Shape and dtype of parameters and buffers, by name; of a model that is made `without_values`, too."""
         parameters, buffers = self._named_state()
-        forms = {name: files.Form.of(x) for name, x in (parameters | buffers).items()}
-        return {name: form._replace(dtype=self.dtype) if form.dtype in FLOATS else form for name, form in forms.items()}
+        return self._forms_of(parameters | buffers)
+
+    def _forms_of(self, state: dict[str, Any]) -> dict[str, files.Form]:
+        return {name: files.Form(x.shape, self.dtype if x.dtype in FLOATS else x.dtype) for name, x in state.items()}
 
     @staticmethod
     def _found(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
@@ -453,9 +455,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _fill(self, file: files.File) -> None:
         """Have the values in a file, of a model that was made `without_values`."""
-        self._found(file, self._forms(), exactly=True)
+        parameters, buffers = self._named_state()
+        self._found(file, self._forms_of(parameters | buffers), exactly=True)
         self._take_memory()
-        file.read(self._arrays())
+        file.read({name: p._data for name, p in parameters.items()} | self.buffers())
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name == "_rng"}
