@@ -30,6 +30,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/autograd.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/threshold.py
+	$(BIN)/python benchmarks/files.py
 
 clean:
 	rm -rf .venv build *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c

@@ -22,6 +22,7 @@ from caffelite.gradcheck import check_gradients
 from caffelite.graph import graph
 from caffelite.history import History
 from caffelite.inspection import inspect
+from caffelite.loading import load
 from caffelite.model import MLP, Model
 from caffelite.modes import inference, is_training, no_grad
 from caffelite.optimizers import *
@@ -50,6 +51,7 @@ __all__ = [
     "initializers",
     "inspect",
     "is_training",
+    "load",
     "no_grad",
     "plots",
     "set_num_threads",

@@ -3,7 +3,9 @@
 A callback is a callable (epoch, history), the epochs counted from 0; one that returns True ends the training. Besides,
 it may have any of these:
 
-    begin(training)            before the first step. `training` has `.model`, `.optimizer`, `.loss` and `.history`.
+    begin(training)            before the first step. `training` has `.model`, `.optimizer`, `.loss` and `.history`,
+                               and `.write(path)`, which makes a checkpoint of it.
+    between_steps()            now and then between two steps: after a batch, or about every 50 ms of replayed ones.
     end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have
                                begun are ended, even if others raise.
     state_dict()               what it needs to go on where it is: numbers, strings and None, and arrays, by name.
@@ -15,9 +17,12 @@ A training that goes on from a checkpoint begins with the history that it had. N
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import math
 import os
+import time
+import warnings
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,7 +38,7 @@ from caffelite.metrics import higher_is_better
 from caffelite.optimizers import Optimizer
 from caffelite.tensor import Tensor
 
-__all__ = ["CSVLog", "EarlyStopping", "ReduceLROnPlateau", "Training"]
+__all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Training"]
 
 
 class Training(NamedTuple):
@@ -43,6 +48,7 @@ class Training(NamedTuple):
     optimizer: Optimizer
     loss: Function
     history: History
+    write: Any = None  # a checkpoint, to a path: from `between_steps`, or after an epoch
 
 
 class Callbacks:
@@ -59,13 +65,14 @@ class Callbacks:
             if not callable(callback) or isinstance(callback, type):
                 raise TypeError(f"callbacks: expected callables (epoch, history), got {callback!r}")
         self._begun: list[Any] = []
+        self.ended = False  # whether one of them has ended the training
 
     def __len__(self) -> int:
         return len(self._callbacks)
 
     def during(self, training: Training) -> Callbacks:
         """What is to be entered for this training."""
-        self._training = training
+        self._training: Training | None = training
         return self
 
     def __enter__(self) -> Callbacks:
@@ -82,11 +89,34 @@ class Callbacks:
         self._end()
 
     def __call__(self, epoch: int, history: History) -> bool:
-        """Whether one of them ends the training after this epoch; all are called."""
-        stops = [callback(epoch, history) for callback in self._callbacks]
-        return any(isinstance(stop, bool | np.bool_) and stop for stop in stops)
+        """Whether one of them ends the training after this epoch; all are called, those that write it down last."""
+        in_order = sorted(self._callbacks, key=lambda callback: isinstance(callback, Checkpoint))
+        for callback in in_order:
+            stop = callback(epoch, history)
+            self.ended |= bool(isinstance(stop, bool | np.bool_) and stop)
+        return self.ended
+
+    @property
+    def between_steps(self) -> Callable[[], None] | None:
+        """What is to be called now and then between two steps, if anything is."""
+        wanted = [callback.between_steps for callback in self._callbacks if hasattr(callback, "between_steps")]
+
+        def call_all() -> None:
+            for call in wanted:
+                call()
+
+        return call_all if wanted else None
+
+    def with_state(self) -> list[Any]:
+        """Those that have a state, and it is not empty."""
+        return [callback for callback in self._callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
+
+    def states(self) -> list[tuple[str, dict[str, Any]]]:
+        """The names of their classes, and the states."""
+        return [(type(callback).__name__, callback.state_dict()) for callback in self.with_state()]
 
     def _end(self) -> None:
+        self._training = None
         with ExitStack() as stack:  # which calls each, the last one first, whatever the others raise
             for callback in reversed(self._begun):
                 if hasattr(callback, "end"):
@@ -271,3 +301,78 @@ class CSVLog:
                 file.write(text.getvalue().encode())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+
+class Checkpoint:
+    """Writes the training to a file, from which `fit(…, resume=path)` goes on to the same bits; `caffelite.load` reads
+    the model.
+
+    Parameters
+    ----------
+    path : path
+        A file that there is already is replaced when the new one is whole.
+    monitor : str, optional
+        A name in the history: only epochs that are better than all before are written. See `Monitor` for what is
+        better.
+    every : int
+        After every so many epochs. With a `monitor`, after all that are better.
+    seconds : float, optional
+        Whenever so many seconds have passed, in the midst of an epoch too, and not after every so many epochs.
+
+    It is written when all other callbacks have seen the epoch. What the file system refuses later on, a full disk say,
+    is a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raises OSError
+    before the first step where there is no such folder, ValueError where the training does not measure `monitor`, for
+    `every` below 1 and for negative `seconds`.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], monitor: str | None = None, every: int = 1, seconds: float | None = None
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.every = positive_integer("every", every)
+        self.seconds = None if seconds is None else nonnegative("seconds", seconds)
+        self._monitor = None if monitor is None else Monitor(monitor, 1)
+        if monitor is not None and seconds is not None:
+            raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
+
+    def begin(self, training: Training) -> None:
+        """Start anew; OSError where the folder is not there, or can't be written to."""
+        if not os.access(self.path.parent, os.W_OK):
+            kind = errno.EACCES if self.path.parent.is_dir() else errno.ENOENT
+            raise OSError(kind, "a checkpoint can't be written there", str(self.path))
+        self._write: Any = training.write
+        self._written = time.monotonic()
+        if self._monitor is not None:
+            self._monitor.begin(training)
+
+    def __call__(self, epoch: int, history: History) -> None:
+        if self._monitor is not None:
+            due = self._monitor.look(epoch, history)
+        else:
+            due = self.seconds is None and (epoch + 1) % self.every == 0
+        if due:
+            self._write_now()
+
+    def between_steps(self) -> None:
+        """Write, if it is time."""
+        if self.seconds is not None and time.monotonic() - self._written >= self.seconds:
+            self._write_now()
+
+    def _write_now(self) -> None:
+        try:
+            self._write(self.path)
+        except OSError as error:
+            warnings.warn(f"no checkpoint: {error}; the training goes on", RuntimeWarning, stacklevel=2)
+        self._written = time.monotonic()
+
+    def end(self) -> None:
+        self._write = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Monitor` has it, if there is a monitor."""
+        return {} if self._monitor is None else self._monitor.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`; ValueError for one that can't be."""
+        if self._monitor is not None:
+            self._monitor.load_state_dict(state)

@@ -118,6 +118,26 @@ class DataGenerator:
         order, epoch = self._order.copy(), self._epochs
         return (functools.partial(self._batch, order, epoch, i) for i in range(len(self)))
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Where it is in its sequence of orders and draws, as copies by name."""
+        return {"order": self._order.copy(), "words": self._state.copy(), "numbers": self._numbers()}
+
+    def _numbers(self) -> np.ndarray:
+        return np.array([self._seed, self._epochs], np.int64)
+
+    def check(self, state: dict[str, np.ndarray]) -> None:
+        """ValueError unless this may have been the `state()` of a generator of as many rows."""
+        mine = self.state()
+        if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in mine.items()):
+            raise ValueError("the state of a DataGenerator of as many rows was expected")
+        if not np.array_equal(np.sort(state["order"]), np.arange(len(self._order))) or (state["numbers"] < 0).any():
+            raise ValueError("the order of a DataGenerator has every row once")
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Be where `state()` was."""
+        self._order[:], self._state[:] = state["order"], state["words"]
+        self._seed, self._epochs = map(int, state["numbers"])
+
     def _inputs(self) -> tuple[np.ndarray, ...]:
         return self.x if isinstance(self.x, tuple) else (self.x,)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import inspect
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -99,6 +101,15 @@ class Function(ABC):
         """
         inputs = self._applied_inputs
         return not inputs or ((x := inputs[i]) is not None and x._requires_grad)
+
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with, by name: what a file says of it, to make it again.
+
+        JSON values, and Functions; tuples and lists, too. By default the attributes that have the names of what
+        `__init__` takes; of a flag, which is True or False by default, whether there is something (`bias`). `seed` is
+        left out: a file brings the values. TypeError where there is no such attribute; then override this.
+        """
+        return attributes_of(self)
 
     # ---- the Functions in it ------------------------------------------------------------------------------------
 
@@ -253,6 +264,30 @@ class Function(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+@functools.lru_cache(maxsize=1024)
+def signature_of(kind: type) -> inspect.Signature:
+    """What `kind(…)` takes."""
+    init = kind.__init__  # type: ignore[misc]
+    return inspect.Signature() if init is object.__init__ else inspect.signature(types.MethodType(init, kind))
+
+
+def attributes_of(instance: Any) -> dict[str, Any]:
+    """The attributes with the names of what `__init__` takes, but for `seed`; see `Function.arguments`."""
+    found = {}
+    kind: Any = type(instance)
+    for name, taken in signature_of(kind).parameters.items():
+        if name == "seed":
+            continue
+        if not hasattr(instance, name):
+            raise TypeError(
+                f"{kind.__name__}.__init__ takes {name}, and there is no such attribute: "
+                f"{kind.__name__} needs `arguments()`"
+            )
+        value = getattr(instance, name)
+        found[name] = value is not None and value is not False if isinstance(taken.default, bool) else value
+    return found
 
 
 # ---- what is in attributes ------------------------------------------------------------------------------------------

@@ -18,6 +18,13 @@ Shape = tuple[int, ...]
 Initializer = Callable[[Shape, np.random.Generator], np.ndarray]
 
 
+def checked(name: str, initializer: Initializer | None) -> Initializer | None:
+    """The initializer; TypeError unless it can be called, or is None."""
+    if initializer is not None and not callable(initializer):
+        raise TypeError(f"{name}: initializer: expected a callable (shape, rng) -> array, got {initializer!r}")
+    return initializer
+
+
 def he_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
     """N(0, 2 / fan_in), which keeps the variance of what goes forward through ReLU.
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
+import os
 import threading
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -15,16 +17,18 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite import files, structure
 from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive, positive_integer
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
+from caffelite.checkpoints import Checkpoints, Saved, streams_of
 from caffelite.data import Batch, ClassWeights, DataGenerator, as_inputs, as_targets, as_weights, same_length
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions import Linear, ReLU
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
-from caffelite.modes import inference, mode
+from caffelite.modes import inference, is_blank, mode
 from caffelite.observing import Application, bytes_made, multiply_adds, observed
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
@@ -102,8 +106,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._begin()
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
-        for function in functions:
-            self.add(function)
+        self._extend(functions)
 
     def _begin(self) -> None:
         """Set what neither copies nor files take over."""
@@ -125,17 +128,21 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         Raises TypeError for anything but a Function and ValueError where its input can't have the shape before it.
         """
-        if not isinstance(function, Function):
-            raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
-        if self._is_sequence():
-            try:
-                inspect.signature(function.forward).bind(None)
-            except TypeError:
-                raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}") from None
-            self._check_sequence([*self.functions, function])
-        self.functions.append(function)
-        self.all_functions()
+        self._extend([function])
         return self
+
+    def _extend(self, functions: Iterable[Function]) -> None:
+        new = list(functions)
+        for function in new:
+            if not isinstance(function, Function):
+                raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
+            if self._is_sequence() and not _takes_one_input(type(function).forward):
+                raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}")
+        if new and self._is_sequence():
+            self._check_sequence([*self.functions, *new])
+        self.functions.extend(new)
+        if new:
+            self.all_functions()
 
     def _is_sequence(self) -> bool:
         """Whether the model applies `functions` one after the other."""
@@ -203,18 +210,24 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 m._known.update({id(f): f for f in m._adopted})
                 m._shapes.clear()
             self._shapes.clear()
-            self._convert_buffers()
-            self._lay_out()
-            if self._seeded:
-                self._draw_children(self._rng, drawn)
+            if not is_blank():
+                self._take_memory()
+                if self._seeded:
+                    self._draw_children(self._rng, drawn)
             self._known.update({id(f): f for f in functions})
         if recording is not None:
             recording.look_again()
 
+    def _take_memory(self) -> None:
+        """Have parameters and buffers, which may have been made `without_values`, in memory of the model's dtype."""
+        self._convert_buffers()
+        self._lay_out()
+
     def _convert_buffers(self) -> None:
         """Have the buffers of floats in the model's dtype."""
-        other = {id(a): a for a in self.buffers().values() if a.dtype in FLOATS and a.dtype != self.dtype}
-        converted = {i: a.astype(self.dtype) for i, a in other.items()}
+        floats = [a for a in self.buffers().values() if a.dtype in FLOATS]
+        other = {id(a): a for a in floats if a.dtype != self.dtype or not a.flags.writeable}
+        converted = {i: a.astype(self.dtype, order="C") for i, a in other.items()}
         for function in (self, *self._descendants()) if other else ():
             vars(function).update({k: converted[id(v)] for k, v in vars(function).items() if id(v) in converted})
 
@@ -226,7 +239,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         start = 0
         for p in parameters:
             here = slice(start, start + p.size)
-            data[here] = p._data.reshape(-1)
+            if p._data.flags.writeable:  # else it has no values
+                data[here] = p._data.reshape(-1)
             if p._has_gradient and p._gradient is not None:
                 gradients[here] = p._gradient.reshape(-1)
             p._data, p._gradient = data[here].reshape(p.shape), gradients[here].reshape(p.shape)
@@ -441,6 +455,63 @@ class Model(Function, recordable=True, metaclass=_Complete):
         for name, array in buffers.items():
             array[...] = new[name]
 
+    def save(self, path: str | os.PathLike) -> None:
+        """Write parameters and buffers to a safetensors file, and of which Functions the model is made.
+
+        The file replaces an older one when it is whole. `caffelite.load` makes the model again, given its classes that
+        are not caffelite's: they say by `arguments()` what they are made with. Where something can't say it, its
+        parameters are saved nevertheless, for `Model.load`.
+
+        Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
+        """
+        files.write(path, self._arrays(), self._texts())
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        """Parameters and buffers themselves, by name."""
+        parameters, buffers = self._named_state()
+        return {name: p.data for name, p in parameters.items()} | buffers
+
+    def _texts(self) -> dict[str, str]:
+        """The structure, as a file has it, or why there is none."""
+        try:
+            return {"caffelite.structure": structure.as_text(structure.described(self))}
+        except structure.Unwritable as error:
+            return {"caffelite.unwritten": str(error)}
+
+    def load(self, path: str | os.PathLike) -> Model:
+        """Take over parameters and buffers from a file that a model of the same structure has saved; returns the model.
+
+        Any safetensors file will do that has arrays of the same names and shapes. Floats are converted to the model's
+        dtype. Raises OSError for a path that can't be read, and ValueError, before anything is written, for what is no
+        such file, and for other names, shapes or kinds of numbers.
+        """
+        with files.File(path) as file:
+            found = self._found(file, self._forms(), exactly=False)
+            self.load_state_dict(file.arrays(found))
+        return self
+
+    def _forms(self) -> dict[str, files.Form]:
+        """Shape and dtype of parameters and buffers, by name; of a model that is made `without_values`, too."""
+        parameters, buffers = self._named_state()
+        return self._forms_of(parameters | buffers)
+
+    def _forms_of(self, state: dict[str, Any]) -> dict[str, files.Form]:
+        return {name: files.Form(x.shape, self.dtype if x.dtype in FLOATS else x.dtype) for name, x in state.items()}
+
+    @staticmethod
+    def _found(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
+        """What there is of the model in a file, names and forms; ValueError unless it is all that it has."""
+        found = {name: form for name, form in file.forms.items() if not name.startswith(files.OF_TRAINING)}
+        file.check(forms, found, exactly)
+        return found
+
+    def _fill(self, file: files.File) -> None:
+        """Have the values in a file, of a model that was made `without_values`."""
+        parameters, buffers = self._named_state()
+        self._found(file, self._forms_of(parameters | buffers), exactly=True)
+        self._take_memory()
+        file.read({name: p._data for name, p in parameters.items()} | self.buffers())
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name == "_rng"}
 
@@ -560,6 +631,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         sample_weight: Any = None,
         class_weight: Mapping[int, float] | str | None = None,
         clip_norm: float | None = None,
+        resume: str | os.PathLike | None = None,
     ) -> History:
         """Train from the present parameters on.
 
@@ -602,6 +674,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         clip_norm : float, optional
             The largest norm that the gradients, all together, may have; larger ones are scaled down to it, as
             `Optimizer.clip_gradients` says.
+        resume : path, optional
+            A checkpoint (`callbacks.Checkpoint`) of the same training, which goes on there and ends with the bits of
+            one that never stopped; `epochs` includes what was done before. Data, batch size, model, optimizer, loss,
+            metrics and dtype have to be the same, else ValueError saying which is not. An iterable of batches is gone
+            through again up to there.
 
         Raises
         ------
@@ -622,6 +699,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
             of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
         rng = np.random.default_rng(seed) if seed is not None else self._rng
+        saved = None if resume is None else Saved(resume)
+        if saved is not None:
+            saved.restore_streams(self, rng)
+        streams = streams_of(self, rng)
         if validation_split != 0:
             if validation_data is not None:
                 raise ValueError("fit takes validation_data or validation_split, not both")
@@ -641,7 +722,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         trainer = Trainer(self, loss, measures, optimizer, clip_norm)
         count = len(batches) if isinstance(batches, Sized) else None
-        training, shown = Training(self, optimizer, loss, history), Progress(verbose, epochs, count)
+        training = Training(self, optimizer, loss, history)
+        checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
+        training = training._replace(write=checkpoints.write)
+        resumed = None
+        if saved is not None:
+            with saved.understood():
+                resumed = checkpoints.resume(saved)
+        shown = Progress(verbose, epochs, count, history.epochs)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
             with (
@@ -649,6 +737,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 called.during(training),
                 shown as progress,
             ):
+                if saved is not None:
+                    with saved.understood():
+                        checkpoints.resume_callbacks(saved)
+                    if called.ended:
+                        return history
 
                 def completed(rows: np.ndarray) -> bool:
                     """Put the results of epochs into the history; whether a callback ends the training."""
@@ -661,10 +754,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
                     return called(history.epochs - 1, history)
 
-                trainer.train(batches, epochs, interrupts, progress, attended, completed)
+                between = called.between_steps
+                trainer.train(batches, epochs, interrupts, progress, attended, completed, between, resumed)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise
+        finally:
+            trainer.run = None  # which knows the trainer: all is freed now, and not when the garbage is collected
         return history
 
     def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
@@ -807,6 +903,16 @@ def _attributes(function: Function) -> kernels.Attributes:
     """The attributes of a Function in which there are Functions, or could be when they are others."""
     own = {k: x for k, x in vars(function).items() if k not in function.unwatched and type(x) not in _ARRAYS}
     return kernels.Attributes(function, own, count=len(vars(function)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _takes_one_input(forward: Callable[..., Any]) -> bool:
+    """Whether a Function's `forward` can be called with a single input."""
+    try:
+        inspect.signature(forward).bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 class _UnknownLengths(ValueError):

@@ -18,6 +18,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_real
 from caffelite.autograd import Node, propagate, results_are
+from caffelite.modes import is_blank
 
 
 class Tensor(Node):
@@ -343,3 +344,15 @@ def _holds(function: Any, data: np.ndarray) -> bool:
 
 def _array(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
+
+
+def parameter(name: str, shape: int | tuple[int, ...]) -> Tensor:
+    """A parameter of this shape, float32, for a Function in the making; its values are still to be set."""
+    tensor = Tensor._of(unset(shape))
+    tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
+    return tensor
+
+
+def unset(shape: int | tuple[int, ...]) -> np.ndarray:
+    """An array, float32, whose values are still to be set. Made `without_values`, it takes no memory."""
+    return np.broadcast_to(np.float32(0), shape) if is_blank() else np.empty(shape, np.float32)

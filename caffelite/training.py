@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -89,6 +90,7 @@ class Trainer:
                 self.of_batch[name] = metric
         self.programs: Programs = model._programs
         self.cursor = self.programs.cursor
+        self.run: InMemory | Streamed | None = None  # the training under way
 
     # ---- a step -------------------------------------------------------------------------------------------------
 
@@ -160,15 +162,21 @@ class Trainer:
         progress: Progress,
         attended: bool,
         completed: Callable[[np.ndarray], bool],
+        between_steps: Callable[[], None] | None = None,
+        resumed: State | None = None,
     ) -> None:
         """Train for so many epochs, and tell `completed` their results, a row of loss and metrics for each epoch.
 
         It says whether the training ends there. If somebody attends to the results, a row comes before the next epoch
-        begins; else many may come at once, later.
+        begins; else many may come at once, later. `between_steps` is called now and then, when the results of all
+        epochs that are done have been told: then, and in `completed`, `run.state()` is what a later training takes as
+        `resumed` to go on there. `epochs` includes what was done before.
         """
-        if type(batches) is DataGenerator and batches.transform is None:
-            run = InMemory(self, batches, epochs, interrupts)
-            done, ends = 0, False
+        if in_memory(batches):
+            self.run = run = InMemory(self, batches, epochs, interrupts)
+            if resumed is not None:
+                run.restore(resumed)
+            done, ends = run.epoch, False
             one_by_one = attended or bool(self.of_epoch)
             while done < epochs and not ends:
                 stopped, steps = None, run.steps
@@ -183,20 +191,23 @@ class Trainer:
                     done = run.epoch
                 if stopped is not None:
                     raise stopped
+                if between_steps is not None and not ends:
+                    between_steps()
             return
-        for epoch in range(epochs):
-            sums = Sums(self)
-            for i, given in enumerate(_epoch(batches)):
-                batch = self.batch(given())
-                with interrupts.held(), located(Position(epoch, i)):
-                    self._replay(batch, sums)
-                progress.steps_done(1, sums.loss)
-            if completed(sums.results(f"in epoch {epoch + 1}")):
+        self.run = stream = Streamed(self, batches)
+        if resumed is not None:
+            stream.restore(resumed)
+        while stream.epoch < epochs:
+            while stream.step(interrupts):
+                progress.steps_done(1, stream.loss)
+                if between_steps is not None:
+                    between_steps()
+            if completed(stream.end_epoch()):
                 return
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
         """The means over all batches, and the metrics of the epoch."""
-        if type(batches) is DataGenerator and batches.transform is None:
+        if in_memory(batches):
             run = InMemory(self, batches, 1)
             while run.epoch < 1:
                 run.go(1)
@@ -267,8 +278,115 @@ class Sums:
             raise ValueError(f"there were no batches {where}; an iterator gives its batches only once")
         if not self.of.of_epoch:
             return means(self.means)
+        return self.of.results(self.means, *self.all_kept())
+
+    def all_kept(self) -> tuple[np.ndarray, np.ndarray]:
+        """The outputs and the targets of all rows so far."""
         outputs, targets = zip(*self.kept, strict=True) if self.kept else ([[]], [[]])
-        return self.of.results(self.means, np.concatenate(outputs), np.concatenate(targets))
+        return np.concatenate(outputs), np.concatenate(targets)
+
+
+def in_memory(batches: Iterable) -> TypeGuard[DataGenerator]:
+    """Whether steps fetch their batches by themselves, from arrays."""
+    return type(batches) is DataGenerator and batches.transform is None
+
+
+class State(NamedTuple):
+    """Where a training is: what is done, and arrays by name, of the data's order and of the epoch under way."""
+
+    epoch: int
+    batch: int
+    arrays: dict[str, np.ndarray]
+
+    def check(self, steps: Trainer, batches: Iterable) -> None:
+        """ValueError unless a training with these batches can be there."""
+        epoch, batch, arrays = self
+        if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0:
+            raise ValueError(f"epoch {epoch!r} and batch {batch!r} are no numbers of what is done")
+        sums, expected = arrays["sums"], (1 + len(steps.of_batch), 2)
+        if (sums.shape, sums.dtype) != (expected, np.float64):
+            raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
+        measured = len(arrays.get("outputs", ()))
+        if measured != len(arrays.get("targets", ())):
+            raise ValueError("expected as many outputs as targets of the epoch")
+        if isinstance(batches, DataGenerator):
+            batches.check(arrays)
+            last = len(batches) - in_memory(batches)  # of which a stream comes back before it begins the next epoch
+            if batch > last or measured > batch * batches.batch_size:
+                raise ValueError(
+                    f"batch {batch} of {len(batches)}, and {measured} rows of the epoch, are no place in it"
+                )
+
+
+class Streamed:
+    """Epochs over an iterable of batches, each made when it is its turn.
+
+    `epoch` and `batch` are what is done. A DataGenerator goes on where it was; any other iterable is gone through again
+    up to there, its batches being made and thrown away, so that one that draws them from a seed draws the same.
+    """
+
+    def __init__(self, steps: Trainer, batches: Iterable) -> None:
+        self.of, self.batches = steps, batches
+        self.epoch = self.batch = 0
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.sums = Sums(self.of)
+        self.rest: Iterator[Callable[[], Any]] | None = None
+        self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
+
+    def step(self, interrupts: InterruptsBetweenSteps) -> bool:
+        """Take the step that is due, and say whether there was one: else the epoch has no more batches.
+
+        (As a generator this would make another exception of a user's StopIteration.)
+        """
+        if self.rest is None:
+            self.rest = self._from(self.batch)
+        for given in self.rest:
+            batch = self.of.batch(given())
+            with interrupts.held(), located(Position(self.epoch, self.batch)):
+                self.of._replay(batch, self.sums)
+                self.batch += 1
+            return True
+        return False
+
+    def _from(self, batch: int) -> Iterator[Callable[[], Any]]:
+        """The batches of a new epoch, but for the first ones."""
+        batches = _epoch(self.batches)
+        for given in itertools.islice(batches, batch):
+            if not isinstance(self.batches, DataGenerator):
+                given()
+        return batches
+
+    def loss(self) -> float:
+        """The mean loss of the epoch under way."""
+        return self.sums.loss()
+
+    def end_epoch(self) -> np.ndarray:
+        """Its results; the next one begins."""
+        results = self.sums.results(f"in epoch {self.epoch + 1}")
+        self.epoch, self.batch = self.epoch + 1, 0
+        self._begin_epoch()
+        return results
+
+    def state(self) -> State:
+        """For `restore`."""
+        kept = dict(zip(("outputs", "targets"), self.sums.all_kept(), strict=True)) if self.sums.kept else {}
+        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **kept})
+
+    def restore(self, state: State) -> None:
+        """Go on where `state()` was."""
+        self.epoch, self.batch, arrays = state
+        if isinstance(self.batches, DataGenerator):
+            self.batches.restore(arrays)
+        else:
+            for _ in range(self.epoch):
+                for given in _epoch(self.batches):
+                    given()
+        self._begin_epoch()
+        self.sums.means[0], self.sums.batches = arrays["sums"], self.batch
+        if "outputs" in arrays:
+            self.sums.kept = [(arrays["outputs"], arrays["targets"])]
 
 
 class InMemory:
@@ -278,6 +396,7 @@ class InMemory:
         self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
     ) -> None:
         self.of = steps
+        self.generator = data
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None
         rows = len(data._order)
         if weights is not None:
@@ -316,6 +435,27 @@ class InMemory:
     def steps(self) -> int:
         """How many steps are done."""
         return self.epochs.epoch * self.epochs.batches + self.epochs.batch
+
+    def state(self) -> State:
+        """For `restore`."""
+        batch, under_way = self.epochs.batch, self.epochs.batch > 0
+        sums = self.sums[self.epoch % len(self.sums)] * under_way
+        kept = [rows[: self.epochs.measured] for rows in self.kept] if under_way else []
+        named = dict(zip(("outputs", "targets"), kept, strict=False))
+        return State(self.epoch, batch, {**self.generator.state(), "sums": sums, **named})
+
+    def restore(self, state: State) -> None:
+        """Go on where `state()` was."""
+        epoch, batch, arrays = state
+        self.generator.restore(arrays)
+        self.sums[epoch % len(self.sums)] = arrays["sums"]
+        measured = 0
+        if "outputs" in arrays:
+            outputs, targets = arrays["outputs"], arrays["targets"]
+            measured = len(outputs)
+            self._make_room(outputs.shape[1:], outputs.dtype)
+            self.kept[0][:measured], self.kept[1][:measured] = outputs, targets
+        self.epochs.go_to(epoch, batch, measured)
 
     def loss(self) -> float:
         """The mean loss of the epoch under way, NaN before its first step."""

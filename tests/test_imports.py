@@ -19,11 +19,12 @@ LAYERS = [
     {"recording"},
     {"function"},
     {"functions"},
-    {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables"},
+    {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables", "files", "structure"},
     {"observing"},
     {"callbacks", "training"},
+    {"checkpoints"},
     {"model"},
-    {"gradcheck", "graph", "inspection", "threads", "datasets", "plots", "rates", "cli", "__main__", ""},
+    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 
@@ -85,8 +86,9 @@ def test_kernels_mention_no_other_part_of_the_package():
         assert all("caffelite._kernels" in line for line in imported), path.name
 
 
-def test_importing_caffelite_imports_neither_tqdm_nor_matplotlib():
-    program = "import sys, caffelite; print(sorted({'tqdm', 'matplotlib', 'torch', 'sklearn'} & set(sys.modules)))"
+def test_importing_caffelite_imports_no_library_that_is_used_now_and_then():
+    libraries = {"tqdm", "matplotlib", "torch", "sklearn", "safetensors"}
+    program = f"import sys, caffelite; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert done.stderr == ""

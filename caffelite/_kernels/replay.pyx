@@ -172,6 +172,15 @@ cdef class Epochs:
         self.columns[column] = array
         self.addresses[column] = NULL if array is None else <char*> cnp.PyArray_DATA(array)
 
+    def go_to(self, Py_ssize_t epoch, Py_ssize_t batch, Py_ssize_t measured):
+        """Be where so much is done, in an epoch of which so many rows have been measured.
+
+        `order` is then that of the epoch under way, or of the last one if no batch of the next is done.
+        """
+        self.epoch, self.batch = epoch, batch
+        self.begun = epoch == 0 or batch > 0
+        self.here.position, self.here.measured = batch * self.rows, measured
+
     cdef void begin_batch(self) noexcept nogil:
         """Point the cursor at the batch that is due, in a new order if the epoch is new."""
         self.here.sums = <Mean*> (self.sums + self.epoch % self.sums_length * self.sums_stride)

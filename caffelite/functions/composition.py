@@ -70,6 +70,9 @@ class Parallel(Function, recordable=True):
             raise ValueError("Parallel got no Functions")
         self.concatenate = Concatenate(axis)
 
+    def arguments(self) -> dict[str, Any]:
+        return {"functions": self.functions, "axis": self.concatenate.axis}
+
     @property
     def required_input_shape(self) -> Any:
         required = [function.required_input_shape for function in self.functions]

@@ -11,8 +11,9 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import integers, positive_integer, shortest
 from caffelite.function import Function, Shape, shape_text
-from caffelite.initializers import Initializer, fans, uniform
-from caffelite.tensor import Tensor
+from caffelite.initializers import Initializer, checked, fans, uniform
+from caffelite.modes import is_blank
+from caffelite.tensor import Tensor, parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
 
@@ -86,7 +87,7 @@ class Conv2d(Function, recordable=True):
         self.kernel_size = self._numbers("kernel_size", kernel_size)
         self.stride = self._numbers("stride", stride)
         self.dilation = self._numbers("dilation", dilation)
-        self.initializer = initializer
+        self.initializer = checked(name, initializer)
 
     def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
         """One number for each axis."""
@@ -94,12 +95,12 @@ class Conv2d(Function, recordable=True):
 
     def _set_parameters(self, shape: tuple[int, ...], bias: bool) -> None:
         try:
-            weight = np.empty(shape, np.float32)
+            self.weight = parameter("weight", shape)
         except (MemoryError, ValueError):
             raise ValueError(f"{type(self).__name__}: there is no memory for weights of shape {shape}") from None
-        self.weight = Tensor(weight, requires_grad=True, name="weight")
-        self.bias = Tensor(np.empty(self.out_channels, np.float32), requires_grad=True, name="bias") if bias else None
-        self.initialize(None)
+        self.bias = parameter("bias", self.out_channels) if bias else None
+        if not is_blank():
+            self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
         rng = np.random.default_rng(rng)
@@ -176,6 +177,9 @@ class Conv2d(Function, recordable=True):
 
     def _window(self) -> dict[str, Any]:
         return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"padding": "same" if self.same else self.padding}
 
     def _options(self) -> dict[str, str]:
         """What is not as it is by default, for `repr`."""

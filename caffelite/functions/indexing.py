@@ -33,6 +33,9 @@ class Index(Function, recordable=True):
     def __init__(self, index: Any) -> None:
         self.index = index if isinstance(index, tuple) else (index,)
 
+    def arguments(self) -> dict[str, Any]:
+        raise TypeError("what an Index takes, slices and arrays, is no JSON")
+
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         try:

@@ -20,8 +20,9 @@ from caffelite.functions.arithmetic import (
     shape_of,
 )
 from caffelite.functions.shape import reshaped
-from caffelite.initializers import Initializer, uniform
-from caffelite.tensor import Tensor
+from caffelite.initializers import Initializer, checked, uniform
+from caffelite.modes import is_blank
+from caffelite.tensor import Tensor, parameter
 
 __all__ = ["Linear", "matmul"]
 
@@ -47,10 +48,11 @@ class Linear(Function, recordable=True):
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             positive_integer(f"{type(self).__name__}: {name}", value)
         self.in_features, self.out_features = int(in_features), int(out_features)
-        self.initializer = initializer
-        self.weight = Tensor(np.empty((in_features, out_features), np.float32), requires_grad=True, name="weight")
-        self.bias = Tensor(np.empty(out_features, np.float32), requires_grad=True, name="bias") if bias else None
-        self.initialize(None)
+        self.initializer = checked(type(self).__name__, initializer)
+        self.weight = parameter("weight", (self.in_features, self.out_features))
+        self.bias = parameter("bias", self.out_features) if bias else None
+        if not is_blank():
+            self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
         rng = np.random.default_rng(rng)

@@ -9,8 +9,8 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import positive_integer
 from caffelite.function import Function, Shape, shape_text
-from caffelite.modes import is_training
-from caffelite.tensor import Tensor
+from caffelite.modes import is_blank, is_training
+from caffelite.tensor import Tensor, parameter, unset
 
 __all__ = ["BatchNorm", "LayerNorm"]
 
@@ -30,8 +30,13 @@ class LayerNorm(Function, recordable=True):
 
     def __init__(self, features: int, eps: float = 1e-5, bias: bool = True) -> None:
         self.features, self.eps = _checked("LayerNorm", features, eps)
-        self.scale = Tensor(np.ones(self.features, np.float32), requires_grad=True, name="scale")
-        self.shift = Tensor(np.zeros(self.features, np.float32), requires_grad=True, name="shift") if bias else None
+        self.scale = parameter("scale", self.features)
+        self.shift = parameter("shift", self.features) if bias else None
+        if not is_blank():
+            self.initialize(None)
+
+    def arguments(self) -> dict[str, Any]:
+        return {"features": self.features, "eps": self.eps, "bias": self.shift is not None}
 
     def initialize(self, rng: Any) -> None:
         """Make `scale` ones and `shift` zeros again; nothing is drawn."""
@@ -94,9 +99,10 @@ class BatchNorm(Function, recordable=True):
         if not 0 <= momentum <= 1:
             raise ValueError(f"BatchNorm: momentum must be in 0 … 1, got {momentum}")
         self.momentum = float(momentum)
-        self.scale = Tensor(np.ones(self.features, np.float32), requires_grad=True, name="scale")
-        self.shift = Tensor(np.zeros(self.features, np.float32), requires_grad=True, name="shift")
-        self.mean, self.variance = np.zeros(self.features, np.float32), np.ones(self.features, np.float32)
+        self.scale, self.shift = parameter("scale", self.features), parameter("shift", self.features)
+        self.mean, self.variance = unset(self.features), unset(self.features)
+        if not is_blank():
+            self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
         """Make parameters and buffers what they were at first; nothing is drawn."""

@@ -96,6 +96,9 @@ class Transpose(Function, recordable=True):
     def __init__(self, *axes: int) -> None:
         self.axes = axes or None
 
+    def arguments(self) -> dict[str, Any]:
+        return {"axes": self.axes or ()}
+
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
         try:  # the order of the axes, as the shape of an array of shape (0, 1, 2, …)

@@ -1,0 +1,197 @@
+"""A training as a file, from which it goes on to the bits that it would have had if it had never stopped.
+
+Beside the model, such a file has arrays whose names begin with `training:`, and a text of JSON, `caffelite.training`:
+where the training is in its data, the sums of the epoch under way, optimizer, history, random streams, what callbacks
+say of themselves, and the facts that have to be the same for it to be the same training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from caffelite import files
+from caffelite.arrays import FLOATS
+from caffelite.callbacks import Callbacks, Training
+from caffelite.data import DataGenerator
+from caffelite.training import State, Trainer
+
+TEXT = "caffelite.training"
+
+
+def streams_of(model: Any, rng: np.random.Generator) -> dict[str, Any]:
+    """Where the random streams are from which a training draws: the model's, and the one of its seed, if it has one."""
+    return {"model": model._rng.bit_generator.state, "training": rng.bit_generator.state}
+
+
+class Checkpoints:
+    """Writes a training to a file at any time between two steps, and takes it from there.
+
+    `streams` are as they were before anything was drawn for the training.
+    """
+
+    def __init__(
+        self, training: Training, trainer: Trainer, batches: Any, validation: Any, called: Callbacks, streams: Any
+    ) -> None:
+        self.training, self.trainer, self.called, self.streams = training, trainer, called, streams
+        self.batches, self.validation = batches, validation
+        self._facts: dict[str, Any] | None = None
+
+    def write(self, path: str | os.PathLike) -> None:
+        """Write the training as it is now; see `files.write`."""
+        model, optimizer, _, history = self.training[:4]
+        assert self.trainer.run is not None
+        epoch, batch, arrays = self.trainer.run.state()
+        of_optimizer = optimizer.state_dict()
+        callbacks = self.called.states()
+        self._facts = self._facts or self.facts()
+        parts = {
+            "run": arrays,
+            "validation": self.validation.state() if isinstance(self.validation, DataGenerator) else {},
+            "optimizer": _arrays(of_optimizer),
+            "history": {name: np.array(values, np.float64) for name, values in history.items()},
+            **{f"callbacks.{i}": _arrays(state) for i, (_, state) in enumerate(callbacks)},
+        }
+        text = {
+            "facts": self._facts,
+            "done": {"epoch": epoch, "batch": batch},
+            "optimizer": _others(of_optimizer),
+            "streams": self.streams,
+            "callbacks": [[name, _others(state)] for name, state in callbacks],
+            "ended": self.called.ended,
+        }
+        found = {f"{files.OF_TRAINING}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
+        texts = model._texts() | {TEXT: json.dumps(text, allow_nan=False, default=np.ndarray.tolist)}
+        files.write(path, {**model._arrays(), **found}, texts)
+
+    def facts(self) -> dict[str, Any]:
+        """What has to be the same, by what it is called."""
+        model, optimizer, loss, history = self.training[:4]
+        names = {p: name for name, p in model._named_parameters().items()}
+        groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_of, strict=True)]
+        found: dict[str, Any] = {
+            "dtype": str(model.dtype),
+            "optimizer": type(optimizer).__name__,
+            "order of the optimizer's parameters": groups,
+            "loss": repr(loss),
+            "list of metrics": list(history),
+            "clip_norm": self.trainer.clip_norm,
+        }
+        if isinstance(self.batches, DataGenerator):
+            data = self.batches
+            columns = [a for a in (*data._inputs(), data.y, data.sample_weight) if a is not None]
+            found |= {
+                "batch size": data.batch_size,
+                "number of rows": len(data._order),
+                "way of shuffling": [data.shuffle, data.drop_last],
+                "data": [[list(a.shape), a.dtype.str, hashlib.blake2b(a.data).hexdigest()[:32]] for a in columns],
+            }
+        return found
+
+    def resume(self, saved: Saved) -> State:
+        """Have optimizer, model and history as they were; where the data are is returned, for `Trainer.train`.
+
+        Raises ValueError, before anything is written, unless `saved` is of the same training.
+        """
+        model, optimizer, _, history = self.training[:4]
+        saved.check_model(model)
+        self._facts = self.facts()
+        for name, now in self._facts.items():
+            if (then := saved.text["facts"].get(name)) != now:
+                raise saved.refuse(f"is of a training with another {name}: {_short(then)}, now {_short(now)}")
+        state = State(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
+        state.check(self.trainer, self.batches)
+        measured = saved.arrays("history")
+        if {name: x.shape for name, x in measured.items()} != dict.fromkeys(history, (state.epoch,)):
+            raise saved.refuse("has a history of other epochs than the training")
+        names = [type(callback).__name__ for callback in self.called.with_state()]
+        if [name for name, _ in saved.text["callbacks"]] != names:
+            raise saved.refuse(f"has states of the callbacks {saved.text['callbacks']}, expected those of {names}")
+        if isinstance(self.validation, DataGenerator):
+            self.validation.check(saved.arrays("validation"))
+            self.validation.restore(saved.arrays("validation"))
+        optimizer.load_state_dict(saved.text["optimizer"] | saved.arrays("optimizer"))
+        model.load_state_dict(saved.of_model)
+        for name, values in measured.items():
+            history[name].extend(values.tolist())
+        return state
+
+    def resume_callbacks(self, saved: Saved) -> None:
+        """Have the callbacks as they were, after they have begun."""
+        for i, callback in enumerate(self.called.with_state()):
+            callback.load_state_dict(saved.text["callbacks"][i][1] | saved.arrays(f"callbacks.{i}"))
+        self.called.ended = bool(saved.text["ended"])
+
+
+class Saved:
+    """What is in a checkpoint. Raises OSError and ValueError as `files.File`, and ValueError for a model alone."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        with files.File(path) as file:
+            self.refuse = file.refuse
+            self.forms = file.forms
+            if TEXT not in file.texts:
+                raise file.refuse("is no checkpoint; `load` reads it")
+            self.structure = file.texts.get("caffelite.structure")
+            with self.understood():
+                self.text = files.strict_json(file.texts[TEXT])
+                self._found = file.arrays(file.forms)
+        self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.OF_TRAINING)}
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Inside, what goes wrong because of what the file says is a ValueError naming it."""
+        try:
+            yield
+        except ValueError as error:
+            if str(error).startswith(str(self.refuse(""))):
+                raise
+            raise self.refuse(f"is no checkpoint of this training: {error}") from error
+        except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+            raise self.refuse(f"is no checkpoint of this training: {type(error).__name__} {error}") from error
+
+    def arrays(self, part: str) -> dict[str, np.ndarray]:
+        """The arrays of a part of the training, by name."""
+        prefix = f"{files.OF_TRAINING}{part}."
+        return {name.removeprefix(prefix): x for name, x in self._found.items() if name.startswith(prefix)}
+
+    def check_model(self, model: Any) -> None:
+        """ValueError unless it is of such a model."""
+        structure, forms = model._texts().get("caffelite.structure"), model._forms()
+        theirs = {name: self.forms[name] for name in self.of_model}
+        dtypes = {form.dtype for form in theirs.values() if form.dtype in FLOATS}
+        if dtypes - {model.dtype}:
+            raise self.refuse(f"is of a training with another dtype: {min(map(str, dtypes))}, now {model.dtype}")
+        if structure != self.structure or theirs != forms:
+            raise self.refuse(f"is of a training with another model; now it is {_short(repr(model))}")
+
+    def restore_streams(self, model: Any, rng: np.random.Generator) -> None:
+        """Have the random streams as they were when the training began."""
+        with self.understood():
+            before = streams_of(model, rng)
+            try:
+                rng.bit_generator.state = self.text["streams"]["training"]
+                model._rng.bit_generator.state = self.text["streams"]["model"]
+            except BaseException:
+                rng.bit_generator.state, model._rng.bit_generator.state = before["training"], before["model"]
+                raise
+
+
+def _arrays(state: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: x for name, x in state.items() if isinstance(x, np.ndarray)}
+
+
+def _others(state: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: x for name, x in state.items() if not isinstance(x, np.ndarray)}
+    return {name: x.item() if isinstance(x, np.generic) else x for name, x in plain.items()}
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 150 else f"{text[:149]}…"

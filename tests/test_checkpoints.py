@@ -1,0 +1,404 @@
+"""Checkpoints: a training that was stopped anywhere goes on to the bits of one that never stopped."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hostile
+import kills
+import numpy as np
+import pytest
+from conftest import classifier, train
+
+import caffelite as cl
+from caffelite import checkpoints, files, training
+
+rng = np.random.default_rng(0)
+X, Y = rng.normal(size=(103, 2)).astype(np.float32), rng.integers(0, 3, 103)
+IMAGES = rng.random((50, 1, 6, 6), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Replays come back often, and nobody waits for the disk."""
+    monkeypatch.setattr(training, "ATTENTION", 2e-7)
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "checkpoint.safetensors"
+
+
+class Stopped(Exception):
+    """A training is stopped where a killed one would be."""
+
+
+class StopAt:
+    """Stops a training when it has been between two steps so many times."""
+
+    def __init__(self, count):
+        self.left = count
+
+    def between_steps(self):
+        self.left -= 1
+        if self.left == 0:
+            raise Stopped
+
+    def __call__(self, epoch, history):
+        pass
+
+
+def layered(dtype=np.float32):
+    layers = [cl.Linear(2, 8), cl.BatchNorm(8), cl.ReLU(), cl.Dropout(0.3), cl.DropConnect(8, 3)]
+    return cl.Model(layers, seed=5, dtype=dtype)
+
+
+def everything(model, optimizer, history):
+    """The bits of all that a training leaves."""
+    arrays = {**model.state_dict(), **optimizer.state_dict()} | {f"history {k}": x for k, x in history.items()}
+    return {name: np.asarray(array).tobytes() for name, array in arrays.items()}
+
+
+def check(path, run, stops=(1, 2, 3, 5, 8)):
+    """`run(callbacks, resume)` comes to the same bits, wherever it is stopped and goes on."""
+    never_stopped = everything(*run([], None))
+    for count in stops:
+        resume = None
+        for further in (count, 2):  # it is stopped twice
+            with pytest.raises(Stopped):
+                run([cl.callbacks.Checkpoint(path, seconds=0), StopAt(further)], resume)
+            resume = path
+        assert everything(*run([cl.callbacks.Checkpoint(path, seconds=0)], path)) == never_stopped, count
+        path.unlink()
+
+
+OPTIMIZERS = {
+    "SGD": lambda ps: cl.SGD(ps, lr=cl.schedules.one_cycle(0.1, 40), momentum=0.9, nesterov=True),
+    "Adagrad": lambda ps: cl.Adagrad(ps, lr=cl.schedules.linear(0.1, 30, warmup=7)),
+    "RMSProp": lambda ps: cl.RMSProp(ps, momentum=0.5),
+    "Adam": lambda ps: cl.Adam(ps, lr=cl.schedules.cosine(0.01, 30, warmup=5), weight_decay=0.01),
+    "AdamW": lambda ps: cl.AdamW(
+        [{"parameters": ps[:2], "lr": 0.1}, {"parameters": ps[2:], "lr": cl.schedules.exponential(0.1, 20, 0.01)}]
+    ),
+}
+
+
+def test_every_optimizer_is_here():
+    assert OPTIMIZERS.keys() == set(cl.optimizers.rules.__all__)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_arrays_go_on_in_mid_epoch_with_every_optimizer(optimizer, path):
+    def run(callbacks, resume):
+        model = layered()
+        of_rule = OPTIMIZERS[optimizer](model.parameters())
+        return model, of_rule, train(model, X, Y, optimizer=of_rule, epochs=3, callbacks=callbacks, resume=resume)
+
+    check(path, run)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_validation_metrics_weights_and_callbacks_go_on(dtype, path):
+    weights = np.arange(len(X)) % 4 * (np.arange(len(X)) > 40)
+
+    def run(callbacks, resume):
+        model = layered(dtype)
+        optimizer = cl.Adam(model.parameters(), lr=0.01)
+        ready_made = [cl.callbacks.EarlyStopping(patience=2), cl.callbacks.ReduceLROnPlateau(patience=1)]
+        options = {"validation_split": 0.25, "metrics": ["f1", "accuracy"], "sample_weight": weights, "batch_size": 8}
+        options |= {"callbacks": [*ready_made, *callbacks], "resume": resume}
+        return model, optimizer, train(model, X, Y, optimizer=optimizer, epochs=6, **options)
+
+    check(path, run)
+
+
+def generator(**options):
+    return cl.DataGenerator(IMAGES, Y[:50], batch_size=7, seed=3, transform=cl.augment.shift(1), **options)
+
+
+class Subclass(cl.DataGenerator):
+    pass
+
+
+def drawn():
+    """An iterable that draws its batches from a stream of its own, other ones in each epoch."""
+
+    class Batches:
+        rng = np.random.default_rng(3)
+
+        def __iter__(self):
+            for _ in range(4):
+                rows = self.rng.integers(50, size=6)
+                yield IMAGES[rows], Y[rows]
+
+    return Batches()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        generator,
+        lambda: generator(drop_last=True, shuffle=False),
+        lambda: Subclass(IMAGES, Y[:50], batch_size=7, seed=3),
+        lambda: [(IMAGES[i : i + 9], Y[:50][i : i + 9]) for i in range(0, 50, 9)],
+        drawn,
+    ],
+    ids=["augmented", "unshuffled", "subclass", "list", "drawn"],
+)
+def test_batches_made_by_python_go_on(data, path):
+    def run(callbacks, resume):
+        model = cl.Model([cl.Conv2d(1, 3, 3), cl.Dropout(), cl.Flatten(), cl.Linear(48, 3)], seed=1)
+        optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        options = {"validation_data": cl.DataGenerator(IMAGES, Y[:50], seed=8), "metrics": ["f1", "accuracy"]}
+        options |= {"callbacks": callbacks, "resume": resume, "epochs": 3}
+        return model, optimizer, train(model, data(), optimizer=optimizer, **options)
+
+    check(path, run)
+
+
+def test_a_seed_and_a_model_that_was_used_before_make_no_difference(path):
+    def run(callbacks, resume):
+        model = layered()
+        train(model, X, Y, validation_split=0.1)
+        optimizer = cl.SGD(model.parameters(), lr=0.1)
+        options = {"seed": 7, "validation_split": 0.2, "epochs": 3, "callbacks": callbacks, "resume": resume}
+        train(model, X, Y, optimizer=optimizer, **options)
+        return model, optimizer, train(model, X, Y, optimizer=optimizer)  # which draws from the model's stream
+
+    check(path, run, stops=(3,))
+
+
+def test_a_model_that_draws_otherwise_goes_on_with_the_stream_of_the_checkpoint(path):
+    def run(callbacks, resume, model):
+        optimizer = cl.SGD(model.parameters(), lr=0.1)
+        options = {"validation_split": 0.2, "epochs": 2, "callbacks": callbacks, "resume": resume}
+        return model, optimizer, train(model, X, Y, optimizer=optimizer, **options)
+
+    never_stopped = everything(*run([], None, layered()))
+    with pytest.raises(Stopped):
+        run([cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], None, layered())
+    assert everything(*run([], path, cl.load(path))) == never_stopped
+
+
+@pytest.mark.parametrize("epochs", [3, 5])
+def test_epochs_is_the_total_and_numbering_goes_on(epochs, path):
+    def run(epochs, resume=None):
+        seen, model = [], layered()
+        callbacks = [cl.callbacks.Checkpoint(path), lambda epoch, history: seen.append((epoch, history.epochs))]
+        optimizer = cl.SGD(model.parameters(), lr=0.1)
+        history = train(model, X, Y, optimizer=optimizer, epochs=epochs, callbacks=callbacks, resume=resume)
+        return everything(model, optimizer, history), seen
+
+    whole, seen = run(epochs)
+    assert seen == [(i, i + 1) for i in range(epochs)]
+    run(3)
+    rest, seen = run(epochs, resume=path)
+    assert seen == [(i, i + 1) for i in range(3, epochs)]
+    assert rest == whole
+
+
+def test_a_training_that_was_ended_stays_so(path):
+    def run(resume=None):
+        model = layered()
+        optimizer = cl.SGD(model.parameters(), lr=0.3)
+        callbacks = [
+            cl.callbacks.Checkpoint(path),
+            cl.callbacks.EarlyStopping(monitor="loss", min_delta=0.5, patience=2),
+        ]
+        history = train(model, X, Y, optimizer=optimizer, epochs=20, callbacks=callbacks, resume=resume)
+        return everything(model, optimizer, history)
+
+    ended = run()
+    assert len(ended["history loss"]) < 20 * 8
+    assert run(path) == ended
+
+
+def test_the_number_of_threads_may_change(path, threads_restored):
+    def run(threads, callbacks=(), resume=None):
+        cl.set_num_threads(threads)
+        model = classifier(2, 400, 300, 3)
+        optimizer = cl.Adam(model.parameters())
+        options = {"callbacks": callbacks, "resume": resume, "epochs": 2, "batch_size": 50}
+        return everything(model, optimizer, train(model, X, Y, optimizer=optimizer, **options))
+
+    with pytest.raises(Stopped):
+        run(3, [cl.callbacks.Checkpoint(path, seconds=0), StopAt(4)])
+    assert run(2, resume=path) == run(1)
+
+
+# ---- what a checkpoint is -------------------------------------------------------------------------------------------
+
+
+def stopped(path, **options):
+    """A checkpoint in mid-epoch."""
+    model = layered()
+    with pytest.raises(Stopped):
+        train(model, X, Y, callbacks=[cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], **{"epochs": 2, **options})
+    return model
+
+
+def test_a_checkpoint_is_a_model_too(path):
+    model = stopped(path)
+    for other in (cl.load(path), layered().load(path)):
+        for name, array in model.state_dict().items():
+            assert array.tobytes() == other.state_dict()[name].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": X + 1}, "another data"),
+        ({"y": (Y + 1) % 3}, "another data"),
+        ({"x": X[:90], "y": Y[:90]}, "another number of rows: 103, now 90"),
+        ({"batch_size": 16}, "another batch size: 32, now 16"),
+        ({"shuffle": False}, "another way of shuffling"),
+        ({"metrics": ["accuracy"]}, "another list of metrics"),
+        ({"loss": cl.SoftmaxLoss(label_smoothing=0.1)}, "another loss"),
+        ({"model": classifier(2, 3)}, "another model"),
+        ({"model": layered(np.float64)}, "another dtype: float32, now float64"),
+        ({"rule": cl.Adam}, "another optimizer: SGD, now Adam"),
+        ({"rule": lambda ps, lr: cl.SGD(ps[::-1], lr=lr, momentum=0.9)}, "another order of the optimizer's parameters"),
+        ({"callbacks": [cl.callbacks.EarlyStopping("loss")]}, "states of the callbacks"),
+    ],
+    ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
+)
+def test_another_training_is_refused_before_anything_is_written(change, message, path):
+    stopped(path)
+    change = {"model": layered(), "rule": lambda ps, lr: cl.SGD(ps, lr=lr, momentum=0.9), "x": X, "y": Y, **change}
+    model, rule, x, y = (change.pop(name) for name in ("model", "rule", "x", "y"))
+    optimizer = rule(model.parameters(), lr=0.1)
+    before = everything(model, optimizer, {})
+    with pytest.raises(ValueError, match=message):
+        train(model, x, y, optimizer=optimizer, epochs=2, resume=path, **change)
+    assert everything(model, optimizer, {}) == before
+
+
+def test_a_model_alone_is_no_checkpoint(path):
+    model = layered()
+    model.save(path)
+    with pytest.raises(ValueError, match="is no checkpoint; `load` reads it"):
+        train(model, X, Y, resume=path)
+
+
+def test_a_hostile_checkpoint_is_refused(path):
+    stopped(path, metrics=["f1", "accuracy"], validation_split=0.2)
+    content, chosen = path.read_bytes(), np.random.default_rng(0)
+    header, data = hostile.parted(content)
+    header["__metadata__"]["caffelite.structure"] = "[]"  # which `mutated` would take most of its time for
+    tried = 0
+    for _ in range(150):
+        other, _ = hostile.parted(content)
+        kind = chosen.integers(3)
+        if kind == 0:
+            text = files.strict_json(other["__metadata__"][checkpoints.TEXT])
+            hostile.forged(chosen, text)
+            other["__metadata__"][checkpoints.TEXT] = hostile.json.dumps(text)
+        elif kind == 1:
+            names = [name for name in other if name.startswith("training:")]
+            del other[names[chosen.integers(len(names))]]
+        bad = hostile.joined(other, data) if kind < 2 else hostile.mutated(content, chosen)
+        path.write_bytes(bad)
+        model = layered()
+        try:
+            train(model, X, Y, epochs=2, metrics=["f1", "accuracy"], validation_split=0.2, resume=path)
+        except ValueError:
+            tried += 1
+    assert tried > 100
+
+
+# ---- writing it -----------------------------------------------------------------------------------------------------
+
+
+def written(path, monkeypatch, epochs=4, **options):
+    """After which epochs, and batches of the next, a checkpoint was written."""
+    places = []
+    write = files.write
+
+    def note(target, arrays, texts):
+        done = files.strict_json(texts[checkpoints.TEXT])["done"]
+        places.append((done["epoch"], done["batch"]))
+        write(target, arrays, texts)
+
+    monkeypatch.setattr(files, "write", note)
+    model = classifier(2, 3)
+    train(model, X, Y, epochs=epochs, validation_data=(X, Y), callbacks=[cl.callbacks.Checkpoint(path, **options)])
+    return places
+
+
+def test_it_is_written_after_every_so_many_epochs(path, monkeypatch):
+    assert written(path, monkeypatch) == [(1, 0), (2, 0), (3, 0), (4, 0)]
+    assert written(path, monkeypatch, every=3) == [(3, 0)]
+
+
+def test_it_is_written_when_so_many_seconds_have_passed(path, monkeypatch):
+    places = written(path, monkeypatch, seconds=0)
+    assert {(0, 1), (0, 2), (1, 0)} <= set(places)
+    assert written(path, monkeypatch, seconds=1e9) == []
+
+
+def test_only_the_best_epochs_are_written(path, monkeypatch):
+    values = iter([3.0, 2.0, 2.5, 1.0])
+    evaluate = training.Trainer.evaluate
+    monkeypatch.setattr(training.Trainer, "evaluate", lambda *a: {**evaluate(*a), "loss": next(values)})
+    assert written(path, monkeypatch, monitor="val_loss") == [(1, 0), (2, 0), (4, 0)]
+
+
+def test_other_callbacks_have_seen_the_epoch_before_it_is_written(path):
+    early = cl.callbacks.EarlyStopping(monitor="loss")
+    train(classifier(2, 3), X, Y, epochs=1, callbacks=[cl.callbacks.Checkpoint(path), early])
+    saved = checkpoints.Saved(path)
+    assert saved.text["callbacks"][0][1]["best_epoch"] == 0
+
+
+def test_a_folder_that_is_not_there_is_said_before_the_first_step(tmp_path):
+    model = classifier(2, 3)
+    before = model.state_dict()
+    with pytest.raises(FileNotFoundError, match="a checkpoint can't be written there"):
+        train(model, X, Y, callbacks=[cl.callbacks.Checkpoint(tmp_path / "missing" / "file")])
+    assert all(before[name].tobytes() == x.tobytes() for name, x in model.state_dict().items())
+
+
+def test_what_the_disk_refuses_is_a_warning_and_the_older_checkpoint_stays(path, monkeypatch):
+    train(classifier(2, 3), X, Y, callbacks=[cl.callbacks.Checkpoint(path)])
+    before = path.read_bytes()
+
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.warns(
+        RuntimeWarning, match="no checkpoint: .*nothing was written: No space left.*the training goes on"
+    ):
+        history = train(classifier(2, 3), X, Y, epochs=2, callbacks=[cl.callbacks.Checkpoint(path)])
+    assert history.epochs == 2
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("bad", [{"every": 0}, {"seconds": -1}, {"monitor": "loss", "seconds": 1}])
+def test_arguments_that_cannot_be_are_refused(bad, path):
+    with pytest.raises(ValueError, match=r"every|seconds"):
+        cl.callbacks.Checkpoint(path, **bad)
+
+
+def test_nobody_is_called_between_steps_who_does_not_want_it():
+    assert cl.callbacks.Callbacks([lambda epoch, history: None]).between_steps is None
+
+
+# ---- kills ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_that_is_killed_goes_on_to_the_same_bits(tmp_path):
+    training = kills.Killed("dropout", tmp_path)
+    training.run(0.2)
+    training.run(0.3)
+    training.run(60)
+    assert (training.ends, training.kills) == (1, 2)
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_leave_whole_checkpoints_and_the_same_bits():
+    done = subprocess.run([sys.executable, Path(kills.__file__), "100"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

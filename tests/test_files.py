@@ -1,0 +1,530 @@
+"""Files: what is saved is loaded as it was, by others too; what is no such file is refused before it costs anything."""
+
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import hostile
+import numpy as np
+import pytest
+import safetensors.numpy
+from cases import FAMILIES, both_dtypes, named
+from conftest import bits, classifier
+
+import caffelite as cl
+from caffelite import files, functions, structure
+from caffelite.modes import without_values
+
+every_case = pytest.mark.parametrize("case", named("listed"))
+some_cases = pytest.mark.parametrize(
+    "case", [pytest.param(f.build(*x), id=f"{kind.__name__}-{x}") for kind, f in FAMILIES.items() for x in f.listed[:2]]
+)
+NAMES = {**structure.NAMES, "Model": cl.Model}
+UNWRITABLE = (functions.Index, functions.Penalized)
+
+
+@pytest.fixture(autouse=True)
+def disk_not_waited_for(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+class Scale(cl.Function):
+    """A user's Function, with a parameter of its own."""
+
+    def __init__(self, factor=2.0):
+        self.factor = factor
+        self.weight = cl.Tensor(np.full(1, factor, np.float32), requires_grad=True, name="weight")
+
+    def parameters(self):
+        return [self.weight]
+
+    def forward(self, x):
+        return x * self.weight.data
+
+    def backward(self, dy):
+        return dy * self.weight.data
+
+
+class Gated(cl.Model):
+    """A user's model, which keeps its size under another name."""
+
+    def __init__(self, size, seed=None):
+        super().__init__(seed=seed)
+        self.f, self.g = cl.Linear(size, size), cl.MLP(size, [4, size])
+        self.width = size
+
+    def call(self, x):
+        return self.f(x) * self.g(x).sigmoid()
+
+
+class Described(Gated):
+    """One that says what it was made with."""
+
+    def arguments(self):
+        return {"size": self.width}
+
+
+def assert_same_state(a, b):
+    first, second = a.state_dict(), b.state_dict()
+    assert list(first) == list(second)
+    for name, array in first.items():
+        assert (array.dtype, array.shape, array.tobytes()) == (
+            second[name].dtype,
+            second[name].shape,
+            second[name].tobytes(),
+        ), name
+
+
+# ---- round trips ----------------------------------------------------------------------------------------------------
+
+
+@every_case
+def test_every_function_is_made_again_with_its_arguments(case):
+    function = case.make()
+    if isinstance(function, UNWRITABLE):
+        with pytest.raises(structure.Unwritable):
+            structure.described(function)
+        return
+    entries = json.loads(structure.as_text(structure.described(function)))
+    other = structure.made(entries, NAMES, {})
+    assert type(other) is type(function)
+    assert repr(other) == repr(function)
+    with without_values():
+        blank = structure.made(entries, NAMES, {})
+    assert [p.shape for p in blank.parameters()] == [p.shape for p in function.parameters()]
+    assert {k: x.shape for k, x in blank.buffers().items()} == {k: x.shape for k, x in function.buffers().items()}
+
+
+@some_cases
+@both_dtypes
+def test_a_model_of_every_function_comes_back_to_the_bit(case, dtype, path):
+    function = case.function(dtype)
+    if isinstance(function, UNWRITABLE) or len(case.inputs(dtype)) > 1 or not case.shapes[0]:
+        return
+    try:
+        model = cl.Model([function], seed=3, dtype=dtype)
+    except TypeError:
+        return  # an operator that takes more than one input
+    model.save(path)
+    other = cl.load(path)
+    assert (repr(other), other.dtype) == (repr(model), dtype)
+    assert_same_state(model, other)
+    (x,) = case.inputs(dtype)
+    if x.size:
+        assert other.predict(x).tobytes() == model.predict(x).tobytes()
+
+
+def test_what_is_loaded_trains_as_what_was_saved(path):
+    (x, y), _ = cl.datasets.digits()
+    layers = [cl.Flatten(), cl.Linear(64, 20), cl.BatchNorm(20), cl.ReLU(), cl.Dropout(0.2), cl.Linear(20, 10)]
+    model = cl.Model(layers, seed=0)
+
+    def fit(model):
+        optimizer = cl.Adam(model.parameters())
+        model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=2, seed=1, verbose=0)
+
+    fit(model)
+    model.save(path)
+    other = cl.load(path)
+    fit(model)
+    fit(other)
+    assert_same_state(model, other)
+
+
+def test_shared_functions_stay_shared_and_models_stay_nested(path):
+    layer = cl.Linear(3, 3, initializer=cl.initializers.normal(0.1))
+    inner = cl.Model([layer, cl.Tanh()])
+    model = cl.Model([layer, inner, cl.Residual(inner), cl.Parallel([inner, layer], axis=1)], seed=0)
+    model.save(path)
+    other = cl.load(path)
+    a, b, c, d = other.functions
+    assert b.functions[0] is a
+    assert c.function is b
+    assert d.functions == [b, a]
+    assert a.initializer.std == 0.1
+    assert_same_state(model, other)
+
+
+def test_custom_classes_and_initializers_are_given_by_name(path):
+    def halves(shape, rng):
+        return np.full(shape, 0.5)
+
+    model = cl.Model([cl.Linear(3, 3, initializer=halves), Scale(5.0), Described(3), cl.Linear(3, 2)], seed=0)
+    model.save(path)
+    custom = {"halves": halves, "Scale": Scale, "Described": Described}
+    other = cl.load(path, custom=custom)
+    assert [type(f) for f in other.functions] == [cl.Linear, Scale, Described, cl.Linear]
+    assert other.functions[1].factor == 5.0
+    assert_same_state(model, other)
+    for name in custom:
+        with pytest.raises(ValueError, match=rf"there is a {name} in it, which has to be given: load\(…, custom="):
+            cl.load(path, custom={other: x for other, x in custom.items() if other != name})
+    with pytest.raises(TypeError, match="custom: expected classes by name"):
+        cl.load(path, custom={"Scale": 1})
+    with pytest.raises(TypeError, match="custom: expected classes by name"):
+        cl.load(path, custom=Scale)
+
+
+def test_a_name_of_caffelites_does_not_stand_for_a_users_class(path):
+    other = type("ReLU", (Scale,), {})
+    cl.Model([other()]).save(path)
+    with pytest.raises(ValueError, match="there is a ReLU in it, which has to be given"):
+        cl.load(path)
+    assert type(cl.load(path, custom={"ReLU": other}).functions[0]) is other
+
+
+def test_a_model_that_cannot_say_how_it_was_made_saves_its_parameters(path):
+    model = Gated(3, seed=0)
+    model.save(path)
+    with pytest.raises(ValueError, match=r"no structure \(Gated.__init__ takes size, and .* Gated needs `arguments"):
+        cl.load(path, custom={"Gated": Gated})
+    other = Gated(3, seed=1)
+    assert other.load(path) is other
+    assert_same_state(model, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("axis", float("nan"), "no structure .Softmax's axis, float, is no value of JSON"),
+        ("axis", cl.functions.Index(slice(2)), "no structure .what an Index takes, slices and arrays, is no JSON"),
+        ("axis", {"#": 1}, "no structure .Softmax's axis, dict, is no value of JSON"),
+        ("axis", np.ones(2), "no structure .Softmax's axis, ndarray, is no value of JSON"),
+        ("axis", lambda: 1, "there is a <lambda> in it, which has to be given"),
+    ],
+)
+def test_what_is_no_json_is_said_when_it_is_missed(name, value, message, path):
+    softmax = cl.Softmax()
+    setattr(softmax, name, value)
+    cl.Model([softmax]).save(path)
+    with pytest.raises(ValueError, match=message):
+        cl.load(path)
+
+
+def test_a_loop_of_functions_is_not_written():
+    residual = cl.Residual(cl.ReLU())
+    residual.function = residual
+    with pytest.raises(structure.Unwritable, match="Residual is among its own arguments"):
+        structure.described(residual)
+
+
+# ---- state alone ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ({"0.weight": (2, 3)}, "has no 0.bias, which the model has"),
+        ({"0.weight": (2, 3), "0.bias": (3,), "1.bias": (3,)}, "has 1.bias, which the model has not"),
+        ({"0.weight": (3, 2), "0.bias": (3,)}, r"0.weight has shape \(3, 2\); the model's has \(2, 3\)"),
+    ],
+)
+def test_model_load_refuses_other_names_and_shapes_before_it_writes(state, message, path):
+    model = cl.Model([cl.Linear(2, 3)], seed=0)
+    before = bits(model)
+    safetensors.numpy.save_file({name: np.ones(shape, np.float32) for name, shape in state.items()}, path)
+    with pytest.raises(ValueError, match=message):
+        model.load(path)
+    assert bits(model) == before
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.uint8])
+def test_model_load_refuses_other_kinds_of_numbers(dtype, path):
+    model = cl.Model([cl.Linear(2, 3, bias=False)], seed=0)
+    safetensors.numpy.save_file({"0.weight": np.ones((2, 3), dtype)}, path)
+    with pytest.raises(ValueError, match=f"0.weight is {np.dtype(dtype)}; the model's is float32"):
+        model.load(path)
+
+
+def test_model_load_converts_floats_and_load_does_not(path):
+    model = cl.Model([cl.Linear(2, 3)], seed=0, dtype=np.float64)
+    model.save(path)
+    single = cl.Model([cl.Linear(2, 3)])
+    single.load(path)
+    assert single.functions[0].weight.data.tobytes() == model.functions[0].weight.data.astype(np.float32).tobytes()
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'\\"dtype\\":\\"float64\\"', b'\\"dtype\\":\\"float32\\"'))
+    with pytest.raises(ValueError, match=r"0.weight is float64; the model's is float32"):
+        cl.load(path)
+
+
+# ---- others ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_safetensors_package_reads_what_is_saved(path):
+    model = cl.Model([cl.Linear(4, 3), cl.BatchNorm(3), cl.Dropout()], seed=0)
+    model.save(str(path))
+    theirs = safetensors.numpy.load_file(path)
+    mine = model.state_dict()
+    assert theirs.keys() == mine.keys()
+    for name, array in mine.items():
+        assert theirs[name].dtype == array.dtype
+        np.testing.assert_array_equal(theirs[name], array)
+
+
+def test_pytorch_reads_what_is_saved_and_what_it_saves_is_loaded(path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    model = cl.Model([cl.Conv2d(2, 4, 3), cl.ReLU(), cl.Conv2d(4, 2, 1)], seed=0)
+    model.save(path)
+    theirs = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3), torch.nn.ReLU(), torch.nn.Conv2d(4, 2, 1))
+    theirs.load_state_dict(load_file(path))
+    x = np.random.default_rng(0).normal(size=(2, 2, 6, 6)).astype(np.float32)
+    np.testing.assert_allclose(theirs(torch.tensor(x)).detach().numpy(), model.predict(x), 1e-4, 1e-5)
+    save_file({name: 2 * p for name, p in theirs.state_dict().items()}, path)
+    before = model.state_dict()
+    model.load(path)
+    for name, array in model.state_dict().items():
+        np.testing.assert_array_equal(array, 2 * before[name])
+    with pytest.raises(ValueError, match="has parameters and no structure"):
+        cl.load(path)
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_program_left_beside_the_file_is_replaced(path):
+    beside = Path(f"{path}.part")
+    beside.write_bytes(b"half of it")
+    model = classifier(2, 3)
+    model.save(path)
+    assert os.listdir(path.parent) == [path.name]
+    assert_same_state(cl.load(path), model)
+
+
+def test_a_file_is_on_the_disk_before_it_takes_the_place_of_the_older_one(path, monkeypatch):
+    done = []
+    monkeypatch.setattr(os, "fsync", lambda file: done.append(("fsync", os.fstat(file).st_size > 0)))
+    replace = os.replace
+    monkeypatch.setattr(os, "replace", lambda *paths: done.append("replace") or replace(*paths))
+    classifier(2, 3).save(path)
+    assert done == [("fsync", True), "replace"]
+
+
+def test_a_link_stays_a_link(path, tmp_path):
+    target = tmp_path / "folder" / "target"
+    target.parent.mkdir()
+    path.symlink_to(target)
+    classifier(2, 3).save(path)
+    assert path.is_symlink()
+    assert cl.load(target)
+
+
+@pytest.mark.parametrize("where", ["missing/model", "."])
+def test_a_path_that_cannot_be_written_is_named(where, tmp_path):
+    with pytest.raises(OSError, match="nothing was written") as error:
+        classifier(2, 3).save(tmp_path / where)
+    assert error.value.filename == str(tmp_path / where)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_read_only_file_is_left_alone(path, monkeypatch):
+    classifier(2, 3).save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "access", lambda *arguments: False)  # which root is never told
+    with pytest.raises(PermissionError, match="read-only"):
+        classifier(2, 3, seed=1).save(path)
+    assert path.read_bytes() == before
+
+
+FULL = """
+import resource, sys
+import caffelite as cl
+cl.MLP(2, [3], seed=0).save(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    cl.MLP(20, [300], seed=0).save(sys.argv[1])
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_disk_that_is_full_leaves_the_older_file_whole(path):
+    done = subprocess.run([sys.executable, "-c", FULL, path], capture_output=True, text=True, check=True)
+    assert done.stdout == f"OSError [Errno 27] nothing was written: File too large: {str(path)!r}\n"
+    assert os.listdir(path.parent) == [path.name]
+    assert repr(cl.load(path)) == "Model([Linear(2, 3)])"
+
+
+# ---- hostile files --------------------------------------------------------------------------------------------------
+
+
+def test_mutated_files_are_refused_without_doing_anything():
+    count = os.environ.get("CAFFELITE_MUTATIONS", "1500")
+    script = Path(hostile.__file__)
+    done = subprocess.run([sys.executable, script, count], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[:5000] + done.stderr
+    assert f"{count} files, seed 0: 0 bad answers" in done.stdout
+
+
+def with_structure(path, entries, arrays=None):
+    """A file with this structure."""
+    text = entries if isinstance(entries, str) else json.dumps(entries)
+    arrays = {"0.weight": np.ones((2, 3), np.float32)} if arrays is None else arrays
+    safetensors.numpy.save_file(arrays, path, {"caffelite.structure": text})
+
+
+def refused(path, message):
+    """Loading is refused, and takes less memory than twice the file and what a short header takes."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=message):
+            cl.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2 * path.stat().st_size + 2**21
+    finally:
+        tracemalloc.stop()
+
+
+@some_cases
+def test_no_size_in_a_structure_costs_memory(case, path):
+    try:
+        (*entries, last) = structure.described(case.make())
+    except structure.Unwritable:
+        return
+    for name, value in last["arguments"].items():
+        for forged in (10**6, 10**9, 10**30, [10**9, 10**9], -1):
+            if type(value) is int or isinstance(value, list):
+                entry = {**last, "arguments": {**last["arguments"], name: forged}}
+                whole = {"name": "Model", "arguments": {"functions": [{"#": len(entries)}], "dtype": "float32"}}
+                with_structure(path, structure.as_text([*entries, entry, whole]))
+                refused(path, ".")
+
+
+LINEAR = {"in_features": 2, "out_features": 3, "bias": False, "initializer": None}
+
+
+def model_of(*entries, **arguments):
+    """The entries of a Model of these Functions."""
+    functions = [{"#": i} for i in range(len(entries))]
+    return [*entries, {"name": "Model", "arguments": {"functions": functions, "dtype": "float32", **arguments}}]
+
+
+def linear(**arguments):
+    return {"name": "Linear", "arguments": {**LINEAR, **arguments}}
+
+
+def test_the_structure_that_the_others_differ_from_is_good(path):
+    with_structure(path, structure.as_text(model_of(linear())))
+    assert repr(cl.load(path)) == "Model([Linear(2, 3, bias=False)])"
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ("{", "Expecting property name"),
+        ("[" * 10**5, "nested too deeply"),
+        ("1", "a structure is a list"),
+        ("[]", "a structure is a list"),
+        ("[1]", "entry 0 of the structure has no name"),
+        ('[{"name": "Model", "name": "Model"}]', "a name comes twice"),
+        ('[{"name": "Dropout", "arguments": {"p": NaN}}]', "NaN is no number of JSON"),
+        ('[{"name": "Dropout", "arguments": {"p": 1e999}}]', "Dropout can't be made"),
+        ('[{"name": "Dropout", "arguments": {"p": ' + "9" * 5000 + "}}]", "Exceeds the limit|4300|can't be made"),
+        (model_of(linear(in_features=10**9, out_features=10**9)), "can't be made|has shape"),
+        (model_of(linear(in_features=True)), "in_features must be an integer"),
+        (model_of(linear(in_features=2.0)), "in_features must be an integer"),
+        (model_of(linear(in_features=-2)), "in_features must be at least 1"),
+        (model_of(linear(bias=0)), "has another structure"),
+        (model_of(linear(more=1)), "has another structure"),
+        (model_of(linear(bias=True)), "has no 0.bias, which the model has"),
+        (model_of(linear(initializer="he_normal")), "initializer: expected a callable"),
+        (model_of({"name": "eval", "arguments": {"source": "1"}}), "there is a eval in it, which caffelite has not"),
+        (model_of({"name": "os.system", "arguments": {"command": "true"}}), "os.system in it, which caffelite has not"),
+        (model_of({"custom": "Linear", "arguments": LINEAR}), r"Linear in it, which has to be given"),
+        (model_of({"name": "Loss", "arguments": {}}), "there is a Loss in it, which caffelite has not"),
+        (
+            model_of({"name": "he_normal", "arguments": {"shape": [2], "rng": None}}),
+            "is a function, and is not made so",
+        ),
+        (model_of({"name": "he_normal"}), "Model.add takes a Function"),
+        (model_of({"name": "Linear"}), "is a class, and is not made so"),
+        (model_of(linear(), dtype="f4,f4"), "Model has no dtype 'f4,f4'"),
+        (model_of(linear(), dtype="float16"), "Model has no dtype 'float16'"),
+        ([linear()], "expected a Model, its structure is that of Linear"),
+        (model_of(linear(), functions=[{"#": 1}]), "made of what is not made before it"),
+        (model_of(linear(), functions=[{"#": True}]), "made of what is not made before it"),
+        (model_of(linear(), functions=[]), "entries that nothing is made of"),
+        ([{"name": "ReLU", "arguments": {}, "module": "os"}], "has other keys than name and arguments"),
+        ([{"name": ["Model"], "arguments": {}}], "the name of entry 0 of the structure is no text"),
+    ],
+)
+def test_a_structure_that_caffelite_would_not_write_is_refused(entries, message, path):
+    with_structure(path, entries if isinstance(entries, str) else structure.as_text(entries))
+    refused(path, message)
+
+
+@pytest.mark.parametrize("kind", ["Model", "Parallel"])
+def test_functions_in_functions_cannot_be_multiplied_without_end(kind, path):
+    entries = [{"name": "ReLU", "arguments": {}}]
+    for i in range(40):
+        functions = {"functions": [{"#": i}, {"#": i}]}
+        entries.append({"name": kind, "arguments": {**functions, **({"axis": -1} if kind == "Parallel" else {})}})
+    with_structure(path, entries)
+    refused(path, "more than 10,000 Functions")
+    entries = [{"name": "ReLU", "arguments": {}}]
+    entries += [{"name": "Residual", "arguments": {"function": {"#": i}}} for i in range(3000)]
+    with_structure(path, entries)
+    refused(path, "more than 50 deep")
+
+
+def test_a_structure_that_could_not_be_read_is_not_written(path):
+    deep = cl.ReLU()
+    for _ in range(60):
+        deep = cl.Residual(deep)
+    model = cl.Model([cl.Linear(2, 2), deep])
+    model.save(path)
+    with pytest.raises(ValueError, match=r"no structure .*more than 50 deep"):
+        cl.load(path)
+    assert_same_state(model, model.load(path))
+
+
+def test_a_header_longer_than_any_of_caffelites_is_not_read(path):
+    with open(path, "wb") as file:  # sparse
+        file.write((10**8).to_bytes(8, "little") + b'{"__metadata__":{"a":"')
+        file.truncate(10**8 + 8)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="a header of 100000000 bytes, in a file of 100000008, is too long"):
+            cl.load(path)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(ValueError, match="too many"):
+        files.write(path, {}, {"text": "x" * 2 * files.longest_header(0)})
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"PK\x03\x04" + bytes(100), bytes(8), b"\xff" * 99])
+def test_what_is_no_such_file_is_refused(content, path):
+    path.write_bytes(content)
+    for load in (cl.load, classifier(2, 3).load):
+        with pytest.raises(ValueError, match=r"model.safetensors: "):
+            load(path)
+
+
+def test_a_path_that_cannot_be_read_is_an_oserror(tmp_path):
+    for load in (cl.load, classifier(2, 3).load):
+        with pytest.raises(FileNotFoundError):
+            load(tmp_path / "missing")
+        with pytest.raises(IsADirectoryError):
+            load(tmp_path)
+    if os.path.exists("/dev/zero"):
+        with pytest.raises(ValueError, match="expected a file"):
+            cl.load("/dev/zero")
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "C64"])
+def test_a_dtype_that_numpy_has_not_is_named(dtype, path):
+    size = {"BF16": 2, "F8_E4M3": 1, "C64": 8}[dtype]
+    header = {"0.weight": {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * size]}}
+    path.write_bytes(hostile.joined(header, bytes(2 * size)))
+    with pytest.raises(ValueError, match=f"0.weight is of dtype {dtype}"):
+        classifier(2, 3).load(path)
