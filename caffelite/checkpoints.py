@@ -20,6 +20,7 @@ from caffelite import files
 from caffelite.arrays import FLOATS
 from caffelite.callbacks import Callbacks, Training
 from caffelite.data import DataGenerator
+from caffelite.tables import shortened
 from caffelite.training import State, Trainer
 
 TEXT = "caffelite.training"
@@ -193,5 +194,4 @@ def _others(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 150 else f"{text[:149]}…"
+    return shortened(value if isinstance(value, str) else json.dumps(value), 150)

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite.tables import shortened
+
 #: The dtypes of arrays, by the names that the format has for them.
 DTYPES = {
     name: np.dtype(dtype)
@@ -30,6 +32,7 @@ DTYPES = {
 }
 
 
+MOST_SAID = 500  # characters of what is wrong with a file
 OF_TRAINING = "training:"  # how the names of arrays begin that are not the model's, in a checkpoint
 
 
@@ -115,7 +118,7 @@ class File:
 
     def refuse(self, why: Any) -> ValueError:
         """The error to raise for a file with this fault."""
-        return ValueError(f"{self.path}: {_shortened(str(why))}")
+        return ValueError(f"{self.path}: {shortened(str(why), MOST_SAID)}")
 
     def _header(self) -> dict[str, Any]:
         """The header; ValueError for one that is no JSON, that is too long, or in which a name comes twice."""
@@ -205,8 +208,3 @@ def strict_json(text: str) -> Any:
         return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-
-
-def _shortened(text: str, most: int = 500) -> str:
-    """A text, cut where it is longer."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"

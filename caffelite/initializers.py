@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -99,6 +100,18 @@ class uniform:
 
     def __repr__(self) -> str:
         return f"uniform(limit={self.limit})"
+
+
+def draw(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> None:
+    """Set a layer's weight and its bias, if it has one: both from U(−a, a), a = 1/√fan_in, as PyTorch's are.
+
+    An `initializer` draws the weight instead, and the bias is then 0. `rng` is a Generator or the seed of one.
+    """
+    rng = np.random.default_rng(rng)
+    default = uniform(1 / math.sqrt(fans(weight.shape)[0]))
+    weight.data = (initializer or default)(weight.shape, rng)
+    if bias is not None:
+        bias.data = np.zeros(bias.shape) if initializer else default(bias.shape, rng)
 
 
 def fans(shape: Shape) -> tuple[int, int]:

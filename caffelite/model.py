@@ -35,7 +35,7 @@ from caffelite.progress import Progress
 from caffelite.recording import Recording
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
-from caffelite.training import Programs, Trainer, check_takes_weights
+from caffelite.training import Programs, Trainer, check_takes_weights, in_memory
 
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
 _adopting = threading.RLock()
@@ -828,7 +828,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
             if x.y is None:
                 raise ValueError(f"{name} is a DataGenerator without targets")
-            if type(x) is DataGenerator and x.transform is None:  # else each batch is checked
+            if in_memory(x):  # else each batch is checked
                 inputs = x.x if isinstance(x.x, tuple) else (x.x,)
                 self._check_rows(name, inputs)
                 self._check_targets(loss, inputs, x.y, x.sample_weight)

@@ -141,7 +141,7 @@ def test_lenet_classifies_what_is_in_the_files_of_mnist(files_of_mnist):
 
 def test_the_residual_net_tells_circles_squares_and_triangles_apart():
     output = run("resnet.py").stdout
-    assert re.search(r"^4  Block\(.* \(n, 32, 12, 12\) +14,496 ", output, re.MULTILINE)
+    assert re.search(r"^4  Block\(.* \(n, 32, 12, 12\) +14,496 +58\.0 kB +2,064,384 +129\.0 kB$", output, re.MULTILINE)
     (accuracy,) = numbers_after("test images: accuracy", output)
     assert accuracy >= 0.97
     assert min(numbers_after("(?:circle|square|triangle) +", output)) >= 0.9

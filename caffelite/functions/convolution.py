@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import integers, positive_integer, shortest
 from caffelite.function import Function, Shape, shape_text
-from caffelite.initializers import Initializer, checked, fans, uniform
+from caffelite.initializers import Initializer, checked, draw
 from caffelite.modes import is_blank
 from caffelite.tensor import Tensor, parameter
 
@@ -103,11 +102,7 @@ class Conv2d(Function, recordable=True):
             self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
-        rng = np.random.default_rng(rng)
-        default = uniform(1 / math.sqrt(fans(self.weight.shape)[0]))
-        self.weight.data = (self.initializer or default)(self.weight.shape, rng)
-        if self.bias is not None:
-            self.bias.data = np.zeros(self.bias.shape) if self.initializer else default(self.bias.shape, rng)
+        draw(self.weight, self.bias, self.initializer, rng)
 
     def parameters(self) -> list[Tensor]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]

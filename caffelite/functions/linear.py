@@ -20,7 +20,7 @@ from caffelite.functions.arithmetic import (
     shape_of,
 )
 from caffelite.functions.shape import reshaped
-from caffelite.initializers import Initializer, checked, uniform
+from caffelite.initializers import Initializer, checked, draw
 from caffelite.modes import is_blank
 from caffelite.tensor import Tensor, parameter
 
@@ -55,11 +55,7 @@ class Linear(Function, recordable=True):
             self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
-        rng = np.random.default_rng(rng)
-        default = uniform(1 / math.sqrt(self.in_features))
-        self.weight.data = (self.initializer or default)(self.weight.shape, rng)
-        if self.bias is not None:
-            self.bias.data = np.zeros(self.bias.shape) if self.initializer else default(self.bias.shape, rng)
+        draw(self.weight, self.bias, self.initializer, rng)
 
     def parameters(self) -> list[Tensor]:
         return [self.weight] if self.bias is None else [self.weight, self.bias]
