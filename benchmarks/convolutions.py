@@ -31,7 +31,7 @@ from time import perf_counter
 
 import harness
 import numpy as np
-from steps import compare, jax_rule, prepare, profiled
+from steps import compare, jax_rule, prepare, profiled, textbook_step
 from workloads import SEED, adam, sgd
 
 # ---- nets -----------------------------------------------------------------------------------------------------------
@@ -508,14 +508,7 @@ def memory_of_caffelite(net):
     """A contestant: () -> (bytes of the block of temporaries, the most that is alive at once, by how much it grows)."""
     import caffelite as cl
 
-    (x, y), (model, loss, optimizer) = net.data(), net.network()
-
-    def step(x, y):
-        optimizer.zero_grad()
-        value = loss(model(x), y)
-        value.backward()
-        optimizer.step()
-        return value
+    step, x, y = textbook_step(net)
 
     def measure():
         cl.capture(step, x[:2], y[:2])

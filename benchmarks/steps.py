@@ -437,10 +437,8 @@ def report(name, task, timed, curves, seconds, speeds):
     return row, f"{name} ({best}, {ratios[best]:.2f})" if ratios[best] < 1 else None
 
 
-def profiled(net):
-    """A contestant: profile() -> (the table of a training step's kernels, the least seconds of a replay)."""
-    import caffelite as cl
-
+def textbook_step(net):
+    """A training step (x, y) -> loss of the net in caffelite, to be recorded, and its data."""
     (x, y), (model, loss, optimizer) = net.data(), net.network()
 
     def step(x, y):
@@ -450,6 +448,14 @@ def profiled(net):
         optimizer.step()
         return value
 
+    return step, x, y
+
+
+def profiled(net):
+    """A contestant: profile() -> (the table of a training step's kernels, the least seconds of a replay)."""
+    import caffelite as cl
+
+    step, x, y = textbook_step(net)
     program = cl.capture(step, x[: net.batch], y[: net.batch])
 
     def profile():
