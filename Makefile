@@ -9,8 +9,9 @@ SOURCES := setup.py pyproject.toml $(wildcard caffelite/*.p?[xd] caffelite/progr
 spiral: .venv/plot
 	$(BIN)/caffelite spiral --output spiral.png
 
+# In a process for each core; the threads of one do not spin while they wait for those of another.
 test: .venv/test,lint
-	$(BIN)/python -m pytest -q
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto
 
 lint: .venv/test,lint
 	$(BIN)/ruff check .
