@@ -27,6 +27,9 @@ class History(dict):
     matplotlib a table.
     """
 
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"{name!r} was not measured, only {', '.join(self)}; fit takes metrics and validation_data")
+
     @property
     def epochs(self) -> int:
         """The number of completed epochs."""
