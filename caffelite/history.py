@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from caffelite.tables import Table, table
+from caffelite.tables import FITTING, Table, table
 
 # Runs differ in their lines, so that they can be told apart without colour, too.
 LINES: tuple[Any, ...] = (
@@ -87,7 +87,7 @@ class History(dict):
 
         text = StringIO()
         figure.savefig(text, format="svg")
-        return text.getvalue()
+        return text.getvalue().replace("<svg ", f'<svg style="{FITTING}" ', 1)
 
     def _repr_html_(self) -> str | None:
         try:

@@ -375,8 +375,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if self._is_sequence():
             parts, output = self._parts_in_sequence(shapes[0], applications), "total"
         else:
-            parts, output = self._parts_of_call(applications), ""
-            if input_shape is not None:
+            parts, output = self._parts_of_call(applications, known), "?"
+            if known:
                 output = ", ".join(map(_text, _listed(self.output_shape(*shapes), of=tuple)))
         rows = []
         for name, function, text, own in parts:
@@ -403,13 +403,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
             parts.append((str(i), function, _text(shape), own))
         return parts
 
-    def _parts_of_call(self, applications: list[Application]) -> list[tuple]:
-        """The name, Function, output and applications of each child."""
+    def _parts_of_call(self, applications: list[Application], known: bool) -> list[tuple]:
+        """The name, Function, output, if it is known, and applications of each child."""
         parts = []
         for name, function in self._named_children():
             own = [a for a in applications if a.name == name]
             shapes = [shape_text((None, *y.shape[1:])) for a in own[:1] for y in a.outputs]
-            parts.append((name, function, ", ".join(shapes), own))
+            parts.append((name, function, ", ".join(shapes) if known else "?", own))
         return parts
 
     def _applied_to_a_row(self, shapes: list[Shape]) -> tuple[list[Any], list[Application]] | None:

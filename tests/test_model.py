@@ -1451,6 +1451,7 @@ def test_the_summary_says_how_much_is_frozen():
             return self.linear(x)
 
     sequence, called = classifier(4, 3, 3), Called()
+    assert [row[-5] for row in rows_of(called.summary())] == ["?", "?"]  # before there is a shape
     for model in (sequence, called):
         model.children()[0].requires_grad = False
         assert rows_of(model.summary((4,)))[-1] == ["frozen", "15", "60 B"]
