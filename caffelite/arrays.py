@@ -27,7 +27,7 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
         return data
     array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
-        got = f"object, {reprlib.repr(data)}" if array.dtype.hasobject else array.dtype
+        got = _objects_text(array) if array.dtype.hasobject else array.dtype
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
     if dtype is None:
         keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
@@ -35,6 +35,17 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     if np.dtype(dtype) not in FLOATS:
         raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
     return array if array.dtype == dtype else kernels.convert(array, dtype)
+
+
+def _objects_text(array: np.ndarray) -> str:
+    """What an array of Python objects has that is no number, and where, or how to make numbers of it."""
+    if array.ndim == 0:
+        is_sparse = hasattr(array.item(), "toarray")
+        return f"object, {reprlib.repr(array.item())}" + ", of which .toarray() makes an array" * is_sparse
+    for place, x in np.ndenumerate(array):
+        if not isinstance(x, (*NUMBERS, np.bool_)):
+            return f"object, {reprlib.repr(x)} at {list(place)}"
+    return "numbers as Python objects, of which np.array(…, np.float32) makes an array"
 
 
 def as_indices(data: Any, what: Any) -> np.ndarray:
@@ -57,7 +68,18 @@ def as_array(data: Any, what: Any) -> np.ndarray:
     """
     if isinstance(data, np.ndarray) and type(data) not in PLAIN and np.ma.is_masked(data):
         raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
-    return np.asarray(data)
+    try:
+        return np.asarray(data)
+    except ValueError as error:
+        raise ValueError(f"{what} is no array: {error}") from error
+
+
+def random_stream(what: str, seed: Any) -> np.random.Generator:
+    """The Generator of a seed, or the one given; TypeError or ValueError, beginning with `what`, for no seed."""
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{what}: expected an integer from 0 on, got {seed!r}") from None
 
 
 def unshared(data: Any) -> Any:

@@ -63,7 +63,10 @@ class Callbacks:
         self._callbacks = list(callbacks)
         for callback in self._callbacks:
             if not callable(callback) or isinstance(callback, type):
-                raise TypeError(f"callbacks: expected callables (epoch, history), got {callback!r}")
+                raise TypeError(
+                    f"callbacks: expected callables (epoch, history), got {callback!r}, "
+                    + ("a class: make one of it" if isinstance(callback, type) else "which has no __call__")
+                )
         self._begun: list[Any] = []
         self.ended = False  # whether one of them has ended the training
 
@@ -146,10 +149,12 @@ class Monitor:
     def begin(self, training: Training) -> None:
         """Start anew; ValueError if the training does not measure what is to be watched."""
         if self.monitor not in training.history:
-            missing = "; give validation_data or validation_split" if str(self.monitor).startswith("val_") else ""
+            name, measured = str(self.monitor), list(training.history)
+            is_metric = name.removeprefix("val_") not in measured
+            missing = "its metric in metrics" if is_metric else "validation_data or validation_split"
             raise ValueError(
                 f"{type(self).__name__}: there is no {self.monitor!r} to monitor, only "
-                f"{', '.join(training.history)}{missing}"
+                f"{', '.join(measured)}; give {missing}"
             )
         self._start()
 
@@ -310,7 +315,8 @@ class Checkpoint:
     Parameters
     ----------
     path : path
-        A file that there is already is replaced when the new one is whole.
+        A file that there is already is replaced when the new one is whole. It is one file for all epochs; a model for
+        each is written by `lambda epoch, history: model.save(f"{epoch}.safetensors")`.
     monitor : str, optional
         A name in the history: only epochs that are better than all before are written. See `Monitor` for what is
         better.

@@ -42,6 +42,7 @@ class Checkpoints:
     ) -> None:
         self.training, self.trainer, self.called, self.streams = training, trainer, called, streams
         self.batches, self.validation = batches, validation
+        self._frozen = [p for p in training.model.parameters() if not p.requires_grad]  # a callback may thaw them
         self._facts: dict[str, Any] | None = None
 
     def write(self, path: str | os.PathLike) -> None:
@@ -82,6 +83,7 @@ class Checkpoints:
             "order of the optimizer's parameters": groups,
             "loss": repr(loss),
             "list of metrics": list(history),
+            "list of frozen parameters": [names[p] for p in self._frozen],
             "clip_norm": self.trainer.clip_norm,
         }
         if isinstance(self.batches, DataGenerator):
@@ -117,7 +119,9 @@ class Checkpoints:
         if isinstance(self.validation, DataGenerator):
             self.validation.check(saved.arrays("validation"))
             self.validation.restore(saved.arrays("validation"))
+        frozen = model._frozen_in(saved.texts)
         optimizer.load_state_dict(saved.text["optimizer"] | saved.arrays("optimizer"))
+        model._freeze(frozen)
         model.load_state_dict(saved.of_model)
         for name, values in measured.items():
             history[name].extend(values.tolist())
@@ -139,7 +143,7 @@ class Saved:
             self.forms = file.forms
             if TEXT not in file.texts:
                 raise file.refuse("is no checkpoint; `load` reads it")
-            self.structure = file.texts.get("caffelite.structure")
+            self.texts = file.texts
             with self.understood():
                 self.text = files.strict_json(file.texts[TEXT])
                 self._found = file.arrays(file.forms)
@@ -169,7 +173,7 @@ class Saved:
         dtypes = {form.dtype for form in theirs.values() if form.dtype in FLOATS}
         if dtypes - {model.dtype}:
             raise self.refuse(f"is of a training with another dtype: {min(map(str, dtypes))}, now {model.dtype}")
-        if structure != self.structure or theirs != forms:
+        if structure != self.texts.get("caffelite.structure") or theirs != forms:
             raise self.refuse(f"is of a training with another model; now it is {_short(repr(model))}")
 
     def restore_streams(self, model: Any, rng: np.random.Generator) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_array, as_indices, as_real, nonnegative, positive_integer
+from caffelite.arrays import as_array, as_indices, as_real, nonnegative, positive_integer, random_stream
 from caffelite.augment import drawing
 
 INT64 = np.dtype(np.int64)
@@ -98,7 +98,7 @@ class DataGenerator:
             raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
         # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.
         self._order = np.arange(rows, dtype=np.int64)
-        self._state = _four_words(np.random.default_rng(seed))
+        self._state = _four_words(random_stream("seed", seed))
         self._seed = int(self._state[0] >> np.uint64(1))  # of augmentations
         self._epochs = 0  # that were begun
 
@@ -221,7 +221,7 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
     """
     array = as_real(weights, dtype, name)
     if array.shape != (rows,):
-        raise ValueError(f"{name}: expected a weight for each of {rows} rows, got shape {array.shape}")
+        raise ValueError(f"{name}: expected a weight for each of {rows} rows, ({rows},), got shape {array.shape}")
     bad = ~((array >= 0) & (array < np.inf))
     if bad.any():
         row = int(bad.argmax())
@@ -263,7 +263,8 @@ class ClassWeights:
 def _labels(y: Any) -> np.ndarray:
     labels = as_array(y, "y")
     if labels.dtype.kind not in "iub":
-        raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}")
+        hint = ", of which y.argmax(axis=1) makes some" if labels.ndim == 2 and labels.shape[1] > 1 else ""
+        raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
     if labels.ndim == 0 or labels.size != len(labels):
         raise ValueError(f"class_weight goes with one label a row, got targets of shape {labels.shape}")
     return labels.reshape(-1)

@@ -7,7 +7,7 @@ import functools
 import inspect
 import types
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import FLOATS, as_indices, as_real
 from caffelite.autograd import applied_to, call, holds_tensors, is_childless
+from caffelite.modes import initializing
 from caffelite.recording import in_python
 from caffelite.tensor import Tensor
 
@@ -85,6 +86,8 @@ class Function(ABC):
         if cls.called_back:
             cls.forward = in_python(cls.forward)  # type: ignore[method-assign]
             cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
+        if "initialize" in cls.__dict__:
+            cls.initialize = _initializing(cls.initialize)  # type: ignore[method-assign]
 
     @abstractmethod
     def forward(self, *inputs: Any) -> Any:
@@ -142,6 +145,20 @@ class Function(ABC):
         if not own or is_childless(own, LEAVES):
             return []
         return list(dict.fromkeys([p for child in self.children() for p in child.parameters()]))
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether some of the parameters are learned. Setting it sets it for each: False freezes them, True thaws them.
+
+        A training leaves frozen parameters as they are, and a file says which are. Buffers, running means say, are no
+        parameters.
+        """
+        return any(p.requires_grad for p in self.parameters())
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        for p in self.parameters():
+            p.requires_grad = value
 
     def _named_parameters(self) -> dict[str, Tensor]:
         """The parameters by name, in order: `weight`, or where they are in a Function `first.weight`, `blocks.2.bias`.
@@ -264,6 +281,17 @@ class Function(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
+    """An `initialize` that says of the values it sets that they were drawn."""
+
+    @functools.wraps(initialize)
+    def draw(self: Function, *arguments: Any, **options: Any) -> None:
+        with initializing():
+            initialize(self, *arguments, **options)
+
+    return draw
 
 
 @functools.lru_cache(maxsize=1024)

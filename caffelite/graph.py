@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import inf
 
 from caffelite.autograd import inputs_first
+from caffelite.tables import FITTING
 from caffelite.tensor import Tensor
 
 LETTER, LONGEST = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
@@ -147,7 +148,8 @@ def _svg(rows: list[list[Node]]) -> SVG:
     width = max(node.x + node.width / 2 for node in nodes) + MARGIN - left
     height = len(rows) * (HEIGHT + GAP) - GAP + 2 * MARGIN
     view = f"{left:.1f} {HEIGHT + MARGIN - height} {width:.1f} {height}"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height}" viewBox="{view}">'
+    size = f'width="{width:.0f}" height="{height}" style="{FITTING}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}">'
     grey = '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">'
     dark = '<g font-family="monospace" font-size="12" text-anchor="middle" fill="#222222">'
     return SVG("\n".join([head, grey, *arrows, "</g>", dark, *boxes, "</g>", "</svg>", ""]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from caffelite.tables import Table, table
+from caffelite.tables import FITTING, Table, table
 
 # Runs differ in their lines, so that they can be told apart without colour, too.
 LINES: tuple[Any, ...] = (
@@ -26,6 +26,9 @@ class History(dict):
     measured on validation data after the epoch has `val_` before its name. A notebook shows the curves, or without
     matplotlib a table.
     """
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"{name!r} was not measured, only {', '.join(self)}; fit takes metrics and validation_data")
 
     @property
     def epochs(self) -> int:
@@ -84,7 +87,7 @@ class History(dict):
 
         text = StringIO()
         figure.savefig(text, format="svg")
-        return text.getvalue()
+        return text.getvalue().replace("<svg ", f'<svg style="{FITTING}" ', 1)
 
     def _repr_html_(self) -> str | None:
         try:

@@ -53,9 +53,10 @@ def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...]
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     one_score = len(outputs) == 1 or outputs[1:] == (1,)
     if len(outputs) not in (1, 2) or not (targets == outputs[:1] or (one_score and targets == (*outputs[:1], 1))):
+        one_hot = ": of rows that are one-hot or probabilities, y.argmax(axis=1)" * (len(outputs) == 2 == len(targets))
         raise ValueError(
             f"{name} got outputs of shape {outputs} and targets of shape {targets}; "
-            "expected scores (n, C), or one a row, and labels (n,)"
+            f"expected scores (n, C), or one a row, and labels (n,){one_hot}"
         )
 
 

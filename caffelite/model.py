@@ -7,6 +7,7 @@ import inspect
 import operator
 import os
 import threading
+import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from contextlib import suppress
@@ -18,13 +19,13 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import files, structure
-from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive, positive_integer
+from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive, positive_integer, random_stream
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
 from caffelite.data import Batch, ClassWeights, DataGenerator, as_inputs, as_targets, as_weights, same_length
-from caffelite.function import Function, Shape, shape_text
-from caffelite.functions import Linear, ReLU
+from caffelite.function import Function, Shape, shape_text, signature_of
+from caffelite.functions import Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
@@ -43,6 +44,11 @@ _adopting = threading.RLock()
 
 class _Complete(ABCMeta):
     """The class of Model classes: a model is one whole when `__init__` has run, a subclass's too."""
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """What `help` shows: that of `__init__`, and not of the call below."""
+        return signature_of(cls)
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
         model = super().__call__(*arguments, **options)
@@ -75,7 +81,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 return self.f(x) * self.g(x).sigmoid()
 
     A Function becomes the model's own by `add`, or in attributes and their lists, tuples and dicts when `__init__` is
-    done or, later, when the model is used next. Then it gets the model's dtype and, once, is drawn from its seed.
+    done or, later, when the model is used next. Then it gets the model's dtype and, once, is drawn from its seed; but
+    one whose parameters were trained, loaded or set keeps them, so that what one model has learned can go into another
+    (which then shares it: what either learns, both have; `copy.deepcopy` of a Function is one's own).
     A model lays its parameters out side by side in one vector, and their gradients in another, so that optimizers
     update them in one call.
     """
@@ -102,7 +110,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             raise TypeError(f"Model: expected dtype float32 or float64, got {self.dtype}")
         self.functions: list[Function] = []
         self._seeded = seed is not None
-        self._rng = np.random.default_rng(seed)
+        self._rng = random_stream("seed", seed)
         self._begin()
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
@@ -135,7 +143,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         new = list(functions)
         for function in new:
             if not isinstance(function, Function):
-                raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}")
+                raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}{_instead_of(function)}")
             if self._is_sequence() and not _takes_one_input(type(function).forward):
                 raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}")
         if new and self._is_sequence():
@@ -213,6 +221,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             if not is_blank():
                 self._take_memory()
                 if self._seeded:
+                    drawn.update(id(f) for f in functions if not all(p._is_as_drawn() for p in f.parameters()))
                     self._draw_children(self._rng, drawn)
             self._known.update({id(f): f for f in functions})
         if recording is not None:
@@ -249,7 +258,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def initialize(self, seed: Any) -> None:
         """Draw all parameters anew, from a seed (which also restarts the model's stream) or from a Generator."""
-        rng = np.random.default_rng(seed)
+        rng = random_stream("seed", seed)
         if rng is not seed:
             self._rng = rng
         self.all_functions()
@@ -344,9 +353,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
         `input_shape` is that of one row, without the batch axis, or a tuple of such for several inputs; it is needed
         where the first Function takes any shape. `memory` is that of the parameters; `multiply-adds`, those in products
         and convolutions, and `activations`, the memory of all outputs of Functions, are counted while the model is used
-        on one row of zeros: "?" where lengths are unknown or Python computes. What the model multiplies besides is in
-        the total alone. A notebook shows the table as HTML.
+        on one row of zeros: "?" where lengths are unknown, Python computes, or a Function raises for zeros. What the
+        model multiplies besides is in the total alone. What is frozen has a row of its own. A notebook shows the table
+        as HTML.
+
+        Raises TypeError for what is no shape, and ValueError for one that does not fit.
         """
+        if input_shape is not None and not isinstance(input_shape, tuple | list):
+            raise TypeError(f"summary: expected the shape of a row, such as (64,), got {input_shape!r}")
         shapes: Any = [_with_axes(self.required_input_shape)]
         if input_shape is not None:
             shapes = [(None, *shape) for shape in _listed(input_shape, of=tuple)]
@@ -355,18 +369,24 @@ class Model(Function, recordable=True, metaclass=_Complete):
         known = all(shape is not None and None not in shape[1:] for shape in shapes)
         if known:
             self.output_shape(*shapes)  # which says what does not fit
-        calls, applications = self._applied_to_a_row(shapes) if known else ([], [])
+        applied = self._applied_to_a_row(shapes) if known else None
+        known = applied is not None
+        calls, applications = applied or ([], [])
         if self._is_sequence():
             parts, output = self._parts_in_sequence(shapes[0], applications), "total"
         else:
-            parts, output = self._parts_of_call(applications), ""
-            if input_shape is not None:
+            parts, output = self._parts_of_call(applications, known), "?"
+            if known:
                 output = ", ".join(map(_text, _listed(self.output_shape(*shapes), of=tuple)))
         rows = []
         for name, function, text, own in parts:
             costs = _costs(function, [call for a in own for call in a.calls], own, known)
             rows.append((name, repr(function), text, *costs))
         rows.append(("", "" if output == "total" else "total", output, *_costs(self, calls, applications, known)))
+        frozen = [p for p in self.parameters() if not p.requires_grad]
+        if frozen:
+            where = ("", "frozen") if output == "total" else ("frozen", "")
+            rows.append(("", *where, *_sizes(frozen), "", ""))
         head = ["", "function", "output", "parameters", "memory", "multiply-adds", "activations"]
         return table(head, rows, "><<>>>>", cut=1)
 
@@ -383,21 +403,27 @@ class Model(Function, recordable=True, metaclass=_Complete):
             parts.append((str(i), function, _text(shape), own))
         return parts
 
-    def _parts_of_call(self, applications: list[Application]) -> list[tuple]:
-        """The name, Function, output and applications of each child."""
+    def _parts_of_call(self, applications: list[Application], known: bool) -> list[tuple]:
+        """The name, Function, output, if it is known, and applications of each child."""
         parts = []
         for name, function in self._named_children():
             own = [a for a in applications if a.name == name]
             shapes = [shape_text((None, *y.shape[1:])) for a in own[:1] for y in a.outputs]
-            parts.append((name, function, ", ".join(shapes), own))
+            parts.append((name, function, ", ".join(shapes) if known else "?", own))
         return parts
 
-    def _applied_to_a_row(self, shapes: list[Shape]) -> tuple[list[Any], list[Application]]:
-        """The kernel calls of using the model on a row of zeros, and the applications of the Functions in it."""
+    def _applied_to_a_row(self, shapes: list[Shape]) -> tuple[list[Any], list[Application]] | None:
+        """The kernel calls of using the model on a row of zeros, and the applications of the Functions in it.
+
+        None where one of them raises: zeros may be what it does not take.
+        """
         self.all_functions()
         with inference(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
             model, applications = observed(self)
-            model(*self._zeros([(1, *shape[1:]) for shape in shapes]))
+            try:
+                model(*self._zeros([(1, *shape[1:]) for shape in shapes]))
+            except Exception:
+                return None
         return recording.entries, applications
 
     def _zeros(self, shapes: list[Any]) -> list[np.ndarray]:
@@ -456,7 +482,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             array[...] = new[name]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write parameters and buffers to a safetensors file, and of which Functions the model is made.
+        """Write parameters and buffers to a safetensors file, of which Functions the model is made, and what is frozen.
 
         The file replaces an older one when it is whole. `caffelite.load` makes the model again, given its classes that
         are not caffelite's: they say by `arguments()` what they are made with. Where something can't say it, its
@@ -472,11 +498,27 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return {name: p.data for name, p in parameters.items()} | buffers
 
     def _texts(self) -> dict[str, str]:
-        """The structure, as a file has it, or why there is none."""
+        """The structure, as a file has it, or why there is none; and the names of the parameters that are frozen."""
+        frozen = [name for name, p in self._named_parameters().items() if not p.requires_grad]
+        texts = {"caffelite.frozen": structure.as_text(frozen)} if frozen else {}
         try:
-            return {"caffelite.structure": structure.as_text(structure.described(self))}
+            return {"caffelite.structure": structure.as_text(structure.described(self)), **texts}
         except structure.Unwritable as error:
-            return {"caffelite.unwritten": str(error)}
+            return {"caffelite.unwritten": str(error), **texts}
+
+    def _frozen_in(self, texts: Mapping[str, str]) -> set[str]:
+        """The names of the parameters that are frozen by the texts of a file; ValueError for any that there is not."""
+        frozen = files.strict_json(texts.get("caffelite.frozen", "[]"))
+        if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
+            raise ValueError(f"expected a list of the frozen parameters' names, got {frozen!r}")
+        if unknown := set(frozen) - self._named_parameters().keys():
+            raise ValueError(f"the model has no parameter {min(unknown)}, which is said to be frozen")
+        return set(frozen)
+
+    def _freeze(self, names: set[str]) -> None:
+        """Freeze the parameters of these names, and thaw all others."""
+        for name, p in self._named_parameters().items():
+            p.requires_grad = name not in names
 
     def load(self, path: str | os.PathLike) -> Model:
         """Take over parameters and buffers from a file that a model of the same structure has saved; returns the model.
@@ -511,6 +553,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._found(file, self._forms_of(parameters | buffers), exactly=True)
         self._take_memory()
         file.read({name: p._data for name, p in parameters.items()} | self.buffers())
+        for p in parameters.values():
+            p._changed()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name == "_rng"}
@@ -638,9 +682,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         Parameters
         ----------
         x, y : array-like (n, …)
-            The rows and their targets; or x a DataGenerator or any iterable of (x, y) or (x, y, weights) batches, and
-            no y. A tuple x, of arrays of as many rows, is several inputs. Converted to the model's dtype (integer
-            targets stay integers, and so do inputs that the model takes as indices) and never written.
+            The rows and their targets; or x a DataGenerator or any iterable of (x, y) or (x, y, weights) batches, which
+            each epoch goes through once, and no y. A tuple x, of arrays of as many rows, is several inputs. Converted
+            to the model's dtype (integer targets stay integers, and so do inputs that the model takes as indices) and
+            never written.
         loss : Function
             Called with outputs and targets, and with weights if there are any; returns a single element. Of a model
             with several outputs it gets a tuple.
@@ -677,8 +722,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
         resume : path, optional
             A checkpoint (`callbacks.Checkpoint`) of the same training, which goes on there and ends with the bits of
             one that never stopped; `epochs` includes what was done before. Data, batch size, model, optimizer, loss,
-            metrics and dtype have to be the same, else ValueError saying which is not. An iterable of batches is gone
-            through again up to there.
+            metrics, dtype and what is frozen have to be the same, else ValueError saying which is not; the optimizer's
+            rates and other numbers are those of the checkpoint. An iterable of batches is gone through again up to
+            there. A path where there is no file is a FileNotFoundError.
 
         Raises
         ------
@@ -693,12 +739,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
         self._check_loss(loss)
         self._check_optimizer(optimizer)
+        self._warn_of_two_links(loss)
         of_classes = None
         if class_weight is not None:
             if y is None or isinstance(x, DataGenerator):
                 raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
             of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
-        rng = np.random.default_rng(seed) if seed is not None else self._rng
+        rng = random_stream("seed", seed) if seed is not None else self._rng
         saved = None if resume is None else Saved(resume)
         if saved is not None:
             saved.restore_streams(self, rng)
@@ -766,6 +813,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
         """The outputs (n, …) for the rows of x (n, …), converted as in `fit`; a tuple where the model has several.
 
+        Of a classifier they are scores: `argmax(axis=1)` are the labels, `loss.link` of them the probabilities.
         A row's output does not depend on the rows beside it. May be called from several threads at once.
         Raises ValueError for no rows or rows of another shape, TypeError for what is not numbers.
         """
@@ -833,7 +881,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 self._check_rows(name, inputs)
                 self._check_targets(loss, inputs, x.y, x.sample_weight)
         elif isinstance(x, np.ndarray) or not isinstance(x, Iterable):
-            raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches")
+            got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+            raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
         return x
 
     def _checked(self, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
@@ -866,7 +915,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""
         rows = same_length(name, inputs)
         if self._is_sequence() and not self.functions:
-            raise ValueError("the model has no Functions; add some first")
+            raise ValueError(f"{type(self).__name__} has no Functions: add some, or write what it computes in `call`")
         self.output_shape(*[(None, *x.shape[1:]) for x in inputs])
         return rows
 
@@ -883,6 +932,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if not isinstance(loss, Function):
             raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), got {loss!r}")
 
+    def _warn_of_two_links(self, loss: Function) -> None:
+        """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
+        last: Function = self
+        while isinstance(last, Model) and last._is_sequence() and last.functions:
+            last = last.functions[-1]
+        for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
+            if isinstance(last, kind) and isinstance(getattr(loss, "loss", loss), of_loss):
+                warnings.warn(
+                    f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities",
+                    stacklevel=3,
+                )
+
     def _check_optimizer(self, optimizer: Any) -> None:
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
@@ -897,6 +958,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "
                     "add, or freeze the parameter with requires_grad = False"
                 )
+
+
+def _instead_of(x: Any) -> str:
+    """What to do, for those who have given this as a Function."""
+    if isinstance(x, type) and issubclass(x, Function):
+        return f"; {x.__name__}(…) makes one"
+    return "; functions of Tensors are for a Model that writes `call`" if callable(x) else ""
 
 
 def _attributes(function: Function) -> kernels.Attributes:
@@ -932,10 +1000,14 @@ def _listed(outputs: Any, of: type = Tensor) -> list[Any]:
 
 def _costs(function: Function, calls: list[Any], applications: list[Application], known: bool) -> tuple[str, ...]:
     """Of a Function that does this for a row: parameters, their memory, multiply-adds, activations."""
-    parameters = function.parameters()
-    size = f"{sum(p.size for p in parameters):,}", bytes_text(sum(p._data.nbytes for p in parameters))
     made = multiply_adds(calls) if known else None
-    return *size, "?" if made is None else f"{made:,}", bytes_text(bytes_made(applications)) if known else "?"
+    activations = bytes_text(bytes_made(applications)) if known else "?"
+    return *_sizes(function.parameters()), "?" if made is None else f"{made:,}", activations
+
+
+def _sizes(parameters: list[Tensor]) -> tuple[str, str]:
+    """The number of all elements, and their memory."""
+    return f"{sum(p.size for p in parameters):,}", bytes_text(sum(p._data.nbytes for p in parameters))
 
 
 def _text(shape: Any) -> str:

@@ -1,5 +1,5 @@
-"""Modes, each thread's own: whether a graph is recorded, whether Functions behave as in training, and whether those
-that are made have values."""
+"""Modes, each thread's own: whether a graph is recorded, whether Functions behave as in training, whether those that
+are made have values, and whether values that parameters are given are drawn ones."""
 
 from __future__ import annotations
 
@@ -7,10 +7,20 @@ from contextvars import ContextVar, Token
 
 from caffelite.autograd import Mode, inference, no_grad
 
-__all__ = ["inference", "is_blank", "is_training", "mode", "no_grad", "without_values"]
+__all__ = [
+    "inference",
+    "initializing",
+    "is_blank",
+    "is_initializing",
+    "is_training",
+    "mode",
+    "no_grad",
+    "without_values",
+]
 
 mode = Mode()
-_blank: ContextVar[bool] = ContextVar("caffelite.modes", default=False)
+_blank: ContextVar[bool] = ContextVar("caffelite.modes.blank", default=False)
+_initializing: ContextVar[bool] = ContextVar("caffelite.modes.initializing", default=False)
 
 
 def is_training() -> bool:
@@ -31,3 +41,18 @@ class without_values:
 def is_blank() -> bool:
     """Whether Functions are made without values, inside `without_values()`."""
     return _blank.get()
+
+
+class initializing:
+    """Inside, values that parameters are given are drawn ones: who has a seed may draw them again."""
+
+    def __enter__(self) -> None:
+        self.token: Token = _initializing.set(True)
+
+    def __exit__(self, *error: object) -> None:
+        _initializing.reset(self.token)
+
+
+def is_initializing() -> bool:
+    """Whether values are being drawn, inside `initializing()`."""
+    return _initializing.get()

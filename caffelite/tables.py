@@ -1,4 +1,4 @@
-"""Tables as text, which notebooks show as HTML."""
+"""Tables as text, which notebooks show as HTML, and how they show pictures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 WIDTH = 120  # characters of a line
 SHORTEST = 16  # to which a column is cut at most
+FITTING = "max-width:100%;height:auto"  # the style of a picture that is no wider than the page
 
 
 class Table(str):

@@ -18,7 +18,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_real
 from caffelite.autograd import Node, propagate, results_are
-from caffelite.modes import is_blank
+from caffelite.modes import is_blank, is_initializing
 
 
 class Tensor(Node):
@@ -46,6 +46,7 @@ class Tensor(Node):
 
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
+    _drawn = 0  # how many changes there had been when `initialize` last set the values
 
     # From the files of functions/:
     __add__: Callable[..., Tensor]
@@ -115,6 +116,8 @@ class Tensor(Node):
             raise ValueError(f"{self._description()}.data got values of shape {values.shape}")
         kernels.copy(values, self.data)
         self._changed()
+        if is_initializing():
+            self._drawn = self._version[0]
 
     def _noted(self) -> np.ndarray:
         """The array as it is, noted where a step is recorded."""
@@ -126,6 +129,10 @@ class Tensor(Node):
     def _changed(self) -> None:
         """Note that the values are others now; all Tensors over the same memory share the count."""
         self._version[0] += 1
+
+    def _is_as_drawn(self) -> bool:
+        """Whether nobody has changed the values since they were drawn: no optimizer, no file, nobody by hand."""
+        return self._version[0] == self._drawn
 
     @property
     def T(self) -> Tensor:

@@ -223,14 +223,17 @@ class Trainer:
         """A batch (x, y) or (x, y, weights) of an iterable, as the model and the loss can take it."""
         if not isinstance(given, tuple | list) or len(given) not in (2, 3):
             what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
-            raise TypeError(f"expected batches (x, y) or (x, y, weights), got {what}")
+            raise TypeError(f"x without y is taken for batches (x, y) or (x, y, weights), got one that is {what}")
         dtype = self.model.dtype
         inputs = as_inputs(given[0], dtype, getattr(self.model, "takes_indices", False), "a batch's x")
         y = as_targets(given[1], dtype)
         rows = len(y) if y.ndim > 0 else 0
         shapes = [x.shape for x in inputs]
         if rows == 0 or [shape[:1] for shape in shapes] != [(rows,)] * len(shapes):
-            raise ValueError(f"got a batch with x of shape {' and '.join(map(str, shapes))} and y of shape {y.shape}")
+            raise ValueError(
+                "expected batches with as many rows in x as in y, got one with x of shape "
+                f"{' and '.join(map(str, shapes))} and y of shape {y.shape}"
+            )
         if hasattr(self.loss, "check_targets"):
             self.loss.check_targets(y, self.model.output_shape(*shapes))
         if len(given) == 2:
@@ -275,7 +278,10 @@ class Sums:
     def results(self, where: str) -> np.ndarray:
         """A row of loss and metrics; ValueError if there were no batches."""
         if self.batches == 0:
-            raise ValueError(f"there were no batches {where}; an iterator gives its batches only once")
+            raise ValueError(
+                f"there were no batches {where}; an iterator gives its batches only once, a list or an object whose "
+                "__iter__ makes one gives them every epoch"
+            )
         if not self.of.of_epoch:
             return means(self.means)
         return self.of.results(self.means, *self.all_kept())
@@ -344,7 +350,7 @@ class Streamed:
             self.rest = self._from(self.batch)
         for given in self.rest:
             batch = self.of.batch(given())
-            with interrupts.held(), located(Position(self.epoch, self.batch)):
+            with interrupts.held(), located(Position(self.epoch, self.batch), batch):
                 self.of._replay(batch, self.sums)
                 self.batch += 1
             return True
@@ -465,7 +471,7 @@ class InMemory:
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs."""
         weighted = self.data.weights is not None
-        with self.of.programs.using_cursor(), located(self.epochs):
+        with self.of.programs.using_cursor(), located(self.epochs, self.data):
             programs = [
                 self.of.program("fetch and step", weighted, self.columns, rows) if rows else None for rows in self.rows
             ]
@@ -537,10 +543,13 @@ class InMemory:
 
 
 class located:
-    """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1."""
+    """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1.
 
-    def __init__(self, at: Any) -> None:
-        self.at = at
+    It says of the data, too, if they are what is not finite.
+    """
+
+    def __init__(self, at: Any, data: Batch) -> None:
+        self.at, self.data = at, data
 
     def __enter__(self) -> None:
         pass
@@ -548,7 +557,14 @@ class located:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, TrainingDiverged):
             where = f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
-            raise TrainingDiverged(f"{where}: {error}") from None
+            raise TrainingDiverged(f"{where}: {error}{_not_finite(self.data)}") from None
+
+
+def _not_finite(data: Batch) -> str:
+    """Which of the data is not finite, and in how many rows."""
+    named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
+    bad = [(name, ~np.isfinite(a.reshape(len(a), -1)).all(axis=1)) for name, a in named if a.dtype.kind == "f"]
+    return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
 
 
 class Position(NamedTuple):

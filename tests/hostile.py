@@ -52,6 +52,7 @@ def good_files(folder):
             dtype=np.float64,
         ),
     ]
+    models[0].functions[0].requires_grad = False
     path = Path(folder, "good.safetensors")
     contents = []
     for model in models:

@@ -3,13 +3,15 @@
     python tests/kills.py 100 --seed 1
 
 Each training is a process that goes on from its checkpoint, if there is one, with another number of threads than
-before. After each kill the file has to be whole, and whenever a training comes to its end, it has the bits of one that
-was never stopped; then it begins anew. Prints what happened; the exit status is 1 if anything was wrong.
+before, and is killed some time after it has written a checkpoint. After each kill the file has to be whole, and
+whenever a training comes to its end, it has the bits of one that was never stopped; then it begins anew. Prints what
+happened; the exit status is 1 if anything was wrong.
 """
 
 import argparse
 import hashlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,9 +20,10 @@ from pathlib import Path
 import numpy as np
 
 NETS = ("dense", "dropout", "convolution")
+WRITTEN = "written\n"
 
 
-def train(net, checkpoint, threads, begun=lambda: None):
+def train(net, checkpoint, threads, written=lambda: None):
     """The digest of all that a training has in the end, after going on from the checkpoint if it is there."""
     import caffelite as cl
     from caffelite import training
@@ -50,7 +53,7 @@ def train(net, checkpoint, threads, begun=lambda: None):
     of_data = {"x": x} if net == "convolution" else {"x": x, "y": y}
     callbacks = [early]
     if checkpoint is not None:
-        callbacks += [cl.callbacks.Checkpoint(checkpoint, seconds=0), Begun(begun)]
+        callbacks += [cl.callbacks.Checkpoint(checkpoint, seconds=0), Following(written)]
     resume = checkpoint if checkpoint is not None and os.path.exists(checkpoint) else None
     options |= {
         "loss": cl.SoftmaxLoss(),
@@ -64,14 +67,16 @@ def train(net, checkpoint, threads, begun=lambda: None):
     return hashlib.sha256(b"".join([np.asarray(array).tobytes() for array in arrays])).hexdigest()
 
 
-class Begun:
-    """Says when a training begins."""
+class Following:
+    """Comes after a callback that writes between two steps, and says when it has written for the first time."""
 
     def __init__(self, say):
-        self.say = say
+        self.say, self.said = say, False
 
-    def begin(self, training):
-        self.say()
+    def between_steps(self):
+        if not self.said:
+            self.said = True
+            self.say()
 
     def __call__(self, epoch, history):
         pass
@@ -86,17 +91,19 @@ class Killed:
         self.threads = 1
         self.reference = train(net, None, 1) if reference is None else reference
 
-    def run(self, seconds):
-        """Let it go on and kill it after so many seconds, unless it has come to its end by then."""
+    def run(self, seconds=None):
+        """Let it go on and kill it so many seconds after a checkpoint, unless it has come to its end by then."""
         self.threads = 3 - self.threads
         command = [sys.executable, __file__, "0", "--child", self.net, str(self.path), str(self.threads)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout.readline() == "begun\n"
-            try:
-                output, _ = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                output, _ = process.communicate()
+            output = process.stdout.readline()
+            if output == WRITTEN:  # and not yet its end
+                try:
+                    output, _ = process.communicate(timeout=seconds)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    output, _ = process.communicate()
+        assert process.returncode in (0, -signal.SIGKILL), f"{self.net} failed by itself"
         if output:
             assert output.strip() == self.reference, f"{self.net} ended with other bits after {self.kills} kills"
             self.ends += 1
@@ -107,13 +114,12 @@ class Killed:
             self.check()
 
     def check(self):
-        """The checkpoint is whole, if there is one."""
+        """The checkpoint is there, and whole."""
         import caffelite as cl
         from caffelite.checkpoints import Saved
 
-        if self.path.exists():
-            cl.load(self.path)
-            Saved(self.path)
+        cl.load(self.path)
+        Saved(self.path)
 
 
 def main():
@@ -124,7 +130,7 @@ def main():
     options = parser.parse_args()
     if options.child:
         net, path, threads = options.child
-        print(train(net, path, int(threads), begun=lambda: print("begun", flush=True)), flush=True)
+        print(train(net, path, int(threads), written=lambda: print(WRITTEN, end="", flush=True)), flush=True)
         return
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +139,7 @@ def main():
             trainings[kills % len(trainings)].run(rng.uniform(0, 1.0))
         for training in trainings:
             while not training.ends:
-                training.run(60)
+                training.run()
             print(
                 f"{training.net}: {training.kills} kills, {training.leftovers} of them within a checkpoint's writing; "
                 f"{training.ends} times at the end, always with the same bits"

@@ -173,6 +173,25 @@ def test_custom_classes_and_initializers_are_given_by_name(path):
         cl.load(path, custom=Scale)
 
 
+def test_what_is_frozen_stays_so_in_a_file(path):
+    model = classifier(2, 3, 3)
+    model.functions[0].requires_grad = False
+    model.functions[-1].bias.requires_grad = False
+    model.save(path)
+    frozen = [not p.requires_grad for p in cl.load(path).parameters()]
+    assert frozen == [True, True, False, True]
+    other = classifier(2, 3, 3)
+    assert other.load(path).requires_grad  # which takes values alone
+    assert all(p.requires_grad for p in other.parameters())
+
+
+@pytest.mark.parametrize("frozen", ["1", '{"0.weight": 1}', "[1]", "[[]]", '["1.weight"]', "[", '"0.weight"'])
+def test_what_cannot_be_frozen_is_refused(frozen, path):
+    model = classifier(2, 3)
+    files.write(path, model._arrays(), model._texts() | {"caffelite.frozen": frozen})
+    refused(path, "frozen|JSON|Expecting")
+
+
 def test_a_name_of_caffelites_does_not_stand_for_a_users_class(path):
     other = type("ReLU", (Scale,), {})
     cl.Model([other()]).save(path)

@@ -374,6 +374,7 @@ def test_the_drawing_is_text_and_a_notebook_shows_it():
     assert isinstance(svg, str)
     assert svg._repr_svg_() == str(svg) == svg
     assert svg.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert 'style="max-width:100%;height:auto"' in svg.splitlines()[0]  # no wider than the page
 
 
 def test_drawing_leaves_the_graph_to_backward_which_frees_it():

@@ -96,6 +96,7 @@ def test_a_notebook_shows_the_curves():
     assert one._repr_html_() is None
     svg = ElementTree.fromstring(re.sub(r"<!DOCTYPE.*?>", "", one._repr_svg_(), flags=re.DOTALL))
     assert svg.tag.endswith("svg")
+    assert svg.get("style") == "max-width:100%;height:auto"  # no wider than the page
 
 
 @pytest.mark.usefixtures("no_matplotlib")

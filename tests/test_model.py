@@ -1423,6 +1423,40 @@ def test_a_model_that_writes_call_follows_a_convolution_before_there_are_images(
         cl.Model([cl.Conv2d(1, 2, 3), within(Skipping(4))]).predict(np.ones((5, 1, 8, 8), np.float32))
 
 
+def test_the_summary_of_a_function_that_raises_for_zeros_has_all_that_is_known_without():
+    class Root(cl.Function):
+        def forward(self, x):
+            if (x <= 0).any():
+                raise ArithmeticError("zeros have no gradient")
+            self.y = np.sqrt(x)
+            return self.y
+
+        def backward(self, dy):
+            return dy / 2 / self.y
+
+    assert rows_of(cl.Model([Root(), cl.Linear(4, 3)]).summary((4,))) == [
+        ["0", "Root()", "(n, 4)", "0", "0 B", "?", "?"],
+        ["1", "Linear(4, 3)", "(n, 3)", "15", "60 B", "?", "?"],
+        ["total", "15", "60 B", "?", "?"],
+    ]
+
+
+def test_the_summary_says_how_much_is_frozen():
+    class Called(cl.Model):
+        def __init__(self):
+            super().__init__()
+            self.linear = cl.Linear(4, 3)
+
+        def call(self, x):
+            return self.linear(x)
+
+    sequence, called = classifier(4, 3, 3), Called()
+    assert [row[-5] for row in rows_of(called.summary())] == ["?", "?"]  # before there is a shape
+    for model in (sequence, called):
+        model.children()[0].requires_grad = False
+        assert rows_of(model.summary((4,)))[-1] == ["frozen", "15", "60 B"]
+
+
 def test_the_summary_cuts_what_is_long():
     model = cl.Model([cl.MLP(10, [10] * 20)])
     assert max(map(len, model.summary().splitlines())) <= 120

@@ -88,9 +88,21 @@ def test_what_is_not_a_real_number_of_up_to_64_bits_is_a_type_error(dtype):
             cl.Tensor(data, dtype=np.float64)
 
 
-@pytest.mark.parametrize("data", [None, [1, None], 2**70])
-def test_objects_that_are_refused_are_shown(data):
-    with pytest.raises(TypeError, match=re.escape(f"got object, {data!r}")):
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (None, "object, None"),
+        ([1, None], "object, None at [1]"),
+        (2**70, f"object, {2**70}"),
+        (np.array([[1.5, True], [2, "word"]], object), "object, 'word' at [1, 1]"),
+        (
+            np.array([1.5, True, np.int8(2)], object),
+            "numbers as Python objects, of which np.array(…, np.float32) makes",
+        ),
+    ],
+)
+def test_objects_that_are_refused_are_shown_and_where(data, shown):
+    with pytest.raises(TypeError, match=re.escape(f"got {shown}")):
         cl.Tensor(data)
 
 

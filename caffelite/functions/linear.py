@@ -69,7 +69,9 @@ class Linear(Function, recordable=True):
         if len(shape) < 2 or shape[-1] not in (None, self.in_features):
             got = f"rows of {shape[-1]} features, " if len(shape) > 1 else ""
             expected = f"expected (n, …, {self.in_features})"
-            if None not in shape[1:] and math.prod(n for n in shape[1:] if n is not None) == self.in_features:
+            if len(shape) == 1:
+                expected += ": x[:, None] has rows of one number" if self.in_features == 1 else ": x[None] is one row"
+            elif None not in shape[1:] and math.prod(n for n in shape[1:] if n is not None) == self.in_features:
                 expected += ", which Flatten() makes of it"
             raise ValueError(f"{self._label()} got {got}shape {shape_text(shape)}; {expected}")
         return (*shape[:-1], self.out_features)

@@ -243,6 +243,8 @@ def _refuse_targets(largest: float, tolerance: float, targets: np.ndarray) -> No
 
 # ---- of labels ----
 
+_NOT_ONE_HOT = ", not one-hot rows: y.argmax(axis=1)"
+
 
 class OfLabels(Loss, recordable=True):
     """A loss of scores (n, …, C) and one integer label of 0 … C − 1, or `ignore`, for each C of them."""
@@ -267,15 +269,18 @@ class OfLabels(Loss, recordable=True):
             row, label = _first_that_is_no_label(targets, classes)
             allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
             raise TypeError(
-                f"{name} takes {allowed}, got {labels.dtype}" + ("" if row < 0 else f": {label!r} in row {row}")
+                f"{name} takes {allowed}, got {labels.dtype}"
+                + ("" if row < 0 else f": {label!r} in row {row}")
+                + _instead_of(labels, label)
             )
         if labels.ndim != len(rows) or any(
             n not in (None, length) for n, length in zip(rows, labels.shape, strict=True)
         ):
-            one_hot = labels.ndim == len(scores_shape)
+            expected = "one label a row"
+            if labels.ndim == len(scores_shape):
+                expected += ", (n,), not a column: np.ravel(y)" if labels.shape[1:] == (1,) else _NOT_ONE_HOT
             raise ValueError(
-                f"{name} got labels of shape {labels.shape} for scores of shape {scores_shape}: "
-                "expected one label a row" + (", not one-hot rows: y.argmax(axis=1)" if one_hot else "")
+                f"{name} got labels of shape {labels.shape} for scores of shape {scores_shape}: expected {expected}"
             )
         if labels.size == 0:
             raise ValueError(f"{name} got no labels")
@@ -419,6 +424,14 @@ def _first_that_is_no_label(targets: Any, classes: int | None) -> tuple[int, Any
         if not is_integer or value < 0 or (classes is not None and value >= classes):
             return row, value
     return (0, values[0]) if values.size else (-1, None)
+
+
+def _instead_of(labels: np.ndarray, first: Any) -> str:
+    """What makes labels of what are none, if that is plain."""
+    if isinstance(first, str):
+        return "; classes, y = np.unique(y, return_inverse=True) numbers them"
+    is_whole = labels.dtype.kind in "fb" and (labels == np.trunc(labels)).all()
+    return "; y.astype(int) makes integers of them" if is_whole else ""
 
 
 def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtype, labels: np.ndarray) -> None:

@@ -68,8 +68,11 @@ class Group(Mapping):
         return 1 + len(self._optimizer.hyper_names)
 
     def __repr__(self) -> str:
+        return f"Group({self._text()})"
+
+    def _text(self) -> str:
         hyper = ", ".join(f"{name}={self[name]:g}" for name in self._optimizer.hyper_names)
-        return f"Group({len(self['parameters'])} parameters, {hyper})"
+        return f"{len(self['parameters'])} parameters, {hyper}"
 
 
 class Run(NamedTuple):
@@ -142,6 +145,10 @@ class Optimizer(ABC):
         self.hyper_names = tuple(rows[0])
         self.hyper = np.array([list(row.values()) for row in rows])
         self._forget_runs()
+
+    def __repr__(self) -> str:
+        first, *others = self.groups
+        return f"{type(self).__name__}({', '.join(map(repr, self.groups)) if others else first._text()})"
 
     def _as_groups(self, parameters: Any, defaults: dict[str, Any]) -> list[dict[str, Any]]:
         """The groups as dicts, their parameters as lists."""

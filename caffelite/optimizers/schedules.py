@@ -108,7 +108,10 @@ def tabulated(schedule: Any) -> np.ndarray:
     if isinstance(schedule, Schedule):
         return schedule.rates
     if not callable(schedule) or not hasattr(schedule, "steps"):
-        raise TypeError(f"lr must be a number or a schedule, a function of the step that has `steps`, got {schedule!r}")
+        raise TypeError(
+            "lr must be a number or a schedule, schedules.cosine(0.1, steps=1000) say, or a function of the step that "
+            f"has `steps`, got {schedule!r}; by the epoch, a callback sets `optimizer.lr`"
+        )
     steps = positive_integer("the schedule's steps", schedule.steps)
     return np.array([nonnegative(f"the schedule's rate at step {t}", schedule(t)) for t in range(steps + 1)])
 
