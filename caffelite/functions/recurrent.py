@@ -63,7 +63,7 @@ class Recurrent(Function, recordable=True):
         return (None, None, self.in_features)
 
     def output_shape(self, *input_shapes: Shape) -> Any:
-        x, *states = [shape for shape in input_shapes if len(shape) != 1]
+        x, states = input_shapes[0], [shape for shape in input_shapes[1:] if len(shape) != 1]  # but for lengths
         if len(x) != 3 or x[-1] not in (None, self.in_features):
             raise ValueError(f"{self!r} got shape {shape_text(x)}; expected (n, length, {self.in_features})")
         for name, shape in zip(self.state_names, states, strict=False):
@@ -95,7 +95,7 @@ class Recurrent(Function, recordable=True):
         self.x = reshaped(x, (n * steps, self.in_features))
         inputs = kernels.matmul(self.x, self.weight_ih.data.T, bias=self.bias_ih.data)
         states = states if given else tuple([kernels.full((n, self.hidden), 0, inputs.dtype) for _ in states])
-        y, *last = self.run(inputs.reshape(n, steps, -1), *states)
+        y, *last = self.run(inputs.reshape(n, steps, self.gates * self.hidden), *states)
         self.with_state = bool(given)
         if not self.with_state:
             return y if self.sequences else last[0]
@@ -106,18 +106,19 @@ class Recurrent(Function, recordable=True):
         if not self.sequences:
             dlast[0], dy = _sum_of_given(dy, dlast[0]), None
         dinputs, *dstates = self.run_back(dy, *dlast)
-        dinputs = dinputs.reshape(len(self.x), -1)
+        dinputs = dinputs.reshape(len(self.x), self.gates * self.hidden)
         self.weight_ih.add_grad_of(kernels.matmul, dinputs.T, self.x)
-        self.bias_ih.add_grad_of(kernels.sum, dinputs, axis=0)
-        self._add_hidden_gradients(dinputs, self.previous.reshape(len(self.x), self.hidden))
+        dbias = kernels.sum(dinputs, axis=0)
+        self.bias_ih.add_grad(dbias)
+        self._add_hidden_gradients(dinputs, dbias, self.previous.reshape(len(self.x), self.hidden))
         dx = None
         if self.wants_gradient(0):
             dx = kernels.matmul(dinputs, self.weight_ih.data).reshape(self.shape)
         return (dx, *dstates) if self.with_state else dx
 
-    def _add_hidden_gradients(self, dinputs: np.ndarray, previous: np.ndarray) -> None:
+    def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
         self.weight_hh.add_grad_of(kernels.matmul, dinputs.T, previous)
-        self.bias_hh.add_grad_of(kernels.sum, dinputs, axis=0)
+        self.bias_hh.add_grad(dbias)
 
     @abstractmethod
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
@@ -218,24 +219,16 @@ class GRU(Recurrent, recordable=True):
         dinputs, self.dreset, dh = kernels.gru_grad(*kept, dy, *dlast, self.lengths)
         return dinputs, dh
 
-    def _add_hidden_gradients(self, dinputs: np.ndarray, previous: np.ndarray) -> None:
-        parts = dinputs[:, : 2 * self.hidden], self.dreset.reshape(len(dinputs), self.hidden)  # of r and z, of n
-        self.weight_hh.add_grad_of(_products, *parts, previous)
-        self.bias_hh.add_grad_of(_sums, *parts)
-
-
-def _products(first: np.ndarray, second: np.ndarray, x: np.ndarray, *, out: np.ndarray, accumulate: bool) -> None:
-    """The columns of both as rows, by x."""
-    n = first.shape[1]
-    kernels.matmul(first.T, x, out[:n], accumulate=accumulate)
-    kernels.matmul(second.T, x, out[n:], accumulate=accumulate)
-
-
-def _sums(first: np.ndarray, second: np.ndarray, *, out: np.ndarray, accumulate: bool) -> None:
-    """Those of the columns of both."""
-    n = first.shape[1]
-    kernels.sum(first, axis=0, out=out[:n], accumulate=accumulate)
-    kernels.sum(second, axis=0, out=out[n:], accumulate=accumulate)
+    def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
+        n = 2 * self.hidden  # the rows of r and z; those of n saw the state by way of r
+        dreset = self.dreset.reshape(len(dinputs), self.hidden)
+        dweight, dbias_hh = kernels.output_like(self.weight_hh.data), kernels.output_like(dbias)
+        kernels.matmul(dinputs[:, :n].T, previous, dweight[:n])
+        kernels.matmul(dreset.T, previous, dweight[n:])
+        kernels.copy(dbias[:n], dbias_hh[:n])
+        kernels.sum(dreset, axis=0, out=dbias_hh[n:])
+        self.weight_hh.add_grad(dweight)
+        self.bias_hh.add_grad(dbias_hh)
 
 
 class LSTM(Recurrent, recordable=True):

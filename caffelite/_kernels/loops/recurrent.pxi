@@ -27,7 +27,7 @@ cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t 
     cdef real* last = <real*> call.operand[2].data
     cdef real* y = <real*> call.operand[3].data
     cdef real* beside = <real*> call.operand[8].data
-    cdef const real* cell
+    cdef real* cell
     cdef const real* first = <const real*> call.operand[6].data
     while begin < end:
         rows = min(end - begin, ROWS_TOGETHER)
@@ -45,14 +45,14 @@ cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t 
                 elif G == 3:
                     gru_state(last + i * H, gates + at * GH, beside + at * H, H)
                 else:
-                    cell = beside + (at - 1) * H if t > 0 else <const real*> call.operand[9].data + i * H
+                    cell = beside + (at - 1) * H if t > 0 else <real*> call.operand[9].data + i * H
                     lstm_state(last + i * H, gates + at * GH, beside + at * H, cell, H)
                 if y != NULL:
                     memcpy(y + at * H, last + i * H, H * sizeof(real))
         for i in range(begin, begin + rows):
             steps = length_of(call, 7, i)
             if G == 4:
-                cell = beside + (i * T + steps - 1) * H if steps > 0 else <const real*> call.operand[9].data + i * H
+                cell = beside + (i * T + steps - 1) * H if steps > 0 else <real*> call.operand[9].data + i * H
                 memcpy(<real*> call.operand[10].data + i * H, cell, H * sizeof(real))
             clear(gates, i, steps, T, GH)
             clear(previous, i, steps, T, H)
@@ -185,7 +185,7 @@ cdef void gru_state(real* h, real* gates, const real* beside, Py_ssize_t H) noex
     cdef Py_ssize_t j
     cdef real* n = gates + 2 * H
     for j in range(2 * H):
-        gates[j] = sigmoid_of(gates[j])
+        gates[j] = gate_of(gates[j])
     for j in range(H):
         n[j] = tanh_of(n[j] + gates[j] * beside[j])
     for j in range(H):
@@ -196,11 +196,11 @@ cdef void gru_state(real* h, real* gates, const real* beside, Py_ssize_t H) noex
 cdef void lstm_state(real* h, real* gates, real* c, const real* before, Py_ssize_t H) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(2 * H):
-        gates[j] = sigmoid_of(gates[j])
+        gates[j] = gate_of(gates[j])
     for j in range(2 * H, 3 * H):
         gates[j] = tanh_of(gates[j])
     for j in range(3 * H, 4 * H):
-        gates[j] = sigmoid_of(gates[j])
+        gates[j] = gate_of(gates[j])
     for j in range(H):
         c[j] = gates[H + j] * before[j] + gates[j] * gates[2 * H + j]
     for j in range(H):
