@@ -13,7 +13,7 @@ def sigmoid(x):
 
 def rnn_step(a, u, state):
     """One row's gates' inputs from x, and from the state h: the new state, and the way back from its gradient."""
-    (h,), (dh,) = state, [None]
+    (h,) = state
     y = np.tanh(a + u)
 
     def back(dh):
