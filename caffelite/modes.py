@@ -1,9 +1,11 @@
 """Modes, each thread's own: whether a graph is recorded, whether Functions behave as in training, whether those that
-are made have values, and whether values that parameters are given are drawn ones."""
+are made have values, whether values that parameters are given are drawn ones, and whether inputs have values."""
 
 from __future__ import annotations
 
-from contextvars import ContextVar, Token
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 
 from caffelite.autograd import Mode, inference, no_grad
 
@@ -12,15 +14,27 @@ __all__ = [
     "initializing",
     "is_blank",
     "is_initializing",
+    "is_probing",
     "is_training",
     "mode",
     "no_grad",
+    "probing",
     "without_values",
 ]
 
 mode = Mode()
 _blank: ContextVar[bool] = ContextVar("caffelite.modes.blank", default=False)
 _initializing: ContextVar[bool] = ContextVar("caffelite.modes.initializing", default=False)
+_probing: ContextVar[bool] = ContextVar("caffelite.modes.probing", default=False)
+
+
+@contextmanager
+def _true(flag: ContextVar[bool]) -> Iterator[None]:
+    token = flag.set(True)
+    try:
+        yield
+    finally:
+        flag.reset(token)
 
 
 def is_training() -> bool:
@@ -28,14 +42,9 @@ def is_training() -> bool:
     return mode.training
 
 
-class without_values:
+def without_values() -> AbstractContextManager[None]:
     """Inside, Functions are made blank: their parameters take no memory, and nothing is drawn, whatever their sizes."""
-
-    def __enter__(self) -> None:
-        self.token: Token = _blank.set(True)
-
-    def __exit__(self, *error: object) -> None:
-        _blank.reset(self.token)
+    return _true(_blank)
 
 
 def is_blank() -> bool:
@@ -43,16 +52,21 @@ def is_blank() -> bool:
     return _blank.get()
 
 
-class initializing:
+def initializing() -> AbstractContextManager[None]:
     """Inside, values that parameters are given are drawn ones: who has a seed may draw them again."""
-
-    def __enter__(self) -> None:
-        self.token: Token = _initializing.set(True)
-
-    def __exit__(self, *error: object) -> None:
-        _initializing.reset(self.token)
+    return _true(_initializing)
 
 
 def is_initializing() -> bool:
     """Whether values are being drawn, inside `initializing()`."""
     return _initializing.get()
+
+
+def probing() -> AbstractContextManager[None]:
+    """Inside, Functions are applied for the sake of shapes: integers are zeros that stand for any others."""
+    return _true(_probing)
+
+
+def is_probing() -> bool:
+    """Whether what integers have to be is not to be asked, inside `probing()`."""
+    return _probing.get()
