@@ -106,7 +106,7 @@ cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_s
 
 
 # To sums[slot]: whether a row's largest element, the first of equals, is at the label; NaN is larger than any number.
-# With a single element a row, whether the label is 1 where that is above 0, and 0 elsewhere. Ignored labels don't count.
+# With a single element a row, whether the label is 1 where that is above 0, and 0 elsewhere. Ignored labels count not.
 #   size     0 slot, 1 n, 2 whether there is a label to ignore, 3 that label, 4 C
 #   operand  0 cursor, 1 outputs, 2 labels
 cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
