@@ -401,9 +401,21 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return recording.entries, applications
 
     def _zeros(self, shapes: list[Any]) -> list[np.ndarray]:
-        """Inputs of these shapes."""
+        """Inputs of these shapes. Which inputs behind the first are masks, shapes don't say: if the model refuses floats
+        there, and not bool."""
         takes = self.takes_indices if isinstance(self.takes_indices, tuple) else (self.takes_indices,) * len(shapes)
-        return [np.zeros(s, np.int64 if i else self.dtype) for s, i in zip(shapes, takes, strict=True)]
+        inputs = [np.zeros(s, np.int64 if i else self.dtype) for s, i in zip(shapes, takes, strict=True)]
+        masks = [*inputs[:1], *[x.astype(np.bool_) if x.dtype == self.dtype else x for x in inputs[1:]]]
+        return masks if len(inputs) > 1 and self._refuses(inputs) and not self._refuses(masks) else inputs
+
+    def _refuses(self, inputs: list[np.ndarray]) -> bool:
+        """Whether the dtypes of these inputs are not what the model takes."""
+        with inference(), kernels.Paused(), suppress(Exception):
+            try:
+                self._shallow_copy()(*inputs)
+            except TypeError:
+                return True
+        return False
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

@@ -29,8 +29,8 @@ def attention(q, k, v, heads, causal=False, mask=None, kept=1.0):
     scale = q.shape[3] ** -0.5
     s = scale * np.einsum("nhid,nhjd->nhij", q, k)
     seen = ones_where_seen(s.shape, causal, mask)
-    with np.errstate(invalid="ignore"):
-        e = np.where(seen > 0, np.exp(s - np.where(seen > 0, s, -np.inf).max(3, keepdims=True, initial=-1e300)), 0)
+    s = np.where(seen > 0, s, -np.inf)
+    e = np.exp(s - s.max(3, keepdims=True, initial=-1e300))
     total = e.sum(3, keepdims=True)
     p = np.where(total == 0, 0, e / np.where(total == 0, 1, total))
 

@@ -1,7 +1,7 @@
 /* What attention does to each score, on strips of scores whose columns are queries and whose rows are keys, so that a
- * query has a lane to itself: its largest score and its sums take no sum across lanes.
+ * query has a lane to itself, and its sums need none across lanes. Scores come as exponents of 2: times log₂ e.
  *
- * Scores come as q · k; times `factor`, 1/√d log₂ e, they are exponents of 2. In C because Cython has no vector types.
+ * In C because Cython has no vector types.
  */
 #ifndef CAFFELITE_ATTENTION_H
 #define CAFFELITE_ATTENTION_H
@@ -47,13 +47,12 @@ INLINE vector_double power_of_2_double(vector_double x)
     return (vector_double)(~(lanes_double)(x < -1022.0) & ((lanes_double)p + ((lanes_double)shifted << 52)));
 }
 
-/* exponentials: scores of some keys more become 2^(score · factor − top), top being the largest exponent so far, which
- * may rise; `total`, the sum of all these numbers, follows, and `shrink` is what those of earlier keys have to be
- * multiplied by. Before the first keys, top is the lowest finite number.
+/* exponentials: the scores s of some keys more become 2^(s − m), m being the largest so far, which may rise; `total`, the
+ * sum of all these numbers, follows, and `shrink` is what those of earlier keys have to be multiplied by. Before the first
+ * keys, m is the lowest finite number.
  *
- * score_gradients: scores become probabilities, p = 2^(score · factor − top) · inverse, and the gradients of
- * probabilities become those of scores,  d ← p (kept d − mean) scale;  where `kept` is given, p are then those that were
- * kept, p ← kept p.
+ * score_gradients: scores become probabilities, p = 2^(s − m) · inverse, and gradients of probabilities those of scores,
+ * d ← p (kept d − mean) scale; where `kept` is given, what is left in p is kept p.
  *
  * m, total, shrink, inverse, mean: one number for each query of the strip. kept: the strip, contiguous. */
 #define DEFINE_ATTENTION(real)                                                                                         \
@@ -65,7 +64,7 @@ INLINE vector_double power_of_2_double(vector_double x)
         return c;                                                                                                      \
     }                                                                                                                  \
                                                                                                                        \
-    static void exponentials_##real(real *s, ptrdiff_t keys, real factor, real *m, real *total, real *shrink)          \
+    static void exponentials_##real(real *s, ptrdiff_t keys, real *m, real *total, real *shrink)                       \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real *scores = (vector_##real *)s, top[STRIP_VECTORS], sum[STRIP_VECTORS];                            \
@@ -75,14 +74,14 @@ INLINE vector_double power_of_2_double(vector_double x)
                 top[v] = larger_##real(scores[j * STRIP_VECTORS + v], top[v]);                                         \
         UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                               \
             const vector_##real before = *(vector_##real *)(m + v * LANES);                                            \
-            top[v] = larger_##real(top[v] * factor, before);                                                           \
+            top[v] = larger_##real(top[v], before);                                                                    \
             *(vector_##real *)(m + v * LANES) = top[v];                                                                \
             *(vector_##real *)(shrink + v * LANES) = power_of_2_##real(before - top[v]);                               \
             sum[v] = (vector_##real){0};                                                                               \
         }                                                                                                              \
         for (ptrdiff_t j = 0; j < keys; j++)                                                                           \
             UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                           \
-                const vector_##real e = power_of_2_##real(scores[j * STRIP_VECTORS + v] * factor - top[v]);            \
+                const vector_##real e = power_of_2_##real(scores[j * STRIP_VECTORS + v] - top[v]);                     \
                 scores[j * STRIP_VECTORS + v] = e;                                                                     \
                 sum[v] += e;                                                                                           \
             }                                                                                                          \
@@ -92,23 +91,22 @@ INLINE vector_double power_of_2_double(vector_double x)
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
-    static void score_gradients_##real(real *scores, real *d, ptrdiff_t row, ptrdiff_t keys, real factor, real scale,  \
-                                       const real *m, const real *inverse, const real *mean, const real *kept)         \
+    static void score_gradients_##real(real *p, real *d, ptrdiff_t row, ptrdiff_t keys, real scale, const real *m,     \
+                                       const real *inverse, const real *mean, const real *kept)                        \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
-        for (ptrdiff_t j = 0; j < keys; j++, scores += row, d += row)                                                  \
+        for (ptrdiff_t j = 0; j < keys; j++, p += row, d += row)                                                       \
             UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                           \
-                vector_##real *s = (vector_##real *)(scores + v * LANES), *g = (vector_##real *)(d + v * LANES);       \
-                const vector_##real top = *(const vector_##real *)(m + v * LANES);                                     \
-                const vector_##real p = power_of_2_##real(*s * factor - top) * *(vector_##real *)(inverse + v * LANES);\
-                vector_##real dp = *g, p_kept = p;                                                                     \
+                vector_##real *s = (vector_##real *)(p + v * LANES), *g = (vector_##real *)(d + v * LANES);            \
+                const vector_##real top = *(vector_##real *)(m + v * LANES);                                           \
+                const vector_##real all = power_of_2_##real(*s - top) * *(vector_##real *)(inverse + v * LANES);       \
+                vector_##real left = all, gradient = *g;                                                               \
                 if (kept) {                                                                                            \
-                    const vector_##real k = *(const vector_##real *)(kept + (j * STRIP_VECTORS + v) * LANES);          \
-                    p_kept = p * k;                                                                                    \
-                    dp *= k;                                                                                           \
+                    left *= *(vector_##real *)(kept + (j * STRIP_VECTORS + v) * LANES);                                \
+                    gradient *= *(vector_##real *)(kept + (j * STRIP_VECTORS + v) * LANES);                            \
                 }                                                                                                      \
-                *s = p_kept;                                                                                           \
-                *g = p * (dp - *(const vector_##real *)(mean + v * LANES)) * scale;                                    \
+                *s = left;                                                                                             \
+                *g = all * (gradient - *(vector_##real *)(mean + v * LANES)) * scale;                                  \
             }                                                                                                          \
     }
 

@@ -23,12 +23,12 @@ cdef extern from "loops/attention.h" nogil:
     enum:
         QUERIES_float, QUERIES_double
     const double LOG2_E
-    void exponentials_float(float* s, Py_ssize_t keys, float factor, float* m, float* total, float* shrink)
-    void exponentials_double(double* s, Py_ssize_t keys, double factor, double* m, double* total, double* shrink)
-    void score_gradients_float(float* p, float* d, Py_ssize_t row, Py_ssize_t keys, float factor, float scale,
-                               const float* m, const float* inverse, const float* mean, const float* kept)
-    void score_gradients_double(double* p, double* d, Py_ssize_t row, Py_ssize_t keys, double factor, double scale,
-                                const double* m, const double* inverse, const double* mean, const double* kept)
+    void exponentials_float(float* s, Py_ssize_t keys, float* m, float* total, float* shrink)
+    void exponentials_double(double* s, Py_ssize_t keys, double* m, double* total, double* shrink)
+    void score_gradients_float(float* p, float* d, Py_ssize_t row, Py_ssize_t keys, float scale, const float* m,
+                               const float* inverse, const float* mean, const float* kept)
+    void score_gradients_double(double* p, double* d, Py_ssize_t row, Py_ssize_t keys, double scale, const double* m,
+                                const double* inverse, const double* mean, const double* kept)
 
 cdef enum:
     KEYS = 64                             # of a block
@@ -86,12 +86,13 @@ cdef void attend(real* y, const Call* call, const Head* h, Py_ssize_t head, Py_s
         memset(y + lane * h.size, 0, h.d * sizeof(real))
     while first < seen:
         keys = min(seen - first, KEYS)
-        scores(s, width, k + first * k_row, k_row, keys, q, q_row, queries, h.d, <real*> packed_b, first > 0)
+        scores(s, width, k + first * k_row, k_row, keys, q, q_row, queries, h.d, h.scale * LOG2_E,
+               <real*> packed_b, first > 0)
         hide(s, width, h, i, queries, first, keys)
         if real is float:
-            exponentials_float(s, keys, <float> (h.scale * LOG2_E), m, total, shrink)
+            exponentials_float(s, keys, m, total, shrink)
         else:
-            exponentials_double(s, keys, h.scale * LOG2_E, m, total, shrink)
+            exponentials_double(s, keys, m, total, shrink)
         if h.drawn != NULL:
             draw_kept(kept, h, i, queries, first, keys)
             for c in range(keys * width):
@@ -165,18 +166,18 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
             count = min(queries - lane, width)
             seen = seen_of_block(h, i + lane, count, first, keys, width)
             scores(p + lane, QUERIES, k + first * k_row, k_row, seen, q + lane * q_row, q_row, count, h.d,
-                   packed_q + lane * BLOCK_K, first > 0)
-            scores(ds + lane, QUERIES, v + first * v_row, v_row, seen, dy + lane * dy_row, dy_row, count, h.d,
+                   h.scale * LOG2_E, packed_q + lane * BLOCK_K, first > 0)
+            scores(ds + lane, QUERIES, v + first * v_row, v_row, seen, dy + lane * dy_row, dy_row, count, h.d, 1,
                    packed_dy + lane * BLOCK_K, first > 0)
             hide(p + lane, QUERIES, h, i + lane, count, first, seen)
             if h.drawn != NULL:
                 draw_kept(kept, h, i + lane, count, first, seen)
             if real is float:
-                score_gradients_float(p + lane, ds + lane, QUERIES, seen, <float> (h.scale * LOG2_E), <float> h.scale,
-                                      m + lane, inverse + lane, mean + lane, NULL if h.drawn == NULL else kept)
+                score_gradients_float(p + lane, ds + lane, QUERIES, seen, <float> h.scale, m + lane, inverse + lane,
+                                      mean + lane, NULL if h.drawn == NULL else kept)
             else:
-                score_gradients_double(p + lane, ds + lane, QUERIES, seen, h.scale * LOG2_E, h.scale,
-                                       m + lane, inverse + lane, mean + lane, NULL if h.drawn == NULL else kept)
+                score_gradients_double(p + lane, ds + lane, QUERIES, seen, h.scale, m + lane, inverse + lane,
+                                       mean + lane, NULL if h.drawn == NULL else kept)
             add_product(dq + lane * h.size, h.size, count, h.d, seen, ds + lane, 1, QUERIES, k + first * k_row, k_row)
             lane += width
         lane = j = 0
@@ -194,9 +195,11 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
 
 # ---- blocks ----
 
-# s[j, i] = a[j] · x[i], rows of length d, for a strip of queries x, packed first, as columns, if they are not yet.
+# s[j, i] = a[j] · (factor x[i]), rows of length d, for a strip of queries x, which are packed as columns if they are not
+# yet.
 cdef void scores(real* s, Py_ssize_t s_row, const real* a, Py_ssize_t a_row, Py_ssize_t keys, const real* x,
-                 Py_ssize_t x_row, Py_ssize_t queries, Py_ssize_t d, real* packed, bint is_packed) noexcept nogil:
+                 Py_ssize_t x_row, Py_ssize_t queries, Py_ssize_t d, double factor, real* packed,
+                 bint is_packed) noexcept nogil:
     cdef Strip strip
     cdef Py_ssize_t width = strip_queries(s), c = 0, i
     memset(&strip, 0, sizeof(Strip))
@@ -212,6 +215,9 @@ cdef void scores(real* s, Py_ssize_t s_row, const real* a, Py_ssize_t a_row, Py_
             while i < queries:
                 transpose(packed + i, width, x + i * x_row + c, x_row, min(queries - i, lanes(s)), strip.k)
                 i += lanes(s)
+            if factor != 1:
+                for i in range(strip.k * width):
+                    packed[i] *= <real> factor
         strip.a, strip.resume = a + c, c > 0
         run_strip(s, &strip)
         c += strip.k
