@@ -401,7 +401,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return recording.entries, applications
 
     def _zeros(self, shapes: list[Any]) -> list[np.ndarray]:
-        """Inputs of these shapes. Which inputs behind the first are masks, shapes don't say: if the model refuses floats
+        """Inputs of these shapes. Shapes don't say which inputs behind the first are masks: if the model refuses floats
         there, and not bool."""
         takes = self.takes_indices if isinstance(self.takes_indices, tuple) else (self.takes_indices,) * len(shapes)
         inputs = [np.zeros(s, np.int64 if i else self.dtype) for s, i in zip(shapes, takes, strict=True)]
