@@ -63,10 +63,10 @@ def is_initializing() -> bool:
 
 
 def probing() -> AbstractContextManager[None]:
-    """Inside, Functions are applied for the sake of shapes: integers are zeros that stand for any others."""
+    """Inside, Functions are applied for the sake of shapes: integers and masks are zeros that stand for any others."""
     return _true(_probing)
 
 
 def is_probing() -> bool:
-    """Whether what integers have to be is not to be asked, inside `probing()`."""
+    """Whether inputs stand for others, of which only the shapes count, inside `probing()`."""
     return _probing.get()

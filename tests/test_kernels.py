@@ -1289,6 +1289,11 @@ RECORDED = {
     "shift": (uniform(20, 2, 4, 5), np.array([7, 3, 1]), 2),
     "flip": (uniform(20, 5, 4).swapaxes(1, 2), np.array([7, 3, 1])),
     "cutout": (uniform(20, 4, 5), np.array([7, 3, 1]), 3),
+    "attention": (uniform(2, 5, 6), uniform(2, 7, 6), uniform(2, 7, 6), 2, True, np.arange(14).reshape(2, 7) % 3 > 0),
+    "attention_grad": (
+        *(uniform(2, 5, 6), uniform(2, 5, 6), uniform(2, 7, 6), uniform(2, 7, 6), uniform(2, 5, 6)),
+        *(uniform(2, 2, 2, 5), 2, True, None, np.array([7, 3]), 0.5),
+    ),
     "dropout": (uniform(20, 10).T, np.array([7, 3]), 0.5),
     "dropout_grad": (uniform(20, 10), np.array([7, 3]), 0.5),
     "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
@@ -1625,6 +1630,9 @@ ALL_KERNELS = """
         of_features = k.batch_norm(c, a[0], c[0], 1e-5)[1]
         images = c.reshape(3, 11, 70)
         of_images = k.batch_norm(images, a[:11, 0], c[:11, 0], 1e-5)[1]
+        heads, hidden = (a.reshape(3, 11, 70), images, b.T[:33].reshape(3, 11, 70)), rng.random((3, 11)) < 0.8
+        h, norms, drawn = k.attention(*heads, 5, True, hidden, np.array([7, 3]), 0.2)
+        of_heads = k.attention_grad(images[::-1], *heads, h, norms, 5, True, hidden, drawn, 0.2)
         mean, variance = c[0].copy(), a[0].copy()
         k.follow_moments(mean, variance, of_features, 33, 0.1)
         convolutions = {}
@@ -1649,7 +1657,7 @@ ALL_KERNELS = """
             found += backward(gates, weights, *kept, dy.reshape(11, 5, 17), *states, lengths)
             recurrences |= {f"{count} {i}": a for i, a in enumerate([gates, *found]) if a is not None}
         return {
-            **convolutions, **recurrences,
+            **convolutions, **recurrences, "attention": h, **dict(zip(("dq", "dk", "dv"), of_heads, strict=True)),
             "layer_norm": y, "layer_norm_grad": k.layer_norm_grad(a, c, a[0], of_rows),
             "batch_norm": k.batch_norm(c, a[0], c[0], 1e-5)[0],
             "of images": k.batch_norm(images, a[:11, 0], c[:11, 0], 1e-5)[0],
@@ -1876,6 +1884,11 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     if n or axis == 0:
                         y, first = k.largest(a, axis)
                         k.extreme_grad(guarded(y), guarded(first), a.shape, axis)
+                for heads in (heads for heads in (1, 3) if n and n % heads == 0):
+                    q, hidden = guarded(a[None]), guarded(rng.random((1, m)) < 0.7)
+                    h, norms, drawn = k.attention(q, q, q, heads, True, hidden, guarded(np.array([7, 3])), 0.2)
+                    others = q, guarded(h), guarded(norms), heads, True, hidden, guarded(drawn), 0.2
+                    k.attention_grad(q, q, q, *others)
                 k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
                 k.take_grad(a, guarded(np.arange(m)), m)
                 gapped = guarded(np.ones((m, n + 3), dtype))

@@ -36,6 +36,7 @@ cdef extern from "loops/tile.h" nogil:
         const void* bias
         const void* row_bias
         const void* mask
+    char packed_a[]
     char packed_b[]
     void strip_float(const Strip* strip)
     void strip_double(const Strip* strip)
@@ -117,6 +118,7 @@ include "loops/update.pxi"
 include "loops/normalization.pxi"
 include "loops/pooling.pxi"
 include "loops/random.pxi"
+include "loops/attention.pxi"
 include "loops/augmentation.pxi"
 include "loops/indexing.pxi"
 include "loops/recurrent.pxi"

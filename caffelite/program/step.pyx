@@ -54,6 +54,22 @@ cdef class Operand:
         return (self.buffer is other.buffer and self.offset == other.offset and self.shape == other.shape
                 and self.strides == other.strides and self.dtype == other.dtype)
 
+    def as_matrix(self):
+        """The same elements, all axes but the last made one, or as they are if there are no more than two; None where
+        they do not lie so."""
+        cdef Operand matrix
+        cdef Py_ssize_t d, last = len(self.shape) - 1, rows = 1
+        if last < 2:
+            return self
+        for d in range(last):
+            rows *= self.shape[d]
+            if d < last - 1 and self.strides[d] != self.strides[d + 1] * self.shape[d + 1]:
+                return None
+        matrix = Operand.__new__(Operand)
+        matrix.buffer, matrix.offset, matrix.dtype, matrix.nbytes = self.buffer, self.offset, self.dtype, self.nbytes
+        matrix.shape, matrix.strides = (rows, self.shape[last]), self.strides[last - 1:]
+        return matrix
+
     cdef bint is_written(self):
         """Whether the step has written all of this operand."""
         if self.nbytes == 0 or isinstance(self.buffer.written, bool):

@@ -28,10 +28,11 @@
 #   parts    the rows of y or its columns, whichever are more
 
 cdef enum:
-    PACKED_BYTES = 1_048_576              # b is packed if it is larger than a second-level cache,
-    PACKED_ROWS = 32                      # and serves at least so many rows;
-    CROWDED_BYTES = 32_768                # or if its rows lie so far apart that the first-level cache has not room for all,
-    CROWDED_ROWS = 64                     # and it serves at least so many
+    PACKED_BYTES = 1_048_576              # b is packed if it is larger than a second-level cache, or crowded,
+    PACKED_ROWS = 32                      # and serves at least so many rows; a, if it is crowded,
+    PACKED_COLUMNS = 32                   # and serves at least so many columns
+    CACHE_BYTES = 4096                    # of memory, after which places in the first-level cache come again
+    CACHE_WAYS = 8                        # and so many of them there are
     EPILOGUE_OPERANDS = 4                 # f's output and inputs
 
 
@@ -40,6 +41,7 @@ cdef struct Product:                      # y = a b as tiles see it: as it is ca
     Operand epilogue[EPILOGUE_OPERANDS]
     bint is_transposed
     bint in_registers                     # f is max(y, 0) or its gradient, done in registers
+    bint packs_a
 
 
 cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -75,13 +77,13 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     if packs and p.b.stride[0] == 1 and i_end - i_begin <= FEW_ROWS:
         packs = False                     # so few rows turn b's columns in registers
         strip.b_column = p.b.stride[1]
-    if K * (j_end - j_begin) * sizeof(real) > PACKED_BYTES and i_end - i_begin >= PACKED_ROWS:
-        packs = True
-    if are_crowded(out, &p.b, min(K, BLOCK_K), j_end - j_begin) and i_end - i_begin >= CROWDED_ROWS:
+    if i_end - i_begin >= PACKED_ROWS and (K * (j_end - j_begin) * sizeof(real) > PACKED_BYTES
+                                           or is_crowded(out, p.b.stride[0], min(K, BLOCK_K))):
         packs = True
     if not READS_LANES and strip.b_column == 1 and (j_end - j_begin) % lanes(out) != 0:
         packs = True                      # the tile reads whole vectors
 
+    p.packs_a = p.a.stride[0] == 1 and is_crowded(out, p.a.stride[1], min(K, BLOCK_K))
     strip.runs = 1
     strip.resume = False
     while not last:                       # once even for K = 0, which leaves zeros
@@ -89,7 +91,10 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
         last = k + strip.k == K
         j = j_begin
         while j < j_end:
-            columns = min(j_end - j, BLOCK_COLUMNS)
+            columns = j_end - j
+            if columns > BLOCK_COLUMNS:   # as many to each block that is left, in whole strips
+                columns //= (columns + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS
+                columns += (COLUMNS_float - columns % COLUMNS_float) % COLUMNS_float
             b = <const real*> p.b.data + k * p.b.stride[0] + j * p.b.stride[1]
             if packs:
                 b = pack(<real*> packed_b, b, columns, p.b.stride[1], strip.k, p.b.stride[0])
@@ -124,10 +129,16 @@ cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_
                 Py_ssize_t columns, Py_ssize_t k, const real* b, bint packed, bint last) noexcept nogil:
     cdef Py_ssize_t width = lanes(out) if strip.b_column != 1 else strip_columns(out), end = j + columns
     cdef const real* bias = <const real*> call.operand[3].data
-    cdef Py_ssize_t first = j
+    cdef Py_ssize_t first = j, depth = 0
 
-    strip.a = <const real*> p.a.data + i * p.a.stride[0] + k * p.a.stride[1]
+    strip.a = element(<const real*> p.a.data, &p.a, i, k)
     strip.a_row, strip.a_k = p.a.stride[0], p.a.stride[1]
+    if p.packs_a and columns >= PACKED_COLUMNS:
+        while depth < strip.k:            # so that it lies in rows
+            transpose(<real*> packed_a + depth, strip.k, element(<const real*> p.a.data, &p.a, i, k + depth),
+                      strip.a_k, min(strip.k - depth, lanes(out)), strip.rows)
+            depth += lanes(out)
+        strip.a, strip.a_row, strip.a_k = packed_a, strip.k, 1
     strip.b_k = width if packed else p.b.stride[0]
     strip.bias = strip.row_bias = strip.mask = NULL
     strip.relu = last and p.in_registers and call.op == RELU
@@ -278,11 +289,11 @@ cdef inline const real* element(const real* data, const Operand* x, Py_ssize_t i
     return data + i * x.stride[0] + j * x.stride[1]
 
 
-# Whether some rows of b lie so far apart, by a multiple of a large power of 2, that a strip of them falls on a part of
-# the first-level cache that is too small for it: a line's place there is what is left of its address by 4096.
-cdef inline bint are_crowded(const real* out, const Operand* b, Py_ssize_t rows, Py_ssize_t columns) noexcept nogil:
-    cdef Py_ssize_t apart = b.stride[0] * <Py_ssize_t> sizeof(real)
-    return columns > strip_columns(out) and rows * (apart & -apart) > CROWDED_BYTES
+# Whether so many elements, each `stride` behind the other, crowd each other out of the first-level cache.
+cdef inline bint is_crowded(const real* x, Py_ssize_t stride, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t step = stride * sizeof(real)
+    step = min(step & -step, CACHE_BYTES) # the largest power of 2 that it is a multiple of
+    return step > 0 and count > CACHE_WAYS * (CACHE_BYTES // step)
 
 
 cdef inline bint are_neighbours(const Operand* x, Py_ssize_t columns) noexcept nogil:

@@ -176,8 +176,9 @@ typedef struct {
 DEFINE_TILE(float)
 DEFINE_TILE(double)
 
-/* What of b is packed at a time, for each thread that computes: about half of a second-level cache in float32. */
+/* What of b and of a is packed at a time, for each thread that computes: of b about half of a second-level cache in float32. */
 enum { BLOCK_K = 256, BLOCK_ROWS = 96, BLOCK_COLUMNS = 480 };
 static _Thread_local char packed_b[BLOCK_K * BLOCK_COLUMNS * sizeof(double)] __attribute__((aligned(64)));
+static _Thread_local char packed_a[BLOCK_K * BLOCK_ROWS * sizeof(double)] __attribute__((aligned(64)));
 
 #endif

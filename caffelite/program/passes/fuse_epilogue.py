@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from caffelite.program.step import Buffer, Instruction, Operand, Step
 from caffelite.recording import PythonCall
 
@@ -25,16 +27,31 @@ def fuse_epilogue(step: Step) -> Step:
     for k, after in enumerate(step.instructions):
         if not isinstance(after, Instruction) or not after.call.is_elementwise:
             continue
-        for x in dict.fromkeys(after.operands[1:]):
+        for form, x in [(form, x) for form in _forms(after) for x in dict.fromkeys(form.operands[1:])]:
             i = _maker_of(x, k, fused, users)
-            if x is not None and i is not None and _can_move(after, x, i, k, fused):
+            if x is not None and i is not None and _can_move(form, x, i, k, fused):
                 maker = fused[i]
                 assert isinstance(maker, Instruction)
-                fused[i], fused[k] = _fused(maker, after, x, _is_wanted(x, i, k, users)), None
+                fused[i], fused[k] = _fused(maker, form, x, _is_wanted(x, i, k, users)), None
                 for buffer in (*after.reads, *after.writes):
                     users[buffer] = sorted({i if user == k else user for user in users[buffer]})
                 break
     return Step([instruction for instruction in fused if instruction is not None], step.memory)
+
+
+def _forms(after: Instruction) -> list[Instruction]:
+    """An elementwise call as it is; and, if it can be, as one of matrices, as which products see what has more axes."""
+    out = after.operands[0]
+    assert out is not None
+    matrices = [operand and operand.as_matrix() for operand in after.operands]
+    rows = math.prod(out.shape[:-1])
+    fits = all(
+        operand is None or (matrix is not None and (len(matrix.shape) < 2 or matrix.shape[0] in (1, rows)))
+        for operand, matrix in zip(after.operands, matrices, strict=True)
+    )
+    if len(out.shape) < 3 or not fits:
+        return [after]
+    return [after, Instruction(after.call, matrices, after.reads, after.writes)]
 
 
 def _maker_of(x: Operand | None, k: int, fused: list, users: dict[Buffer, list[int]]) -> int | None:

@@ -1,0 +1,453 @@
+"""Attention: its kernels beyond what self-attention asks of them, PyTorch's modules, the cache, dropout."""
+
+import copy
+import math
+import pickle
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from cases import both_dtypes
+from cases.attention import attention
+from cases.dropout import philox_mask
+from conftest import bits, train
+from hypothesis import given
+from reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widened
+
+import caffelite as cl
+from caffelite import _kernels as kernels
+from caffelite.recording import Recording
+
+
+def numbers(*shape, dtype=np.float32, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(dtype)
+
+
+def forward_and_backward(dy, q, k, v, heads, causal=False, mask=None, random=None, p=0.0):
+    """y, dq, dk and dv by the kernels."""
+    y, norms, drawn = kernels.attention(q, k, v, heads, causal, mask, random, p)
+    return y, *kernels.attention_grad(dy, q, k, v, y, norms, heads, causal, mask, drawn, p)
+
+
+# ---- the kernels ----
+
+lengths = st.integers(0, 40) | st.sampled_from([63, 64, 65, 127, 130])
+
+
+@both_dtypes
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(dtype, data, seed):
+    n, heads, d = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(1, 40))
+    keys, causal, p = data.draw(lengths), data.draw(st.booleans()), data.draw(st.sampled_from([0.0, 0.3]))
+    queries = data.draw(st.integers(0, keys)) if causal else data.draw(lengths)
+    dy, q = (numbers(n, queries, heads * d, dtype=dtype, seed=seed + i) for i in range(2))
+    k, v = (numbers(n, keys, heads * d, dtype=dtype, seed=seed + i) for i in (2, 3))
+    mask = np.random.default_rng(seed).random((n, keys)) < 0.7 if data.draw(st.booleans()) else None
+    kept = philox_mask((n, heads, queries, keys), (7, 3), p) if p else 1.0
+    y, backward = attention(*map(widened, (q, k, v)), heads, causal, mask, kept)
+    mine = forward_and_backward(dy, q, k, v, heads, causal, mask, np.array([7, 3]), p)
+    for array, truth in zip(mine, [y, *backward(widened(dy))], strict=True):
+        assert_close(array, truth, dtype, scale=30.0)
+
+
+@both_dtypes
+def test_heads_of_any_size_are_the_judges(dtype):
+    for d in (1, 255, 257, 600):
+        dy, q, k, v = (numbers(1, 3, d, dtype=dtype, seed=i) / 3 for i in range(4))
+        y, backward = attention(*map(widened, (q, k, v)), 1)
+        for array, truth in zip(forward_and_backward(dy, q, k, v, 1), [y, *backward(widened(dy))], strict=True):
+            assert_close(array, truth, dtype, scale=d**0.5)
+
+
+@both_dtypes
+def test_scores_of_any_size_give_probabilities(dtype):
+    """A difference of 10⁴ between scores, scores of 10³⁰, all the same: no overflow, and rows sum to 1."""
+    for factor in (0.0, 1.0, 1e2, 1e15):
+        q, k = (numbers(2, 70, 8, dtype=dtype, seed=i) * dtype(factor) for i in range(2))
+        y = kernels.attention(q, k, np.ones_like(q), 2)[0]
+        np.testing.assert_allclose(y, 1, rtol=1e-6)
+
+
+def test_a_query_that_sees_no_key_is_0_and_has_no_gradient():
+    q, k, v, dy = (numbers(2, 5, 6, seed=i) for i in range(4))
+    mask = np.array([[False] * 5, [False, False, True, False, True]])
+    for causal in (False, True):
+        y, dq, dk, dv = forward_and_backward(dy, q, k, v, 2, causal, mask)
+        for array in (y, dq, dk, dv):
+            assert not array[0].any()
+        assert np.isfinite([y, dq, dk, dv]).all()
+        assert not dk[1, [0, 1, 3]].any()
+        assert not dv[1, [0, 1, 3]].any()
+        assert (y[1, :2] == 0).all() == causal
+        assert y[1, 2:].all()
+
+
+@both_dtypes
+def test_a_query_has_the_same_bits_alone_in_any_row_and_at_the_end_of_any_sequence(dtype):
+    q, k, v = (numbers(4, 150, 15, dtype=dtype, seed=i) for i in range(3))
+    whole = kernels.attention(q, k, v, 3, causal=True)[0]
+    assert_same_bits(kernels.attention(q[2:3], k[2:3], v[2:3], 3, causal=True)[0][0], whole[2])
+    for end in (1, 2, 17, 63, 64, 65, 150):
+        for first in {0, end // 2, end - 1}:
+            y = kernels.attention(q[:, first:end], k[:, :end], v[:, :end], 3, causal=True)[0]
+            assert_same_bits(y, whole[:, first:end])
+
+
+@both_dtypes
+def test_every_number_of_threads_gives_the_same_bits(dtype, threads_restored):
+    mask = np.random.default_rng(0).random((3, 300)) < 0.9
+    for causal in (False, True):
+        for length in (300, 41):
+            dy, q = (numbers(3, length, 42, dtype=dtype, seed=i) for i in range(2))
+            k, v = (numbers(3, 300, 42, dtype=dtype, seed=i) for i in (2, 3))
+            arguments = (dy, q, k, v, 2, causal, mask)
+            cl.set_num_threads(1)
+            expected = forward_and_backward(*arguments, np.array([7, 3]), 0.2)
+            for n in (2, 3, 8):
+                cl.set_num_threads(n)
+                for array, same in zip(forward_and_backward(*arguments, np.array([7, 3]), 0.2), expected, strict=True):
+                    assert_same_bits(array, same)
+
+
+@both_dtypes
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+def test_odd_layouts_give_the_plain_copys_bits(layout, dtype):
+    odd = [layout(numbers(2, 5, 6, dtype=dtype, seed=i)) for i in range(4)]
+    mask = layout(np.random.default_rng(0).random((2, 5)) < 0.7)
+    plain = forward_and_backward(*map(plain_copy, odd), 2, True, plain_copy(mask))
+    for array, same in zip(forward_and_backward(*odd, 2, True, mask), plain, strict=True):
+        assert_same_bits(array, same)
+
+
+def test_queries_keys_and_values_may_be_parts_of_one_array():
+    together, dy = numbers(2, 5, 18), numbers(2, 5, 6, seed=1)
+    parts = [together[:, :, i : i + 6] for i in (0, 6, 12)]
+    plain = forward_and_backward(dy, *map(plain_copy, parts), 2)
+    for array, same in zip(forward_and_backward(dy, *parts, 2), plain, strict=True):
+        assert_same_bits(array, same)
+
+
+def test_memory_is_linear_in_the_length():
+    """No array that the kernels make or take has a number for each pair of positions; what they need besides is on
+    the stack."""
+    x = numbers(1, 2000, 2)
+    with Recording() as recording:
+        forward_and_backward(x, x, x, x, 1, True, None, np.array([7, 3]), 0.1)
+    assert max(array.size for call in recording.entries for array in call.arrays if array is not None) <= 4000
+
+
+def test_what_does_not_fit_is_refused():
+    q, k, mask = numbers(2, 5, 6), numbers(2, 7, 6), np.ones((2, 7), bool)
+    good = (q, k, k, 2, True, mask)
+    y, norms, _ = kernels.attention(*good)
+    for bad, error, says in [
+        ((q[0], k, k, 2), ValueError, r"\(5, 6\), \(2, 7, 6\) and"),
+        ((q, k, k[:1], 2), ValueError, r"\(2, 7, 6\) and \(1, 7, 6\)"),
+        ((q, k[:1], k[:1], 2), ValueError, r"\(2, 5, 6\), \(1, 7, 6\)"),
+        ((q, k[:, :, :4], k[:, :, :4], 2), ValueError, r"\(2, 7, 4\)"),
+        ((q, k, k, 4), ValueError, r"\(2, 5, 6\).* 4 heads"),
+        ((q, k, k, 0), ValueError, "0 heads"),
+        ((k, q, q, 2, True), ValueError, r"\(2, 7, 6\) and fewer keys.* \(2, 5, 6\)"),
+        ((q, k, k, 2, True, mask[:, :5]), ValueError, r"mask of shape \(2, 5\); expected \(2, 7\)"),
+        ((q, k, k, 2, True, mask.astype(int)), TypeError, "mask of bool, got int64"),
+        ((q, k.astype(float), k, 2), TypeError, "float32 and float64"),
+        ((q, k, k, 2, True, None, np.array([1, 2]), 1.0), ValueError, "p must be"),
+        ((q, k, k, 2, True, None, None, 0.5), TypeError, r"\(seed, step\)"),
+    ]:
+        with pytest.raises(error, match=says):
+            kernels.attention(*bad)
+    for bad, says in [((q[:1], y, norms), "dy of shape"), ((q, y[:1], norms), "shape"), ((q, y, norms[:1]), "norms")]:
+        with pytest.raises(ValueError, match=says):
+            kernels.attention_grad(bad[0], q, k, k, *bad[1:], 2, True, mask)
+
+
+# ---- PyTorch's modules ----
+
+
+def copied_attention(torch, theirs, mine):
+    """Have a MultiheadAttention of PyTorch compute as a MultiHeadAttention."""
+    layers = (mine.query, mine.key, mine.value)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.tensor(np.concatenate([layer.weight.data.T for layer in layers])))
+        theirs.in_proj_bias.copy_(torch.tensor(np.concatenate([layer.bias.data for layer in layers])))
+        theirs.out_proj.weight.copy_(torch.tensor(mine.output.weight.data.T))
+        theirs.out_proj.bias.copy_(torch.tensor(mine.output.bias.data))
+
+
+def gradients_of(torch, theirs):
+    """What copied_attention copies, as gradients of our parameters."""
+    weights, biases = theirs.in_proj_weight.grad.numpy(), theirs.in_proj_bias.grad.numpy()
+    pairs = [x for w, b in zip(np.split(weights, 3), np.split(biases, 3), strict=True) for x in (w.T, b)]
+    return [*pairs, theirs.out_proj.weight.grad.numpy().T, theirs.out_proj.bias.grad.numpy()]
+
+
+drawn_shapes = st.tuples(*[st.integers(1, most) for most in (3, 70, 3, 8)])
+
+
+@given(drawn=drawn_shapes, causal=st.booleans(), masked=st.booleans(), seed=st.integers(0, 2**32))
+def test_values_and_gradients_are_those_of_pytorchs_modules(drawn, causal, masked, seed):
+    torch = pytest.importorskip("torch")
+    n, length, heads, d = drawn
+    size, hidden, rng = heads * d, 5 * d, np.random.default_rng(seed)
+    x, dy = (numbers(n, length, size, dtype=float, seed=seed + i) for i in range(2))
+    mask = (rng.random((n, length)) < 0.6) | (np.arange(length) == 0) if masked else None
+    options = {
+        "src_mask": torch.full((length, length), -torch.inf, dtype=float).triu(1) if causal else None,
+        "src_key_padding_mask": None if mask is None else torch.zeros(mask.shape).masked_fill_(
+            torch.tensor(~mask), -torch.inf
+        ).double(),
+    }  # fmt: skip
+    block = cl.TransformerBlock(size, heads, hidden, causal)
+    cl.Model([block], seed=0, dtype=float)
+    theirs = torch.nn.TransformerEncoderLayer(
+        size, heads, hidden, 0.0, "gelu", batch_first=True, norm_first=True, dtype=float
+    )
+    copied_attention(torch, theirs.self_attn, block.attention)
+    pairs = [(theirs.norm1, block.attention_norm), (theirs.norm2, block.mlp_norm)]
+    linears = [(theirs.linear1, block.widen), (theirs.linear2, block.narrow)]
+    with torch.no_grad():
+        for norm, layer in pairs:
+            for p in layer.parameters():
+                p.data = rng.uniform(1, 2, p.shape)
+            norm.weight.copy_(torch.tensor(layer.scale.data))
+            norm.bias.copy_(torch.tensor(layer.shift.data))
+        for linear, layer in linears:
+            linear.weight.copy_(torch.tensor(layer.weight.data.T))
+            linear.bias.copy_(torch.tensor(layer.bias.data))
+
+    leaf, mine = torch.tensor(x, requires_grad=True), cl.Tensor(x, requires_grad=True)
+    y, their_y = block(mine, *([] if mask is None else [mask])), theirs(leaf, **options)
+    y.backward(dy)
+    their_y.backward(torch.tensor(dy))
+    np.testing.assert_allclose(y.data, their_y.detach(), 1e-9, 1e-9)
+    np.testing.assert_allclose(mine.grad, leaf.grad, 1e-9, 1e-9)
+    expected = [gradients_of(torch, theirs.self_attn)]
+    for (norm, _), (linear, _) in zip(pairs, linears, strict=True):
+        expected += [[norm.weight.grad, norm.bias.grad], [linear.weight.grad.T, linear.bias.grad]]
+    ours = [block.attention, block.attention_norm, block.widen, block.mlp_norm, block.narrow]
+    for layer, gradients in zip(ours, expected, strict=True):
+        for p, gradient in zip(layer.parameters(), gradients, strict=True):
+            np.testing.assert_allclose(p.grad, gradient, 1e-9, 1e-9)
+
+    leaf.grad = None
+    module = torch.nn.MultiheadAttention(size, heads, batch_first=True, dtype=float)
+    copied_attention(torch, module, block.attention)
+    their_y = module(*[leaf] * 3, options["src_key_padding_mask"], False, options["src_mask"])[0]
+    their_y.backward(torch.tensor(dy))
+    mine.zero_grad()
+    for p in block.attention.parameters():
+        p.zero_grad()
+    y = block.attention(mine, *([] if mask is None else [mask]))
+    y.backward(dy)
+    np.testing.assert_allclose(y.data, their_y.detach(), 1e-9, 1e-9)
+    np.testing.assert_allclose(mine.grad, leaf.grad, 1e-9, 1e-9)
+    for p, gradient in zip(block.attention.parameters(), gradients_of(torch, module), strict=True):
+        np.testing.assert_allclose(p.grad, gradient, 1e-9, 1e-9)
+
+
+# ---- the layers ----
+
+
+def test_children_and_parameters_have_these_names():
+    assert [c for c, _ in cl.MultiHeadAttention(4, 2)._named_children()] == ["query", "key", "value", "output"]
+    block = cl.Model([cl.TransformerBlock(4, 2, dropout=0.1)])
+    named = block.state_dict()
+    assert named["0.attention.query.weight"].shape == (4, 4)
+    assert named["0.widen.weight"].shape == (4, 16)
+    assert named["0.attention.random"].shape == (2,)
+    assert len(cl.TransformerBlock(4, 2, bias=False).parameters()) == 8
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: cl.MultiHeadAttention(6, 4), ValueError, "size must be a multiple of heads, got 6 and 4"),
+        (lambda: cl.MultiHeadAttention(6, 0), ValueError, "heads must be at least 1"),
+        (lambda: cl.MultiHeadAttention(6.0, 2), TypeError, "size must be an integer"),
+        (lambda: cl.MultiHeadAttention(6, 2, dropout=1.0), ValueError, "dropout must be 0 or more and below 1"),
+        (lambda: cl.TransformerBlock(6, 4), ValueError, "got 6 and 4"),
+        (lambda: cl.TransformerBlock(6, 2, 0), ValueError, "hidden must be at least 1"),
+    ],
+)
+def test_what_a_layer_cannot_be_made_with_is_refused(make, error, says):
+    with pytest.raises(error, match=says):
+        make()
+
+
+@pytest.mark.parametrize("layer", [cl.MultiHeadAttention(6, 2), cl.TransformerBlock(6, 2)], ids=["layer", "block"])
+def test_shapes_that_do_not_fit_are_refused(layer):
+    x = numbers(2, 3, 6)
+    for bad in (x[0], x[:, :, :5]):
+        with pytest.raises(ValueError, match=r"MultiHeadAttention\(6, 2\) got shape .*; expected \(n, length, 6\)"):
+            layer.forward(bad)
+        with pytest.raises(ValueError, match=r"\(6, 2\) got shape"):
+            layer.output_shape((None, *bad.shape[1:]))
+    for mask in (np.ones((2, 4), bool), np.ones((1, 3), bool), np.ones(3, bool)):
+        with pytest.raises(ValueError, match=r"mask of shape .* \(2, 3, 6\); expected \(2, 3\)"):
+            layer.forward(x, mask)
+    with pytest.raises(TypeError, match="mask of bool"):
+        layer.forward(x, np.ones((2, 3)))
+    with pytest.raises(ValueError, match="got shape"):
+        cl.Model([cl.Linear(5, 7), layer])
+
+
+def test_a_model_counts_multiply_adds_of_pairs_that_are_seen():
+    def of_attention(causal):
+        table = str(cl.Model([cl.MultiHeadAttention(8, 2, causal)]).summary((10, 8)))
+        return int(table.splitlines()[-1].split()[-3].replace(",", ""))
+
+    assert of_attention(causal=False) == 4 * 10 * 8 * 8 + 2 * 100 * 8
+    assert of_attention(causal=True) == 4 * 10 * 8 * 8 + 2 * 55 * 8
+
+
+def sequence(dropout=0.1, seed=0, dtype=np.float32):
+    """A model of a sequence of vectors, which classifies each position."""
+    layers = [cl.MultiHeadAttention(8, 2, causal=True, dropout=dropout), cl.TransformerBlock(8, 2, dropout=dropout)]
+    return cl.Model([cl.Linear(5, 8), *layers, cl.Linear(8, 3)], seed=seed, dtype=dtype)
+
+
+X, Y = numbers(12, 9, 5), np.random.default_rng(0).integers(0, 3, (12, 9))
+
+
+def test_dropout_changes_no_other_draw():
+    assert bits(sequence(dropout=0.0)) == bits(sequence(dropout=0.3))
+
+
+def test_a_model_learns_and_is_the_same_after_pickle_copy_and_file(tmp_path):
+    model = sequence()
+    before = model.evaluate(X, Y, loss=cl.SoftmaxLoss())["loss"]
+    train(model, X, Y, epochs=30, batch_size=5, lr=0.05)
+    assert model.evaluate(X, Y, loss=cl.SoftmaxLoss())["loss"] < before - 0.2
+    model.save(tmp_path / "model")
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model), cl.load(tmp_path / "model")):
+        assert repr(other) == repr(model)
+        assert_same_bits(other.predict(X), model.predict(X))
+        again = [train(m, X, Y, epochs=2, batch_size=5, seed=1)["loss"] for m in (other, copy.deepcopy(model))]
+        assert again[0] == again[1]
+
+
+def test_fit_has_the_bits_of_the_loop_by_hand_with_all_that_is_dropped():
+    model, by_hand = sequence(), sequence()
+    train(model, X, Y, epochs=2, batch_size=5, shuffle=False)
+    optimizer, loss = cl.SGD(by_hand.parameters(), lr=0.1, momentum=0.9), cl.SoftmaxLoss()
+    for _ in range(2):
+        for rows in (slice(0, 5), slice(5, 10), slice(10, 12)):
+            optimizer.zero_grad()
+            loss.forward(by_hand.forward(X[rows]), Y[rows])
+            by_hand.backward(loss.backward())
+            optimizer.step()
+    assert bits(model) == bits(by_hand)
+
+
+class Masked(cl.Model):
+    """A model of sequences of several lengths."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.block, self.last = cl.TransformerBlock(6, 2, dropout=0.1), cl.Linear(6, 3)
+
+    def call(self, x, mask):
+        return self.last(self.block(x, mask))
+
+
+def test_a_mask_is_an_input_of_a_model_and_padding_changes_nothing():
+    model, x = Masked(), numbers(10, 7, 6)
+    assert "(n, 7, 3)" in str(model.summary(((7, 6), (7,))))
+    mask = np.arange(7) < np.random.default_rng(0).integers(1, 8, (10, 1))
+    y = model.predict((x, mask))
+    padded = np.where(mask[:, :, np.newaxis], x, 1e3).astype(np.float32)
+    assert_same_bits(model.predict((padded, mask))[mask], y[mask])
+    assert not np.array_equal(model.predict((padded, np.ones_like(mask)))[mask], y[mask])
+    history = train(model, (x, mask), np.zeros((10, 7), int), epochs=5, batch_size=4)
+    assert history["loss"][-1] < history["loss"][0]
+
+
+# ---- the cache ----
+
+
+@both_dtypes
+def test_positions_one_after_the_other_have_the_bits_of_the_whole_sequence(dtype):
+    x = numbers(3, 80, 12, dtype=dtype)
+    mask = np.arange(80) >= np.array([[0], [5], [70]])
+    for layer in (cl.MultiHeadAttention(12, 3, causal=True), cl.TransformerBlock(12, 2, causal=True, dropout=0.2)):
+        cl.Model([layer], seed=0, dtype=dtype)
+        for seen in (None, mask):
+            cache = layer.cache(3, 80)
+            assert cache.keys.dtype == cache.values.dtype == dtype
+            with cl.inference():
+                whole = layer(x, seen).data
+                for begin, end in [(0, 7), (7, 8), (8, 9), (9, 75), (75, 80)]:
+                    y = layer(x[:, begin:end], None if seen is None else seen[:, :end], cache)
+                    assert_same_bits(y.data, whole[:, begin:end])
+            assert cache.length == 80
+
+
+def test_a_cache_goes_back_where_its_length_is_set():
+    layer, x = cl.MultiHeadAttention(4, 2, causal=True), numbers(1, 6, 4)
+    cache = layer.cache(1, 6)
+    with cl.inference():
+        layer(x[:, ::-1], None, cache)
+        cache.length = 0
+        assert_same_bits(layer(x, None, cache).data, layer(x).data)
+
+
+def test_what_a_cache_is_not_for_is_refused_and_leaves_it_as_it_is():
+    layer, x = cl.TransformerBlock(4, 2, causal=True), numbers(2, 3, 4)
+    cache = layer.cache(2, 5)
+    with cl.inference():
+        layer(x, None, cache)
+    keys = cache.keys.copy()
+    with cl.inference():
+        for bad, mask, error, says in [
+            (x, None, ValueError, "cache of 5 positions has 3 and got 3 more"),
+            (x[:1], None, ValueError, "cache of 2 rows got 1"),
+            (x[:, :1], np.ones((2, 1), bool), ValueError, r"mask of shape \(2, 1\) .*expected \(2, 4\)"),
+        ]:
+            with pytest.raises(error, match=says):
+                layer(bad, mask, cache)
+        with pytest.raises(RuntimeError, match="recorded step"):
+            cl.capture(lambda x: layer(x, None, cache), x[:, :1])
+    with pytest.raises(RuntimeError, match="not for training"):
+        layer(x[:, :1], None, cache)
+    assert cache.length == 3
+    assert_same_bits(cache.keys, keys)
+    with pytest.raises(ValueError, match="not causal"):
+        cl.MultiHeadAttention(4, 2).cache(1, 5)
+    for bad in ((0, 5), (1, 0)):
+        with pytest.raises(ValueError, match="at least 1"):
+            layer.cache(*bad)
+
+
+# ---- dropout ----
+
+
+def probabilities(layer_or_p, random, length=64):
+    """What is kept of the probabilities of 4 rows in which all positions are alike: 0 or 1 / (length (1 − p))."""
+    zeros = np.zeros((4, length, length), np.float32)
+    return kernels.attention(
+        zeros, zeros, zeros + np.eye(length, dtype=np.float32), 1, False, None, random, layer_or_p
+    )[0]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5])
+def test_as_many_probabilities_are_dropped_as_p_says_others_each_time(p):
+    random = np.array([123, 0])
+    first, second = probabilities(p, random), probabilities(p, random)
+    assert random.tolist() == [123, 2]
+    for kept in (first, second):
+        assert set(np.unique(kept)) == {0, np.float32(np.float32(1 / (1 - p)) / np.float32(64))}
+        assert abs((kept == 0).mean() - p) < 4.5 * math.sqrt(p * (1 - p) / kept.size)
+    assert abs(((first == 0) & (second == 0)).mean() - p * p) < 4.5 * p / math.sqrt(first.size)
+    assert_same_bits(probabilities(p, np.array([123, 1])), second)
+
+
+def test_a_layer_drops_in_training_only_and_others_each_time():
+    layer, x = cl.MultiHeadAttention(8, 2, dropout=0.5), numbers(2, 9, 8)
+    with cl.inference():
+        expected = layer(x).data
+        assert_same_bits(layer(x).data, expected)
+    assert layer.buffers()["random"][1] == 0
+    one, other = layer(x).data, layer(x).data
+    assert layer.buffers()["random"][1] == 2
+    assert not np.array_equal(one, expected)
+    assert not np.array_equal(one, other)
