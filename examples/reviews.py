@@ -7,6 +7,8 @@ and is masked: it has no part in the mean.
 python reviews.py    # a few seconds
 """
 
+from itertools import pairwise
+
 import numpy as np
 
 import caffelite as cl
@@ -34,11 +36,11 @@ def reviews(n, seed):
 def tokens(text):
     """The words of a text, and its pairs of neighbours."""
     words = text.split()
-    return words + [f"{first} {second}" for first, second in zip(words, words[1:], strict=False)]
+    return words + [f"{first} {second}" for first, second in pairwise(words)]
 
 
 def numbered(texts, vocabulary):
-    """The number of each token, 0 for none and unknown ones, (n, length), and where there are some, (n, length) bool."""
+    """The number of each token, 0 for none and unknown ones, and where there is one: both (n, length)."""
     rows = [[vocabulary.get(token, 0) for token in tokens(text)] for text in texts]
     numbers = np.zeros((len(rows), max(map(len, rows))), int)
     for to, row in zip(numbers, rows, strict=True):
