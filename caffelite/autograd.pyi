@@ -30,6 +30,7 @@ class Node:
     _owns_data: bool
     _gradient: np.ndarray | None
     _has_gradient: bool
+    _used_rows: np.ndarray | None
     _versions: Sequence[Any]
     _version_made: int
     _serial_number: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -172,14 +173,14 @@ def _float64(x: Any) -> np.ndarray:
 @contextmanager
 def _restored(tensors: list[Tensor]) -> Iterator[None]:
     """Inside, the tensors have no gradient; afterwards they have their arrays, gradients and versions of before."""
-    before = [(t._data, t._gradient, t._has_gradient, t._version) for t in tensors]
+    before = [(t._data, t._gradient, t._has_gradient, t._version, t._used_rows) for t in tensors]
     for t in tensors:
-        t._gradient, t._has_gradient = None, False
+        t._gradient, t._has_gradient, t._used_rows = None, False, copy.copy(t._used_rows)
     try:
         yield
     finally:
         for t, state in zip(tensors, before, strict=True):
-            t._data, t._gradient, t._has_gradient, t._version = state
+            t._data, t._gradient, t._has_gradient, t._version, t._used_rows = state
 
 
 @contextmanager

@@ -269,6 +269,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             if p._has_gradient and p._gradient is not None:
                 gradients[here] = p._gradient.reshape(-1)
             p._data, p._gradient = data[here].reshape(p.shape), gradients[here].reshape(p.shape)
+            if not p._has_gradient:
+                p._use_no_rows()
             p._owns_data = True
             start += p.size
 

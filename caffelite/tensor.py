@@ -249,25 +249,30 @@ class Tensor(Node):
             raise ValueError(f"{self._description()} got a gradient of shape {g.shape}")
         if not self.requires_grad:
             return
-        gradient = self._gradient_memory()
+        gradient = self._gradient_memory(None)
         if self._has_gradient:
             kernels.add(gradient, g, gradient)
         else:
             kernels.copy(g, gradient)
         self._has_gradient = True
 
-    def add_grad_of(self, kernel: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    def add_grad_of(
+        self, kernel: Callable[..., Any], *arguments: Any, rows: np.ndarray | None = None, **options: Any
+    ) -> None:
         """Let a kernel write or add its result straight into the gradient: `add_grad(kernel(…))` without a copy.
 
-        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do.
+        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows`, int64 (m,), are those that it
+        contributes to, if it is not all of them: of a sparse parameter, the others are left alone.
         """
         if not self.requires_grad:
             return
-        kernel(*arguments, out=self._gradient_memory(), accumulate=self._has_gradient, **options)
+        gradient = self._gradient_memory(rows)
+        adds = self._has_gradient or (rows is not None and self._used_rows is not None)
+        kernel(*arguments, out=gradient, accumulate=adds, **options)
         self._has_gradient = True
 
-    def _gradient_memory(self) -> np.ndarray:
-        """The memory for a contribution to the gradient."""
+    def _gradient_memory(self, rows: np.ndarray | None) -> np.ndarray:
+        """The memory for a contribution to these rows of the gradient, or to all of it; see `is_sparse`."""
         recording = kernels.recorder()
         if recording is not None:
             note = recording.note(self)
@@ -275,7 +280,28 @@ class Tensor(Node):
             note.gradient_set = True
         if self._gradient is None:
             self._gradient = np.empty(self.shape, self.dtype)
+            self._use_no_rows()
+        if self._used_rows is not None:
+            if rows is None:
+                kernels.use_all_rows(self._used_rows)
+            else:
+                kernels.use_rows(self._used_rows, rows, self._gradient, self._has_gradient)
         return self._gradient
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it is noted which rows of the gradient are used; the others are 0, and optimizers leave them alone.
+
+        So that what is done in a step takes time for the rows used, and not for all.
+        """
+        return self._used_rows is not None
+
+    def _use_no_rows(self) -> None:
+        """Set the gradient of a sparse parameter, which is new memory, to 0."""
+        if self._used_rows is not None and self._gradient is not None:
+            if not self._used_rows.flags.writeable:  # it was made without values
+                self._used_rows = np.zeros_like(self._used_rows)
+            self._gradient[...], self._used_rows[0] = 0, 0
 
     def retain_grad(self) -> None:
         """Keep the gradient of this Tensor although it is not a leaf."""
@@ -325,6 +351,7 @@ _OF_LEAVES = (
     "_owns_data",
     "_gradient",
     "_has_gradient",
+    "_used_rows",
 )
 
 
@@ -353,10 +380,13 @@ def _array(value: Any) -> Any:
     return value._data if isinstance(value, Tensor) else value
 
 
-def parameter(name: str, shape: int | tuple[int, ...]) -> Tensor:
+def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
     """A parameter of this shape, float32, for a Function in the making; its values are still to be set."""
     tensor = Tensor._of(unset(shape))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
+    if sparse:
+        numbers = 1 + 2 * len(tensor)  # see the kernel `use_rows`
+        tensor._used_rows = np.broadcast_to(np.int64(0), numbers) if is_blank() else np.zeros(numbers, np.int64)
     return tensor
 
 

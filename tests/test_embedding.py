@@ -349,3 +349,265 @@ def test_take_grad_refuses_an_output_that_does_not_fit():
         kernels.take_grad(dy, order, 2, accumulate=True)
     shared = np.ones((3, 2))
     assert kernels.take_grad(shared, order, 3, shared).tolist() == [[1, 1], [2, 2], [0, 0]]
+
+
+# ---- sparse ----
+
+RULES = {
+    "SGD": lambda p: cl.SGD(p, lr=0.1),
+    "Adagrad": lambda p: cl.Adagrad(p, lr=0.1),
+    "Adam": lambda p: cl.Adam(p, lr=0.1),
+    "a schedule": lambda p: cl.SGD(p, lr=cl.schedules.cosine(0.1, 10, warmup=2)),
+    "groups": lambda p: cl.Adam([{"parameters": p[:-2], "lr": 0.01}, {"parameters": p[-2:], "weight_decay": 0.1}]),
+    "a user's": lambda p: Descent(p),
+}
+
+every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+WORDS = np.random.default_rng(5).integers(0, 40, (60, 4)) ** 2 % 300
+USED = np.unique(WORDS)
+
+
+class Descent(cl.Optimizer):
+    """w ← w − 0.1 g, of a user who knows nothing of rows."""
+
+    def step(self):
+        for p in self.parameters:
+            if p.grad is not None:
+                p.data = p.data - p.dtype.type(0.1) * p.grad
+
+
+class Reader(cl.Model):
+    """A table that is applied twice, one that is used as a matrix too, and one that is always used whole."""
+
+    takes_indices = True
+
+    def __init__(self, sparse, seed=0, dtype=np.float32):
+        super().__init__(seed=seed, dtype=dtype)
+        self.sparse = sparse
+        self.twice, self.tied, self.small = (cl.Embedding(n, 5, sparse=sparse) for n in (300, 300, 1))
+        self.scores = cl.Linear(5, 3)
+
+    def call(self, words):
+        h = self.twice(words[:, 0]) * self.twice(words[:, 1:3]).sum(axis=1) + self.small(words[:, :0]).sum(axis=1)
+        return self.scores(h + self.tied(words[:, 3]) @ (self.tied.weight.T @ self.tied.weight / 300))
+
+
+def bag(sparse, dtype=np.float32):
+    return cl.Model([cl.Embedding(300, 8, sparse=sparse), cl.Flatten(), cl.Linear(32, 3)], seed=0, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "a schedule", "a user's"])
+@pytest.mark.parametrize("make", [bag, Reader])
+@pytest.mark.parametrize("clip_norm", [None, 1e9])
+@both_dtypes
+def test_rules_that_leave_unused_rows_alone_give_the_bits_of_all_rows(name, make, clip_norm, dtype):
+    trained = []
+    for sparse in (False, True):
+        model = make(sparse, dtype=dtype)
+        optimizer = RULES[name](model.parameters())
+        train(model, WORDS, LABELS, optimizer=optimizer, epochs=2, batch_size=25, clip_norm=clip_norm)
+        trained.append(bits(model))
+    assert trained[0] == trained[1]
+
+
+@every_rule
+@pytest.mark.parametrize("make", [bag, Reader])
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+def test_a_replayed_sparse_step_is_the_step_by_hand(rule, make, clip_norm):
+    model, other = make(True), make(True)
+    optimizer, by_hand, loss = rule(model.parameters()), rule(other.parameters()), cl.SoftmaxLoss()
+    train(model, WORDS, LABELS, optimizer=optimizer, shuffle=False, batch_size=25, epochs=3, clip_norm=clip_norm)
+    for _, start in itertools.product(range(3), range(0, 60, 25)):
+        by_hand.zero_grad()
+        loss(other(WORDS[start : start + 25]), LABELS[start : start + 25]).backward()
+        by_hand.step(clip_norm=clip_norm)
+    assert bits(model) == bits(other)
+    for p, q in zip(model.parameters(), other.parameters(), strict=True):
+        if p.grad is not None or q.grad is not None:
+            assert_same_bits(p.grad, q.grad)
+    for name, value in optimizer.state_dict().items():
+        np.testing.assert_array_equal(value, by_hand.state_dict()[name])
+
+
+def test_the_gradient_is_0_but_in_the_rows_that_the_last_step_used():
+    embedding = cl.Embedding(9, 2, sparse=True)
+    weight = embedding.weight
+    assert weight.is_sparse
+    for rows in ([3, 3, 1], [8], [1, 0, 8, 0]):
+        weight.zero_grad()
+        embedding(np.array(rows)).sum().backward()
+        assert weight.grad.tolist() == np.bincount(rows, minlength=9)[:, None].repeat(2, 1).tolist()
+        assert sorted(weight._used_rows[1 : 1 + weight._used_rows[0]]) == sorted(set(rows))
+    embedding(np.array([2, 2])).sum().backward()
+    assert weight.grad[:, 0].tolist() == [2, 1, 2, 0, 0, 0, 0, 0, 1]
+    weight.add_grad(np.ones((9, 2)))
+    assert weight.grad[:, 0].tolist() == [3, 2, 3, 1, 1, 1, 1, 1, 2]
+    cl.SGD([weight], lr=1.0).step()
+    weight.zero_grad()
+    assert weight.grad is None
+    embedding(np.array([4])).sum().backward()
+    assert weight.grad[:, 0].tolist() == [0, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_rows_that_are_not_used_wait_in_adam():
+    model = bag(True)
+    before = model.parameters()[0].data.copy()
+    optimizer = cl.Adam(model.parameters())
+    train(model, WORDS, LABELS, optimizer=optimizer, epochs=3)
+    changed = (model.parameters()[0].data != before).any(axis=1)
+    assert set(np.flatnonzero(changed)) <= set(USED)
+    moments = optimizer.vectors()["second_moment.float32"][: 300 * 8].reshape(300, 8)
+    assert set(np.flatnonzero(moments.any(axis=1))) == set(USED)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam"])
+def test_sparse_steps_are_pytorchs(name):
+    torch = pytest.importorskip("torch")
+    torch.sparse.check_sparse_tensor_invariants.disable()  # said explicitly, since it warns otherwise
+    rule, options = {
+        "SGD": (torch.optim.SGD, {"lr": 0.1}),
+        "Adagrad": (torch.optim.Adagrad, {"lr": 0.1}),
+        "Adam": (torch.optim.SparseAdam, {"lr": 0.1, "eps": 1e-30}),  # which has ε at another place
+    }[name]
+    mine = cl.Model([cl.Embedding(30, 4, sparse=True)], seed=0, dtype=np.float64).functions[0]
+    theirs = torch.nn.Embedding(30, 4, sparse=True, dtype=torch.float64)
+    theirs.weight.data[...] = torch.tensor(mine.weight.data)
+    optimizer, other = getattr(cl, name)([mine.weight], **options), rule(theirs.parameters(), **options)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        x, slope = rng.integers(0, 30, 5), rng.normal(size=(5, 4))
+        for of, step, tensor in ((mine, optimizer, lambda a: a), (theirs, other, torch.tensor)):
+            step.zero_grad()
+            (of(tensor(x)) * tensor(slope)).sum().backward()
+            step.step()
+    np.testing.assert_allclose(mine.weight.data, theirs.weight.detach().numpy(), 1e-9, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: cl.SGD(p, lr=0.1, momentum=0.9), "momentum changes all rows; expected 0, got 0.9"),
+        (lambda p: cl.SGD(p, lr=0.1, weight_decay=0.1), "weight_decay changes all rows"),
+        (lambda p: cl.Adagrad(p, weight_decay=0.1), "weight_decay changes all rows"),
+        (lambda p: cl.Adam(p, weight_decay=0.1), "weight_decay changes all rows"),
+        (lambda p: cl.AdamW(p), "AdamW changes all rows; expected SGD, Adagrad or Adam"),
+        (lambda p: cl.RMSProp(p), "RMSProp changes all rows"),
+        (lambda p: cl.Adam([{"parameters": p[1:]}, {"parameters": p[:1], "weight_decay": 0.1}]), "weight_decay"),
+    ],
+)
+def test_rules_that_change_all_rows_are_refused_naming_the_parameter(make, message):
+    parameters = bag(True).parameters()
+    with pytest.raises(ValueError, match=rf"parameter \d, weight \(300, 8\), is sparse: .*{message}"):
+        make(parameters)
+    make(parameters[1:])
+
+
+def test_hyper_parameters_that_change_all_rows_are_refused_later_too():
+    optimizer = cl.Adam([{"parameters": bag(True).parameters()[:1]}, {"parameters": bag(False).parameters()}])
+    with pytest.raises(ValueError, match="is sparse: weight_decay"):
+        optimizer.groups[0]["weight_decay"] = 0.1
+    optimizer.groups[1]["weight_decay"] = 0.1
+    state = optimizer.state_dict()
+    assert state["weight_decay"].tolist() == [0, 0.1]
+    with pytest.raises(ValueError, match="is sparse: weight_decay"):
+        optimizer.load_state_dict({**state, "weight_decay": np.array([0.1, 0.1])})
+    assert optimizer.state_dict()["weight_decay"].tolist() == [0, 0.1]
+
+
+def test_a_gradient_that_is_not_finite_in_a_used_row_stops_the_step_and_names_the_parameter():
+    model = bag(True)
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    before = bits(model)
+    for clip_norm in (None, 1.0):
+        optimizer.zero_grad()
+        y = model.functions[0](WORDS)
+        (y * np.float32(np.inf)).sum().backward()
+        with pytest.raises(cl.TrainingDiverged, match=r"parameter 0, weight \(300, 8\)"):
+            optimizer.step(clip_norm=clip_norm)
+    assert bits(model) == before
+
+
+def test_gradients_are_clipped_to_the_norm_of_those_of_all_rows():
+    gradients = []
+    for sparse in (False, True):
+        model = bag(sparse)
+        optimizer = cl.SGD(model.parameters(), lr=0.0)
+        cl.SoftmaxLoss()(model(WORDS), LABELS).backward()
+        optimizer.clip_gradients(0.01)
+        gradients.append([p.grad for p in model.parameters()])
+    for dense, sparse in zip(*gradients, strict=True):
+        np.testing.assert_allclose(sparse, dense, 1e-6, 1e-12)
+
+
+@every_rule
+def test_a_sparse_training_that_was_stopped_goes_on_to_the_same_bits(rule, tmp_path):
+    def fit(model, optimizer, epochs, **options):
+        train(model, WORDS, LABELS, optimizer=optimizer, epochs=epochs, batch_size=25, seed=1, **options)
+
+    whole, part, rest = (Reader(True) for _ in range(3))
+    optimizers = [rule(model.parameters()) for model in (whole, part, rest)]
+    path = tmp_path / "checkpoint"
+    fit(whole, optimizers[0], 4)
+    fit(part, optimizers[1], 2, callbacks=[cl.callbacks.Checkpoint(path)])
+    fit(rest, optimizers[2], 4, resume=path)
+    assert bits(rest) == bits(whole)
+
+
+@pytest.mark.usefixtures("threads_restored")
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_any_number_of_threads_takes_the_same_sparse_steps(name):
+    x = np.random.default_rng(0).integers(0, 3000, (200, 20))
+
+    def trained(threads):
+        cl.set_num_threads(threads)
+        model = cl.Model([cl.Embedding(3000, 100, sparse=True), cl.Flatten(), cl.Linear(2000, 3)], seed=0)
+        train(model, x, x[:, 0] % 3, optimizer=RULES[name](model.parameters()), batch_size=128, clip_norm=1.0)
+        return bits(model)
+
+    assert trained(1) == trained(2) == trained(3)
+
+
+def test_sparse_tables_are_saved_pickled_copied_and_checked(tmp_path):
+    model = bag(True)
+    train(model, WORDS, LABELS, optimizer=cl.Adam(model.parameters()))
+    model.save(tmp_path / "model")
+    copies = [cl.load(tmp_path / "model"), copy.deepcopy(model), pickle.loads(pickle.dumps(model))]
+    expected = None
+    for other in [*copies, model]:
+        assert other.parameters()[0].is_sparse
+        assert repr(other) == repr(model)
+        train(other, WORDS[::-1], LABELS[::-1], optimizer=cl.Adam(other.parameters()), seed=0)
+        expected = expected or bits(other)
+        assert bits(other) == expected
+    embedding = model.functions[0]
+    gradient = embedding.weight.grad.copy()
+    cl.check_gradients(embedding, WORDS[:2])
+    assert_same_bits(embedding.weight.grad, gradient)
+    embedding.weight.zero_grad()
+    embedding(np.array([7])).sum().backward()
+    assert np.flatnonzero(embedding.weight.grad.any(axis=1)).tolist() == [7]
+
+
+def test_a_table_joins_another_model_with_its_gradient():
+    embedding = cl.Embedding(30, 4, sparse=True)
+    embedding(np.array([5, 2])).sum().backward()
+    model = cl.Model([embedding, cl.Linear(4, 2)])
+    assert np.flatnonzero(embedding.weight.grad.any(axis=1)).tolist() == [2, 5]
+    embedding.weight.zero_grad()
+    model.add(cl.Linear(2, 2))
+    embedding(np.array([9])).sum().backward()
+    assert np.flatnonzero(embedding.weight.grad.any(axis=1)).tolist() == [9]
+
+
+def test_lists_of_used_rows_that_do_not_fit_are_refused():
+    x, order = np.zeros((4, 3)), np.array([1, 2])
+    for used in (np.zeros(8, np.int64), np.zeros(11, np.int64), np.zeros(1, np.int64)):
+        with pytest.raises(ValueError, match="rows"):
+            kernels.use_rows(used, order, x, True)
+    with pytest.raises(TypeError, match="int64"):
+        kernels.use_rows(np.zeros(9), order, x, True)
+    with pytest.raises(ValueError, match="contiguous rows"):
+        kernels.use_rows(np.zeros(9, np.int64), order, np.zeros((4, 6))[:, ::2], True)
+    w = np.zeros(12)
+    with pytest.raises(ValueError, match="rmsprop updates all"):
+        kernels.update("rmsprop", w, w.copy(), np.zeros((1, 12)), np.full(5, 0.1), used=np.zeros(9, np.int64))

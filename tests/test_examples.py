@@ -171,6 +171,15 @@ def test_the_convolution_of_series_tells_six_activities_apart():
     assert accuracy == counts.trace() / 1000
 
 
+def test_reviews_are_read_by_their_pairs_of_words_too():
+    output = run("reviews.py").stdout
+    (accuracy,) = numbers_after("test reviews: accuracy", output)
+    assert accuracy >= 0.98
+    good, not_good, _ = (int(number) for number in re.findall(r"(\d+)% good:", output))
+    assert good > 95
+    assert not_good < 5
+
+
 def test_the_autoencoder_draws_digits_better_than_principal_components_would(tmp_path):
     picture = tmp_path / "digits.png"
     output = run("autoencoder.py", str(picture)).stdout

@@ -1301,6 +1301,8 @@ RECORDED = {
     "ravel_index": ((4, 3, 2), np.array([[2], [-1]]), LABELS, 1),
     "take": (uniform(4, 3), LABELS),
     "take_grad": (uniform(4, 3), LABELS, 3),
+    "use_rows": (np.zeros(9, np.int64), LABELS, uniform(4, 3), False),
+    "use_all_rows": (np.zeros(9, np.int64),),
     "all_finite": (uniform(40),),
     "check_labels": (LABELS, 3),
     "convert": (np.arange(20, dtype=np.uint8).reshape(4, 5).T, np.float64),
@@ -1498,6 +1500,7 @@ STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes 
     "take": ((np.arange(12.0).reshape(4, 3), LABELS), 1, 4),
     "take_grad": ((np.ones((4, 3)), LABELS, 4), 1, -1),
     "cut": ((np.ones((4, 3)), LABELS + 1), 1, 4),
+    "use_rows": ((np.zeros(9, np.int64), LABELS, np.ones((4, 3)), True), 1, 4),
     "ravel_index": (((3, 4), LABELS, 1), 1, 3),
     "softmax_loss": ((np.ones((4, 3)), LABELS), 1, 3),
     "softmax_loss_grad": ((np.ones((4, 3)) / 3, LABELS, np.ones(1)), 1, -1),
@@ -1892,6 +1895,17 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                 k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
                 k.take_grad(a, guarded(np.arange(m)), m)
                 gapped = guarded(np.ones((m, n + 3), dtype))
+                used = guarded(np.zeros(2 * m + 1, np.int64))
+                if n:
+                    for order in (np.arange(m)[::-1], np.arange(m)[:1].repeat(3)):
+                        k.use_rows(used, guarded(order), a, True)
+                    own = guarded(np.ones((m, n), dtype)).reshape(-1), guarded(np.ones((2, m * n), dtype))
+                    steps = guarded(np.array([[m * n, 1.0]]))
+                    k.update("adam", a.reshape(-1), *own, guarded(np.full(5, 0.1)), steps, used)
+                    k.limit_norm(own[0], k.norm(own[0], None, None, used), 0.5, used)
+                    k.all_finite(own[0], None, used)
+                    k.use_rows(used, guarded(np.arange(m)), guarded(np.ones((m, n), dtype)), False)
+                k.use_all_rows(used)
                 for part in (gapped[:, 3:], gapped[:, :n]):
                     k.take_grad(part, guarded(np.arange(m)[::-1]), m, guarded(np.ones((m, n), dtype)), accumulate=True)
                 k.ravel_index((m, n + 1), guarded(np.arange(m)[:, None]), guarded(np.arange(n)))

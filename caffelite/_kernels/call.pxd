@@ -20,6 +20,8 @@ cdef enum:
     MAX_DIMS = 4
     MAX_SIZES = 8
     LINE = 64                             # bytes of a cache line
+    USED = 5                              # the operand that lists the used rows of a matrix, where only they count …
+    ROW = 4                               # … and the size that is a row's
     EPILOGUE = 8                          # an epilogue has its operands, output and inputs, from here on
 
 

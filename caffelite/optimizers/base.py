@@ -82,6 +82,7 @@ class Run(NamedTuple):
     gradient: np.ndarray
     state: np.ndarray | None  # this run's part of what the rule keeps, a row for each of its vectors
     hyper: np.ndarray
+    used: np.ndarray | None  # of a sparse parameter, which is a run of its own: the rows that are used
     start: int  # where the run begins among all elements of its dtype
     parameters: slice  # which of the optimizer's parameters it is
 
@@ -115,6 +116,8 @@ class Optimizer(ABC):
     called_back = False  # whether `step` is called back at replays, or recorded as kernels
     limits: ClassVar[dict[str, float]] = {}
     nonnegative_state: ClassVar[frozenset[str]] = frozenset()  # which of the rule's own vectors are never below 0
+    # What changes the rows of a parameter that were not used, too: hyper-parameters above 0, or, None, the rule itself.
+    changes_all: ClassVar[frozenset[str] | None] = frozenset()
     unwatched = frozenset({"_layout", "_runs"})  # as Function's
     _kept: dict[np.dtype, np.ndarray] | None = None
     _kept_names: tuple[str, ...] = ()
@@ -141,7 +144,7 @@ class Optimizer(ABC):
                 rates = tabulated(options["lr"])
                 self._followed.begin(i, rates)
                 options["lr"] = float(rates[0])
-            rows.append(self._checked(self._numbers(**options)))
+            rows.append(self._checked(self._numbers(**options), i))
         self.hyper_names = tuple(rows[0])
         self.hyper = np.array([list(row.values()) for row in rows])
         self._forget_runs()
@@ -204,9 +207,9 @@ class Optimizer(ABC):
         """
         limit, of_all = positive("norm", norm), None
         for run in self.runs():
-            of_all = kernels.norm(run.gradient, of_all, self._say_which_gradient)
+            of_all = kernels.norm(run.gradient, of_all, self._say_which_gradient, run.used)
         for run in self.runs():
-            kernels.limit_norm(run.gradient, of_all, limit)
+            kernels.limit_norm(run.gradient, of_all, limit, run.used)
 
     @property
     def parameters(self) -> Parameters:
@@ -254,11 +257,24 @@ class Optimizer(ABC):
     def _check(self, hyper: dict[str, float]) -> None:  # noqa: B027 (most rules have nothing to say here)
         """Raise ValueError for hyper-parameters of a group that don't go together. Any lr goes with any others."""
 
-    def _checked(self, hyper: dict[str, Any]) -> dict[str, float]:
+    def _checked(self, hyper: dict[str, Any], group: int) -> dict[str, float]:
         """A group's hyper-parameters as floats; TypeError or ValueError if they can't be."""
         floats = {name: nonnegative(name, value, self.limits.get(name, INF)) for name, value in hyper.items()}
         self._check(floats)
+        self._check_sparse(floats, group)
         return floats
+
+    def _check_sparse(self, hyper: dict[str, float], group: int) -> None:
+        """Raise ValueError where the used rows of a sparse parameter can't be updated alone."""
+        for i, (p, its_group) in enumerate(zip(self._parameters, self._group_of, strict=True)):
+            if not p.is_sparse or its_group != group:
+                continue
+            which = f"parameter {i}, {p._description()}, is sparse"
+            if self.changes_all is None:
+                raise ValueError(f"{which}: {type(self).__name__} changes all rows; expected SGD, Adagrad or Adam")
+            for name in self.changes_all:
+                if hyper[name] > 0:
+                    raise ValueError(f"{which}: {name} changes all rows; expected 0, got {hyper[name]:g}")
 
     def _hyper_of(self, group: int) -> dict[str, float]:
         return dict(zip(self.hyper_names, self.hyper[group].tolist(), strict=True))
@@ -273,6 +289,7 @@ class Optimizer(ABC):
         number = nonnegative(name, number, self.limits.get(name, INF))
         if name != "lr":
             self._check({**self._hyper_of(group), name: number})
+            self._check_sparse({**self._hyper_of(group), name: number}, group)
         self.hyper[group, self.hyper_names.index(name)] = number
         if rates is not None:
             self._followed.begin(group, rates)
@@ -333,7 +350,8 @@ class Optimizer(ABC):
             if name.partition(".")[0] in self.nonnegative_state and not ((value >= 0) & (value < np.inf)).all():
                 raise ValueError(f"state {name!r} must be finite and 0 or more everywhere")
         columns = np.array([new[name] for name in self.hyper_names]).reshape(len(self.hyper_names), -1)
-        rows = [self._checked(dict(zip(self.hyper_names, row, strict=True))) for row in columns.T.tolist()]
+        named = [dict(zip(self.hyper_names, row, strict=True)) for row in columns.T.tolist()]
+        rows = [self._checked(row, group) for group, row in enumerate(named)]
         followed = [self._loaded_schedule(state, *names) for names in schedules]
         self.hyper[...] = [list(row.values()) for row in rows]
         for name, vector in self.vectors().items():
@@ -372,7 +390,7 @@ class Optimizer(ABC):
     def _update(self, rule: str) -> None:
         """Update every run by a rule of `kernels.update` that needs nothing but what the run has."""
         for run in self.runs():
-            kernels.update(rule, run.data, run.gradient, run.state, run.hyper)
+            kernels.update(rule, run.data, run.gradient, run.state, run.hyper, used=run.used)
 
     def runs(self) -> list[Run]:
         """The parameters that have a gradient, neighbours in memory together."""
@@ -394,7 +412,7 @@ class Optimizer(ABC):
             if present is None:
                 continue
             data, gradient = _vector(p._data), _vector(present)
-            last = runs[-1] if runs else None
+            last = runs[-1] if runs and runs[-1].used is None and not p.is_sparse else None
             if last and last.data.dtype == p.dtype and last.parameters.stop == i and self._group_of[i - 1] == group:
                 both_data, both_gradients = _joined(last.data, data), _joined(last.gradient, gradient)
                 if both_data is not None and both_gradients is not None:
@@ -402,12 +420,12 @@ class Optimizer(ABC):
                     parameters = slice(last.parameters.start, i + 1)
                     runs.pop()
             state = None if self._kept is None else self._kept[p.dtype][:, start : start + data.size]
-            runs.append(Run(data, gradient, state, self.hyper[group], start, parameters))
+            runs.append(Run(data, gradient, state, self.hyper[group], p._used_rows, start, parameters))
         return runs
 
     def _check_gradients(self) -> None:
         for run in self.runs():
-            kernels.all_finite(run.gradient, self._say_which_gradient)
+            kernels.all_finite(run.gradient, self._say_which_gradient, run.used)
 
     def _say_which_gradient(self, gradient: np.ndarray) -> None:
         for i, p in enumerate(self._parameters):

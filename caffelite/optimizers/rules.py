@@ -22,11 +22,14 @@ class SGD(Optimizer, recordable=True):
         v ← μ v + g',   w ← w − lr v            (v₀ = 0)
 
     Nesterov's form: w ← w − lr (g' + μ v), with the new v. Raises ValueError for Nesterov's form without momentum.
-    Without momentum in any group there is no v, and none can be set later.
+    Without momentum in any group there is no v, and none can be set later. Sparse parameters take neither momentum nor
+    weight decay.
 
     I. Sutskever, J. Martens, G. Dahl and G. Hinton, "On the importance of initialization and momentum in deep
     learning", ICML 2013 (there the velocity includes the learning rate).
     """
+
+    changes_all = frozenset({"momentum", "weight_decay"})
 
     def __init__(
         self, parameters: Any, lr: Any, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
@@ -54,13 +57,14 @@ class Adagrad(Optimizer, recordable=True):
 
         s ← s + g'²,   w ← w − lr g' / (√s + ε)            (s₀ = 0)
 
-    With ε = 0, an element whose gradient has always been 0 becomes NaN.
+    With ε = 0, an element whose gradient has always been 0 becomes NaN. Sparse parameters take no weight decay.
 
     J. Duchi, E. Hazan and Y. Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
     JMLR 12, 2011.
     """
 
     nonnegative_state = frozenset({"sum_of_squares"})
+    changes_all = frozenset({"weight_decay"})
 
     def __init__(self, parameters: Any, lr: Any = 0.01, eps: float = 1e-10, weight_decay: float = 0.0) -> None:
         super().__init__(parameters, lr, eps=eps, weight_decay=weight_decay)
@@ -84,6 +88,7 @@ class RMSProp(Optimizer, recordable=True):
 
     limits: ClassVar[dict[str, float]] = {"alpha": 1.0}
     nonnegative_state = frozenset({"square"})
+    changes_all = None
 
     def __init__(
         self,
@@ -116,12 +121,16 @@ class Adam(Optimizer, recordable=True):
     are means over. With ε = 0, an element whose gradient has always been 0 becomes NaN. `betas` is (β₁, β₂); in
     `groups` and the state they are `beta1` and `beta2`. Raises ValueError for a β that is not in 0 ≤ β < 1.
 
+    Of a sparse parameter, m, v and w of the rows that were used change, and those of others wait, as with PyTorch's
+    SparseAdam; there is no weight decay.
+
     D. Kingma and J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
     """
 
     rule: ClassVar[str] = "adam"
     limits: ClassVar[dict[str, float]] = {"beta1": 1.0, "beta2": 1.0}
     nonnegative_state = frozenset({"steps", "second_moment"})
+    changes_all: ClassVar[frozenset[str] | None] = frozenset({"weight_decay"})
 
     def __init__(
         self,
@@ -151,7 +160,7 @@ class Adam(Optimizer, recordable=True):
         for run in self.runs():
             steps = self.steps[run.parameters]
             kernels.count_steps(steps)
-            kernels.update(self.rule, run.data, run.gradient, run.state, run.hyper, steps)
+            kernels.update(self.rule, run.data, run.gradient, run.state, run.hyper, steps, run.used)
 
 
 class AdamW(Adam, recordable=True):
@@ -164,6 +173,7 @@ class AdamW(Adam, recordable=True):
     """
 
     rule: ClassVar[str] = "adamw"
+    changes_all = None
 
     def __init__(
         self,

@@ -17,9 +17,9 @@ def embedding(x, weight):
     return weight[x], backward
 
 
-def lookup(shape, count, size):
+def lookup(shape, count, size, sparse=False):
     return Case(
-        lambda: functions.Embedding(count, size),
+        lambda: functions.Embedding(count, size, sparse),
         (),
         embedding,
         lambda torch, x, weight: torch.nn.functional.embedding(x, weight),
@@ -47,9 +47,18 @@ side = st.integers(1, 6)
 CASES = [
     Family(
         lookup,
-        listed=[((5,), 3, 4), ((1,), 1, 1), ((4, 3), 10, 8), ((2, 1, 3), 5, 13), ((2, 70), 3, 70)],
+        listed=[
+            ((5,), 3, 4),
+            ((1,), 1, 1),
+            ((4, 3), 10, 8),
+            ((2, 1, 3), 5, 13),
+            ((2, 70), 3, 70),
+            ((4, 3), 10, 8, True),
+        ],
         empty=[((0,), 3, 4), ((2, 0), 3, 4)],
-        random=st.tuples(hnp.array_shapes(max_dims=4, max_side=6), st.integers(1, 20), st.integers(1, 40)),
+        random=st.tuples(
+            hnp.array_shapes(max_dims=4, max_side=6), st.integers(1, 20), st.integers(1, 40), st.booleans()
+        ),
     ),
     Family(
         positions,

@@ -3,6 +3,8 @@
 cdef Kernel RAVEL_INDEX_KERNEL = Kernel("ravel_index", checked=1, work=30)
 cdef Kernel TAKE_KERNEL = Kernel("take", checked=2)
 cdef Kernel TAKE_GRAD_KERNEL = Kernel("take_grad", checked=2, work=10)
+cdef Kernel USE_ROWS_KERNEL = Kernel("use_rows", writes=0b11, updates=0b11, checked=2, work=30)
+cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", work=10)
 
 
 def ravel_index(tuple lengths, *indices):
@@ -134,3 +136,67 @@ def refuse_row(name, rows, order):
     """Raise IndexError for the first row that is not in 0 … rows − 1."""
     i = ((order < 0) | (order >= rows)).argmax()
     raise IndexError(f"{name} got the row {order[i]} at {i}; there are {rows} rows")
+
+
+# ---- the rows of a gradient that are used ----
+#
+# `used`, int64 (1 + 2n,), lists some of n rows: how many, then which, then for each row its place in that list, if it
+# has one (P. Briggs and L. Torczon, "An efficient representation for sparse sets", ACM LOPLAS 2, 1993).
+
+def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray x not None, bint accumulate):
+    """Add the rows in `order`, int64 (m,), to those listed; unless accumulating, after those of x were set to 0.
+
+    x (n, …) is 0 in all rows that are not listed. IndexError for an entry that is not in 0 … n − 1.
+    """
+    cdef Call call
+    begin(&call, USE_ROWS_KERNEL, real_type("use_rows", x))
+    order = checked_labels("use_rows", order, -1)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(writable("use_rows", x)):
+        raise ValueError(f"use_rows needs contiguous rows, got shape {shape_of(x)}")
+    call.size[1] = width_of("use_rows", used, x)
+    call.size[0] = rows_of(used)
+    bind(&call, 0, x)
+    bind(&call, 1, writable("use_rows", used))
+    bind(&call, 2, order)
+    call.size[2] = cnp.PyArray_SIZE(order)
+    call.accumulate = accumulate
+    call.parts = 1
+    call.work = USE_ROWS_KERNEL.work * call.size[2]
+    launch(&call, partial(refuse_row, "use_rows", call.size[0]))
+
+
+def use_all_rows(cnp.ndarray used not None):
+    """List all rows."""
+    cdef Call call
+    begin(&call, USE_ALL_ROWS_KERNEL, 0)
+    call.size[0] = rows_of(used)
+    bind(&call, 0, writable("use_all_rows", used))
+    call.parts = 1
+    call.work = USE_ALL_ROWS_KERNEL.work * call.size[0]
+    launch(&call)
+
+
+cdef Py_ssize_t rows_of(cnp.ndarray used) except -1:
+    """How many rows there are of which `used` lists some."""
+    require_vector("used", used, cnp.NPY_INT64, cnp.PyArray_SIZE(used))
+    if cnp.PyArray_SIZE(used) % 2 == 0:
+        raise ValueError(f"expected a list of used rows, 1 + 2n numbers, got {len(used)}")
+    return (cnp.PyArray_SIZE(used) - 1) // 2
+
+
+cdef Py_ssize_t width_of(str name, cnp.ndarray used, cnp.ndarray x) except -1:
+    """The elements of a row of x, of which `used` lists some rows; ValueError unless x may have so many rows."""
+    cdef Py_ssize_t rows = rows_of(used)
+    if rows == 0 or cnp.PyArray_SIZE(x) % rows != 0:
+        raise ValueError(f"{name} got {cnp.PyArray_SIZE(x)} elements as {rows} rows")
+    return cnp.PyArray_SIZE(x) // rows
+
+
+cdef int restrict(Call* call, cnp.ndarray used, cnp.ndarray x) except -1:
+    """Have a call that goes through a vector x, whose parts are its elements, go through its used rows alone."""
+    if used is None:
+        return 0
+    call.size[ROW] = width_of((<Kernel> call.kernel).name, used, x)
+    bind(call, USED, used)
+    call.work *= <double> (<cnp.int64_t*> cnp.PyArray_DATA(used))[0] / rows_of(used)
+    return 0

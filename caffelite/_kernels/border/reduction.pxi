@@ -161,8 +161,8 @@ cdef normalized_axis(axis, int ndim):
     return axis % ndim
 
 
-def all_finite(cnp.ndarray a not None, on_stop=None):
-    """Whether no element is infinite or NaN.
+def all_finite(cnp.ndarray a not None, on_stop=None, cnp.ndarray used=None):
+    """Whether no element is infinite or NaN; of rows, whether none is in those that are `used` (see `use_rows`).
 
     Where one is, `on_stop`, if given, is called with the array, and has to raise. In a recorded step, such an element
     stops the replay, which calls it likewise.
@@ -171,7 +171,7 @@ def all_finite(cnp.ndarray a not None, on_stop=None):
     begin(&call, ALL_FINITE_KERNEL, real_type("all_finite", a))
     a = contiguous(a)
     bind(&call, 0, a)
-    call.size[0] = cnp.PyArray_SIZE(a)
-    call.parts = 1
-    call.work = ALL_FINITE_KERNEL.work * call.size[0]
+    call.parts = cnp.PyArray_SIZE(a)
+    call.work = ALL_FINITE_KERNEL.work * call.parts
+    restrict(&call, used, a)
     return launch(&call, on_stop) == CONTINUE

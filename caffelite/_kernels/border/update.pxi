@@ -8,33 +8,35 @@ cdef Kernel FOLLOW_KERNEL = Kernel("follow", writes=0b101, updates=0b101)
 
 
 cdef class Rule:
-    """An optimizer's rule: its kernel, how many hyper-parameters and vectors of its own it has, and whether it asks in
-    which step a parameter is."""
+    """An optimizer's rule: its kernel, how many hyper-parameters and vectors of its own it has, whether it asks in
+    which step a parameter is, and whether it may be confined to the rows of a parameter that were used."""
     cdef Kernel kernel
     cdef readonly int hyper, least_state, most_state
-    cdef readonly bint counts_steps
+    cdef readonly bint counts_steps, takes_used
 
-    def __cinit__(self, str name, *, int hyper, int least_state, int most_state, bint counts_steps=False):
+    def __cinit__(self, str name, *, int hyper, int least_state, int most_state, bint counts_steps=False,
+                  bint takes_used=False):
         self.kernel = Kernel(name, writes=0b101, updates=0b101, work=40)
         self.hyper, self.least_state, self.most_state = hyper, least_state, most_state
-        self.counts_steps = counts_steps
+        self.counts_steps, self.takes_used = counts_steps, takes_used
         RULES[name] = self
 
 
-Rule("sgd", hyper=4, least_state=0, most_state=1)
-Rule("adagrad", hyper=3, least_state=1, most_state=1)
+Rule("sgd", hyper=4, least_state=0, most_state=1, takes_used=True)
+Rule("adagrad", hyper=3, least_state=1, most_state=1, takes_used=True)
 Rule("rmsprop", hyper=5, least_state=1, most_state=2)
-Rule("adam", hyper=5, least_state=2, most_state=2, counts_steps=True)
+Rule("adam", hyper=5, least_state=2, most_state=2, counts_steps=True, takes_used=True)
 Rule("adamw", hyper=5, least_state=2, most_state=2, counts_steps=True)
 
 
 def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray state, cnp.ndarray hyper not None,
-           cnp.ndarray steps=None):
+           cnp.ndarray steps=None, cnp.ndarray used=None):
     """One step of an optimizer's rule, in place; its formula is in the docstring of its class.
 
     w and g are flat vectors of one size and dtype. `state` (k, size) has the rule's own vectors as its rows, None where
     it has none. `hyper` holds the hyper-parameters in float64. `steps` has a row (elements, t) in float64 for each of
-    the parameters that make up w, for rules that ask for their steps t, from 1 on. All are read at each run.
+    the parameters that make up w, for rules that ask for their steps t, from 1 on. All are read at each run. With
+    `used`, w is the rows of one matrix, and those alone are updated that it lists (see `use_rows`).
     """
     cdef Call call
     cdef Rule facts = RULES.get(rule)
@@ -54,6 +56,8 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
                          f"{size} elements, got {None if state is None else shape_of(state)}")
     if facts.counts_steps != (steps is not None):
         raise ValueError(f"{rule} {'needs' if facts.counts_steps else 'takes no'} steps")
+    if used is not None and not facts.takes_used:
+        raise ValueError(f"{rule} updates all of a parameter")
     if facts.counts_steps and require_steps(rule, steps) != size:
         raise ValueError(f"{rule} got steps of other parameters than the {size} elements of w")
 
@@ -69,6 +73,7 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
     call.size[0], call.size[1] = size, rows
     call.parts = size
     call.work = facts.kernel.work * size
+    restrict(&call, used, w)
     launch(&call)
 
 
@@ -92,8 +97,10 @@ def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t
     launch(&call)
 
 
-def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None):
+def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None, cnp.ndarray used=None):
     """√ (Σ g² + others²) as a single element of float64: the norm of a vector, and of others whose norm is given.
+
+    Where g is the rows of a matrix, of which only those `used` are not 0 (see `use_rows`), of these.
 
     Where it is not finite, as where an element of g is not, `on_stop` is called as by `all_finite`.
     """
@@ -110,12 +117,13 @@ def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None):
     call.size[0] = cnp.PyArray_SIZE(g)
     call.parts = 1
     call.work = NORM_KERNEL.work * call.size[0]
+    restrict(&call, used, g)
     launch(&call, on_stop)
     return out
 
 
-def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit):
-    """g ← g · limit / (norm + 10⁻⁶), in place, if that is smaller; the norm is what `norm` returns."""
+def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit, cnp.ndarray used=None):
+    """g ← g · limit / (norm + 10⁻⁶), in place, if that is smaller; the norm is what `norm` returns, `used` as there."""
     cdef Call call
     begin(&call, LIMIT_NORM_KERNEL, real_type("limit_norm", g))
     require_vector("limit_norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
@@ -125,6 +133,7 @@ def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit):
     call.scalar[0] = limit
     call.parts = cnp.PyArray_SIZE(g)
     call.work = LIMIT_NORM_KERNEL.work * call.parts
+    restrict(&call, used, g)
     launch(&call)
 
 

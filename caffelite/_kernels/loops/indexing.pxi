@@ -95,6 +95,48 @@ cdef inline bint all_in_range(const int64_t* order, Py_ssize_t m, Py_ssize_t n) 
     return not others
 
 
+# Which rows of x are used: those listed so far, set to 0 and forgotten unless accumulating, and those in `order`. (The
+# list is described in border/indexing.pxi.) Stops as `take`, before it writes.
+#   size     0 rows of x, 1 elements a row, 2 entries of `order`
+#   operand  0 x, 1 the list (int64), 2 order (int64; all contiguous)
+#   parts    1
+cdef int use_rows(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* used = <int64_t*> call.operand[1].data
+    cdef int64_t* rows = used + 1
+    cdef int64_t* place = rows + call.size[0]
+    cdef const int64_t* order = <const int64_t*> call.operand[2].data
+    cdef Py_ssize_t width = call.size[1], m = used[0], i
+    cdef int64_t k
+    if not all_in_range(order, call.size[2], call.size[0]):
+        return OUT_OF_RANGE
+    if not call.accumulate:
+        for i in range(m):
+            memset(x + rows[i] * width, 0, width * sizeof(real))
+        m = 0
+    for i in range(call.size[2]):
+        k = order[i]
+        if not (0 <= place[k] < m and rows[place[k]] == k):
+            rows[m], place[k] = k, m
+            m += 1
+    used[0] = m
+    return CONTINUE
+
+
+# All rows are used.
+#   size     0 rows
+#   operand  0 the list
+#   parts    1
+cdef int use_all_rows(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* used = <int64_t*> out
+    cdef Py_ssize_t n = call.size[0], i
+    used[0] = n
+    for i in range(n):
+        used[1 + i] = used[1 + n + i] = i
+    return CONTINUE
+
+
 publish("ravel_index", <Loop> ravel_index)
 publish("take", <Loop> take)
 publish("take_grad", <Loop> take_grad[float], <Loop> take_grad[double])
+publish("use_rows", <Loop> use_rows[float], <Loop> use_rows[double])
+publish("use_all_rows", <Loop> use_all_rows)

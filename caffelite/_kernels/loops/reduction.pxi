@@ -167,12 +167,13 @@ cdef int extreme_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t e
 
 
 # Stops with NOT_FINITE if x, contiguous, holds an infinity or a NaN. Only reads.
-#   size     0 elements
-#   parts    1
+#   parts    the elements
 cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t i
     cdef bint others = False
-    for i in range(call.size[0]):         # x − x is 0 for every finite x and NaN for the others
+    if call.operand[USED].data != NULL:
+        return each_used_row(x, call, begin, end)
+    for i in range(begin, end):           # x − x is 0 for every finite x and NaN for the others
         others |= x[i] - x[i] != 0
     return NOT_FINITE if others else CONTINUE
 

@@ -3,6 +3,7 @@
 #   size     0 elements, 1 vectors in the state, 2 parameters with a row in steps
 #   operand  0 w, 1 g, 2 the rule's state (vectors stride 0 apart), 3 its hyper-parameters in float64,
 #            4 steps, a row (elements, t) for each parameter, in float64, where the rule counts them
+#            5 the rows of the matrix w that are used, if only they are to be updated
 #   parts    the elements
 #
 # All is read before anything is written: processors let a load wait for an earlier store if their addresses agree
@@ -21,6 +22,8 @@ cdef int sgd(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
     cdef Py_ssize_t i
     cdef real step
 
+    if call.operand[USED].data != NULL:
+        return each_used_row(w, call, begin, end)
     if v == NULL:
         for i in range(begin, end):
             w[i] -= lr * (g[i] + decay * w[i])
@@ -46,6 +49,8 @@ cdef int adagrad(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef const Adagrad* hyper = <const Adagrad*> call.operand[3].data
     cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, decay = <real> hyper.decay, d, square
     cdef Py_ssize_t i
+    if call.operand[USED].data != NULL:
+        return each_used_row(w, call, begin, end)
     for i in range(begin, end):
         d = g[i] + decay * w[i]
         square = s[i] + d * d
@@ -102,6 +107,10 @@ cdef struct Adam:
     double lr, beta1, beta2, eps, decay
 
 
+cdef struct InStep:                       # what Adam's formula makes of the hyper-parameters in step t
+    double lr, beta1, beta2, eps, decay, shrink
+
+
 cdef int adam(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     adam_step_by_step(w, call, begin, end, False)
     return CONTINUE
@@ -116,34 +125,44 @@ cdef int adamw(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noex
 cdef inline void adam_step_by_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
                                    bint decoupled) noexcept nogil:
     cdef const double* steps = <const double*> call.operand[4].data
-    cdef Py_ssize_t parameters = call.size[2], p, first = 0, last = 0
+    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    cdef Py_ssize_t parameters = call.size[2], width = call.size[ROW], p, first = 0, last = 0
+    cdef InStep step
     for p in range(parameters):
         last += <Py_ssize_t> steps[2 * p]
         if p + 1 == parameters or steps[2 * p + 3] != steps[2 * p + 1]:
-            adam_in_step(w, call, max(begin, first), min(end, last), steps[2 * p + 1], decoupled)
+            step = in_step(<const Adam*> call.operand[3].data, steps[2 * p + 1], decoupled)
+            if used == NULL:
+                adam_in_step(w, call, max(begin, first), min(end, last), step)
+            else:                         # of a single parameter
+                for first in range(used[0] * begin // call.parts, used[0] * end // call.parts):
+                    adam_in_step(w, call, used[1 + first] * width, (used[1 + first] + 1) * width, step)
             first = last
 
 
-# The elements begin … end − 1, all in step t. The corrections for t go into η and ε (Kingma and Ba, end of section 2).
-cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end, double t,
-                              bint decoupled) noexcept nogil:
+# The corrections for t go into η and ε (Kingma and Ba, end of section 2).
+cdef inline InStep in_step(const Adam* hyper, double t, bint decoupled) noexcept nogil:
+    cdef double correction = sqrt(1 - pow(hyper.beta2, t))
+    cdef InStep step
+    step.lr, step.eps = hyper.lr * correction / (1 - pow(hyper.beta1, t)), hyper.eps * correction
+    step.beta1, step.beta2 = hyper.beta1, hyper.beta2
+    step.decay, step.shrink = 0 if decoupled else hyper.decay, hyper.lr * hyper.decay if decoupled else 0
+    return step
+
+
+# The elements begin … end − 1, all in one step.
+cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
+                              InStep step) noexcept nogil:
     cdef const real* g = <const real*> call.operand[1].data
     cdef real* m = <real*> call.operand[2].data
     cdef real* v = m + call.operand[2].stride[0]
-    cdef const Adam* hyper = <const Adam*> call.operand[3].data
-    cdef double correction = sqrt(1 - pow(hyper.beta2, t))
-    cdef real lr = <real> (hyper.lr * correction / (1 - pow(hyper.beta1, t))), eps = <real> (hyper.eps * correction)
-    cdef real beta1 = <real> hyper.beta1, rest1 = <real> (1 - hyper.beta1)
-    cdef real beta2 = <real> hyper.beta2, rest2 = <real> (1 - hyper.beta2)
-    cdef real decay = 0, shrink = 0, tiny = FLT_MIN if real is float else DBL_MIN
+    cdef real lr = <real> step.lr, eps = <real> step.eps, decay = <real> step.decay, shrink = <real> step.shrink
+    cdef real beta1 = <real> step.beta1, rest1 = <real> (1 - step.beta1)
+    cdef real beta2 = <real> step.beta2, rest2 = <real> (1 - step.beta2)
+    cdef real tiny = FLT_MIN if real is float else DBL_MIN
     cdef real least = tiny if eps > 0 else 0       # beside ε, the root of a subnormal v is nothing
     cdef Py_ssize_t i
     cdef real d, mean, square
-
-    if decoupled:
-        shrink = <real> (hyper.lr * hyper.decay)
-    else:
-        decay = <real> hyper.decay
     for i in range(begin, end):
         d = g[i] + decay * w[i]
         mean = beta1 * m[i] + rest1 * d
@@ -151,6 +170,20 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
         w[i] -= shrink * w[i] + lr * mean / (root(square) + eps)
         m[i] = 0 if abs(mean) < tiny else mean
         v[i] = 0 if square < least else square
+
+
+# ---- the used rows of a matrix ----
+
+# What the call's own loop does to elements, to those of the rows that are used. Parts are shares of the list of them.
+cdef int each_used_row(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Call of_row = call[0]
+    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    cdef Py_ssize_t width = call.size[ROW], j
+    cdef int stop = CONTINUE
+    of_row.operand[USED].data = NULL
+    for j in range(used[0] * begin // call.parts, used[0] * end // call.parts):
+        stop |= call.loop(out, &of_row, used[1 + j] * width, (used[1 + j] + 1) * width)
+    return stop
 
 
 # The rate of a schedule after step t:  t ← t + 1,  η ← rates[t], or the last one once there are no more. Nothing where
@@ -172,18 +205,28 @@ cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
 # y = √ (Σᵢ g[i]² + z²). The squares are summed in float64 and, where that is too small for float64's own, once more
 # beside the largest. Stops with NOT_FINITE if the norm is infinite or NaN, as it is where an element is.
 #   size     0 elements
-#   operand  0 y and 2 z (if any), one element each, float64, 1 g
+#   operand  0 y and 2 z (if any), one element each, float64, 1 g, 5 the rows of the matrix g that are used, if not all
 #   parts    1
 cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* g = <const real*> call.operand[1].data
     cdef const double* z = <const double*> call.operand[2].data
     cdef Py_ssize_t n = call.size[0]
-    cdef double y = sqrt(squares(g, n))
-    if y - y != 0:
-        y = norm_beside_largest(g, n)
+    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    cdef Py_ssize_t j
+    cdef double y = 0
+    if used == NULL:
+        y = norm_of(g, n)
+    else:
+        for j in range(used[0]):
+            y = hypot(y, norm_of(g + used[1 + j] * call.size[ROW], call.size[ROW]))
     y = y if z == NULL else hypot(y, z[0])
     (<double*> dtype)[0] = y
     return NOT_FINITE if y - y != 0 else CONTINUE
+
+
+cdef inline double norm_of(const real* g, Py_ssize_t n) noexcept nogil:
+    cdef double y = sqrt(squares(g, n))
+    return norm_beside_largest(g, n) if y - y != 0 else y
 
 
 cdef inline double squares(const real* g, Py_ssize_t n) noexcept nogil:
@@ -204,7 +247,7 @@ cdef double norm_beside_largest(const real* g, Py_ssize_t n) noexcept nogil:
 
 
 # g[i] ← g[i] · limit / (norm + 10⁻⁶) if that is smaller. (One that is too small for float32 comes as two factors.)
-#   operand  0 g, 1 norm (one element, float64)
+#   operand  0 g, 1 norm (one element, float64), 5 the rows of the matrix g that are used, if not all
 #   scalar   the limit
 #   parts    the elements
 cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -212,6 +255,8 @@ cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef real tiny = FLT_MIN if real is float else DBL_MIN
     cdef real first = <real> max(factor, tiny), rest = <real> (factor / first)
     cdef Py_ssize_t i
+    if call.operand[USED].data != NULL:
+        return each_used_row(g, call, begin, end)
     if factor < 1:
         for i in range(begin, end):
             g[i] = g[i] * first * rest
