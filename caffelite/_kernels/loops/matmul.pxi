@@ -13,8 +13,9 @@
 #              for each tile of rows
 #
 #    The tile reads rows of b as vectors, so their elements must be neighbours. Where they are not, and where b is so
-#    large that its rows lie on too many pages, the block is packed first: copied strip by strip, in the order in which
-#    tiles will read it. Of a, the tile reads single elements, from wherever they lie.
+#    large that its rows lie on too many pages, or where they crowd in a part of the cache, the block is packed first:
+#    copied strip by strip, in the order in which tiles will read it. Of a, the tile reads single elements, from
+#    wherever they lie.
 # 3. Nothing is done for few columns that can be done for many rows. If y has fewer columns than half a vector, its
 #    transpose is computed, yᵀ = bᵀ aᵀ, whose rows are long; and so it is where the columns of y lie as rows do.
 #
@@ -30,7 +31,7 @@
 cdef enum:
     PACKED_BYTES = 1_048_576              # b is packed if it is larger than a second-level cache,
     PACKED_ROWS = 32                      # and serves at least so many rows;
-    CROWDED_BYTES = 32_768                # or if its rows lie so far apart that the first-level cache has not room for all,
+    CROWDED_BYTES = 32_768                # or if its rows, being far apart, share a part of the first-level cache,
     CROWDED_ROWS = 64                     # and it serves at least so many
     EPILOGUE_OPERANDS = 4                 # f's output and inputs
 

@@ -2,8 +2,8 @@
 #
 # The gates' inputs from x have been computed for all steps, as one product. What is left is, step after step, a product
 # with the state before it and functions of single elements. A few rows go through all steps before the next ones: their
-# state then stays in the first-level cache, and the weights, packed as tiles read them, in the second. Rows know nothing
-# of each other, so threads that share them never wait for one another.
+# state then stays in the first-level cache, and the weights, packed as tiles read them, in the second. Rows know
+# nothing of each other, so threads that share them never wait for one another.
 #
 # Backwards alike: what a step's gates had to do with later steps is the gradient of its state, dh. The kernels end with
 # the gradients of the gates' inputs; those of weights and of x are products over all steps at once, again.
