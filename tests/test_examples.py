@@ -193,6 +193,15 @@ def test_the_autoencoder_draws_digits_better_than_principal_components_would(tmp
     assert is_picture(picture)
 
 
+def test_the_gru_forecasts_better_than_last_week_does(tmp_path):
+    picture = tmp_path / "forecasts.png"
+    output = run("time_series.py", str(picture)).stdout
+    naive, gru = ([float(x) for x in re.findall(r"\d+\.\d+", line)] for line in output.splitlines()[-2:])
+    assert gru[0] < 0.55 * naive[0]
+    assert gru[1] < gru[2] < naive[2]  # the sooner, the surer
+    assert is_picture(picture)
+
+
 def is_picture(path):
     return path.read_bytes().startswith(b"\x89PNG")
 

@@ -172,3 +172,35 @@ def test_a_users_function_gets_a_list_as_it_is():
             return None
 
     assert Rows()([2, 0]).data.tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+class Blend(cl.Function):
+    """y = share · a + (1 − share) · b, 0 for what is not given."""
+
+    def forward(self, a, b=None, share=None):
+        self.share = 1.0 if share is None else share
+        return self.share * a + (0 if b is None else (1 - self.share) * b)
+
+    def backward(self, dy):
+        return self.share * dy, (1 - self.share) * dy
+
+
+def test_inputs_of_a_call_may_be_given_by_name():
+    a, b = (cl.Tensor(np.full(3, n), requires_grad=True) for n in (1.0, 2.0))
+    for y in (Blend()(a, b, 0.25), Blend()(a, share=0.25, b=b), Blend()(share=0.25, b=b, a=a)):
+        np.testing.assert_array_equal(y.data, 1.75)
+        y.sum().backward()
+        np.testing.assert_array_equal([a.grad, b.grad], [[0.25] * 3, [0.75] * 3])
+        a.zero_grad()
+        b.zero_grad()
+    np.testing.assert_array_equal(Blend()(a, share=0.5).data, 0.5)
+
+
+def test_an_input_of_a_name_that_forward_has_not_is_refused():
+    with pytest.raises(TypeError, match=r"Blend\(\): .*'weight'"):
+        Blend()(np.ones(3), weight=0.5)
+
+
+def test_a_replay_follows_an_input_that_was_given_by_name():
+    program = cl.capture(lambda a, b: Blend()(a, b=b, share=0.5), np.ones(3), np.zeros(3))
+    np.testing.assert_array_equal(program(np.ones(3), np.full(3, 3.0)), 2)

@@ -80,8 +80,8 @@ cdef inline real sigmoid_of(real x) noexcept nogil:
     return (e if x < 0 else <real> 1) / (<real> 1 + e)
 
 
-# The same where a gate needs it, at a quarter less: below −87 (−708), where 2ⁿ would be too small a number, it stays what
-# it is there, some 10⁻³⁸ (10⁻³⁰⁸).
+# The same for gates, in three quarters of the time: below −87 (−708), where 2ⁿ would be too small a number, it stays
+# what it is there, some 10⁻³⁸ (10⁻³⁰⁸).
 cdef inline real gate_of(real x) noexcept nogil:
     cdef real lowest = -87 if real is float else -708, u = -x if x > 0 else x, n, e
     u = lowest if u < lowest else u

@@ -13,8 +13,9 @@
 #              for each tile of rows
 #
 #    The tile reads rows of b as vectors, so their elements must be neighbours. Where they are not, and where b is so
-#    large that its rows lie on too many pages, the block is packed first: copied strip by strip, in the order in which
-#    tiles will read it. Of a, the tile reads single elements, from wherever they lie.
+#    large that its rows lie on too many pages, or where they crowd in a part of the cache, the block is packed first:
+#    copied strip by strip, in the order in which tiles will read it. Of a, the tile reads single elements, from
+#    wherever they lie.
 # 3. Nothing is done for few columns that can be done for many rows. If y has fewer columns than half a vector, its
 #    transpose is computed, yᵀ = bᵀ aᵀ, whose rows are long; and so it is where the columns of y lie as rows do.
 #
