@@ -60,6 +60,16 @@ def as_array(data: Any, what: Any) -> np.ndarray:
     return np.asarray(data)
 
 
+def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
+    """The first row, and what stands there, that is no integer in least … most; (−1, None) if there are no rows."""
+    array = np.asarray(values, dtype=object).ravel()
+    for row, value in enumerate(array):
+        is_integer = isinstance(value, INTEGERS) and not isinstance(value, bool)
+        if not is_integer or value < least or (most is not None and value > most):
+            return row, value
+    return (0, array[0]) if array.size else (-1, None)
+
+
 def unshared(data: Any) -> Any:
     """Data that nobody else can change: an array's copy. In a recorded step it is the step's own already."""
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data

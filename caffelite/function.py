@@ -250,6 +250,15 @@ class Function(ABC):
         dtype = next((p.dtype for p in self.parameters()), None)
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)
 
+    def _in_order(self, inputs: tuple, named: dict[str, Any]) -> tuple:
+        """The inputs of a call in the order in which `forward` takes them."""
+        try:
+            bound = inspect.signature(self.forward).bind(*inputs, **named)
+        except TypeError as error:
+            raise TypeError(f"{self!r}: {error}") from None
+        bound.apply_defaults()
+        return bound.args
+
     def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
         """What a call gives where some of the inputs are tuples of Tensors."""
         grouped = Grouped(self, [len(x) if type(x) is tuple else None for x in inputs])

@@ -28,7 +28,7 @@ from caffelite.functions import Linear, ReLU
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
-from caffelite.modes import inference, is_blank, mode
+from caffelite.modes import inference, is_blank, mode, probing
 from caffelite.observing import Application, bytes_made, multiply_adds, observed
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
@@ -305,7 +305,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         rows = tuple([shape[1:] for shape in input_shapes])
         attributes, shapes = self._shapes.get(rows, (None, None))
         if attributes is None or not kernels.are_unchanged([attributes]):
-            with inference(), kernels.Paused():
+            with inference(), probing(), kernels.Paused():
                 other: Any = self._shallow_copy()  # for what `call` may keep
                 shapes = other._shape_by_call(rows)
             own = {k: x for k, x in self._influential(other).items() if k not in self.unwatched}
@@ -395,7 +395,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _applied_to_a_row(self, shapes: list[Shape]) -> tuple[list[Any], list[Application]]:
         """The kernel calls of using the model on a row of zeros, and the applications of the Functions in it."""
         self.all_functions()
-        with inference(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
+        with inference(), probing(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
             model, applications = observed(self)
             model(*self._zeros([(1, *shape[1:]) for shape in shapes]))
         return recording.entries, applications

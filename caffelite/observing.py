@@ -7,6 +7,7 @@ call applies copies, which are of their originals' class; so nobody has to ask t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -49,6 +50,7 @@ def _observe(function: Function, name: str, applications: list[Application]) -> 
     latest: dict[int, Application] = {}  # of each copy, by its id, which its application keeps from being another's
 
     def noted(compute: Any) -> Any:
+        @functools.wraps(compute)
         def apply(self: Any, *inputs: Any) -> Any:
             calls = [] if kernels.recorder() is None else kernels.recorder().entries
             calls_before, before = len(calls), len(applications)
@@ -65,7 +67,7 @@ def _observe(function: Function, name: str, applications: list[Application]) -> 
             latest[id(self)].gradients = _listed(dy)
         return original.backward(self, dy)
 
-    calls_others = original.__call__ is not Function.__call__  # a Model, whose `forward` nobody needs
+    calls_others = hasattr(original, "call")  # a Model, whose `forward` nobody needs
     methods = {"__call__": original.__call__} if calls_others else {"forward": original.forward}
     own: dict[str, Any] = {name: noted(method) for name, method in methods.items()}
     own |= {"__module__": original.__module__, "__qualname__": original.__qualname__, "backward": backward}

@@ -71,6 +71,7 @@ include "border/pooling.pxi"
 include "border/random.pxi"
 include "border/augmentation.pxi"
 include "border/indexing.pxi"
+include "border/recurrent.pxi"
 include "border/update.pxi"
 include "border/batches.pxi"
 

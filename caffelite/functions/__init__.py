@@ -15,6 +15,7 @@ from caffelite.functions import (
     loss,
     normalization,
     pooling,
+    recurrent,
     reduction,
     selection,
     shape,
@@ -33,6 +34,7 @@ from caffelite.functions.linear import MatMul
 from caffelite.functions.loss import *
 from caffelite.functions.normalization import *
 from caffelite.functions.pooling import *
+from caffelite.functions.recurrent import *
 from caffelite.functions.reduction import *
 from caffelite.functions.reduction import Max, Mean, Min, Sum
 from caffelite.functions.selection import *
@@ -51,6 +53,7 @@ __all__ += linear.__all__
 __all__ += loss.__all__
 __all__ += normalization.__all__
 __all__ += pooling.__all__
+__all__ += recurrent.__all__
 __all__ += reduction.__all__
 __all__ += selection.__all__
 __all__ += shape.__all__

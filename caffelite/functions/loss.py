@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real, nonnegative, unshared
+from caffelite.arrays import as_real, first_outside, nonnegative, unshared
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import common_length
 from caffelite.functions.shape import reshaped
@@ -264,7 +264,7 @@ class OfLabels(Loss, recordable=True):
         *rows, classes = scores_shape
         labels = np.asanyarray(targets)
         if labels.dtype.kind not in "iu":
-            row, label = _first_that_is_no_label(targets, classes)
+            row, label = first_outside(targets, 0, None if classes is None else classes - 1)
             allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
             raise TypeError(
                 f"{name} takes {allowed}, got {labels.dtype}" + ("" if row < 0 else f": {label!r} in row {row}")
@@ -409,16 +409,6 @@ def _are_soft(targets: Any, scores_shape: Shape) -> bool:
     """Whether these are probabilities, and not labels."""
     array = np.asanyarray(targets)
     return array.dtype.kind == "f" and array.ndim == len(scores_shape) >= 2
-
-
-def _first_that_is_no_label(targets: Any, classes: int | None) -> tuple[int, Any]:
-    """The first row, and what stands there, that is no integer in 0 … classes − 1; (−1, None) if there are no rows."""
-    values = np.asarray(targets, dtype=object).ravel()
-    for row, value in enumerate(values):
-        is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
-        if not is_integer or value < 0 or (classes is not None and value >= classes):
-            return row, value
-    return (0, values[0]) if values.size else (-1, None)
 
 
 def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtype, labels: np.ndarray) -> None:

@@ -1,0 +1,256 @@
+# Recurrences: of the gates' inputs from x, the states of all steps, and back. gates (n, T, gates · H), contiguous.
+
+cdef Kernel PACK_KERNEL = Kernel("pack", work=8)
+cdef Kernel CUT_KERNEL = Kernel("cut", checked=2, work=8)
+cdef Kernel RNN_KERNEL = Kernel("rnn", loops="recurrence", writes=0b111, updates=1, work=60, is_recurrence=True)
+cdef Kernel GRU_KERNEL = Kernel("gru", loops="recurrence", writes=0b100001111, updates=1, work=60, is_recurrence=True)
+cdef Kernel LSTM_KERNEL = Kernel("lstm", loops="recurrence", writes=0b10100001111, updates=1, work=60,
+                                 is_recurrence=True)
+cdef Kernel RNN_GRAD_KERNEL = Kernel("rnn_grad", loops="recurrence_grad", writes=0b11, updates=0b10, work=30,
+                                     is_recurrence=True)
+cdef Kernel GRU_GRAD_KERNEL = Kernel("gru_grad", loops="recurrence_grad", writes=0b1000000011, updates=0b10, work=30,
+                                     is_recurrence=True)
+cdef Kernel LSTM_GRAD_KERNEL = Kernel("lstm_grad", loops="recurrence_grad", writes=0b10000011, updates=0b10000010,
+                                      work=30, is_recurrence=True)
+
+
+def rnn(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
+        cnp.ndarray lengths=None):
+    """h[t] = tanh(gates[:, t] + h[t − 1] wᵀ + bias), from h (n, H) on: gates (n, T, H) becomes h[1] … h[T].
+
+    w (H, H), bias (H,). With `lengths` (n,) int64 a row has that many steps; beyond them all is 0. Returns
+    the states before each step (n, T, H) and the last one (n, H). ValueError for shapes that don't fit, TypeError for
+    dtypes that differ or are not float32 or float64.
+    """
+    cdef Call call
+    cdef list arrays = begin_recurrence(&call, RNN_KERNEL, 1, gates, w, bias, h, lengths)
+    launch(&call)
+    return arrays[0], arrays[1]
+
+
+def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
+        cnp.ndarray lengths=None, bint sequences=False):
+    """A GRU's states from the inputs of its gates r, z, n, gates (n, T, 3 H), which become the gates themselves.
+
+    w (3 H, H), bias (3 H,), h (n, H), lengths as of `rnn`. Returns the states before each step (n, T, H), the last one
+    (n, H), what of n's input r multiplies (n, T, H), and with `sequences` all states (n, T, H). Errors as of `rnn`.
+    """
+    cdef Call call
+    cdef cnp.ndarray beside, y = None
+    cdef list arrays = begin_recurrence(&call, GRU_KERNEL, 3, gates, w, bias, h, lengths)
+    beside = bind_output(&call, 8, shape_of(arrays[0]), gates)
+    if sequences:
+        y = bind_output(&call, 3, shape_of(arrays[0]), gates)
+    launch(&call)
+    return arrays[0], arrays[1], beside, y
+
+
+def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
+         cnp.ndarray c not None, cnp.ndarray lengths=None, bint sequences=False):
+    """An LSTM's states from the inputs of its gates i, f, g, o, gates (n, T, 4 H), which become the gates themselves.
+
+    w (4 H, H), bias (4 H,), h and c (n, H), lengths as of `rnn`. Returns the states h before each step (n, T, H), the
+    last one (n, H), all states c (n, T, H), the last of them (n, H), and with `sequences` all h (n, T, H). Errors as of
+    `rnn`.
+    """
+    cdef Call call
+    cdef cnp.ndarray beside, last, y = None
+    cdef list arrays = begin_recurrence(&call, LSTM_KERNEL, 4, gates, w, bias, h, lengths)
+    beside = bind_output(&call, 8, shape_of(arrays[0]), gates)
+    c = bind_operand(&call, 9, c, shape_of(arrays[1]), gates)
+    last = bind_output(&call, 10, shape_of(arrays[1]), gates)
+    if sequences:
+        y = bind_output(&call, 3, shape_of(arrays[0]), gates)
+    launch(&call)
+    return arrays[0], arrays[1], beside, last, y
+
+
+def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=None, cnp.ndarray dlast=None,
+             cnp.ndarray lengths=None):
+    """Back through `rnn`, given what has become of `gates`: their inputs' gradient (n, T, H), and that of h (n, H).
+
+    dy (n, T, H) is the gradient of all states, dlast (n, H) that of the last; None is 0. Errors as of `rnn`.
+    """
+    cdef Call call
+    cdef list arrays = begin_recurrence_grad(&call, RNN_GRAD_KERNEL, 1, gates, w, dy, dlast, lengths)
+    launch(&call)
+    return arrays[0], arrays[1]
+
+
+def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray previous not None,
+             cnp.ndarray beside not None, cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray lengths=None):
+    """Back through `gru`: the gradients of the gates' inputs (n, T, 3 H), of what r multiplies (n, T, H), and of h.
+
+    `previous` and `beside` are what `gru` returned first and third; the others as of `rnn_grad`.
+    """
+    cdef Call call
+    cdef cnp.ndarray dbeside
+    cdef list arrays = begin_recurrence_grad(&call, GRU_GRAD_KERNEL, 3, gates, w, dy, dlast, lengths)
+    cdef tuple shape = (cnp.PyArray_DIM(gates, 0), cnp.PyArray_DIM(gates, 1), call.size[1])
+    beside = bind_operand(&call, 6, beside, shape, gates)
+    dbeside = bind_output(&call, 9, shape, gates)
+    previous = bind_operand(&call, 10, previous, shape, gates)
+    launch(&call)
+    return arrays[0], dbeside, arrays[1]
+
+
+def lstm_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray cells not None, cnp.ndarray c not None,
+              cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray dcell=None, cnp.ndarray lengths=None):
+    """Back through `lstm`: the gradients of the gates' inputs (n, T, 4 H), of h (n, H) and of c (n, H).
+
+    `cells` is what `lstm` returned third, dcell (n, H) the gradient of the last c; the others as of `rnn_grad`.
+    """
+    cdef Call call
+    cdef cnp.ndarray dc
+    cdef list arrays = begin_recurrence_grad(&call, LSTM_GRAD_KERNEL, 4, gates, w, dy, dlast, lengths)
+    cdef tuple shape = shape_of(arrays[1])
+    cells = bind_operand(&call, 6, cells, (shape[0], call.size[3], shape[1]), gates)
+    dc = gradient_to_add_to(&call, 7, dcell, shape, gates)
+    c = bind_operand(&call, 8, c, shape, gates)
+    launch(&call)
+    return arrays[0], arrays[1], dc
+
+
+cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
+                           cnp.ndarray bias, cnp.ndarray h, cnp.ndarray lengths):
+    """Begin a call; the states before each step, the last one, and what it is bound to besides."""
+    cdef Py_ssize_t n, T, H
+    cdef cnp.ndarray previous, last, packed
+    lay_recurrence(call, kernel, count, gates, w)
+    n, T, H = cnp.PyArray_DIM(gates, 0), call.size[3], call.size[1]
+    writable(kernel.name, gates)
+    bind(call, 0, gates)
+    previous, last = bind_output(call, 1, (n, T, H), gates), bind_output(call, 2, (n, H), gates)
+    packed = pack((<object> w).T, 2 * H if count == 3 else count * H)  # n's columns apart
+    bind(call, 4, packed)
+    bias = bind_operand(call, 5, bias, (count * H,), gates)
+    h = bind_operand(call, 6, h, (n, H), gates)
+    lengths = bind_lengths(call, 7, lengths, n)
+    return [previous, last, packed, bias, h, lengths]
+
+
+cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
+                                cnp.ndarray dy, cnp.ndarray dlast, cnp.ndarray lengths):
+    """Begin a call; the gradients of the gates' inputs and of h, and what it is bound to besides."""
+    cdef Py_ssize_t n, H
+    cdef cnp.ndarray dgates, dh, packed
+    lay_recurrence(call, kernel, count, gates, w)
+    n, H = cnp.PyArray_DIM(gates, 0), call.size[1]
+    dgates = bind_output(call, 0, shape_of(gates), gates)
+    dh = gradient_to_add_to(call, 1, dlast, (n, H), gates)
+    bind(call, 2, gates)
+    packed = pack(w, H)
+    bind(call, 3, packed)
+    if dy is not None:
+        dy = bind_operand(call, 4, dy, (n, call.size[3], H), gates)
+    lengths = bind_lengths(call, 5, lengths, n)
+    return [dgates, dh, packed, dy, lengths]
+
+
+cdef int lay_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w) except -1:
+    """Sizes, parts and work of a recurrence with so many gates; ValueError for shapes that don't fit."""
+    cdef Py_ssize_t H = cnp.PyArray_DIM(w, 1) if cnp.PyArray_NDIM(w) == 2 else 0
+    begin(call, kernel, real_type(kernel.name, gates))
+    same_type(kernel.name, gates, w)
+    if (H == 0 or cnp.PyArray_DIM(w, 0) != count * H or cnp.PyArray_NDIM(gates) != 3
+            or cnp.PyArray_DIM(gates, 2) != count * H or not cnp.PyArray_IS_C_CONTIGUOUS(gates)):
+        raise ValueError(f"{kernel.name} got gates of shape {shape_of(gates)} and w of shape {shape_of(w)}; expected "
+                         f"(n, T, {count} H), contiguous, and ({count} H, H)")
+    call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(gates, 0) * cnp.PyArray_DIM(gates, 1), H, count * H
+    call.size[3], call.size[4] = cnp.PyArray_DIM(gates, 1), count
+    call.parts = cnp.PyArray_DIM(gates, 0)
+    call.work = (2.0 * H + kernel.work) * cnp.PyArray_SIZE(gates)
+    return 0
+
+
+cdef cnp.ndarray bind_output(Call* call, int operand, tuple shape, cnp.ndarray like):
+    """A new array of this shape and of the dtype of another, bound."""
+    cdef cnp.ndarray out = output(shape, like.descr)
+    bind(call, operand, out)
+    return out
+
+
+cdef cnp.ndarray bind_operand(Call* call, int operand, cnp.ndarray a, tuple shape, cnp.ndarray like):
+    """An array, contiguous, bound, or its copy; ValueError unless it has this shape, TypeError for another dtype."""
+    cdef str name = (<Kernel> call.kernel).name
+    same_type(name, like, a)
+    if shape_of(a) != shape:
+        raise ValueError(f"{name} got an operand of shape {shape_of(a)}; expected {shape}")
+    a = contiguous(a)
+    bind(call, operand, a)
+    return a
+
+
+cdef cnp.ndarray gradient_to_add_to(Call* call, int operand, cnp.ndarray given, tuple shape, cnp.ndarray like):
+    """A new array, bound, of a gradient that was given, or of 0. Without −0, to which 0 can be added unseen."""
+    cdef cnp.ndarray gradient
+    if given is None:
+        gradient = full(shape, 0, like.dtype)
+    elif shape_of(given) != shape:
+        raise ValueError(f"{(<Kernel> call.kernel).name} got a gradient of shape {shape_of(given)}; expected {shape}")
+    else:
+        same_type((<Kernel> call.kernel).name, like, given)
+        gradient = contiguous(add(given, 0.0))
+    bind(call, operand, gradient)
+    return gradient
+
+
+cdef cnp.ndarray bind_lengths(Call* call, int operand, cnp.ndarray lengths, Py_ssize_t n):
+    """The lengths of so many rows, if there are any, bound."""
+    if lengths is not None:
+        lengths = checked_labels((<Kernel> call.kernel).name, lengths, n)
+        bind(call, operand, lengths)
+    return lengths
+
+
+def pack(cnp.ndarray b not None, Py_ssize_t group):
+    """A matrix b (K, N) as the tiles of products with it read it: strip by strip of columns, each row by row.
+
+    A strip is of one group of columns, of which there are so many, and fewer in the last.
+    """
+    cdef Call call
+    cdef int real = real_type("pack", b)
+    cdef Py_ssize_t K, N, width = strip_columns >> real, strips, last
+    cdef cnp.ndarray out
+    if cnp.PyArray_NDIM(b) != 2 or group < 1:
+        raise ValueError(f"pack got shape {shape_of(b)} and groups of {group} columns; expected (K, N), 1 or more")
+    b = readable(b)
+    K, N = cnp.PyArray_DIM(b, 0), cnp.PyArray_DIM(b, 1)
+    strips, last = (group + width - 1) // width, N % group
+    begin(&call, PACK_KERNEL, real)
+    call.parts = N // group * strips + (last + width - 1) // width
+    out = output((call.parts * K * width,), b.descr)
+    bind(&call, 0, out)
+    bind_matrix(&call, 1, b)
+    call.size[0], call.size[1], call.size[2], call.size[3] = K, N, group, strips
+    call.work = PACK_KERNEL.work * cnp.PyArray_SIZE(b)
+    launch(&call)
+    return out
+
+
+def cut(cnp.ndarray x not None, cnp.ndarray lengths not None, on_stop=None):
+    """y = x, and 0 from a row's length on: x (n, T, …), lengths (n,) int64 → (n, T, …).
+
+    A length that is not in 1 … T stops: `on_stop`, if given, is called with the lengths, and has to raise; else
+    IndexError.
+    """
+    cdef Call call
+    cdef int real = real_type("cut", x)
+    cdef cnp.ndarray out
+    if cnp.PyArray_NDIM(x) < 2:
+        raise ValueError(f"cut got shape {shape_of(x)}; expected (n, T, …)")
+    x, lengths = contiguous(x), checked_labels("cut", lengths, cnp.PyArray_DIM(x, 0))
+    out = output(shape_of(x), x.descr)
+    begin(&call, CUT_KERNEL, real)
+    bind(&call, 0, out)
+    bind(&call, 1, x)
+    bind(&call, 2, lengths)
+    call.size[0], call.parts = cnp.PyArray_DIM(x, 1), cnp.PyArray_DIM(x, 0)
+    call.size[1] = cnp.PyArray_SIZE(x) // max(call.size[0] * call.parts, 1)
+    call.work = CUT_KERNEL.work * cnp.PyArray_SIZE(x)
+    launch(&call, on_stop or partial(refuse_length, call.size[0]))
+    return out
+
+
+def refuse_length(steps, lengths):
+    raise IndexError(f"cut got a length that is not in 1 … {steps}")

@@ -1,0 +1,275 @@
+"""Recurrent layers: of sequences of vectors (n, length, features), states (n, hidden), step after step."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.arrays import as_array, first_outside, positive_integer
+from caffelite.function import Function, Shape, shape_text
+from caffelite.functions.shape import reshaped
+from caffelite.initializers import uniform
+from caffelite.modes import is_blank, is_probing
+from caffelite.tensor import Tensor, parameter
+
+__all__ = ["GRU", "LSTM", "RNN"]
+
+
+class Recurrent(Function, recordable=True):
+    """What recurrent layers share: parameters, checks, and the products that are done for all steps at once.
+
+    A layer is `run`, from the gates' inputs to states, and `run_back`; both begin at states, of which there are
+    `state_names`. PyTorch's weights and draws: `weight_ih` (gates · hidden, in_features), `weight_hh` (gates · hidden,
+    hidden), `bias_ih`, `bias_hh` (gates · hidden,), all from U(−1/√hidden, 1/√hidden).
+
+    Given states, or not, a layer makes y and the states after the last step: all states of the first kind, or the last.
+    Rows may have `lengths` (n,), integers in 1 … length. Their last step is that one, and beyond it y is 0, x counts for
+    nothing and has no gradient.
+    """
+
+    gates: int
+    state_names: tuple[str, ...] = ("h",)
+
+    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
+        name = type(self).__name__
+        self.in_features = positive_integer(f"{name}: in_features", in_features)
+        self.hidden = positive_integer(f"{name}: hidden", hidden)
+        self.sequences = bool(sequences)
+        rows = self.gates * self.hidden
+        self.weight_ih = parameter("weight_ih", (rows, self.in_features))
+        self.weight_hh = parameter("weight_hh", (rows, self.hidden))
+        self.bias_ih, self.bias_hh = parameter("bias_ih", rows), parameter("bias_hh", rows)
+        if not is_blank():
+            self.initialize(None)
+
+    def arguments(self) -> dict[str, Any]:
+        return {"in_features": self.in_features, "hidden": self.hidden, "sequences": self.sequences}
+
+    def initialize(self, rng: Any) -> None:
+        rng = np.random.default_rng(rng)
+        for p in self.parameters():
+            p.data = uniform(1 / math.sqrt(self.hidden))(p.shape, rng)
+
+    def parameters(self) -> list[Tensor]:
+        return [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
+
+    @property
+    def required_input_shape(self) -> Any:
+        return (None, None, self.in_features)
+
+    def output_shape(self, *input_shapes: Shape) -> Any:
+        x, *states = [shape for shape in input_shapes if len(shape) != 1]
+        if len(x) != 3 or x[-1] not in (None, self.in_features):
+            raise ValueError(f"{self!r} got shape {shape_text(x)}; expected (n, length, {self.in_features})")
+        for name, shape in zip(self.state_names, states, strict=False):
+            if len(shape) != 2 or any(None not in (a, b) and a != b for a, b in zip(shape, self._state(x), strict=True)):
+                raise ValueError(
+                    f"{self!r} got a state {name} of shape {shape_text(shape)}; expected {shape_text(self._state(x))}"
+                )
+        y = (*x[:2], self.hidden) if self.sequences else self._state(x)
+        return (y, *[self._state(x) for _ in self.state_names]) if states else y
+
+    def _state(self, x: Shape) -> Shape:
+        """The shape of a state."""
+        return (x[0], self.hidden)
+
+    def _forward(self, x: np.ndarray, states: tuple[Any, ...], lengths: Any) -> Any:
+        given = [state for state in states if state is not None]
+        if given and len(given) < len(states):
+            raise TypeError(f"{self!r} takes both states, {' and '.join(self.state_names)}, or none")
+        self.output_shape(x.shape, *[np.shape(state) for state in given])
+        for name, array in zip(("x", *self.state_names), (x, *given), strict=False):
+            if array.dtype.newbyteorder("=") != self.weight_ih.dtype:
+                raise TypeError(
+                    f"{self!r} is {self.weight_ih.dtype}, got {name} in {array.dtype}: convert it, or take Model(dtype=…)"
+                )
+        n, steps, _ = self.shape = x.shape
+        self.lengths = None if lengths is None or is_probing() else self._checked(lengths, n, steps)
+        if self.lengths is not None:
+            x = kernels.cut(x, self.lengths, functools.partial(_refuse_lengths, self, steps))
+        self.x = reshaped(x, (n * steps, self.in_features))
+        inputs = kernels.matmul(self.x, self.weight_ih.data.T, bias=self.bias_ih.data)
+        states = states if given else tuple([kernels.full((n, self.hidden), 0, inputs.dtype) for _ in states])
+        y, *last = self.run(inputs.reshape(n, steps, -1), *states)
+        self.with_state = bool(given)
+        if not self.with_state:
+            return y if self.sequences else last[0]
+        return (y if self.sequences else kernels.copy(last[0]), *last)
+
+    def backward(self, dy: Any) -> Any:
+        dy, *dlast = dy if self.with_state else (dy, *[None] * len(self.state_names))
+        if not self.sequences:
+            dlast[0], dy = _sum_of_given(dy, dlast[0]), None
+        dinputs, *dstates = self.run_back(dy, *dlast)
+        dinputs = dinputs.reshape(len(self.x), -1)
+        self.weight_ih.add_grad_of(kernels.matmul, dinputs.T, self.x)
+        self.bias_ih.add_grad_of(kernels.sum, dinputs, axis=0)
+        self._add_hidden_gradients(dinputs, self.previous.reshape(len(self.x), self.hidden))
+        dx = None
+        if self.wants_gradient(0):
+            dx = kernels.matmul(dinputs, self.weight_ih.data).reshape(self.shape)
+        return (dx, *dstates) if self.with_state else dx
+
+    def _add_hidden_gradients(self, dinputs: np.ndarray, previous: np.ndarray) -> None:
+        self.weight_hh.add_grad_of(kernels.matmul, dinputs.T, previous)
+        self.bias_hh.add_grad_of(kernels.sum, dinputs, axis=0)
+
+    @abstractmethod
+    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        """The states of all steps (where `sequences`), then the last of each kind, given the gates' inputs of x.
+
+        The states before each step become `previous`.
+        """
+
+    @abstractmethod
+    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        """The gradients of the gates' inputs and of the first states, given those of what `run` returned."""
+
+    def _checked(self, lengths: Any, rows: int, steps: int) -> np.ndarray:
+        """The lengths as int64; TypeError unless they are integers, ValueError unless there is one for each row."""
+        array = as_array(lengths, f"{self!r}: lengths")
+        if array.dtype.kind not in "iu":
+            row, value = first_outside(lengths, 1, steps)
+            where = "" if row < 0 else f": {value!r} in row {row}"
+            raise TypeError(f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}")
+        if array.shape != (rows,):
+            raise ValueError(f"{self!r} got lengths of shape {array.shape} for {rows} rows; expected ({rows},)")
+        return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_features}, {self.hidden}{', sequences=True' if self.sequences else ''})"
+
+
+def _sum_of_given(a: Any, b: Any) -> Any:
+    """The sum of two gradients, None being 0."""
+    return b if a is None else a if b is None else kernels.add(a, b)
+
+
+def _refuse_lengths(layer: Recurrent, steps: int, lengths: np.ndarray) -> None:
+    """Raise ValueError for the first of these lengths that is none."""
+    row = int(((lengths < 1) | (lengths > steps)).argmax())
+    raise ValueError(f"{layer!r}: length {lengths[row]} in row {row} is not in 1 … {steps}")
+
+
+class RNN(Recurrent, recordable=True):
+    """A recurrent layer,  h[t] = tanh(W x[t] + b + U h[t − 1] + c):  a state that every step changes.
+
+        da[t] = dh[t] (1 − h[t]²),  dh[t − 1] += Uᵀ da[t],  dx[t] = Wᵀ da[t]
+        dW = Σ da[t] x[t]ᵀ,  dU = Σ da[t] h[t − 1]ᵀ,  db = dc = Σ da[t]  over all steps and rows
+
+    x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden); W
+    `weight_ih` (hidden, in_features), U `weight_hh` (hidden, hidden), b `bias_ih`, c `bias_hh`, weights, biases and draws
+    (all from U(−1/√hidden, 1/√hidden)) as in PyTorch.
+
+    The first state is 0; or h (n, hidden), and `rnn(x, h)` gives (y, the last state), from which the next part of a long
+    history can go on. `lengths` (n,), integers in 1 … length, are those of rows that are shorter: the last step of such a
+    row is its own last one, and beyond it y is 0 and nothing has a gradient. ValueError for other shapes and, naming the
+    first bad row, other lengths; TypeError for other dtypes.
+
+    J. Elman, "Finding structure in time", Cognitive Science 14, 1990.
+    """
+
+    gates = 1
+
+    def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
+        return self._forward(x, (h,), lengths)
+
+    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        self.states = gates
+        self.previous, last = kernels.rnn(gates, self.weight_hh.data, self.bias_hh.data, *states, self.lengths)
+        return gates, last
+
+    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        return kernels.rnn_grad(self.states, self.weight_hh.data, dy, *dlast, self.lengths)
+
+
+class GRU(Recurrent, recordable=True):
+    """A layer of gated recurrent units, which learn when to forget and when to keep what they have:
+
+        r = σ(Wᵣ x[t] + bᵣ + Uᵣ h[t − 1] + cᵣ),  z alike,  n = tanh(Wₙ x[t] + bₙ + r (Uₙ h[t − 1] + cₙ))
+        h[t] = (1 − z) n + z h[t − 1]
+
+    x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden). W
+    `weight_ih` (3 hidden, in_features), U `weight_hh` (3 hidden, hidden), b `bias_ih`, c `bias_hh`, each for r, z, n in
+    this order; as in PyTorch, draws too. States, lengths and errors as of `RNN`.
+
+    K. Cho et al., "Learning phrase representations using RNN encoder–decoder for statistical machine translation", EMNLP
+    2014; where r multiplies, as in cuDNN.
+    """
+
+    gates = 3
+
+    def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
+        return self._forward(x, (h,), lengths)
+
+    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        self.activations = gates
+        found = kernels.gru(gates, self.weight_hh.data, self.bias_hh.data, *states, self.lengths, self.sequences)
+        self.previous, last, self.reset, y = found
+        return y, last
+
+    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        kept = self.activations, self.weight_hh.data, self.previous, self.reset
+        dinputs, self.dreset, dh = kernels.gru_grad(*kept, dy, *dlast, self.lengths)
+        return dinputs, dh
+
+    def _add_hidden_gradients(self, dinputs: np.ndarray, previous: np.ndarray) -> None:
+        parts = dinputs[:, : 2 * self.hidden], self.dreset.reshape(len(dinputs), self.hidden)  # of r and z, of n
+        self.weight_hh.add_grad_of(_products, *parts, previous)
+        self.bias_hh.add_grad_of(_sums, *parts)
+
+
+def _products(first: np.ndarray, second: np.ndarray, x: np.ndarray, *, out: np.ndarray, accumulate: bool) -> None:
+    """The columns of both as rows, by x."""
+    n = first.shape[1]
+    kernels.matmul(first.T, x, out[:n], accumulate=accumulate)
+    kernels.matmul(second.T, x, out[n:], accumulate=accumulate)
+
+
+def _sums(first: np.ndarray, second: np.ndarray, *, out: np.ndarray, accumulate: bool) -> None:
+    """Those of the columns of both."""
+    n = first.shape[1]
+    kernels.sum(first, axis=0, out=out[:n], accumulate=accumulate)
+    kernels.sum(second, axis=0, out=out[n:], accumulate=accumulate)
+
+
+class LSTM(Recurrent, recordable=True):
+    """A layer of long short-term memory: cells c, whose states last, behind gates that write, keep and read them.
+
+        i = σ(Wᵢ x[t] + bᵢ + Uᵢ h[t − 1] + cᵢ),  f and o alike,  g with tanh for σ
+        c[t] = f c[t − 1] + i g,  h[t] = o tanh c[t]
+
+    x (n, length, in_features) → the last h (n, hidden), or with `sequences` all of them (n, length, hidden). W
+    `weight_ih` (4 hidden, in_features), U `weight_hh` (4 hidden, hidden), b `bias_ih`, c `bias_hh`, each for i, f, g, o
+    in this order; as in PyTorch, draws too. `lstm(x, h, c)` begins with these states, (n, hidden) each, and gives
+    (y, (h, c)); as arrays, `forward(x, h, c)` gives (y, h, c), and `backward` takes their gradients. Lengths and errors
+    as of `RNN`.
+
+    S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997; with f of F. Gers,
+    J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12, 2000.
+    """
+
+    gates = 4
+    state_names = ("h", "c")
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        outputs = super().__call__(*inputs, **named)
+        return (outputs[0], outputs[1:]) if isinstance(outputs, tuple) else outputs
+
+    def forward(self, x: np.ndarray, h: Any = None, c: Any = None, lengths: Any = None) -> Any:
+        return self._forward(x, (h, c), lengths)
+
+    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        self.activations, self.first_cells = gates, states[1]
+        found = kernels.lstm(gates, self.weight_hh.data, self.bias_hh.data, *states, self.lengths, self.sequences)
+        self.previous, h, self.cells, c, y = found
+        return y, h, c
+
+    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        kept = self.activations, self.weight_hh.data, self.cells, self.first_cells
+        return kernels.lstm_grad(*kept, dy, *dlast, self.lengths)
