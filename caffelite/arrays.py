@@ -50,6 +50,24 @@ def as_indices(data: Any, what: Any) -> np.ndarray:
     return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
 
 
+def flat_int64(integers: np.ndarray) -> np.ndarray:
+    """Integers as int64 in one axis."""
+    if integers.dtype != np.int64 or not integers.flags.c_contiguous:
+        integers = kernels.convert(integers, np.int64)
+    return integers.reshape(-1)
+
+
+def refuse_indices(what: str, most: Any, shape: tuple[int, ...], dtype: Any, indices: np.ndarray) -> None:
+    """Raise IndexError for the first of these indices, int64 made of that dtype and shape, below 0 or too large.
+
+    `most`, uint64, is the largest that may be, one number for all or one for each place of a row.
+    """
+    indices, most = indices.reshape(shape), np.broadcast_to(most, shape)
+    place = np.unravel_index(int((indices.view(np.uint64) > most).argmax()), shape)
+    index, where = indices[place].astype(dtype), "" if len(shape) == 1 else f", at {(*map(int, place),)},"
+    raise IndexError(f"{what}: index {index} in row {place[0]}{where} is not in 0 … {most[place]}")
+
+
 def as_array(data: Any, what: Any) -> np.ndarray:
     """Data as a plain array, shared where possible.
 

@@ -78,6 +78,9 @@ class Function(ABC):
     #: several inputs, a tuple may say it of each.
     takes_indices: bool | tuple[bool, ...] = False
 
+    #: How many indices there are, 0 … index_count − 1, for a Function that takes them; None where it does not say.
+    index_count: int | None = None
+
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.recordable = recordable

@@ -18,7 +18,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import files, structure
-from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive, positive_integer
+from caffelite.arrays import FLOATS, as_array, as_indices, as_real, positive, positive_integer, refuse_indices
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
@@ -29,7 +29,7 @@ from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
 from caffelite.modes import inference, is_blank, mode, probing
-from caffelite.observing import Application, bytes_made, multiply_adds, observed
+from caffelite.observing import Application, bytes_made, largest_indices, multiply_adds, observed
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.recording import Recording
@@ -37,6 +37,7 @@ from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Trainer, check_takes_weights, in_memory
 
+INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
 _adopting = threading.RLock()
 
@@ -151,11 +152,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
     @staticmethod
     def _check_sequence(functions: list[Function]) -> None:
         """ValueError where a Function can't follow the one before it, whatever number of axes the input has."""
+        if Model._axes_that_fit(functions) is None:
+            Model._shape_after(functions)
+
+    @staticmethod
+    def _axes_that_fit(functions: list[Function]) -> int | None:
+        """With how many axes more than it requires the first input that fits all Functions comes; None if none does."""
         for more in range(4):
             with suppress(ValueError):
                 Model._shape_after(functions, more=more)
-                return
-        Model._shape_after(functions)
+                return more
+        return None
 
     def all_functions(self) -> tuple[Function, ...]:
         """The Functions in the model and in its Functions, each once; those that are new become the model's own."""
@@ -301,20 +308,30 @@ class Model(Function, recordable=True, metaclass=_Complete):
             for function in self.functions:
                 shape = function.output_shape(shape)
             return shape
+        return self._shape_by_call(input_shapes, self._dtypes([False] * len(input_shapes)))
+
+    def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
+        """`output_shape` for n rows like these; a model that writes `call` is called with masks where these are."""
+        shapes: list[Any] = [(n, *x.shape[1:]) for x in inputs]
+        if self._is_sequence() or type(self).output_shape is not Model.output_shape:
+            return self.output_shape(*shapes)
+        return self._shape_by_call(tuple(shapes), self._dtypes([x.dtype == np.bool_ for x in inputs]))
+
+    def _shape_by_call(self, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
         self.all_functions()
         rows = tuple([shape[1:] for shape in input_shapes])
-        attributes, shapes = self._shapes.get(rows, (None, None))
+        attributes, shapes = self._shapes.get((rows, dtypes), (None, None))
         if attributes is None or not kernels.are_unchanged([attributes]):
             with inference(), probing(), kernels.Paused():
                 other: Any = self._shallow_copy()  # for what `call` may keep
-                shapes = other._shape_by_call(rows)
+                shapes = other._shapes_of_call(rows, dtypes)
             own = {k: x for k, x in self._influential(other).items() if k not in self.unwatched}
-            self._shapes[rows] = kernels.Attributes(self, own), shapes
+            self._shapes[rows, dtypes] = kernels.Attributes(self, own), shapes
         n = input_shapes[0][:1] if input_shapes else ()
         filled = [n + shape[1:] if shape[:1] == (None,) else shape for shape in _listed(shapes, of=tuple)]
         return tuple(filled) if shapes and isinstance(shapes[0], tuple) else filled[0]
 
-    def _shape_by_call(self, rows: tuple[Shape, ...]) -> Any:
+    def _shapes_of_call(self, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
         """The shapes of the outputs for rows of these shapes, None for the number of rows."""
         if any(None in shape for shape in rows):
             raise _UnknownLengths(
@@ -322,8 +339,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 f"got rows of {', '.join(map(str, rows))}"
             )
         n = 2  # as good as any other number, but no length that something is broadcast from
-        lengths: list[Any] = [(n, *shape) for shape in rows]
-        outputs = self(*self._zeros(lengths))
+        outputs = self(*_blank([(n, *shape) for shape in rows], dtypes))
         shapes = [(None, *y.shape[1:]) if y.shape[:1] == (n,) else y.shape for y in _listed(outputs)]
         return tuple(shapes) if isinstance(outputs, tuple) else shapes[0]
 
@@ -347,7 +363,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         on one row of zeros: "?" where lengths are unknown or Python computes. What the model multiplies besides is in
         the total alone. A notebook shows the table as HTML.
         """
-        shapes: Any = [_with_axes(self.required_input_shape)]
+        more = self._axes_that_fit(self.functions) if self._is_sequence() else None
+        shapes: Any = [_with_axes(self.required_input_shape, more or 0)]
         if input_shape is not None:
             shapes = [(None, *shape) for shape in _listed(input_shape, of=tuple)]
         if self._is_sequence() and len(shapes) > 1:
@@ -397,13 +414,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self.all_functions()
         with inference(), probing(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
             model, applications = observed(self)
-            model(*self._zeros([(1, *shape[1:]) for shape in shapes]))
+            model(*_blank([(1, *shape[1:]) for shape in shapes], self._dtypes([False] * len(shapes))))
         return recording.entries, applications
 
-    def _zeros(self, shapes: list[Any]) -> list[np.ndarray]:
-        """Inputs of these shapes."""
-        takes = self.takes_indices if isinstance(self.takes_indices, tuple) else (self.takes_indices,) * len(shapes)
-        return [np.zeros(s, np.int64 if i else self.dtype) for s, i in zip(shapes, takes, strict=True)]
+    def _dtypes(self, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
+        """What the model gets where inputs are bool, or are not; see `as_inputs`."""
+        n, takes = len(are_masks), self.takes_indices
+        takes = takes if isinstance(takes, tuple) else (takes,) * n
+        if len(takes) != n:
+            raise ValueError(f"{type(self).__name__} takes {len(takes)} inputs, got {n}")
+        kinds = zip(takes, are_masks, strict=True)
+        return tuple([INT64 if indices else BOOL if mask and n > 1 else self.dtype for indices, mask in kinds])
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -682,8 +703,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         Raises
         ------
-        ValueError, TypeError
-            For data, labels and options that cannot be used, before the first step where the data are in memory.
+        ValueError, TypeError, IndexError
+            For data, labels, indices and options that cannot be used, before the first step where data are in memory.
         TrainingDiverged
             If the loss or a gradient is not finite; parameters are as they were before that step. Has `history`.
         KeyboardInterrupt
@@ -767,15 +788,20 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """The outputs (n, …) for the rows of x (n, …), converted as in `fit`; a tuple where the model has several.
 
         A row's output does not depend on the rows beside it. May be called from several threads at once.
-        Raises ValueError for no rows or rows of another shape, TypeError for what is not numbers.
+        Raises ValueError for no rows or rows of another shape, TypeError for what is not numbers, IndexError for an
+        index that is not in its table.
         """
         batch_size = positive_integer("batch_size", batch_size)
         inputs = self._inputs("predict", x)
         rows = same_length("predict", inputs)
-        with inference():
-            if rows <= batch_size:
-                return self._outputs(inputs)
-            outputs = [self._outputs([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
+        try:
+            with inference():
+                if rows <= batch_size:
+                    return self._outputs(inputs)
+                outputs = [self._outputs([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
+        except IndexError:
+            self.check_indices("predict", inputs)  # which knows the row, and not only that in the batch
+            raise
         if isinstance(outputs[0], tuple):
             return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
         return np.concatenate(outputs)
@@ -831,6 +857,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             if in_memory(x):  # else each batch is checked
                 inputs = x.x if isinstance(x.x, tuple) else (x.x,)
                 self._check_rows(name, inputs)
+                self.check_indices(name, inputs)
                 self._check_targets(loss, inputs, x.y, x.sample_weight)
         elif isinstance(x, np.ndarray) or not isinstance(x, Iterable):
             raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches")
@@ -840,6 +867,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """All rows as arrays that the model and the loss can take."""
         inputs, targets = self._inputs(name, x), as_array(y, name)
         rows = self._check_rows(name, inputs)
+        self.check_indices(name, inputs)
         if targets.shape[:1] != (rows,):
             raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
         weights = None if weights is None else as_weights(weights, rows, self.dtype)
@@ -867,12 +895,45 @@ class Model(Function, recordable=True, metaclass=_Complete):
         rows = same_length(name, inputs)
         if self._is_sequence() and not self.functions:
             raise ValueError("the model has no Functions; add some first")
-        self.output_shape(*[(None, *x.shape[1:]) for x in inputs])
+        self.shape_for(inputs)
         return rows
+
+    def check_indices(self, name: str, inputs: tuple[np.ndarray, ...]) -> None:
+        """IndexError naming the first row with an index that a Function in the model does not take.
+
+        What an input is used for is seen on two rows of zeros: an index that goes somewhere by other ways than a view
+        of the input is checked by the Function that gets it, and by no other.
+        """
+        takes = self.takes_indices
+        if not (any(takes) if isinstance(takes, tuple) else takes):
+            return
+        names = [f"{name}[{i}]" for i in range(len(inputs))] if len(inputs) > 1 else [name]
+        for x, of, most in zip(inputs, names, self._largest_indices(inputs), strict=True):
+            if most is not None:
+                indices = as_indices(x, of)
+                if (indices.view(np.uint64) > most).any():
+                    refuse_indices(of, most, x.shape, x.dtype, indices)
+
+    def _largest_indices(self, inputs: tuple[np.ndarray, ...]) -> list[np.ndarray | None]:
+        """What `largest_indices` finds, for each input."""
+        if not any(f.index_count is not None for f in self.all_functions()):
+            return [None] * len(inputs)
+        dtypes = self._dtypes([x.dtype == np.bool_ for x in inputs])
+        key = "largest indices", *[x.shape[1:] for x in inputs], *dtypes
+        attributes, found = self._shapes.get(key, (None, None))
+        if attributes is None or not kernels.are_unchanged([attributes]):
+            rows = _blank([(2, *x.shape[1:]) for x in inputs], dtypes)
+            with inference(), kernels.Paused(), np.errstate(all="ignore"):
+                model, applications = observed(self)
+                model(*rows)
+            found = largest_indices(applications, rows)
+            own = {k: x for k, x in vars(self).items() if k not in self.unwatched}
+            self._shapes[key] = kernels.Attributes(self, own), found
+        return found
 
     def _check_targets(self, loss: Function, inputs: tuple[np.ndarray, ...], y: Any, weights: Any) -> None:
         if hasattr(loss, "check_targets"):
-            loss.check_targets(y, self.output_shape(*[x.shape for x in inputs]))
+            loss.check_targets(y, self.shape_for(inputs, len(inputs[0])))
         if weights is not None:
             check_takes_weights(loss)
             if not as_weights(weights, len(inputs[0]), self.dtype).any():
@@ -917,6 +978,11 @@ def _takes_one_input(forward: Callable[..., Any]) -> bool:
 
 class _UnknownLengths(ValueError):
     """A model that writes `call` was asked for its output's shape without all lengths of its input's."""
+
+
+def _blank(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
+    """Inputs of these shapes: zeros, and masks that are True everywhere."""
+    return [np.full(shape, dtype == np.bool_, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
 
 
 def _with_axes(shape: Any, more: int = 0) -> Any:

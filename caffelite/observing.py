@@ -20,6 +20,8 @@ from caffelite.program.step import owner_of
 from caffelite.recording import PythonCall
 from caffelite.tensor import Tensor
 
+UNLIMITED = np.uint64(2**64 - 1)  # negative indices are, as numbers without a sign, beyond all others
+
 
 class Application:
     """One application of a Function."""
@@ -93,6 +95,24 @@ def bytes_made(applications: Iterable[Application]) -> int:
             given = {id(owner_of(x)) for x in a.inputs if isinstance(x, np.ndarray)}
             made |= {id(owner_of(y)): owner_of(y).nbytes for y in a.outputs if id(owner_of(y)) not in given}
     return sum(made.values())
+
+
+def largest_indices(applications: Iterable[Application], inputs: Iterable[np.ndarray]) -> list[np.ndarray | None]:
+    """The largest index that may stand at each place of a row, uint64, for each input; None where nothing is known.
+
+    That is said by the Functions to which the inputs, or views of them, went.
+    """
+    found = []
+    for given in inputs:
+        places, most = np.arange(given.size).reshape(given.shape), np.full(given[0].size, UNLIMITED)
+        for a in applications:
+            x, count = a.inputs[0], a.function.index_count
+            if count is not None and isinstance(x, np.ndarray) and owner_of(x) is given and given.size:
+                offset = kernels.address(x) - kernels.address(given)
+                used = np.ndarray(x.shape, places.dtype, places, offset, x.strides) % most.size
+                most[used] = np.minimum(most[used], np.uint64(count - 1))
+        found.append(most.reshape(given.shape[1:]) if (most < UNLIMITED).any() else None)
+    return found
 
 
 def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[tuple[str, Function]]:

@@ -249,14 +249,14 @@ class Tensor(Node):
             kernels.copy(g, gradient)
         self._has_gradient = True
 
-    def add_grad_of(self, kernel: Callable[..., Any], *arrays: np.ndarray, **options: Any) -> None:
-        """Let a kernel write or add its result straight into the gradient: `add_grad(kernel(*arrays))` without a copy.
+    def add_grad_of(self, kernel: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        """Let a kernel write or add its result straight into the gradient: `add_grad(kernel(…))` without a copy.
 
         The kernel takes `out` and `accumulate`, as `matmul` and `sum` do.
         """
         if not self.requires_grad:
             return
-        kernel(*arrays, out=self._gradient_memory(), accumulate=self._has_gradient, **options)
+        kernel(*arguments, out=self._gradient_memory(), accumulate=self._has_gradient, **options)
         self._has_gradient = True
 
     def _gradient_memory(self) -> np.ndarray:

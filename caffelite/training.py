@@ -231,8 +231,9 @@ class Trainer:
         shapes = [x.shape for x in inputs]
         if rows == 0 or [shape[:1] for shape in shapes] != [(rows,)] * len(shapes):
             raise ValueError(f"got a batch with x of shape {' and '.join(map(str, shapes))} and y of shape {y.shape}")
+        self.model.check_indices("a batch's x", inputs)
         if hasattr(self.loss, "check_targets"):
-            self.loss.check_targets(y, self.model.output_shape(*shapes))
+            self.loss.check_targets(y, self.model.shape_for(inputs, rows))
         if len(given) == 2:
             return Batch(inputs, y)
         check_takes_weights(self.loss)
@@ -529,9 +530,10 @@ class InMemory:
             raise ValueError(f"metrics of an epoch: rows of outputs have shape {shape}, and {self.kept[0].shape[1:]}")
 
     def _raise_why(self, stopped: kernels.RecordedCall) -> None:
-        """Raise what a step raises where this kernel stops it; for bad labels, by the caller's rows."""
+        """Raise what a step raises where this kernel stops it; for bad labels and indices, by the caller's rows."""
+        self.of.model.check_indices("x", self.data.inputs)
         if hasattr(self.of.loss, "check_targets"):
-            shape = self.of.model.output_shape(*[x.shape for x in self.data.inputs])
+            shape = self.of.model.shape_for(self.data.inputs, len(self.data.targets))
             self.of.loss.check_targets(self.data.targets, shape)
         stopped.raise_why()
 

@@ -107,7 +107,7 @@ def test_every_function_is_made_again_with_its_arguments(case):
 @both_dtypes
 def test_a_model_of_every_function_comes_back_to_the_bit(case, dtype, path):
     function = case.function(dtype)
-    if isinstance(function, UNWRITABLE) or len(case.inputs(dtype)) > 1 or not case.shapes[0]:
+    if isinstance(function, UNWRITABLE) or len(case.inputs(dtype)) > 1 or case.inputs(dtype)[0].ndim == 0:
         return
     try:
         model = cl.Model([function], seed=3, dtype=dtype)

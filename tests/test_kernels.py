@@ -1844,6 +1844,9 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                         k.extreme_grad(guarded(y), guarded(first), a.shape, axis)
                 k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
                 k.take_grad(a, guarded(np.arange(m)), m)
+                gapped = guarded(np.ones((m, n + 3), dtype))
+                for part in (gapped[:, 3:], gapped[:, :n]):
+                    k.take_grad(part, guarded(np.arange(m)[::-1]), m, guarded(np.ones((m, n), dtype)), accumulate=True)
                 k.ravel_index((m, n + 1), guarded(np.arange(m)[:, None]), guarded(np.arange(n)))
                 if n:
                     scale = guarded(np.ones(n, dtype))

@@ -19,6 +19,7 @@ cdef enum:
     MAX_OPERANDS = 12
     MAX_DIMS = 4
     MAX_SIZES = 8
+    LINE = 64                             # bytes of a cache line
     EPILOGUE = 8                          # an epilogue has its operands, output and inputs, from here on
 
 

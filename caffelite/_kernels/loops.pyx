@@ -88,6 +88,12 @@ cdef extern from "loops/pooling.h" nogil:
     void sum_pixels_double(double* y, const double* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
                            Py_ssize_t columns, Py_ssize_t lanes, double factor)
 
+cdef extern from "loops/rows.h" nogil:
+    void add_rows_float(float* x, Py_ssize_t x_row, const float* y, Py_ssize_t y_row, const int64_t* order,
+                        Py_ssize_t rows, Py_ssize_t n)
+    void add_rows_double(double* x, Py_ssize_t x_row, const double* y, Py_ssize_t y_row, const int64_t* order,
+                         Py_ssize_t rows, Py_ssize_t n)
+
 PUBLISHED = {}                            # the addresses of loops by name
 STRIP_COLUMNS = COLUMNS_float             # a product computes so many columns of floats together
 LONGEST_ACCUMULATED = BLOCK_K             # a product accumulates sums of at most so many terms

@@ -10,6 +10,7 @@ from caffelite.functions import (
     convolution,
     dropout,
     elementary,
+    embedding,
     indexing,
     linear,
     loss,
@@ -27,6 +28,7 @@ from caffelite.functions.convolution import *
 from caffelite.functions.dropout import *
 from caffelite.functions.elementary import *
 from caffelite.functions.elementary import Abs, Exp, Log, Sqrt
+from caffelite.functions.embedding import *
 from caffelite.functions.indexing import *
 from caffelite.functions.indexing import Concatenate, Index, Stack
 from caffelite.functions.linear import *
@@ -48,6 +50,7 @@ __all__ += composition.__all__
 __all__ += convolution.__all__
 __all__ += dropout.__all__
 __all__ += elementary.__all__
+__all__ += embedding.__all__
 __all__ += indexing.__all__
 __all__ += linear.__all__
 __all__ += loss.__all__

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real, first_outside, nonnegative, unshared
+from caffelite.arrays import as_real, first_outside, flat_int64, nonnegative, unshared
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import common_length
 from caffelite.functions.shape import reshaped
@@ -280,7 +280,7 @@ class OfLabels(Loss, recordable=True):
         if labels.size == 0:
             raise ValueError(f"{name} got no labels")
         shape, dtype = labels.shape, labels.dtype
-        labels = _as_int64(labels)
+        labels = flat_int64(labels)
         if classes is not None:
             refuse = functools.partial(_refuse_label, classes, self.ignore, shape, dtype)
             kernels.check_labels(labels, classes, refuse, self.ignore)
@@ -417,13 +417,6 @@ def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtyp
     place = np.unravel_index(int(bad.argmax()), shape)
     label, where = labels.astype(dtype).reshape(shape)[place], "" if len(shape) == 1 else f", at {(*map(int, place),)},"
     raise ValueError(f"label {label} in row {place[0]}{where} is not one of the classes 0 … {classes - 1}")
-
-
-def _as_int64(targets: np.ndarray) -> np.ndarray:
-    """Integer labels as int64 in one axis."""
-    if targets.dtype != np.int64 or not targets.flags.c_contiguous:
-        targets = kernels.convert(targets, np.int64)
-    return targets.reshape(-1)
 
 
 # ---- with a penalty ----

@@ -50,10 +50,11 @@ def refuse_index(length, index):
     raise IndexError(f"index {bad} is out of bounds for an axis of length {length}")
 
 
-def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None):
+def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None, on_stop=None):
     """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype but object; order (m,) int64 → (m, …).
 
-    IndexError for an entry of `order` that is not in 0 … n − 1.
+    For an entry of `order` that is not in 0 … n − 1, `on_stop` is called with `order`, and has to raise; without it, an
+    IndexError is raised.
     """
     cdef Call call
     cdef tuple shape
@@ -80,28 +81,53 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
     call.size[1] = cnp.PyArray_NBYTES(out) // max(cnp.PyArray_SIZE(order), 1)
     call.parts = cnp.PyArray_SIZE(order)
     call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
-    launch(&call, partial(refuse_row, "take", call.size[0]))
+    launch(&call, on_stop or partial(refuse_row, "take", call.size[0]))
     return out
 
 
-def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t rows):
-    """dx[order[i]] += dy[i], the others 0: dy (m, …), order (m,) int64 → (rows, …). IndexError as for `take`."""
+def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t rows, cnp.ndarray out=None, *,
+              bint accumulate=False):
+    """dx[order[i]] += dy[i], the others 0: dy (m, …), order (m,) int64 → (rows, …). IndexError as for `take`.
+
+    When accumulating, to what `out` holds, and the others stay.
+    """
     cdef Call call
     cdef int real = real_type("take_grad", dy)
-    cdef cnp.ndarray out
+    cdef tuple shape
     if cnp.PyArray_NDIM(dy) == 0 or rows < 0:
         raise ValueError(f"take_grad got dy of shape {shape_of(dy)} and {rows} rows")
-    dy, order = contiguous(dy), checked_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
-    out = output((rows,) + shape_of(dy)[1:], dy.descr)
+    order = checked_labels("take_grad", order, cnp.PyArray_DIM(dy, 0))
+    dy, shape = with_whole_rows(dy), (rows,) + shape_of(dy)[1:]
+    if out is None:
+        if accumulate:
+            raise ValueError("take_grad accumulates into `out`, which was not given")
+        out = output(shape, dy.descr)
+    else:
+        same_type("take_grad", dy, out)
+        if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("take_grad", out)):
+            raise ValueError(f"take_grad got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+        dy = copy(dy) if overlap(dy, out) else dy
     begin(&call, TAKE_GRAD_KERNEL, real)
     bind(&call, 0, out)
     bind(&call, 1, dy)
     bind(&call, 2, order)
+    call.operand[1].stride[0] = cnp.PyArray_STRIDE(dy, 0) // cnp.PyArray_ITEMSIZE(dy)
+    call.accumulate = accumulate
     call.size[0], call.size[2] = rows, cnp.PyArray_SIZE(order)
-    call.size[1] = call.parts = cnp.PyArray_SIZE(out) // max(rows, 1)
+    call.size[1] = cnp.PyArray_SIZE(out) // max(rows, 1)
+    call.parts = (call.size[1] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE
     call.work = TAKE_GRAD_KERNEL.work * (cnp.PyArray_SIZE(out) + cnp.PyArray_SIZE(dy))
     launch(&call, partial(refuse_row, "take_grad", rows))
     return out
+
+
+cdef cnp.ndarray with_whole_rows(cnp.ndarray a):
+    """The array itself where it is readable and each of its rows is contiguous, else a contiguous copy."""
+    a = readable(a)
+    if cnp.PyArray_NDIM(a) == 2 and (cnp.PyArray_DIM(a, 1) == 1
+                                     or cnp.PyArray_STRIDE(a, 1) == cnp.PyArray_ITEMSIZE(a)):
+        return a
+    return contiguous(a)
 
 
 def refuse_row(name, rows, order):

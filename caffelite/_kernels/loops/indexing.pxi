@@ -36,10 +36,8 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
 #   parts    the rows of y
 cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const int64_t* order = <const int64_t*> call.operand[2].data
-    cdef Py_ssize_t i
-    for i in range(begin, end):
-        if order[i] < 0 or order[i] >= call.size[0]:
-            return OUT_OF_RANGE
+    if not all_in_range(order + begin, end - begin, call.size[0]):
+        return OUT_OF_RANGE
     take_rows(<char*> out, call.operand[1].data, order, call.size[1], begin, end)
     return CONTINUE
 
@@ -53,31 +51,56 @@ cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_
     elif n == sizeof(float):              # a weight
         for i in range(begin, end):
             memcpy(out + i * sizeof(float), rows + order[i] * sizeof(float), sizeof(float))
+    elif n == 32:
+        for i in range(begin, end):
+            memcpy(out + i * 32, rows + order[i] * 32, 32)
+    elif 32 < n < 128:
+        for i in range(begin, end):
+            copy_row(out + i * n, rows + order[i] * n, n)
     else:
         for i in range(begin, end):
             memcpy(out + i * n, rows + order[i] * n, n)
 
 
-# dx[order[i]] += dy[i], in the order of i, and 0 in rows that are not in `order`. Stops as `take`.
+# n bytes, n ≥ 32: in vectors, the last of which may overlap the one before it.
+cdef inline void copy_row(char* y, const char* x, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t j
+    for j in range(0, n - 31, 32):
+        memcpy(y + j, x + j, 32)
+    memcpy(y + n - 32, x + n - 32, 32)
+
+
+# dx[order[i]] += dy[i], in the order of i; unless accumulating, from 0 on. Stops as `take`, before it writes.
 #   size     0 rows of dx, 1 elements a row, 2 rows of dy
-#   operand  0 dx, 1 dy, 2 order (int64; all contiguous)
-#   parts    the elements of a row
+#   operand  0 dx (contiguous), 1 dy (rows stride 0 apart), 2 order (int64, contiguous)
+#   parts    the cache lines of a row
 cdef int take_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* dy = <const real*> call.operand[1].data
     cdef const int64_t* order = <const int64_t*> call.operand[2].data
-    cdef Py_ssize_t n = call.size[1], i, j
-    cdef int64_t k
-    cdef real* row
-    for i in range(call.size[0]):
-        memset(dx + i * n + begin, 0, (end - begin) * sizeof(real))
-    for i in range(call.size[2]):
-        k = order[i]
-        if k < 0 or k >= call.size[0]:
-            return OUT_OF_RANGE
-        row = dx + k * n
-        for j in range(begin, end):
-            row[j] += dy[i * n + j]
+    cdef Py_ssize_t rows = call.size[0], n = call.size[1], stride = call.operand[1].stride[0], i
+    cdef Py_ssize_t line = LINE // <Py_ssize_t> sizeof(real), width
+    if not all_in_range(order, call.size[2], rows):
+        return OUT_OF_RANGE
+    begin, end = begin * line, min(end * line, n)
+    width = end - begin
+    if not call.accumulate and width == n:
+        memset(dx, 0, rows * n * sizeof(real))
+    elif not call.accumulate:
+        for i in range(rows):
+            memset(dx + i * n + begin, 0, width * sizeof(real))
+    if real is float:
+        add_rows_float(dx + begin, n, dy + begin, stride, order, call.size[2], width)
+    else:
+        add_rows_double(dx + begin, n, dy + begin, stride, order, call.size[2], width)
     return CONTINUE
+
+
+cdef inline bint all_in_range(const int64_t* order, Py_ssize_t m, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef bint others = False
+    for i in range(m):
+        others |= (order[i] < 0) | (order[i] >= n)
+    return not others
 
 
 publish("ravel_index", <Loop> ravel_index)

@@ -1,0 +1,116 @@
+"""What numbers of words, categories and places become: rows of a table, learned or given."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.arrays import FLOATS, as_array, as_indices, flat_int64, positive_integer, refuse_indices, unshared
+from caffelite.function import Function, Shape, shape_text
+from caffelite.functions.shape import reshaped
+from caffelite.initializers import normal
+from caffelite.modes import is_blank
+from caffelite.tensor import Tensor, parameter
+
+__all__ = ["Embedding", "PositionalEncoding"]
+
+
+class Embedding(Function, recordable=True):
+    """A table of vectors that are learned, y = W[x]:  dW[x[i]] += dy[i], repeated rows in the order of x.
+
+    x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as PyTorch's.
+    TypeError for x that is no integers; IndexError naming the row for a number that is not in the table.
+    """
+
+    takes_indices = True
+    required_input_shape = (None, ...)
+
+    def __init__(self, count: int, size: int) -> None:
+        self.count = self.index_count = positive_integer("Embedding: count", count)
+        self.size = positive_integer("Embedding: size", size)
+        self.weight = parameter("weight", (self.count, self.size))
+        if not is_blank():
+            self.initialize(None)
+
+    def initialize(self, rng: Any) -> None:
+        """Draw the table anew, from a seed or a `numpy.random.Generator`."""
+        self.weight.data = normal(1.0)((self.count, self.size), np.random.default_rng(rng))
+
+    def parameters(self) -> list[Tensor]:
+        return [self.weight]
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if not shape:
+            raise ValueError(f"{self!r} got shape (); expected (n, …)")
+        return (*shape, self.size)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        given = as_array(x, self)
+        y_shape: Any = self.output_shape(given.shape)
+        refuse = functools.partial(refuse_indices, repr(self), np.uint64(self.count - 1), given.shape, given.dtype)
+        self.order = flat_int64(as_indices(unshared(given), self))
+        return kernels.take(self.weight.data, self.order, on_stop=refuse).reshape(y_shape)
+
+    def backward(self, dy: np.ndarray) -> None:
+        rows = reshaped(dy, (self.order.size, self.size))
+        self.weight.add_grad_of(kernels.take_grad, rows, self.order, self.count)
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.count}, {self.size})"
+
+
+class PositionalEncoding(Function, recordable=True):
+    """Adds to each vector of a sequence what tells its place p in it, waves of all lengths:  y = x + P[p],  dx = dy
+
+        P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))
+
+    x and y (n, length, size). ValueError for another size, and for a length above `max_length`.
+
+    A. Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.5.
+    """
+
+    unwatched = frozenset({"_tables"})
+
+    def __init__(self, size: int, max_length: int) -> None:
+        self.size = positive_integer("PositionalEncoding: size", size)
+        self.max_length = positive_integer("PositionalEncoding: max_length", max_length)
+        self._tables: dict[np.dtype, np.ndarray] = {}  # by dtype, made when it is needed: a file may say any size
+
+    def table(self, dtype: Any) -> np.ndarray:
+        """P (max_length, size), float32 or float64."""
+        dtype = np.dtype(dtype)
+        if dtype not in self._tables:
+            places, waves = np.arange(self.max_length)[:, None], np.arange(self.size)
+            angles = places / 10_000 ** (waves // 2 * 2 / self.size)
+            table = np.where(waves % 2 == 0, np.sin(angles), np.cos(angles))
+            self._tables.setdefault(dtype, table.astype(dtype))
+        return self._tables[dtype]
+
+    @property
+    def required_input_shape(self) -> Any:
+        return (None, None, self.size)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if len(shape) != 3 or shape[2] not in (None, self.size):
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, length, {self.size})")
+        if shape[1] is not None and shape[1] > self.max_length:
+            raise ValueError(f"{self!r} got sequences of length {shape[1]}; expected {self.max_length} at most")
+        return shape
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        dtype = x.dtype.newbyteorder("=")
+        if dtype not in FLOATS:
+            raise TypeError(f"{self!r} takes float32 or float64, got {x.dtype}")
+        return kernels.add(x, self.table(dtype)[: x.shape[1]])
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return dy
+
+    def __repr__(self) -> str:
+        return f"PositionalEncoding({self.size}, {self.max_length})"
