@@ -27,22 +27,16 @@ cdef class Kernel:
         How long one element (the border says of what) takes, in operations of a matrix product.
     is_product : bool
         It is the matrix product, and takes an epilogue.
-    is_convolution : bool
-        It is a convolution, or a gradient of one.
-    is_recurrence : bool
-        It multiplies states by weights, step after step.
     takes_epilogue : bool
         It goes on with an elementwise kernel, if it is told so, on each run of its output that it has computed; all
         operands of that one lie as the output does (`finish` in loops/elementwise.pxi).
     """
 
     def __cinit__(self, str name, *, str loops=None, Op op=NOTHING, int writes=1, int updates=0, int checked=-1,
-                  double work=0, bint is_product=False, bint is_convolution=False,
-                  bint is_recurrence=False, bint takes_epilogue=False):
+                  double work=0, bint is_product=False, bint takes_epilogue=False):
         self.name, self.loops, self.op = name, loops or ("elementwise" if op else name), op
         self.writes, self.updates, self.checked = writes, updates, checked
-        self.work, self.is_product, self.is_convolution = work, is_product, is_convolution
-        self.is_recurrence, self.takes_epilogue = is_recurrence, takes_epilogue
+        self.work, self.is_product, self.takes_epilogue = work, is_product, takes_epilogue
         KERNELS[name] = self
 
     @property

@@ -241,16 +241,8 @@ cdef class RecordedCall:
 
     @property
     def flops(self):
-        """The FLOPs of a product, a convolution or a recurrence; None for all else, where the time goes elsewhere."""
-        cdef Py_ssize_t flops = 2 * self.call.size[0] * self.call.size[1] * self.call.size[2]
-        cdef int d
-        if self.kernel.is_convolution:
-            flops *= self.call.size[3]    # groups; and what pads would meet is counted, too
-            for d in range(2):
-                flops *= self.call.window[d].kernel * self.call.window[d].count
-        if self.kernel.is_product or self.kernel.is_convolution or self.kernel.is_recurrence:
-            return flops
-        return None
+        """The FLOPs of a product, a convolution, attention or a recurrence; None for all else, where the time goes elsewhere."""
+        return <Py_ssize_t> self.call.flops or None
 
     @property
     def has_epilogue(self):

@@ -39,7 +39,7 @@ class Dropout(Function, recordable=True):
 
     def initialize(self, rng: Any) -> None:
         """Take another seed, and begin to count again."""
-        self.random[:] = _seed(rng), 0
+        self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
         """What is kept but not learned: the seed, and how many masks were drawn."""
@@ -78,7 +78,7 @@ class DropConnect(Linear, recordable=True):
         """Draw the parameters as Linear does, take another seed, and begin to count again."""
         rng = np.random.default_rng(rng)
         super().initialize(rng)
-        self.random[:] = _seed(rng), 0
+        self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
         """What is kept but not learned: the seed, and how many masks were drawn."""
@@ -101,7 +101,7 @@ class DropConnect(Linear, recordable=True):
         return f"DropConnect({self.in_features}, {self.out_features}, {self.p})"
 
 
-def _seed(rng: Any) -> int:
+def seed_of(rng: Any) -> int:
     """A seed of 63 bits from a child of a stream, a `numpy.random.Generator` or what makes one; see Dropout."""
     (child,) = np.random.default_rng(rng).spawn(1)
     return int(child.integers(2**63))

@@ -9,10 +9,10 @@ cdef enum:
     IMAGES_TOGETHER = 16                  # channels last; as in loops/convolution.pxi
     MAX_VECTOR_BYTES = 64
 
-cdef Kernel CONVOLUTION_KERNEL = Kernel("convolution", is_convolution=True, takes_epilogue=True)
+cdef Kernel CONVOLUTION_KERNEL = Kernel("convolution", takes_epilogue=True)
 cdef Kernel TRANSPOSED_CONVOLUTION_KERNEL = Kernel("transposed_convolution", loops="convolution",
-                                                   is_convolution=True, takes_epilogue=True)
-cdef Kernel CONVOLUTION_WEIGHT_GRAD_KERNEL = Kernel("convolution_weight_grad", writes=0b1001, is_convolution=True)
+                                                   takes_epilogue=True)
+cdef Kernel CONVOLUTION_WEIGHT_GRAD_KERNEL = Kernel("convolution_weight_grad", writes=0b1001)
 
 
 def convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple shape, cnp.ndarray bias=None, *, tuple stride,
@@ -65,7 +65,7 @@ def convolution_weight_grad(cnp.ndarray x not None, cnp.ndarray dy not None, cnp
     bind(&call, 3, sums)
     call.accumulate = accumulate
     call.parts = call.size[1] * call.window[0].kernel * call.window[1].kernel
-    call.work = flops_of(&call)
+    call.work = call.flops = flops_of(&call)
     launch(&call)
     return out
 
@@ -133,7 +133,7 @@ cdef cnp.ndarray convolved(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple sh
     elif call.size[6]:
         call.parts *= (call.size[0] if call.size[0] < IMAGES_TOGETHER
                        else (call.size[0] + IMAGES_TOGETHER - 1) // IMAGES_TOGETHER)
-    call.work = flops_of(&call)
+    call.work = call.flops = flops_of(&call)
     launch(&call)
     return y
 

@@ -47,7 +47,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
     call.size[0], call.size[1], call.size[2] = shape[0], shape[1], cnp.PyArray_DIM(a, 1)
     call.accumulate = accumulate
     call.parts = max(shape[0], shape[1])
-    call.work = 2.0 * shape[0] * shape[1] * call.size[2]
+    call.work = call.flops = 2.0 * shape[0] * shape[1] * call.size[2]
     launch(&call)
     return out
 
@@ -79,6 +79,7 @@ def matmul_stack(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out
         call.operand[i].stride[2] = cnp.PyArray_STRIDE(operand, 0) // cnp.PyArray_ITEMSIZE(operand)
     call.size[0], call.size[1], call.size[2] = shape[1], shape[2], cnp.PyArray_DIM(a, 2)
     call.parts = shape[0]
-    call.work = shape[0] * (100.0 + 2.0 * shape[1] * shape[2] * call.size[2])
+    call.flops = 2.0 * shape[0] * shape[1] * shape[2] * call.size[2]
+    call.work = 100.0 * shape[0] + call.flops
     launch(&call)
     return out

@@ -2,16 +2,13 @@
 
 cdef Kernel PACK_KERNEL = Kernel("pack", work=8)
 cdef Kernel CUT_KERNEL = Kernel("cut", checked=2, work=8)
-cdef Kernel RNN_KERNEL = Kernel("rnn", loops="recurrence", writes=0b111, updates=1, work=60, is_recurrence=True)
-cdef Kernel GRU_KERNEL = Kernel("gru", loops="recurrence", writes=0b100001111, updates=1, work=60, is_recurrence=True)
-cdef Kernel LSTM_KERNEL = Kernel("lstm", loops="recurrence", writes=0b10100001111, updates=1, work=60,
-                                 is_recurrence=True)
-cdef Kernel RNN_GRAD_KERNEL = Kernel("rnn_grad", loops="recurrence_grad", writes=0b11, updates=0b10, work=30,
-                                     is_recurrence=True)
-cdef Kernel GRU_GRAD_KERNEL = Kernel("gru_grad", loops="recurrence_grad", writes=0b1000000011, updates=0b10, work=30,
-                                     is_recurrence=True)
+cdef Kernel RNN_KERNEL = Kernel("rnn", loops="recurrence", writes=0b111, updates=1, work=60)
+cdef Kernel GRU_KERNEL = Kernel("gru", loops="recurrence", writes=0b100001111, updates=1, work=60)
+cdef Kernel LSTM_KERNEL = Kernel("lstm", loops="recurrence", writes=0b10100001111, updates=1, work=60)
+cdef Kernel RNN_GRAD_KERNEL = Kernel("rnn_grad", loops="recurrence_grad", writes=0b11, updates=0b10, work=30)
+cdef Kernel GRU_GRAD_KERNEL = Kernel("gru_grad", loops="recurrence_grad", writes=0b1000000011, updates=0b10, work=30)
 cdef Kernel LSTM_GRAD_KERNEL = Kernel("lstm_grad", loops="recurrence_grad", writes=0b10000011, updates=0b10000010,
-                                      work=30, is_recurrence=True)
+                                      work=30)
 
 
 def rnn(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
@@ -159,7 +156,8 @@ cdef int lay_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(gates, 0) * cnp.PyArray_DIM(gates, 1), H, count * H
     call.size[3], call.size[4] = cnp.PyArray_DIM(gates, 1), count
     call.parts = cnp.PyArray_DIM(gates, 0)
-    call.work = (2.0 * H + kernel.work) * cnp.PyArray_SIZE(gates)
+    call.flops = 2.0 * H * cnp.PyArray_SIZE(gates)
+    call.work = call.flops + kernel.work * cnp.PyArray_SIZE(gates)
     return 0
 
 

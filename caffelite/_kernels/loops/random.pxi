@@ -7,8 +7,18 @@ cdef extern from "loops/philox.h" nogil:
     void philox(uint32_t* words, uint64_t seed, uint64_t step, uint64_t group)
 
 
+# The 16 bits of each of 128 elements, from element 128 · group on: the lower halves of 64 words are those of 64
+# elements, the upper ones those of the next.
+cdef inline void draw_bits(uint32_t* bits, const uint64_t* drawn, uint64_t group) noexcept nogil:
+    cdef Py_ssize_t i
+    philox(bits, drawn[0], drawn[1], group)
+    for i in range(WORDS):
+        bits[WORDS + i] = bits[i] >> 16
+        bits[i] &= 0xFFFF
+
+
 # y[i] = x[i] / (1 − p) where the 16 bits drawn for element i are at least 2¹⁶ p, else 0 x[i], which is NaN if x[i] is
-# not finite. The lower halves of 64 words are those of 64 elements, the upper ones those of the next.
+# not finite.
 #   scalar   p
 #   operand  0 y, 1 x (both contiguous), 2 drawn = (seed, step), int64
 #   parts    the elements
@@ -21,10 +31,7 @@ cdef int dropout(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef Py_ssize_t n, first, i
     cdef uint32_t bits[2 * WORDS]
     while begin < end:
-        philox(bits, drawn[0], drawn[1], begin // (2 * WORDS))
-        for i in range(WORDS):
-            bits[WORDS + i] = bits[i] >> 16
-            bits[i] &= 0xFFFF
+        draw_bits(bits, drawn, begin // (2 * WORDS))
         first = begin % (2 * WORDS)
         n = min(2 * WORDS - first, end - begin)
         for i in range(n):

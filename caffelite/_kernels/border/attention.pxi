@@ -1,0 +1,126 @@
+# Attention of several heads, forward and backward.
+
+cdef Kernel ATTENTION_KERNEL = Kernel("attention", writes=0b10001, work=30)
+cdef Kernel ATTENTION_GRAD_KERNEL = Kernel("attention_grad", writes=0b111, work=40)
+
+
+def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not None, Py_ssize_t heads,
+              bint causal=False, cnp.ndarray mask=None, cnp.ndarray random=None, double p=0.0):
+    """y = softmax(q kᵀ / √d) v for each head, d neighbours: of each query the mean of the values it attends to.
+
+    q (n, length, heads · d), k and v (n, keys, heads · d) → y as q, the norms that `attention_grad` needs, and what was
+    drawn. Causal, the queries are the last positions of the keys, and see no later ones; where the mask (n, keys), of
+    bool, is False, no query sees the key. A query that sees none has y = 0 and no gradient.
+
+    With p above 0, probabilities are dropped as `dropout` would drop an array (n, heads, length, keys); `random` is
+    (seed, step), int64, and counts one step more. Else nothing is drawn: None.
+
+    Memory is linear in the lengths. ValueError for shapes that don't fit, TypeError for other dtypes.
+    """
+    cdef Call call
+    cdef cnp.ndarray y, norms, drawn = None
+    begin_attention(&call, ATTENTION_KERNEL, q, k, v, heads, causal, mask, p)
+    if p > 0:
+        if random is None:
+            raise TypeError("attention with a p above 0 needs what is random: (seed, step)")
+        drawn = next_draw(random)
+    q, k, v = with_neighbours(q), with_neighbours(k), with_neighbours(v)
+    y = output(shape_of(q), q.descr)
+    norms = output((2, call.size[0], heads, call.size[2]), q.descr)
+    call.parts = call.size[0] * heads * call.size[2]
+    bind(&call, 0, y)
+    bind_positions(&call, 1, q)
+    bind_positions(&call, 2, k)
+    bind_positions(&call, 3, v)
+    bind(&call, 4, norms)
+    bind_what_is_hidden(&call, 5, mask, drawn)
+    launch(&call)
+    return y, norms, drawn
+
+
+def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not None,
+                   cnp.ndarray y not None, cnp.ndarray norms not None, Py_ssize_t heads, bint causal=False,
+                   cnp.ndarray mask=None, cnp.ndarray drawn=None, double p=0.0):
+    """dq, dk and dv of `attention`, of dy, of what it was given, and of what it returned."""
+    cdef Call call
+    cdef cnp.ndarray dq, dk, dv
+    begin_attention(&call, ATTENTION_GRAD_KERNEL, q, k, v, heads, causal, mask, p)
+    require_gradient("attention_grad", dy, q)
+    require_gradient("attention_grad", y, q)
+    if (cnp.PyArray_TYPE(norms) != cnp.PyArray_TYPE(q) or not cnp.PyArray_IS_C_CONTIGUOUS(norms)
+            or shape_of(norms) != (2, call.size[0], heads, call.size[2]) or not cnp.PyArray_ISBEHAVED_RO(norms)):
+        raise ValueError(f"attention_grad takes the norms of attention, got {norms.dtype} of shape {shape_of(norms)}")
+    if p > 0:
+        if drawn is None:
+            raise TypeError("attention_grad with a p above 0 needs what attention has drawn")
+        require_vector("attention_grad", drawn, cnp.NPY_INT64, 2)
+    dy, q, k, v = with_neighbours(dy), with_neighbours(q), with_neighbours(k), with_neighbours(v)
+    dq, dk, dv = output(shape_of(q), q.descr), output(shape_of(k), q.descr), output(shape_of(k), q.descr)
+    call.parts = call.size[0] * heads
+    bind(&call, 0, dq)
+    bind(&call, 1, dk)
+    bind(&call, 2, dv)
+    bind_positions(&call, 3, dy)
+    bind_positions(&call, 4, q)
+    bind_positions(&call, 5, k)
+    bind_positions(&call, 6, v)
+    bind(&call, 7, contiguous(y))
+    bind(&call, 8, norms)
+    bind_what_is_hidden(&call, 9, mask, drawn)
+    launch(&call)
+    return dq, dk, dv
+
+
+cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k, cnp.ndarray v, Py_ssize_t heads,
+                         bint causal, cnp.ndarray mask, double p) except -1:
+    """Begin a call; TypeError or ValueError for what does not fit."""
+    cdef str name = kernel.name
+    cdef double pairs
+    begin(call, kernel, real_type(name, q))
+    same_type(name, q, k)
+    same_type(name, q, v)
+    require_probability(name, p)
+    if (cnp.PyArray_NDIM(q) != 3 or cnp.PyArray_NDIM(k) != 3 or not cnp.PyArray_SAMESHAPE(k, v)
+            or cnp.PyArray_DIM(q, 0) != cnp.PyArray_DIM(k, 0) or cnp.PyArray_DIM(q, 2) != cnp.PyArray_DIM(k, 2)):
+        raise ValueError(f"{name} got queries, keys and values of shapes {shape_of(q)}, {shape_of(k)} and "
+                         f"{shape_of(v)}; expected (n, length, size), (n, keys, size) and the same")
+    if heads < 1 or cnp.PyArray_DIM(q, 2) == 0 or cnp.PyArray_DIM(q, 2) % heads != 0:
+        raise ValueError(f"{name} got shape {shape_of(q)}, which can't be cut into {heads} heads of equal size")
+    if causal and cnp.PyArray_DIM(q, 1) > cnp.PyArray_DIM(k, 1):
+        raise ValueError(f"{name} got queries of shape {shape_of(q)} and fewer keys, of shape {shape_of(k)}; causal, "
+                         "the queries are the last positions of the keys")
+    if mask is not None:
+        if cnp.PyArray_TYPE(mask) != cnp.NPY_BOOL:
+            raise TypeError(f"{name} expected a mask of bool, got {mask.dtype}")
+        if shape_of(mask) != shape_of(k)[:2]:
+            raise ValueError(f"{name} got a mask of shape {shape_of(mask)}; expected {shape_of(k)[:2]}")
+    call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(q, 0), heads, cnp.PyArray_DIM(q, 1)
+    call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(k, 1), cnp.PyArray_DIM(q, 2) // heads, causal
+    call.scalar[0], call.scalar[1] = 1 / (<double> call.size[4]) ** 0.5, p
+    pairs = <double> call.size[0] * heads * call.size[2]      # of queries and keys
+    pairs *= call.size[3] - (call.size[2] - 1) / 2.0 if causal else call.size[3]
+    call.flops = (4 if kernel is ATTENTION_KERNEL else 10) * pairs * call.size[4]
+    call.work = call.flops + kernel.work * pairs
+    return 0
+
+
+cdef cnp.ndarray with_neighbours(cnp.ndarray x):
+    """The array itself where the elements along its last axis are neighbours that loops can read, else its copy."""
+    x = readable(x)
+    return x if cnp.PyArray_STRIDE(x, 2) == cnp.PyArray_ITEMSIZE(x) else contiguous(x)
+
+
+cdef void bind_positions(Call* call, int operand, cnp.ndarray x) noexcept:
+    """Bind an array (n, length, size) with the strides of its rows and positions."""
+    cdef int d
+    bind(call, operand, x)
+    for d in range(2):
+        call.operand[operand].stride[d] = cnp.PyArray_STRIDE(x, d) // cnp.PyArray_ITEMSIZE(x)
+
+
+cdef void bind_what_is_hidden(Call* call, int operand, cnp.ndarray mask, cnp.ndarray drawn) noexcept:
+    """Bind the mask, and behind it what dropout draws from, where they are given."""
+    if mask is not None:
+        bind_positions(call, operand, mask)
+    if drawn is not None:
+        bind(call, operand + 1, drawn)

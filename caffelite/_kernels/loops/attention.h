@@ -1,0 +1,118 @@
+/* What attention does to each score, on strips of scores whose columns are queries and whose rows are keys, so that a
+ * query has a lane to itself: its largest score and its sums take no sum across lanes.
+ *
+ * Scores come as q · k; times `factor`, 1/√d log₂ e, they are exponents of 2. In C because Cython has no vector types.
+ */
+#ifndef CAFFELITE_ATTENTION_H
+#define CAFFELITE_ATTENTION_H
+#include <float.h>
+#include "vectors.h"
+
+enum {
+    STRIP_VECTORS = 2,
+    QUERIES_float = STRIP_VECTORS * LANES_OF_float,  /* of a strip */
+    QUERIES_double = STRIP_VECTORS * LANES_OF_double
+};
+static const double LOG2_E = 1.4426950408889634;
+
+/* 2ˣ for x ≤ 0, and a little above: with n the whole number next to x, the polynomial that interpolates 2ᶠ at Chebyshev's
+ * points for |f| ≤ ½, f = x − n, off by 2.5e-9 and 4e-18 of its value; then n goes where numbers have their exponent.
+ * 0 where that were no normal number. */
+INLINE vector_float power_of_2_float(vector_float x)
+{
+    const vector_float shifted = x + 12582912.0f, f = x - (shifted - 12582912.0f); /* n in the last bits */
+    vector_float p = 1.54614447e-4f * f + 1.34004282e-3f;
+    p = p * f + 9.61805668e-3f;
+    p = p * f + 5.55032723e-2f;
+    p = p * f + 2.40226509e-1f;
+    p = p * f + 6.93147207e-1f;
+    p = p * f + 1.0f;
+    return (vector_float)(~(lanes_float)(x < -126.0f) & ((lanes_float)p + ((lanes_float)shifted << 23)));
+}
+
+INLINE vector_double power_of_2_double(vector_double x)
+{
+    const vector_double shifted = x + 6755399441055744.0, f = x - (shifted - 6755399441055744.0);
+    vector_double p = 4.455817908336064493e-10 * f + 7.0741942972885210056e-9;
+    p = p * f + 1.0178057087733941105e-7;
+    p = p * f + 1.3215432535912376166e-6;
+    p = p * f + 1.5252733841556772589e-5;
+    p = p * f + 1.5403530463724354209e-4;
+    p = p * f + 1.3333558146406470697e-3;
+    p = p * f + 9.6181291075872566681e-3;
+    p = p * f + 5.5504108664821627039e-2;
+    p = p * f + 2.4022650695910159567e-1;
+    p = p * f + 6.9314718055994530925e-1;
+    p = p * f + 1.0;
+    return (vector_double)(~(lanes_double)(x < -1022.0) & ((lanes_double)p + ((lanes_double)shifted << 52)));
+}
+
+/* exponentials: scores of some keys more become 2^(score · factor − top), top being the largest exponent so far, which
+ * may rise; `total`, the sum of all these numbers, follows, and `shrink` is what those of earlier keys have to be
+ * multiplied by. Before the first keys, top is the lowest finite number.
+ *
+ * score_gradients: scores become probabilities, p = 2^(score · factor − top) · inverse, and the gradients of
+ * probabilities become those of scores,  d ← p (kept d − mean) scale;  where `kept` is given, p are then those that were
+ * kept, p ← kept p.
+ *
+ * m, total, shrink, inverse, mean: one number for each query of the strip. kept: the strip, contiguous. */
+#define DEFINE_ATTENTION(real)                                                                                         \
+    /* b where a is NaN. Lane by lane, which the compiler knows to be one instruction. */                              \
+    INLINE vector_##real larger_##real(vector_##real a, vector_##real b)                                               \
+    {                                                                                                                  \
+        vector_##real c;                                                                                               \
+        for (int i = 0; i < LANES_OF_##real; i++) c[i] = a[i] > b[i] ? a[i] : b[i];                                    \
+        return c;                                                                                                      \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void exponentials_##real(real *s, ptrdiff_t keys, real factor, real *m, real *total, real *shrink)          \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real };                                                                              \
+        vector_##real *scores = (vector_##real *)s, top[STRIP_VECTORS], sum[STRIP_VECTORS];                            \
+        UNROLL for (int v = 0; v < STRIP_VECTORS; v++) top[v] = (vector_##real){0} - (real)__builtin_inf();            \
+        for (ptrdiff_t j = 0; j < keys; j++)                                                                           \
+            UNROLL for (int v = 0; v < STRIP_VECTORS; v++)                                                             \
+                top[v] = larger_##real(scores[j * STRIP_VECTORS + v], top[v]);                                         \
+        UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                               \
+            const vector_##real before = *(vector_##real *)(m + v * LANES);                                            \
+            top[v] = larger_##real(top[v] * factor, before);                                                           \
+            *(vector_##real *)(m + v * LANES) = top[v];                                                                \
+            *(vector_##real *)(shrink + v * LANES) = power_of_2_##real(before - top[v]);                               \
+            sum[v] = (vector_##real){0};                                                                               \
+        }                                                                                                              \
+        for (ptrdiff_t j = 0; j < keys; j++)                                                                           \
+            UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                           \
+                const vector_##real e = power_of_2_##real(scores[j * STRIP_VECTORS + v] * factor - top[v]);            \
+                scores[j * STRIP_VECTORS + v] = e;                                                                     \
+                sum[v] += e;                                                                                           \
+            }                                                                                                          \
+        UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                               \
+            vector_##real *all = (vector_##real *)(total + v * LANES);                                                 \
+            *all = *all * *(vector_##real *)(shrink + v * LANES) + sum[v];                                             \
+        }                                                                                                              \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void score_gradients_##real(real *scores, real *d, ptrdiff_t row, ptrdiff_t keys, real factor, real scale,  \
+                                       const real *m, const real *inverse, const real *mean, const real *kept)         \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real };                                                                              \
+        for (ptrdiff_t j = 0; j < keys; j++, scores += row, d += row)                                                  \
+            UNROLL for (int v = 0; v < STRIP_VECTORS; v++) {                                                           \
+                vector_##real *s = (vector_##real *)(scores + v * LANES), *g = (vector_##real *)(d + v * LANES);       \
+                const vector_##real top = *(const vector_##real *)(m + v * LANES);                                     \
+                const vector_##real p = power_of_2_##real(*s * factor - top) * *(vector_##real *)(inverse + v * LANES);\
+                vector_##real dp = *g, p_kept = p;                                                                     \
+                if (kept) {                                                                                            \
+                    const vector_##real k = *(const vector_##real *)(kept + (j * STRIP_VECTORS + v) * LANES);          \
+                    p_kept = p * k;                                                                                    \
+                    dp *= k;                                                                                           \
+                }                                                                                                      \
+                *s = p_kept;                                                                                           \
+                *g = p * (dp - *(const vector_##real *)(mean + v * LANES)) * scale;                                    \
+            }                                                                                                          \
+    }
+
+DEFINE_ATTENTION(float)
+DEFINE_ATTENTION(double)
+
+#endif

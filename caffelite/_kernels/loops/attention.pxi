@@ -1,0 +1,335 @@
+# Attention: of each query, the mean of the values, weighed by how well their keys match it.
+#
+#     s = q kᵀ / √d,  p = exp(s − m) / Σ exp(s − m),  m the largest s of a row,  y = p v
+#
+# for each head of each row. q and y (n, length, heads · d), k and v (n, keys, heads · d), as linear layers give them: a
+# head is d neighbours. The queries are the last ones of the keys' positions; causal, a query sees the keys up to its
+# own. Where a mask (n, keys) says False, nobody sees the key. A query that sees none has y = 0 and no gradient.
+#
+# A matrix of all p would take length × keys numbers. As in FlashAttention (T. Dao, D. Fu, S. Ermon, A. Rudra, C. Ré,
+# NeurIPS 2022) it is there a block at a time: m and the sum follow as one block of keys after another is seen, what was
+# added up before being multiplied by exp(m before − m); both are kept, and the backward makes the blocks again.
+#
+# Blocks are transposed, keys × queries: a lane of a vector is a query, and what is done to queries is done to all lanes
+# at once. So a query's sums, over blocks of KEYS keys from the first on, are the same wherever it lies in a strip.
+#
+#   size     0 n, 1 heads, 2 queries L, 3 keys S, 4 d, 5 whether it is causal
+#   scalar   0 1/√d, 1 the p of dropout
+#   q, k, v  strides: 0 from row to row, 1 from position to position; dy likewise; the others are contiguous
+#   norms    (2, n, heads, L): m log₂ e and 1 / Σ exp(s − m)
+#   drawn    (seed, step) of dropout, or absent: p are dropped as `dropout` drops an array (n, heads, L, S)
+
+cdef extern from "loops/attention.h" nogil:
+    enum:
+        QUERIES_float, QUERIES_double
+    const double LOG2_E
+    void exponentials_float(float* s, Py_ssize_t keys, float factor, float* m, float* total, float* shrink)
+    void exponentials_double(double* s, Py_ssize_t keys, double factor, double* m, double* total, double* shrink)
+    void score_gradients_float(float* p, float* d, Py_ssize_t row, Py_ssize_t keys, float factor, float scale,
+                               const float* m, const float* inverse, const float* mean, const float* kept)
+    void score_gradients_double(double* p, double* d, Py_ssize_t row, Py_ssize_t keys, double factor, double scale,
+                                const double* m, const double* inverse, const double* mean, const double* kept)
+
+cdef enum:
+    KEYS = 64                             # of a block
+    QUERIES = 64                          # of a block of the backward
+    STRIP_QUERIES = 32                    # of a strip, at most
+
+
+cdef struct Head:                         # one head of one row
+    Py_ssize_t L, S, d
+    Py_ssize_t ahead                      # query i sees the keys up to i + ahead
+    const uint8_t* mask                   # of keys, so far from each other; or NULL
+    Py_ssize_t mask_key
+    const uint64_t* drawn                 # or NULL
+    double p
+    uint64_t first                        # the number of its first element in the array that dropout drops
+    double scale
+    Py_ssize_t at, keys_at                # where it begins in what is contiguous, of queries and of keys,
+    Py_ssize_t size                       # and how far positions lie from each other there
+
+
+# y[i] = Σⱼ p[i, j] v[j]
+#   operand  0 y, 1 q, 2 k, 3 v, 4 norms, 5 mask or absent, 6 drawn or absent
+#   parts    the queries of all heads of all rows
+cdef int attention(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef real* norms = <real*> call.operand[4].data
+    cdef Py_ssize_t L = call.size[2], i, queries
+    cdef Head h
+    while begin < end:
+        i = begin % L
+        queries = min(L - i, end - begin, strip_queries(y))
+        h = head_of(call, begin // L, &call.operand[5], &call.operand[6])
+        attend(y + h.at + i * h.size, call, &h, begin // L, i, queries, norms + begin, norms + call.parts + begin)
+        begin += queries
+    return CONTINUE
+
+
+# A strip of queries, from query i on, of a head.
+cdef void attend(real* y, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i, Py_ssize_t queries,
+                 real* tops, real* inverses) noexcept nogil:
+    cdef const real* q = <const real*> position_of(y, call, 1, head, i)
+    cdef const real* k = <const real*> position_of(y, call, 2, head, 0)
+    cdef const real* v = <const real*> position_of(y, call, 3, head, 0)
+    cdef Py_ssize_t q_row = call.operand[1].stride[1], k_row = call.operand[2].stride[1]
+    cdef Py_ssize_t v_row = call.operand[3].stride[1]
+    cdef Py_ssize_t width = strip_queries(y), seen = seen_by(h, i + queries - 1), first = 0, keys, lane, c
+    cdef real s[KEYS * STRIP_QUERIES]
+    cdef real kept[KEYS * STRIP_QUERIES]
+    cdef real m[STRIP_QUERIES]
+    cdef real total[STRIP_QUERIES]
+    cdef real shrink[STRIP_QUERIES]
+    for lane in range(width):
+        m[lane] = -FLT_MAX if real is float else -DBL_MAX
+        total[lane] = 0
+    for lane in range(queries):
+        memset(y + lane * h.size, 0, h.d * sizeof(real))
+    while first < seen:
+        keys = min(seen - first, KEYS)
+        scores(s, width, k + first * k_row, k_row, keys, q, q_row, queries, h.d, <real*> packed_b, first > 0)
+        hide(s, width, h, i, queries, first, keys)
+        if real is float:
+            exponentials_float(s, keys, <float> (h.scale * LOG2_E), m, total, shrink)
+        else:
+            exponentials_double(s, keys, h.scale * LOG2_E, m, total, shrink)
+        if h.drawn != NULL:
+            draw_kept(kept, h, i, queries, first, keys)
+            for c in range(keys * width):
+                s[c] *= kept[c]
+        if first > 0:
+            for lane in range(queries):
+                for c in range(h.d):
+                    y[lane * h.size + c] *= shrink[lane]
+        add_product(y, h.size, queries, h.d, keys, s, 1, width, v + first * v_row, v_row)
+        first += keys
+    for lane in range(queries):
+        tops[lane], inverses[lane] = m[lane], <real> 0 if total[lane] == 0 else <real> 1 / total[lane]
+        for c in range(h.d):
+            y[lane * h.size + c] *= inverses[lane]
+
+
+# dv[j] = Σᵢ p[i, j] dy[i],  ds[i, j] = p[i, j] (dy[i] · v[j] − dy[i] · y[i]) / √d,
+# dq[i] = Σⱼ ds[i, j] k[j],  dk[j] = Σᵢ ds[i, j] q[i]
+#   operand  0 dq, 1 dk, 2 dv, 3 dy, 4 q, 5 k, 6 v, 7 y, 8 norms, 9 mask or absent, 10 drawn or absent
+#   parts    the heads of all rows
+cdef int attention_grad(real* dq, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef real* dk
+    cdef real* dv
+    cdef Py_ssize_t head, i
+    cdef Head h
+    for head in range(begin, end):
+        h = head_of(call, head, &call.operand[9], &call.operand[10])
+        dk = <real*> call.operand[1].data + h.keys_at
+        dv = <real*> call.operand[2].data + h.keys_at
+        for i in range(h.S):
+            memset(dk + i * h.size, 0, h.d * sizeof(real))
+            memset(dv + i * h.size, 0, h.d * sizeof(real))
+        i = 0
+        while i < h.L:
+            attend_back(dq + h.at + i * h.size, dk, dv, call, &h, head, i, min(h.L - i, <Py_ssize_t> QUERIES))
+            i += QUERIES
+    return CONTINUE
+
+
+# A block of queries, from query i on, of a head: each strip with a block of keys, then these keys with all strips.
+cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i,
+                      Py_ssize_t queries) noexcept nogil:
+    cdef const real* dy = <const real*> position_of(dq, call, 3, head, i)
+    cdef const real* q = <const real*> position_of(dq, call, 4, head, i)
+    cdef const real* k = <const real*> position_of(dq, call, 5, head, 0)
+    cdef const real* v = <const real*> position_of(dq, call, 6, head, 0)
+    cdef const real* y = <const real*> call.operand[7].data + h.at + i * h.size
+    cdef const real* tops = <const real*> call.operand[8].data + head * h.L + i
+    cdef const real* inverses = tops + call.parts * h.L
+    cdef Py_ssize_t dy_row = call.operand[3].stride[1], q_row = call.operand[4].stride[1]
+    cdef Py_ssize_t k_row = call.operand[5].stride[1], v_row = call.operand[6].stride[1]
+    cdef Py_ssize_t width = strip_queries(dq), first = 0, keys, seen, count, lane, j
+    cdef real* packed_q = <real*> packed_b
+    cdef real* packed_dy = packed_q + QUERIES * BLOCK_K
+    cdef real p[KEYS * QUERIES]
+    cdef real ds[KEYS * QUERIES]
+    cdef real kept[KEYS * STRIP_QUERIES]
+    cdef real m[QUERIES]
+    cdef real inverse[QUERIES]
+    cdef real mean[QUERIES]
+    for lane in range(QUERIES):
+        m[lane] = inverse[lane] = mean[lane] = 0
+    for lane in range(queries):
+        m[lane], inverse[lane] = tops[lane], inverses[lane]
+        mean[lane] = dot(dy + lane * dy_row, y + lane * h.size, h.d)
+        memset(dq + lane * h.size, 0, h.d * sizeof(real))
+    while first < seen_by(h, i + queries - 1):
+        keys = min(seen_by(h, i + queries - 1) - first, KEYS)
+        lane = 0
+        while lane < queries:
+            count = min(queries - lane, width)
+            seen = seen_of_block(h, i + lane, count, first, keys, width)
+            scores(p + lane, QUERIES, k + first * k_row, k_row, seen, q + lane * q_row, q_row, count, h.d,
+                   packed_q + lane * BLOCK_K, first > 0)
+            scores(ds + lane, QUERIES, v + first * v_row, v_row, seen, dy + lane * dy_row, dy_row, count, h.d,
+                   packed_dy + lane * BLOCK_K, first > 0)
+            hide(p + lane, QUERIES, h, i + lane, count, first, seen)
+            if h.drawn != NULL:
+                draw_kept(kept, h, i + lane, count, first, seen)
+            if real is float:
+                score_gradients_float(p + lane, ds + lane, QUERIES, seen, <float> (h.scale * LOG2_E), <float> h.scale,
+                                      m + lane, inverse + lane, mean + lane, NULL if h.drawn == NULL else kept)
+            else:
+                score_gradients_double(p + lane, ds + lane, QUERIES, seen, h.scale * LOG2_E, h.scale,
+                                       m + lane, inverse + lane, mean + lane, NULL if h.drawn == NULL else kept)
+            add_product(dq + lane * h.size, h.size, count, h.d, seen, ds + lane, 1, QUERIES, k + first * k_row, k_row)
+            lane += width
+        lane = j = 0
+        while j < keys:                   # each strip has seen its first `seen` keys, a later strip as many or more
+            while seen_of_block(h, i + lane, min(queries - lane, width), first, keys, width) <= j:
+                lane += width
+            count = min(keys - j, width)
+            add_product(dk + (first + j) * h.size, h.size, count, h.d, queries - lane,
+                        ds + j * QUERIES + lane, QUERIES, 1, q + lane * q_row, q_row)
+            add_product(dv + (first + j) * h.size, h.size, count, h.d, queries - lane,
+                        p + j * QUERIES + lane, QUERIES, 1, dy + lane * dy_row, dy_row)
+            j += count
+        first += keys
+
+
+# ---- blocks ----
+
+# s[j, i] = a[j] · x[i], rows of length d, for a strip of queries x, packed first, as columns, if they are not yet.
+cdef void scores(real* s, Py_ssize_t s_row, const real* a, Py_ssize_t a_row, Py_ssize_t keys, const real* x,
+                 Py_ssize_t x_row, Py_ssize_t queries, Py_ssize_t d, real* packed, bint is_packed) noexcept nogil:
+    cdef Strip strip
+    cdef Py_ssize_t width = strip_queries(s), c = 0, i
+    memset(&strip, 0, sizeof(Strip))
+    strip.rows, strip.runs, strip.columns = keys, 1, width
+    strip.a_row, strip.a_k, strip.b, strip.b_k, strip.b_column = a_row, 1, packed, width, 1
+    strip.y, strip.y_row = s, s_row
+    while c < d:
+        strip.k = min(d - c, BLOCK_K)
+        if not is_packed or d > BLOCK_K:
+            if queries < width:
+                memset(packed, 0, strip.k * width * sizeof(real))
+            i = 0
+            while i < queries:
+                transpose(packed + i, width, x + i * x_row + c, x_row, min(queries - i, lanes(s)), strip.k)
+                i += lanes(s)
+        strip.a, strip.resume = a + c, c > 0
+        run_strip(s, &strip)
+        c += strip.k
+
+
+# y += a b, y (rows, columns), a (rows, depth), depth at most KEYS or QUERIES. Neighbours in b and y are columns.
+cdef void add_product(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t depth, const real* a,
+                      Py_ssize_t a_row, Py_ssize_t a_k, const real* b, Py_ssize_t b_row) noexcept nogil:
+    cdef real* whole = <real*> packed_b + 2 * QUERIES * BLOCK_K
+    cdef Strip strip
+    cdef Py_ssize_t j = 0, k
+    memset(&strip, 0, sizeof(Strip))
+    strip.rows, strip.k, strip.runs, strip.resume = rows, depth, 1, True
+    strip.a, strip.a_row, strip.a_k, strip.b_column, strip.y_row = a, a_row, a_k, 1, y_row
+    while j < columns:
+        strip.columns = min(columns - j, strip_columns(y))
+        strip.b, strip.b_k, strip.y = b + j, b_row, y + j
+        if not READS_LANES and strip.columns % lanes(y) != 0:
+            for k in range(depth):        # the tile reads whole vectors
+                memcpy(whole + k * strip_columns(y), b + k * b_row + j, strip.columns * sizeof(real))
+            strip.b, strip.b_k = whole, strip_columns(y)
+        run_strip(y, &strip)
+        j += strip.columns
+
+
+# The scores, from query i and from key `first` on, of keys that queries don't see become −∞.
+cdef void hide(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
+               Py_ssize_t keys) noexcept nogil:
+    cdef Py_ssize_t j, lane, hidden
+    j = 0 if h.mask != NULL else max(0, i + h.ahead + 1 - first)
+    while j < keys:
+        hidden = min(queries, first + j - i - h.ahead)
+        if h.mask != NULL and not h.mask[(first + j) * h.mask_key]:
+            hidden = queries
+        for lane in range(hidden):
+            s[j * s_row + lane] = <real> -INFINITE
+        j += 1
+
+
+# kept[j, i] = 0 where dropout drops p[i, j], else 1 / (1 − p)
+cdef void draw_kept(real* kept, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
+                    Py_ssize_t keys) noexcept nogil:
+    cdef uint32_t bits[2 * WORDS]
+    cdef uint32_t least = <uint32_t> rint(65536 * h.p)
+    cdef real factor = <real> (1 / (1 - h.p))
+    cdef Py_ssize_t width = strip_queries(kept), lane, j, end
+    cdef uint64_t number
+    if queries < width:
+        memset(kept, 0, keys * width * sizeof(real))
+    for lane in range(queries):
+        number = h.first + (i + lane) * h.S + first
+        j = 0
+        while j < keys:
+            draw_bits(bits, h.drawn, number // (2 * WORDS))
+            end = min(keys, j + <Py_ssize_t> (2 * WORDS - number % (2 * WORDS)))
+            while j < end:
+                kept[j * width + lane] = factor if bits[number % (2 * WORDS)] >= least else <real> 0
+                j += 1
+                number += 1
+
+
+# ---- one head ----
+
+cdef Head head_of(const Call* call, Py_ssize_t head, const Operand* mask, const Operand* drawn) noexcept nogil:
+    cdef Py_ssize_t H = call.size[1], row = head // H
+    cdef Head h
+    h.L, h.S, h.d = call.size[2], call.size[3], call.size[4]
+    h.ahead = h.S - h.L if call.size[5] else h.S
+    h.mask, h.mask_key = <const uint8_t*> mask.data, mask.stride[1]
+    if h.mask != NULL:
+        h.mask += row * mask.stride[0]
+    h.drawn, h.p = <const uint64_t*> drawn.data, call.scalar[1]
+    h.first = <uint64_t> head * h.L * h.S
+    h.scale = call.scalar[0]
+    h.size = H * h.d
+    h.at, h.keys_at = row * h.L * h.size + head % H * h.d, row * h.S * h.size + head % H * h.d
+    return h
+
+
+# Where position i of a head lies in an operand.
+cdef inline const real* position_of(const real* like, const Call* call, int operand, Py_ssize_t head,
+                                    Py_ssize_t i) noexcept nogil:
+    cdef const Operand* x = &call.operand[operand]
+    cdef Py_ssize_t H = call.size[1]
+    return <const real*> x.data + head // H * x.stride[0] + i * x.stride[1] + head % H * call.size[4]
+
+
+# How many keys, from the first on, query i sees if it sees none behind its position.
+cdef inline Py_ssize_t seen_by(const Head* h, Py_ssize_t i) noexcept nogil:
+    return min(h.S, i + h.ahead + 1)
+
+
+# How many of a block of keys a strip of queries sees, rounded up to whole strips of keys.
+cdef inline Py_ssize_t seen_of_block(const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first, Py_ssize_t keys,
+                                     Py_ssize_t width) noexcept nogil:
+    cdef Py_ssize_t seen = max(0, seen_by(h, i + queries - 1) - first)
+    return min(keys, (seen + width - 1) // width * width)
+
+
+# x · y, in as many sums side by side as the loops of reductions take
+cdef inline real dot(const real* x, const real* y, Py_ssize_t n) noexcept nogil:
+    cdef real sums[LANES]
+    cdef Py_ssize_t i, j
+    for j in range(LANES):
+        sums[j] = 0
+    for i in range(n // LANES):
+        for j in range(LANES):
+            sums[j] += x[LANES * i + j] * y[LANES * i + j]
+    for i in range(n - n % LANES, n):
+        sums[i % LANES] += x[i] * y[i]
+    return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]))
+
+
+# ---- float32 or float64 ----
+
+cdef inline Py_ssize_t strip_queries(const real* x) noexcept nogil:
+    return QUERIES_float if real is float else QUERIES_double
+
+
+publish("attention", <Loop> attention[float], <Loop> attention[double])
+publish("attention_grad", <Loop> attention_grad[float], <Loop> attention_grad[double])

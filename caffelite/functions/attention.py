@@ -1,0 +1,214 @@
+"""Attention, the layer of transformers that it makes, and the cache with which they sample."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.arrays import nonnegative, positive_integer
+from caffelite.function import Function, Shape, shape_text
+from caffelite.functions.activation import GELU
+from caffelite.functions.dropout import Dropout, seed_of
+from caffelite.functions.linear import Linear
+from caffelite.functions.normalization import LayerNorm
+from caffelite.modes import is_training
+
+__all__ = ["MultiHeadAttention", "TransformerBlock"]
+
+
+class MultiHeadAttention(Function, recordable=True):
+    """Each position becomes a mean over all positions, weighed by how well their keys match its query, in every head:
+
+        q, k, v = query(x), key(x), value(x)  cut into heads of d = size / heads numbers
+        p = softmax(q kᵀ / √d),  y = output(p v)
+        dv = pᵀ dh,  ds = p ∘ (dp − Σ p dp),  dp = dh vᵀ,  dq = ds k / √d,  dk = dsᵀ q / √d,  dh of h = p v
+
+    x and y (n, length, size); `query`, `key`, `value`, `output` are Linear(size, size, bias). Causal, a position sees
+    itself and what is before it. A mask, bool (n, length), False where x is padding, hides these positions from all; a
+    position that sees none gets output(0). In training, p are dropped as by Dropout(dropout), the seed and how often
+    was drawn being the buffer `random`. No matrix of length × length is kept: memory is linear in the length.
+
+    To sample position by position, in `inference()`, a causal layer takes a cache of the keys and values before:
+
+        cache = attention.cache(rows, max_length)
+        y = attention(x, None, cache)           # x (rows, more, size): the positions that follow those in the cache
+
+    whose y have the bits that the whole sequence at once would give them; a mask is then of all positions so far.
+
+    ValueError where size is no multiple of heads, for x or a mask of another shape, and for a cache that is full.
+
+    A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
+    """
+
+    def __init__(self, size: int, heads: int, causal: bool = False, dropout: float = 0.0, bias: bool = True) -> None:
+        self.size, self.heads = (
+            positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
+        )
+        if self.size % self.heads != 0:
+            raise ValueError(f"MultiHeadAttention: size must be a multiple of heads, got {size} and {heads}")
+        self.causal, self.bias = bool(causal), bool(bias)
+        self.dropout = nonnegative("MultiHeadAttention: dropout", dropout, 1.0)
+        self.query = Linear(self.size, self.size, self.bias)
+        self.key = Linear(self.size, self.size, self.bias)
+        self.value = Linear(self.size, self.size, self.bias)
+        self.output = Linear(self.size, self.size, self.bias)
+        self.random = np.array([seed_of(None), 0])
+
+    def initialize(self, rng: Any) -> None:
+        """Draw the Linears, take another seed, and begin to count again."""
+        rng = np.random.default_rng(rng)
+        super().initialize(rng)
+        self.random[:] = seed_of(rng), 0
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What is kept but not learned: the seed, and how often was drawn."""
+        return {"random": self.random, **super().buffers()}
+
+    def cache(self, rows: int, max_length: int) -> Cache:
+        """An empty cache for so many rows of at most so many positions; ValueError where the layer is not causal."""
+        if not self.causal:
+            raise ValueError(f"{self!r} has no cache: it is not causal, and each position changes those before it")
+        return Cache(rows, max_length, self.size, self.query.weight.dtype)
+
+    @property
+    def required_input_shape(self) -> Any:
+        return (None, None, self.size)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        shape, *mask = input_shapes
+        if len(shape) != 3 or shape[2] not in (None, self.size):
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, length, {self.size})")
+        if mask and (
+            len(mask[0]) != 2 or any(None not in (m, n) and m != n for m, n in zip(*mask, shape, strict=False))
+        ):
+            raise ValueError(
+                f"{self!r} got a mask of shape {shape_text(mask[0])} for x of shape {shape_text(shape)}; expected "
+                f"{shape_text(shape[:2])}"
+            )
+        return (*shape[:2], self.size)
+
+    def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:
+        before = 0 if cache is None else cache.length
+        self.output_shape(x.shape)
+        if mask is not None:
+            self.output_shape((len(x), before + x.shape[1], self.size), mask.shape)
+        self.mask, self.drawn_p = mask, self.dropout if is_training() else 0.0
+        self.q, self.k, self.v = self.query.forward(x), self.key.forward(x), self.value.forward(x)
+        if cache is not None:
+            self.k, self.v = cache.extended(self.k, self.v)
+        self.h, self.norms, self.drawn = kernels.attention(
+            self.q, self.k, self.v, self.heads, self.causal, mask, self.random, self.drawn_p
+        )
+        return self.output.forward(self.h)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        dh = self.output.backward(dy)
+        dq, dk, dv = kernels.attention_grad(
+            *(dh, self.q, self.k, self.v, self.h, self.norms),
+            *(self.heads, self.causal, self.mask, self.drawn, self.drawn_p),
+        )
+        dx = kernels.add(self.query.backward(dq), self.key.backward(dk))
+        return kernels.add(dx, self.value.backward(dv))
+
+    def __repr__(self) -> str:
+        return f"MultiHeadAttention({self.size}, {self.heads}{_options(self)})"
+
+
+class TransformerBlock(Function, recordable=True):
+    """A layer of a transformer: attention, and then a net of two layers at each position, each beside a connection:
+
+        h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))
+
+    x and y (n, length, size), a LayerNorm before each branch, `hidden` numbers between `widen` and `narrow`, 4 size by
+    default. In training, dropout drops attention's probabilities and what each branch adds. A mask, a cache for
+    sampling, and errors are those of MultiHeadAttention: `block(x)`, `block(x, mask)`, `block(x, None, cache)`.
+
+    R. Xiong et al., "On layer normalization in the transformer architecture", ICML 2020.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        heads: int,
+        hidden: int | None = None,
+        causal: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+    ) -> None:
+        self.attention_norm = LayerNorm(size, bias=bias)
+        self.attention = MultiHeadAttention(size, heads, causal, dropout, bias)
+        self.attention_dropout = Dropout(dropout)
+        self.size, self.heads, self.causal = self.attention.size, self.attention.heads, self.attention.causal
+        self.dropout, self.bias = self.attention.dropout, self.attention.bias
+        self.hidden = 4 * self.size if hidden is None else positive_integer("TransformerBlock: hidden", hidden)
+        self.mlp_norm = LayerNorm(size, bias=bias)
+        self.widen = Linear(self.size, self.hidden, bias)
+        self.gelu = GELU()
+        self.narrow = Linear(self.hidden, self.size, bias)
+        self.mlp_dropout = Dropout(dropout)
+
+    def cache(self, rows: int, max_length: int) -> Cache:
+        """An empty cache of keys and values for `block(x, None, cache)`; see MultiHeadAttention."""
+        return self.attention.cache(rows, max_length)
+
+    @property
+    def required_input_shape(self) -> Any:
+        return self.attention.required_input_shape
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        return self.attention.output_shape(*input_shapes)
+
+    def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:
+        self.output_shape(x.shape)
+        branch = self.attention.forward(self.attention_norm.forward(x), mask, cache)
+        h = kernels.add(x, self.attention_dropout.forward(branch))
+        branch = self.narrow.forward(self.gelu.forward(self.widen.forward(self.mlp_norm.forward(h))))
+        return kernels.add(h, self.mlp_dropout.forward(branch))
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        d: Any = self.narrow.backward(self.mlp_dropout.backward(dy))
+        d = self.widen.backward(self.gelu.backward(d))
+        dh = kernels.add(dy, self.mlp_norm.backward(d))
+        d = self.attention.backward(self.attention_dropout.backward(dh))
+        return kernels.add(dh, self.attention_norm.backward(d))
+
+    def __repr__(self) -> str:
+        hidden = "" if self.hidden == 4 * self.size else f", hidden={self.hidden}"
+        return f"TransformerBlock({self.size}, {self.heads}{hidden}{_options(self)})"
+
+
+def _options(layer: MultiHeadAttention | TransformerBlock) -> str:
+    """What is not as by default, as it is written."""
+    dropout = f", dropout={layer.dropout}" if layer.dropout else ""
+    return f"{', causal=True' * layer.causal}{dropout}{'' if layer.bias else ', bias=False'}"
+
+
+class Cache:
+    """The keys and values of the positions seen so far, for sampling; `attention.cache(rows, max_length)` makes one.
+
+    `keys` and `values` (rows, max_length, size), written in place; `length`, how many positions are in it. Setting
+    `length` to less forgets the later ones.
+    """
+
+    def __init__(self, rows: int, max_length: int, size: int, dtype: np.dtype) -> None:
+        shape = (positive_integer("cache: rows", rows), positive_integer("cache: max_length", max_length), size)
+        self.keys, self.values, self.length = np.zeros(shape, dtype), np.zeros(shape, dtype), 0
+
+    def extended(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All keys and values, those of further positions, k and v (rows, more, size), being put in."""
+        rows, max_length = self.keys.shape[:2]
+        if len(k) != rows:
+            raise ValueError(f"a cache of {rows} rows got {len(k)}")
+        end = self.length + k.shape[1]
+        if end > max_length:
+            raise ValueError(
+                f"a cache of {max_length} positions has {self.length} and got {k.shape[1]} more: it is full"
+            )
+        if is_training() or kernels.recorder() is not None:
+            raise RuntimeError("a cache is for sampling in inference(), and not for training or in a recorded step")
+        kernels.copy(k, self.keys[:, self.length : end])
+        kernels.copy(v, self.values[:, self.length : end])
+        self.length = end
+        return self.keys[:, :end], self.values[:, :end]
