@@ -83,7 +83,7 @@ x, y = [held_out[i : i + n * options.block].reshape(n, options.block) for i in (
 
 model = GPT(len(characters), options.layers, options.heads, options.size, options.block, seed=0)
 print(f"{len(text):,} characters, {len(characters)} of them different\n{model.summary((options.block,))}")
-rate = cl.schedules.cosine(1e-3, steps=options.steps, warmup=100, end=1e-4)
+rate = cl.schedules.cosine(1e-3, steps=options.steps, warmup=options.steps // 20, end=1e-4)
 history = model.fit(
     Windows(text, options.block, np.random.default_rng(0)),
     loss=cl.SoftmaxLoss(),

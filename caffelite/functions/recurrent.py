@@ -67,7 +67,9 @@ class Recurrent(Function, recordable=True):
         if len(x) != 3 or x[-1] not in (None, self.in_features):
             raise ValueError(f"{self!r} got shape {shape_text(x)}; expected (n, length, {self.in_features})")
         for name, shape in zip(self.state_names, states, strict=False):
-            if len(shape) != 2 or any(None not in (a, b) and a != b for a, b in zip(shape, self._state(x), strict=True)):
+            if len(shape) != 2 or any(
+                None not in (a, b) and a != b for a, b in zip(shape, self._state(x), strict=True)
+            ):
                 raise ValueError(
                     f"{self!r} got a state {name} of shape {shape_text(shape)}; expected {shape_text(self._state(x))}"
                 )
