@@ -21,13 +21,13 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The share of rows whose largest output is at the target: outputs (n, C), targets (n,) integers.
+    """The share of labels at which the largest output is: outputs (n, …, C), targets (n, …) integers.
 
     With one score a row, (n,) or (n, 1), class 1 is score > 0, else 0. Raises ValueError for other shapes.
     """
     outputs, targets = np.asarray(outputs), np.asarray(targets)
     check_shapes(accuracy, outputs.shape, targets.shape)
-    return float((_predicted(outputs) == targets.reshape(-1)).mean())
+    return float((_predicted(_flat(outputs, targets)) == targets.reshape(-1)).mean())
 
 
 class OfEpoch:
@@ -41,7 +41,7 @@ class OfEpoch:
     def __call__(self, outputs: Any, targets: Any) -> float:
         outputs, targets = np.asarray(outputs), np.asarray(targets)
         check_shapes(self, outputs.shape, targets.shape)
-        return float(self._function(outputs, targets))
+        return float(self._function(_flat(outputs, targets), targets))
 
 
 def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
@@ -52,10 +52,11 @@ def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...]
 
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     one_score = len(outputs) == 1 or outputs[1:] == (1,)
-    if len(outputs) not in (1, 2) or not (targets == outputs[:1] or (one_score and targets == (*outputs[:1], 1))):
+    of_rows = one_score and targets in (outputs[:1], (*outputs[:1], 1))
+    if not of_rows and not (len(outputs) > 1 and targets == outputs[:-1]):
         raise ValueError(
             f"{name} got outputs of shape {outputs} and targets of shape {targets}; "
-            "expected scores (n, C), or one a row, and labels (n,)"
+            "expected scores (n, …, C) and labels (n, …), or one score a row"
         )
 
 
@@ -69,7 +70,12 @@ def _of(check: Callable[[str, tuple, tuple], None]) -> Callable[[Metric], OfEpoc
     return lambda function: OfEpoch(function, check)
 
 
-# ---- classes: scores (n, C) or one a row, labels (n,) ------------------------------------------------------------
+def _flat(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Outputs (n, …, C) with labels (n, …) as one row (C,) for each label; others as they are."""
+    return outputs.reshape(-1, outputs.shape[-1]) if outputs.ndim == targets.ndim + 1 > 2 else outputs
+
+
+# ---- classes: scores (n, …, C) or one a row, labels (n, …) --------------------------------------------------------
 
 
 @_of(_check_classes)
@@ -120,7 +126,7 @@ def auc(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 
 def top_k(k: int) -> OfEpoch:
-    """The share of rows whose label is among the k highest scores: scores (n, C). By name: "top_k(3)".
+    """The share of labels that are among the k highest scores: scores (n, …, C). By name: "top_k(3)".
 
     Of equal scores, those of later classes are taken to be higher, as in scikit-learn's `top_k_accuracy_score`.
     """
@@ -134,9 +140,9 @@ def _top_k(k: int) -> OfEpoch:
         return float((highest == _labels(targets)[:, None]).any(axis=1).mean())
 
     def check(name: str, outputs: tuple, targets: tuple) -> None:
-        if len(outputs) != 2 or targets != outputs[:1]:
+        if len(outputs) < 2 or targets != outputs[:-1]:
             raise ValueError(
-                f"{name} got outputs of shape {outputs} and targets of shape {targets}; expected (n, C) and (n,)"
+                f"{name} got outputs of shape {outputs} and targets of shape {targets}; expected (n, …, C) and (n, …)"
             )
 
     share.__doc__ = top_k.__doc__

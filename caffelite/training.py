@@ -19,9 +19,11 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import flat_int64
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights
 from caffelite.function import Function
 from caffelite.functions.loss import Loss, Penalized
+from caffelite.functions.shape import reshaped
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, OfEpoch, accuracy, check_shapes
 from caffelite.modes import inference
@@ -137,9 +139,9 @@ class Trainer:
             same = mean.dtype == weights.dtype
             kernels.add_weighted_mean(self.cursor, 0, mean if same else kernels.convert(mean, weights.dtype), weights)
         for slot, (name, metric) in enumerate(self.of_batch.items(), start=1):
-            scores = _scores(outputs, y) if metric is accuracy else None
-            if scores is not None:
-                kernels.add_correct(self.cursor, slot, scores, _as_int64(y).reshape(rows))
+            if metric is accuracy and y.dtype.kind in "iu":
+                scores = reshaped(outputs.data, (y.size, outputs.size // y.size))
+                kernels.add_correct(self.cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None))
             else:
                 several = isinstance(outputs, tuple)
                 arrays = [x.data for x in outputs] if several else [outputs.data]
@@ -254,6 +256,9 @@ class Trainer:
     def results(self, sums: np.ndarray, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """A row of loss and metrics for one epoch, those of its batches and those of all its rows."""
         of_batches = dict(zip(["loss", *self.of_batch], means(sums)[0], strict=True))
+        ignore = getattr(self.loss, "ignore", None)
+        if ignore is not None and len(outputs) and targets.shape == outputs.shape[:-1]:
+            outputs, targets = outputs[targets != ignore], targets[targets != ignore]
         values = of_batches | {
             name: metric(outputs, targets) if len(outputs) else np.nan for name, metric in self.of_epoch.items()
         }
@@ -600,15 +605,3 @@ def _mean_of(metric: Metric, several: bool, *arrays: np.ndarray) -> np.float64:
     """A metric of outputs, a tuple if they are several, and targets."""
     *outputs, targets = arrays
     return np.float64(metric(tuple(outputs) if several else outputs[0], targets))  # type: ignore[arg-type]
-
-
-def _scores(outputs: Any, y: np.ndarray) -> np.ndarray | None:
-    """The outputs as scores (n, C) whose accuracy a kernel can count with these targets; None if they are no such."""
-    if isinstance(outputs, tuple) or outputs.ndim not in (1, 2) or len(outputs) != len(y) or y.dtype.kind not in "iu":
-        return None
-    scores = outputs.data if outputs.ndim == 2 else outputs.data.reshape(len(y), 1)
-    return scores if y.ndim == 1 or y.shape[1:] == scores.shape[1:] == (1,) else None
-
-
-def _as_int64(labels: np.ndarray) -> np.ndarray:
-    return labels if labels.dtype == np.int64 else kernels.convert(labels, np.int64)

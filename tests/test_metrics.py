@@ -273,3 +273,27 @@ def test_an_exception_in_a_metric_comes_through():
 
     with pytest.raises(KeyError, match="mine"):
         train(classifier(2, 3), *cl.datasets.spiral(points_per_class=5), metrics=[broken])
+
+
+@pytest.mark.parametrize("ignore", [None, -1])
+def test_metrics_of_labels_in_sequences_are_those_of_all_labels_that_count(ignore):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(30, 4, 3)).astype(np.float32), rng.integers(0, 3, (30, 4))
+    if ignore is not None:
+        y[rng.random(y.shape) < 0.3] = ignore
+    names = ["accuracy", "top_k(2)", "precision", "recall", "f1", "auc"]
+    for metrics in (names, ["accuracy"]):
+        found = cl.Model([cl.Reshape((4, 3))]).evaluate(
+            x, y, loss=cl.SoftmaxLoss(ignore=ignore), metrics=metrics, batch_size=7
+        )
+        for name, metric in cl.metrics.named(metrics).items():
+            assert found[name] == pytest.approx(metric(x[y != ignore], y[y != ignore]), rel=1e-12), name
+            if ignore is None:
+                assert metric(x, y) == found[name]
+    model = cl.Model([cl.Linear(3, 3)], seed=0)
+    optimizer = cl.SGD(model.parameters(), lr=0.0)
+    loss = cl.SoftmaxLoss(ignore=ignore)
+    history = model.fit(x, y, loss=loss, optimizer=optimizer, metrics=["accuracy"], batch_size=8, verbose=0)
+    right = (model.predict(x).argmax(axis=2) == y)[y != ignore]
+    assert history["accuracy"] == [pytest.approx(right.mean(), rel=1e-12)]
+    assert history["loss"] == [pytest.approx(loss.forward(model.predict(x), y).item(), rel=1e-6)]

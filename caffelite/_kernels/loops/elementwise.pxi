@@ -18,7 +18,11 @@ cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     cdef const Operand* b = a if call.operand[2].data == NULL else &call.operand[2]
     cdef const Operand* c = a if call.operand[3].data == NULL else &call.operand[3]
     cdef Py_ssize_t sy = y.stride[INNERMOST], sa = a.stride[INNERMOST], sb = b.stride[INNERMOST]
-    cdef Py_ssize_t sc = c.stride[INNERMOST], i
+    cdef Py_ssize_t sc = c.stride[INNERMOST], n = call.size[INNERMOST], rows, i
+    cdef const real* pa
+    cdef const real* pb
+    cdef const real* pc
+    cdef real* py
     cdef Py_ssize_t at[MAX_DIMS]
     if call.op == COPY and a.stride[INNERMOST - 1] == 1 and sa != 1 and sy == 1:
         transposed_copy(out, call, begin, end)
@@ -28,11 +32,41 @@ cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
             <const real*> b.data + begin * sb, sb, <const real*> c.data + begin * sc, sc, call.scalar)
         return CONTINUE
     locate(call, begin, at)
-    for i in range(begin, end):
-        row(call.op, call.size[INNERMOST], out + offset(y, at), sy, <const real*> a.data + offset(a, at), sa,
-            <const real*> b.data + offset(b, at), sb, <const real*> c.data + offset(c, at), sc, call.scalar)
+    while begin < end:                    # the rows along the last axis but one, whose distances are all the same
+        rows = min(end - begin, call.size[INNERMOST - 1] - at[INNERMOST - 1])
+        py, pa = out + offset(y, at), <const real*> a.data + offset(a, at)
+        pb, pc = <const real*> b.data + offset(b, at), <const real*> c.data + offset(c, at)
+        if call.op == COPY and sy == 1 and sa == 1:
+            copy_rows(<char*> py, y.stride[INNERMOST - 1] * sizeof(real), <const char*> pa,
+                      a.stride[INNERMOST - 1] * sizeof(real), rows, n * sizeof(real))
+        else:
+            for i in range(rows):
+                row(call.op, n, py + i * y.stride[INNERMOST - 1], sy, pa + i * a.stride[INNERMOST - 1], sa,
+                    pb + i * b.stride[INNERMOST - 1], sb, pc + i * c.stride[INNERMOST - 1], sc, call.scalar)
+        begin += rows
+        at[INNERMOST - 1] += rows - 1
         next_row(call, at)
     return CONTINUE
+
+
+# Rows of n bytes, y_row and x_row bytes apart. A call of memcpy takes as long as a few vectors.
+cdef inline void copy_rows(char* y, Py_ssize_t y_row, const char* x, Py_ssize_t x_row, Py_ssize_t rows,
+                           Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    if 32 <= n < 128:
+        for i in range(rows):
+            copy_few(y + i * y_row, x + i * x_row, n)
+    else:
+        for i in range(rows):
+            memcpy(y + i * y_row, x + i * x_row, n)
+
+
+# n bytes, n ≥ 32: in vectors, the last of which may overlap the one before it.
+cdef inline void copy_few(char* y, const char* x, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t j
+    for j in range(0, n - 31, 32):
+        memcpy(y + j, x + j, 32)
+    memcpy(y + n - 32, x + n - 32, 32)
 
 
 # ---- rows of broadcast arrays ----

@@ -56,18 +56,10 @@ cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_
             memcpy(out + i * 32, rows + order[i] * 32, 32)
     elif 32 < n < 128:
         for i in range(begin, end):
-            copy_row(out + i * n, rows + order[i] * n, n)
+            copy_few(out + i * n, rows + order[i] * n, n)
     else:
         for i in range(begin, end):
             memcpy(out + i * n, rows + order[i] * n, n)
-
-
-# n bytes, n ≥ 32: in vectors, the last of which may overlap the one before it.
-cdef inline void copy_row(char* y, const char* x, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t j
-    for j in range(0, n - 31, 32):
-        memcpy(y + j, x + j, 32)
-    memcpy(y + n - 32, x + n - 32, 32)
 
 
 # dx[order[i]] += dy[i], in the order of i; unless accumulating, from 0 on. Stops as `take`, before it writes.

@@ -15,6 +15,10 @@ cdef inline real held(double loss, real like) noexcept nogil:
 
 # ---- of labels: softmax and cross-entropy ----
 
+cdef enum:
+    MANY_CLASSES = 16                     # from so many classes on, eight of a row are compared and added up at a time
+
+
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
 # with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0. Smoothed, what is taken
 # from the logarithm is mixed with the mean over j. A row whose label is to be ignored has loss 0.
@@ -45,9 +49,7 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
                 label = 0
             s = scores + (begin + i) * C
             q = p + (begin + i) * C
-            largest = s[0]
-            for j in range(1, C):
-                largest = s[j] if s[j] > largest else largest
+            largest = largest_of(s, C)
             for j in range(C):
                 q[j] = s[j] - largest
             of_label[i] = <double> s[label] - largest
@@ -57,9 +59,12 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
         for j in range(n * C):
             q[j] = exp_of(q[j])
         for i in range(n):
-            total[i] = 0
-            for j in range(C):
-                total[i] += q[i * C + j]
+            if C < MANY_CLASSES:
+                total[i] = 0
+                for j in range(C):
+                    total[i] += q[i * C + j]
+            else:
+                total[i] = exact_sum(q + i * C, C)
             scale = <real> (1 / total[i])
             for j in range(C):
                 q[i * C + j] *= scale
@@ -70,6 +75,26 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
                 rows[i] = 0 if is_ignored(call, labels[i]) else rows[i]
         begin += n
     return CONTINUE
+
+
+# The largest of a row; of one with a NaN in it, any number or NaN.
+cdef inline real largest_of(const real* s, Py_ssize_t C) noexcept nogil:
+    cdef real lane[8]
+    cdef real largest = s[0]
+    cdef Py_ssize_t j = 1, k
+    if C >= MANY_CLASSES:
+        for k in range(8):
+            lane[k] = s[k]
+        for j in range(8, C - 7, 8):
+            for k in range(8):
+                lane[k] = s[j + k] if s[j + k] > lane[k] else lane[k]
+        for k in range(8):
+            largest = lane[k] if lane[k] > largest else largest
+        j = C - C % 8
+    while j < C:
+        largest = s[j] if s[j] > largest else largest
+        j += 1
+    return largest
 
 
 # Mix each row's score less its largest, of the label, with the mean of the same over all classes.
