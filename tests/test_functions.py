@@ -223,13 +223,16 @@ def check_output_shape(case):
     """That of forward's result; with lengths unknown, those that are known are right."""
     function, inputs = case.function(), case.inputs()
     with case.mode():
-        true_shape, shapes = function.forward(*inputs).shape, [x.shape for x in inputs]
-    assert function.output_shape(*shapes) == true_shape
+        y, shapes = function.forward(*inputs), [x.shape for x in inputs]
+    several = isinstance(y, tuple)
+    true_shapes = tuple([one.shape for one in y]) if several else (y.shape,)
+    assert function.output_shape(*shapes) == (true_shapes if several else y.shape)
     for hidden in [lambda i: i == 0, lambda i: i > 0, lambda i: True]:
         unknown = [tuple(None if hidden(i) else n for i, n in enumerate(shape)) for shape in shapes]
-        y = function.output_shape(*unknown)
-        assert len(y) == len(true_shape)
-        assert all(n in (None, true) for n, true in zip(y, true_shape, strict=True))
+        found = function.output_shape(*unknown)
+        for shape, true_shape in zip(found if several else (found,), true_shapes, strict=True):
+            assert len(shape) == len(true_shape)
+            assert all(n in (None, true) for n, true in zip(shape, true_shape, strict=True))
 
 
 @pytest.mark.parametrize("case", named("listed") + named("empty"))

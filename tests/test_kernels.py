@@ -1271,6 +1271,20 @@ RECORDED = {
     "convolution": (uniform(5, 4, 7, 6), uniform(6, 2, 3, 3), (4, 3), uniform(6)),
     "transposed_convolution": (reference.images_last(uniform(5, 40, 4)), uniform(40, 3, 3), (8,), uniform(3)),
     "convolution_weight_grad": (uniform(5, 34, 6), reference.channels_last(uniform(5, 33, 6)), uniform(33, 34, 3)),
+    "rnn": (uniform(3, 4, 5), uniform(5, 5), uniform(5), uniform(3, 5), np.array([4, 1, 3])),
+    "gru": (uniform(3, 4, 15), uniform(15, 5), uniform(15), uniform(3, 5), np.array([4, 1, 3]), True),
+    "lstm": (uniform(3, 4, 20), uniform(20, 5), uniform(20), uniform(3, 5), uniform(3, 5), np.array([4, 1, 3]), True),
+    "rnn_grad": (uniform(3, 4, 5), uniform(5, 5), uniform(3, 4, 5), uniform(3, 5), np.array([4, 1, 3])),
+    "gru_grad": (
+        *(uniform(3, 4, 15), uniform(15, 5), uniform(3, 4, 5), uniform(3, 4, 5)),
+        *(uniform(3, 4, 5), uniform(3, 5), np.array([4, 1, 3])),
+    ),
+    "lstm_grad": (
+        *(uniform(3, 4, 20), uniform(20, 5), uniform(3, 4, 5), uniform(3, 5)),
+        *(uniform(3, 4, 5), uniform(3, 5), uniform(3, 5), np.array([4, 1, 3])),
+    ),
+    "pack": (uniform(96, 30).T,),  # strips that are filled
+    "cut": (uniform(3, 4, 5).swapaxes(1, 2), np.array([5, 1, 3])),
     "next_draw": (np.array([7, 3]),),
     "shift": (uniform(20, 2, 4, 5), np.array([7, 3, 1]), 2),
     "flip": (uniform(20, 5, 4).swapaxes(1, 2), np.array([7, 3, 1])),
@@ -1478,6 +1492,7 @@ def test_a_recorded_check_says_when_to_stop():
 STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes bad, and the bad value
     "take": ((np.arange(12.0).reshape(4, 3), LABELS), 1, 4),
     "take_grad": ((np.ones((4, 3)), LABELS, 4), 1, -1),
+    "cut": ((np.ones((4, 3)), LABELS + 1), 1, 4),
     "ravel_index": (((3, 4), LABELS, 1), 1, 3),
     "softmax_loss": ((np.ones((4, 3)), LABELS), 1, 3),
     "softmax_loss_grad": ((np.ones((4, 3)) / 3, LABELS, np.ones(1)), 1, -1),
@@ -1624,8 +1639,17 @@ ALL_KERNELS = """
             dw = k.convolution_weight_grad(x, dy, np.empty_like(weights), **window)
             for name, result in (("convolution", y_of_it), ("transposed", dx), ("weights", dw)):
                 convolutions[f"{name} {n} {into} {of} {groups}"] = result
+        recurrences = {}
+        for count, forward, backward in ((1, k.rnn, k.rnn_grad), (3, k.gru, k.gru_grad), (4, k.lstm, k.lstm_grad)):
+            gates, weights = (rng.uniform(-1, 1, (n, count * 17)).astype(dtype) for n in (11 * 5, 17))
+            gates, weights, last = gates.reshape(11, 5, -1), weights.T / 9, c[:11, :17]
+            states, lengths, dy = [last] * (1 + (count == 4)), np.arange(11) % 5 + 1, c.ravel()[: 11 * 5 * 17]
+            found = forward(gates, weights, c.ravel()[: count * 17], *states, lengths)
+            kept = [] if count == 1 else [found[0], found[2]] if count == 3 else [found[2], last]
+            found += backward(gates, weights, *kept, dy.reshape(11, 5, 17), *states, lengths)
+            recurrences |= {f"{count} {i}": a for i, a in enumerate([gates, *found]) if a is not None}
         return {
-            **convolutions,
+            **convolutions, **recurrences,
             "layer_norm": y, "layer_norm_grad": k.layer_norm_grad(a, c, a[0], of_rows),
             "batch_norm": k.batch_norm(c, a[0], c[0], 1e-5)[0],
             "of images": k.batch_norm(images, a[:11, 0], c[:11, 0], 1e-5)[0],
@@ -1783,6 +1807,16 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.Replay([call], regions).run()
             assert result.tobytes() == memory_of(call.arrays[0]).tobytes()
 
+        def recurrences_again(recording):
+            # The same, between guards whatever they are bound to.
+            for call in recording.entries:
+                if call.name in ("pack", "rnn", "gru", "lstm", "rnn_grad", "gru_grad", "lstm_grad"):
+                    placed = [None if array is None else guarded(array.view(np.ndarray)) for array in call.arrays]
+                    for i, array in enumerate(placed):
+                        if array is not None:
+                            call.place(i, k.address(array))
+                    k.Replay([call], placed).run()
+
         rng = np.random.default_rng(0)
         for at_end, n, dtype in itertools.product((True, False), range(68), (np.float32, np.float64)):
             hyper, state = guarded(np.array([0.1, 0.9, 0.01, 1.0])), guarded(np.arange(1, 5, dtype=np.uint64))
@@ -1848,6 +1882,20 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                 for part in (gapped[:, 3:], gapped[:, :n]):
                     k.take_grad(part, guarded(np.arange(m)[::-1]), m, guarded(np.ones((m, n), dtype)), accumulate=True)
                 k.ravel_index((m, n + 1), guarded(np.arange(m)[:, None]), guarded(np.arange(n)))
+                if n in (1, 5, 8, 17, 40) and m < 17:
+                    lengths, h = guarded(np.arange(m) % 3 + 1), guarded(np.ones((m, n), dtype))
+                    k.cut(guarded(np.ones((m, 3, n), dtype)), lengths)
+                    k.pack(guarded(np.ones((m, n), dtype)))
+                    layers = (1, k.rnn, k.rnn_grad), (3, k.gru, k.gru_grad), (4, k.lstm, k.lstm_grad)
+                    for count, layer, back in layers:
+                        gates, w = guarded(np.ones((m, 3, count * n), dtype)), guarded(np.ones((count * n, n), dtype))
+                        states = [h] * (1 + (count == 4))
+                        of_bias = guarded(np.ones(count * n, dtype))
+                        with Recording() as recording:
+                            found = layer(gates, w, of_bias, *states, lengths, *[True] * (count > 1))
+                            kept = [] if count == 1 else [found[0], found[2]] if count == 3 else [found[2], h]
+                            back(gates, w, *kept, guarded(np.ones((m, 3, n), dtype)), *states, lengths)
+                        recurrences_again(recording)
                 if n:
                     scale = guarded(np.ones(n, dtype))
                     y, of_rows = k.layer_norm(a, scale, scale, 1e-5)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from cases import FAMILIES, every_function
+from cases.case import as_tuple
 from cases.optimizers import OPTIMIZERS
 from conftest import bits
 
@@ -118,11 +119,14 @@ def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes
                 x.requires_grad = True
             for p in applied.parameters():
                 p.zero_grad()
-            y = applied(*inputs, *arrays[len(case.shapes) :])
+            ys = as_tuple(applied(*inputs, *arrays[len(case.shapes) :]))
             if not case.training:
-                return [y]
-            y.backward(kernels.full(y.shape, 0.5, y.dtype))
-            return [y, *[x.grad for x in inputs], *[p.grad for p in applied.parameters()]]
+                return ys
+            if len(ys) == 1:
+                ys[0].backward(kernels.full(ys[0].shape, 0.5, ys[0].dtype))
+            else:
+                sum((i * y).sum() for i, y in enumerate(ys, start=1)).backward()
+            return [*ys, *[x.grad for x in inputs], *[p.grad for p in applied.parameters()]]
 
         buffers = list(applied.buffers().values())
         with case.mode():

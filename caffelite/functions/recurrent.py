@@ -23,17 +23,13 @@ __all__ = ["GRU", "LSTM", "RNN"]
 class Recurrent(Function, recordable=True):
     """What recurrent layers share: parameters, checks, and the products that are done for all steps at once.
 
-    A layer is `run`, from the gates' inputs to states, and `run_back`; both begin at states, of which there are
-    `state_names`. PyTorch's weights and draws: `weight_ih` (gates · hidden, in_features), `weight_hh` (gates · hidden,
-    hidden), `bias_ih`, `bias_hh` (gates · hidden,), all from U(−1/√hidden, 1/√hidden).
-
-    Given states, or not, a layer makes y and the states after the last step: all states of the first kind, or the last.
-    Rows may have `lengths` (n,), integers in 1 … length. Their last step is that one, and beyond it y is 0, x counts for
-    nothing and has no gradient.
+    What is left is `run`, from the gates' inputs to states, step after step, and `run_back`. A layer says how many
+    `gates` it has, each of `hidden` units, and which kinds of states.
     """
 
     gates: int
     state_names: tuple[str, ...] = ("h",)
+    previous: np.ndarray  # after `run`: the states before each step (n, length, hidden)
 
     def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
         name = type(self).__name__
@@ -63,15 +59,14 @@ class Recurrent(Function, recordable=True):
         return (None, None, self.in_features)
 
     def output_shape(self, *input_shapes: Shape) -> Any:
-        x, *states = [shape for shape in input_shapes if len(shape) != 1]
+        x, states = input_shapes[0], [shape for shape in input_shapes[1:] if len(shape) != 1]  # but for lengths
         if len(x) != 3 or x[-1] not in (None, self.in_features):
             raise ValueError(f"{self!r} got shape {shape_text(x)}; expected (n, length, {self.in_features})")
         for name, shape in zip(self.state_names, states, strict=False):
-            if len(shape) != 2 or any(
-                None not in (a, b) and a != b for a, b in zip(shape, self._state(x), strict=True)
-            ):
+            expected = self._state(x)
+            if len(shape) != 2 or any(len({a, b} - {None}) > 1 for a, b in zip(shape, expected, strict=True)):
                 raise ValueError(
-                    f"{self!r} got a state {name} of shape {shape_text(shape)}; expected {shape_text(self._state(x))}"
+                    f"{self!r} got a state {name} of shape {shape_text(shape)}; expected {shape_text(expected)}"
                 )
         y = (*x[:2], self.hidden) if self.sequences else self._state(x)
         return (y, *[self._state(x) for _ in self.state_names]) if states else y
@@ -88,16 +83,17 @@ class Recurrent(Function, recordable=True):
         for name, array in zip(("x", *self.state_names), (x, *given), strict=False):
             if array.dtype.newbyteorder("=") != self.weight_ih.dtype:
                 raise TypeError(
-                    f"{self!r} is {self.weight_ih.dtype}, got {name} in {array.dtype}: convert it, or take Model(dtype=…)"
+                    f"{self!r} is {self.weight_ih.dtype}, got {name} in {array.dtype}: convert it, or take "
+                    "Model(dtype=…)"
                 )
         n, steps, _ = self.shape = x.shape
         self.lengths = None if lengths is None or is_probing() else self._checked(lengths, n, steps)
         if self.lengths is not None:
-            x = kernels.cut(x, self.lengths, functools.partial(_refuse_lengths, self, steps))
+            x = kernels.cut(x, self.lengths, functools.partial(_refuse_lengths, self, steps, np.asarray(lengths).dtype))
         self.x = reshaped(x, (n * steps, self.in_features))
         inputs = kernels.matmul(self.x, self.weight_ih.data.T, bias=self.bias_ih.data)
         states = states if given else tuple([kernels.full((n, self.hidden), 0, inputs.dtype) for _ in states])
-        y, *last = self.run(inputs.reshape(n, steps, -1), *states)
+        y, *last = self.run(inputs.reshape(n, steps, self.gates * self.hidden), *states)
         self.with_state = bool(given)
         if not self.with_state:
             return y if self.sequences else last[0]
@@ -108,18 +104,19 @@ class Recurrent(Function, recordable=True):
         if not self.sequences:
             dlast[0], dy = _sum_of_given(dy, dlast[0]), None
         dinputs, *dstates = self.run_back(dy, *dlast)
-        dinputs = dinputs.reshape(len(self.x), -1)
+        dinputs = dinputs.reshape(len(self.x), self.gates * self.hidden)
         self.weight_ih.add_grad_of(kernels.matmul, dinputs.T, self.x)
-        self.bias_ih.add_grad_of(kernels.sum, dinputs, axis=0)
-        self._add_hidden_gradients(dinputs, self.previous.reshape(len(self.x), self.hidden))
+        dbias = kernels.sum(dinputs, axis=0)
+        self.bias_ih.add_grad(dbias)
+        self._add_hidden_gradients(dinputs, dbias, self.previous.reshape(len(self.x), self.hidden))
         dx = None
         if self.wants_gradient(0):
             dx = kernels.matmul(dinputs, self.weight_ih.data).reshape(self.shape)
         return (dx, *dstates) if self.with_state else dx
 
-    def _add_hidden_gradients(self, dinputs: np.ndarray, previous: np.ndarray) -> None:
+    def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
         self.weight_hh.add_grad_of(kernels.matmul, dinputs.T, previous)
-        self.bias_hh.add_grad_of(kernels.sum, dinputs, axis=0)
+        self.bias_hh.add_grad(dbias)
 
     @abstractmethod
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
@@ -152,26 +149,26 @@ def _sum_of_given(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else kernels.add(a, b)
 
 
-def _refuse_lengths(layer: Recurrent, steps: int, lengths: np.ndarray) -> None:
-    """Raise ValueError for the first of these lengths that is none."""
+def _refuse_lengths(layer: Recurrent, steps: int, dtype: np.dtype, lengths: np.ndarray) -> None:
+    """Raise ValueError for the first of these lengths, int64 made of that dtype, that is none."""
     row = int(((lengths < 1) | (lengths > steps)).argmax())
-    raise ValueError(f"{layer!r}: length {lengths[row]} in row {row} is not in 1 … {steps}")
+    raise ValueError(f"{layer!r}: length {lengths.astype(dtype)[row]} in row {row} is not in 1 … {steps}")
 
 
 class RNN(Recurrent, recordable=True):
-    """A recurrent layer,  h[t] = tanh(W x[t] + b + U h[t − 1] + c):  a state that every step changes.
+    """A recurrent layer,  h[t] = tanh(W x[t] + b + U h[t − 1] + c):  a state that changes with every step.
 
         da[t] = dh[t] (1 − h[t]²),  dh[t − 1] += Uᵀ da[t],  dx[t] = Wᵀ da[t]
         dW = Σ da[t] x[t]ᵀ,  dU = Σ da[t] h[t − 1]ᵀ,  db = dc = Σ da[t]  over all steps and rows
 
-    x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden); W
-    `weight_ih` (hidden, in_features), U `weight_hh` (hidden, hidden), b `bias_ih`, c `bias_hh`, weights, biases and draws
-    (all from U(−1/√hidden, 1/√hidden)) as in PyTorch.
+    x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden). W
+    `weight_ih` (hidden, in_features), U `weight_hh` (hidden, hidden), b `bias_ih` and c `bias_hh` (hidden,), all drawn
+    from U(−1/√hidden, 1/√hidden): PyTorch's layout and draws.
 
-    The first state is 0; or h (n, hidden), and `rnn(x, h)` gives (y, the last state), from which the next part of a long
-    history can go on. `lengths` (n,), integers in 1 … length, are those of rows that are shorter: the last step of such a
-    row is its own last one, and beyond it y is 0 and nothing has a gradient. ValueError for other shapes and, naming the
-    first bad row, other lengths; TypeError for other dtypes.
+    The first state is 0. Or it is h (n, hidden): then `rnn(x, h)` gives (y, the last state), from which the next part
+    of a long history goes on. `rnn(x, lengths=…)`, (n,) integers in 1 … length, says how many steps each row has: the
+    last state is that of its own last step, beyond it y is 0, and what x holds there has no influence and no gradient.
+    ValueError for other shapes and, naming the first bad row, for other lengths; TypeError for other dtypes.
 
     J. Elman, "Finding structure in time", Cognitive Science 14, 1990.
     """
@@ -200,8 +197,8 @@ class GRU(Recurrent, recordable=True):
     `weight_ih` (3 hidden, in_features), U `weight_hh` (3 hidden, hidden), b `bias_ih`, c `bias_hh`, each for r, z, n in
     this order; as in PyTorch, draws too. States, lengths and errors as of `RNN`.
 
-    K. Cho et al., "Learning phrase representations using RNN encoder–decoder for statistical machine translation", EMNLP
-    2014; where r multiplies, as in cuDNN.
+    K. Cho et al., "Learning phrase representations using RNN encoder–decoder for statistical machine translation",
+    EMNLP 2014; with r where PyTorch has it, behind the product.
     """
 
     gates = 3
@@ -220,24 +217,16 @@ class GRU(Recurrent, recordable=True):
         dinputs, self.dreset, dh = kernels.gru_grad(*kept, dy, *dlast, self.lengths)
         return dinputs, dh
 
-    def _add_hidden_gradients(self, dinputs: np.ndarray, previous: np.ndarray) -> None:
-        parts = dinputs[:, : 2 * self.hidden], self.dreset.reshape(len(dinputs), self.hidden)  # of r and z, of n
-        self.weight_hh.add_grad_of(_products, *parts, previous)
-        self.bias_hh.add_grad_of(_sums, *parts)
-
-
-def _products(first: np.ndarray, second: np.ndarray, x: np.ndarray, *, out: np.ndarray, accumulate: bool) -> None:
-    """The columns of both as rows, by x."""
-    n = first.shape[1]
-    kernels.matmul(first.T, x, out[:n], accumulate=accumulate)
-    kernels.matmul(second.T, x, out[n:], accumulate=accumulate)
-
-
-def _sums(first: np.ndarray, second: np.ndarray, *, out: np.ndarray, accumulate: bool) -> None:
-    """Those of the columns of both."""
-    n = first.shape[1]
-    kernels.sum(first, axis=0, out=out[:n], accumulate=accumulate)
-    kernels.sum(second, axis=0, out=out[n:], accumulate=accumulate)
+    def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
+        n = 2 * self.hidden  # the rows of r and z; those of n saw the state by way of r
+        dreset = self.dreset.reshape(len(dinputs), self.hidden)
+        dweight, dbias_hh = kernels.output_like(self.weight_hh.data), kernels.output_like(dbias)
+        kernels.matmul(dinputs[:, :n].T, previous, dweight[:n])
+        kernels.matmul(dreset.T, previous, dweight[n:])
+        kernels.copy(dbias[:n], dbias_hh[:n])
+        kernels.sum(dreset, axis=0, out=dbias_hh[n:])
+        self.weight_hh.add_grad(dweight)
+        self.bias_hh.add_grad(dbias_hh)
 
 
 class LSTM(Recurrent, recordable=True):

@@ -116,7 +116,8 @@ class Case:
 
 
 def as_tuple(value):
-    return value if isinstance(value, tuple) else (value,)
+    """The value, or what is in a tuple and in the tuples in it."""
+    return tuple([leaf for part in value for leaf in as_tuple(part)]) if isinstance(value, tuple) else (value,)
 
 
 def random_dys(ys):

@@ -2,13 +2,15 @@
 
 cdef Kernel PACK_KERNEL = Kernel("pack", work=8)
 cdef Kernel CUT_KERNEL = Kernel("cut", checked=2, work=8)
-cdef Kernel RNN_KERNEL = Kernel("rnn", loops="recurrence", writes=0b111, updates=1, work=60)
-cdef Kernel GRU_KERNEL = Kernel("gru", loops="recurrence", writes=0b100001111, updates=1, work=60)
-cdef Kernel LSTM_KERNEL = Kernel("lstm", loops="recurrence", writes=0b10100001111, updates=1, work=60)
-cdef Kernel RNN_GRAD_KERNEL = Kernel("rnn_grad", loops="recurrence_grad", writes=0b11, updates=0b10, work=30)
-cdef Kernel GRU_GRAD_KERNEL = Kernel("gru_grad", loops="recurrence_grad", writes=0b1000000011, updates=0b10, work=30)
-cdef Kernel LSTM_GRAD_KERNEL = Kernel("lstm_grad", loops="recurrence_grad", writes=0b10000011, updates=0b10000010,
-                                      work=30)
+cdef Kernel RNN_KERNEL = Kernel("rnn", loops="recurrence", writes=0b1000_0000_0111, updates=1, work=60)
+cdef Kernel GRU_KERNEL = Kernel("gru", loops="recurrence", writes=0b1001_0000_1111, updates=1, work=60)
+cdef Kernel LSTM_KERNEL = Kernel("lstm", loops="recurrence", writes=0b1101_0000_1111, updates=1, work=60)
+cdef Kernel RNN_GRAD_KERNEL = Kernel("rnn_grad", loops="recurrence_grad", writes=0b1000_0000_0011, updates=0b10,
+                                     work=30)
+cdef Kernel GRU_GRAD_KERNEL = Kernel("gru_grad", loops="recurrence_grad", writes=0b1010_0000_0011, updates=0b10,
+                                     work=30)
+cdef Kernel LSTM_GRAD_KERNEL = Kernel("lstm_grad", loops="recurrence_grad", writes=0b1000_1000_0011,
+                                      updates=0b1000_0010, work=30)
 
 
 def rnn(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
@@ -118,12 +120,12 @@ cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndar
     writable(kernel.name, gates)
     bind(call, 0, gates)
     previous, last = bind_output(call, 1, (n, T, H), gates), bind_output(call, 2, (n, H), gates)
-    packed = pack((<object> w).T, 2 * H if count == 3 else count * H)  # n's columns apart
+    packed = pack((<object> w).T)
     bind(call, 4, packed)
     bias = bind_operand(call, 5, bias, (count * H,), gates)
     h = bind_operand(call, 6, h, (n, H), gates)
     lengths = bind_lengths(call, 7, lengths, n)
-    return [previous, last, packed, bias, h, lengths]
+    return [previous, last, packed, bias, h, lengths, bind_output(call, 11, (n, count * H), gates)]
 
 
 cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
@@ -136,12 +138,12 @@ cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp
     dgates = bind_output(call, 0, shape_of(gates), gates)
     dh = gradient_to_add_to(call, 1, dlast, (n, H), gates)
     bind(call, 2, gates)
-    packed = pack(w, H)
+    packed = pack(w)
     bind(call, 3, packed)
     if dy is not None:
         dy = bind_operand(call, 4, dy, (n, call.size[3], H), gates)
     lengths = bind_lengths(call, 5, lengths, n)
-    return [dgates, dh, packed, dy, lengths]
+    return [dgates, dh, packed, dy, lengths, bind_output(call, 11, (n, count * H), gates)]
 
 
 cdef int lay_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w) except -1:
@@ -201,26 +203,21 @@ cdef cnp.ndarray bind_lengths(Call* call, int operand, cnp.ndarray lengths, Py_s
     return lengths
 
 
-def pack(cnp.ndarray b not None, Py_ssize_t group):
-    """A matrix b (K, N) as the tiles of products with it read it: strip by strip of columns, each row by row.
-
-    A strip is of one group of columns, of which there are so many, and fewer in the last.
-    """
+def pack(cnp.ndarray b not None):
+    """A matrix b (K, N) as the tiles of products with it read it: strip by strip of columns, each row by row."""
     cdef Call call
     cdef int real = real_type("pack", b)
-    cdef Py_ssize_t K, N, width = strip_columns >> real, strips, last
+    cdef Py_ssize_t width = strip_columns >> real
     cdef cnp.ndarray out
-    if cnp.PyArray_NDIM(b) != 2 or group < 1:
-        raise ValueError(f"pack got shape {shape_of(b)} and groups of {group} columns; expected (K, N), 1 or more")
+    if cnp.PyArray_NDIM(b) != 2:
+        raise ValueError(f"pack got shape {shape_of(b)}; expected (K, N)")
     b = readable(b)
-    K, N = cnp.PyArray_DIM(b, 0), cnp.PyArray_DIM(b, 1)
-    strips, last = (group + width - 1) // width, N % group
     begin(&call, PACK_KERNEL, real)
-    call.parts = N // group * strips + (last + width - 1) // width
-    out = output((call.parts * K * width,), b.descr)
+    call.size[0], call.size[1] = cnp.PyArray_DIM(b, 0), cnp.PyArray_DIM(b, 1)
+    call.parts = (call.size[1] + width - 1) // width
+    out = output((call.parts * call.size[0] * width,), b.descr)
     bind(&call, 0, out)
     bind_matrix(&call, 1, b)
-    call.size[0], call.size[1], call.size[2], call.size[3] = K, N, group, strips
     call.work = PACK_KERNEL.work * cnp.PyArray_SIZE(b)
     launch(&call)
     return out

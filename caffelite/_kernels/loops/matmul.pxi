@@ -29,7 +29,9 @@
 
 cdef enum:
     PACKED_BYTES = 1_048_576              # b is packed if it is larger than a second-level cache,
-    PACKED_ROWS = 32                      # and serves at least so many rows
+    PACKED_ROWS = 32                      # and serves at least so many rows;
+    CROWDED_BYTES = 32_768                # or if its rows lie so far apart that the first-level cache has not room for all,
+    CROWDED_ROWS = 64                     # and it serves at least so many
     EPILOGUE_OPERANDS = 4                 # f's output and inputs
 
 
@@ -74,6 +76,8 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
         packs = False                     # so few rows turn b's columns in registers
         strip.b_column = p.b.stride[1]
     if K * (j_end - j_begin) * sizeof(real) > PACKED_BYTES and i_end - i_begin >= PACKED_ROWS:
+        packs = True
+    if are_crowded(out, &p.b, min(K, BLOCK_K), j_end - j_begin) and i_end - i_begin >= CROWDED_ROWS:
         packs = True
     if not READS_LANES and strip.b_column == 1 and (j_end - j_begin) % lanes(out) != 0:
         packs = True                      # the tile reads whole vectors
@@ -272,6 +276,13 @@ cdef inline Operand transposed(const Operand* x) noexcept nogil:
 
 cdef inline const real* element(const real* data, const Operand* x, Py_ssize_t i, Py_ssize_t j) noexcept nogil:
     return data + i * x.stride[0] + j * x.stride[1]
+
+
+# Whether some rows of b lie so far apart, by a multiple of a large power of 2, that a strip of them falls on a part of
+# the first-level cache that is too small for it: a line's place there is what is left of its address by 4096.
+cdef inline bint are_crowded(const real* out, const Operand* b, Py_ssize_t rows, Py_ssize_t columns) noexcept nogil:
+    cdef Py_ssize_t apart = b.stride[0] * <Py_ssize_t> sizeof(real)
+    return columns > strip_columns(out) and rows * (apart & -apart) > CROWDED_BYTES
 
 
 cdef inline bint are_neighbours(const Operand* x, Py_ssize_t columns) noexcept nogil:

@@ -1,9 +1,9 @@
 # Recurrences: RNN, GRU, LSTM. n rows, T steps, H hidden units, G gates of as many.
 #
-# The gates' inputs from x have been computed for all steps, as one product. What is left is a product with the state
-# before each step, then functions of single elements, step after step: few rows at a time go through all steps, so that
-# their state stays in the first-level cache, and the weights, packed as tiles read them, in the second. Rows know
-# nothing of each other, so threads that share them never wait for one another.
+# The gates' inputs from x have been computed for all steps, as one product. What is left is, step after step, a product
+# with the state before it and functions of single elements. A few rows go through all steps before the next ones: their
+# state then stays in the first-level cache, and the weights, packed as tiles read them, in the second. Rows know nothing
+# of each other, so threads that share them never wait for one another.
 #
 # Backwards alike: what a step's gates had to do with later steps is the gradient of its state, dh. The kernels end with
 # the gradients of the gates' inputs; those of weights and of x are products over all steps at once, again.
@@ -13,46 +13,48 @@
 #   all operands are contiguous
 
 cdef enum:
-    ROWS_TOGETHER = 48                    # a multiple of the rows of a tile
+    ROWS_TOGETHER = 24                    # a multiple of the rows of a tile
 
 
 # The gates' inputs from x become the gates; behind a row's length all is 0.
 #   operand  0 gates (n, T, G H), 1 the states before each step (n, T, H), 2 the last state (n, H), 3 all states or
 #            absent, 4 weights, packed, 5 bias (G H), 6 the first state (n, H), 7 lengths (int64) or absent,
 #            8 beside (n, T, H): of a GRU what of n's input r multiplies, of an LSTM the cells' states; of an LSTM also
-#            9 the cells' first state, 10 their last (n, H)
+#            9 the cells' first state, 10 their last (n, H); 11 room for the gates' inputs from the state (n, G H)
 cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t H = call.size[1], GH = call.size[2], T = call.size[3], G = call.size[4], rows, i, t, steps, at
     cdef real* previous = <real*> call.operand[1].data
     cdef real* last = <real*> call.operand[2].data
     cdef real* y = <real*> call.operand[3].data
     cdef real* beside = <real*> call.operand[8].data
-    cdef const real* cell
+    cdef real* inputs = <real*> call.operand[11].data
     cdef const real* first = <const real*> call.operand[6].data
+    cdef const real* cell
     while begin < end:
         rows = min(end - begin, ROWS_TOGETHER)
         memcpy(last + begin * H, first + begin * H, rows * H * sizeof(real))
         steps = most_steps(call, 7, begin, rows)
         for t in range(steps):
-            multiply_states(gates, call, begin, rows, t)
+            multiply_rows(inputs + begin * GH, last + begin * H, <const real*> call.operand[4].data, rows, H, GH,
+                          <const real*> call.operand[5].data, False)
             for i in range(begin, begin + rows):
                 if t >= length_of(call, 7, i):
                     continue
                 at = i * T + t
                 memcpy(previous + at * H, last + i * H, H * sizeof(real))
                 if G == 1:
-                    rnn_state(last + i * H, gates + at * GH, H)
+                    rnn_state(last + i * H, gates + at * GH, inputs + i * GH, H)
                 elif G == 3:
-                    gru_state(last + i * H, gates + at * GH, beside + at * H, H)
+                    gru_state(last + i * H, gates + at * GH, beside + at * H, inputs + i * GH, H)
                 else:
-                    cell = beside + (at - 1) * H if t > 0 else <const real*> call.operand[9].data + i * H
-                    lstm_state(last + i * H, gates + at * GH, beside + at * H, cell, H)
+                    cell = cell_before(beside, <const real*> call.operand[9].data, i, t, T, H)
+                    lstm_state(last + i * H, gates + at * GH, beside + at * H, inputs + i * GH, cell, H)
                 if y != NULL:
                     memcpy(y + at * H, last + i * H, H * sizeof(real))
         for i in range(begin, begin + rows):
             steps = length_of(call, 7, i)
             if G == 4:
-                cell = beside + (i * T + steps - 1) * H if steps > 0 else <const real*> call.operand[9].data + i * H
+                cell = cell_before(beside, <const real*> call.operand[9].data, i, steps, T, H)
                 memcpy(<real*> call.operand[10].data + i * H, cell, H * sizeof(real))
             clear(gates, i, steps, T, GH)
             clear(previous, i, steps, T, H)
@@ -66,7 +68,8 @@ cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t 
 #   operand  0 the gates' inputs' gradient (n, T, G H), 1 dh (n, H): of the last state, and then of the first,
 #            2 gates, 3 weights, packed, 4 dy, of all states, or absent, 5 lengths (int64) or absent, 6 beside,
 #            of an LSTM 7 the cells' dc (n, H), as dh, 8 their first state,
-#            of a GRU 9 the gradient of what is beside, 10 the states before each step
+#            of a GRU 9 the gradient of what is beside, 10 the states before each step,
+#            11 room for the gradient of the gates' inputs from the state (n, G H)
 cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t H = call.size[1], GH = call.size[2], T = call.size[3], G = call.size[4], rows, i, t, at, steps
     cdef real* dh = <real*> call.operand[1].data
@@ -76,13 +79,11 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
     cdef real* dc = <real*> call.operand[7].data
     cdef real* dbeside = <real*> call.operand[9].data
     cdef const real* previous = <const real*> call.operand[10].data
+    cdef real* dinputs = <real*> call.operand[11].data
     cdef const real* cell
     while begin < end:
         rows = min(end - begin, ROWS_TOGETHER)
-        for i in range(begin, begin + rows):
-            steps = length_of(call, 5, i)
-            clear(dgates, i, steps, T, GH)
-            clear(dbeside, i, steps, T, H)
+        memset(dinputs + begin * GH, 0, rows * GH * sizeof(real))
         steps = most_steps(call, 5, begin, rows)
         for t in range(steps - 1, -1, -1):
             for i in range(begin, begin + rows):
@@ -92,146 +93,114 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
                 if dy != NULL:
                     take_on(dh + i * H, dy + at * H, H)
                 if G == 1:
-                    rnn_gradient(dgates + at * GH, dh + i * H, gates + at * GH, H)
+                    rnn_gradient(dinputs + i * GH, dh + i * H, gates + at * GH, H)
                 elif G == 3:
-                    gru_gradient(dgates + at * GH, dbeside + at * H, dh + i * H, gates + at * GH, beside + at * H,
-                                 previous + at * H, H)
+                    gru_gradient(dinputs + i * GH, dgates + at * GH + 2 * H, dh + i * H, gates + at * GH,
+                                 beside + at * H, previous + at * H, H)
+                    memcpy(dbeside + at * H, dinputs + i * GH + 2 * H, H * sizeof(real))
                 else:
-                    cell = beside + (at - 1) * H if t > 0 else <const real*> call.operand[8].data + i * H
-                    lstm_gradient(dgates + at * GH, dh + i * H, dc + i * H, gates + at * GH, beside + at * H, cell, H)
-            multiply_gradients(dgates, call, begin, rows, t)
+                    cell = cell_before(beside, <const real*> call.operand[8].data, i, t, T, H)
+                    lstm_gradient(dinputs + i * GH, dh + i * H, dc + i * H, gates + at * GH, beside + at * H, cell, H)
+                memcpy(dgates + at * GH, dinputs + i * GH, (2 * H if G == 3 else GH) * sizeof(real))
+            multiply_rows(dh + begin * H, dinputs + begin * GH, <const real*> call.operand[3].data, rows, GH, H,
+                          <const real*> NULL, True)
+        for i in range(begin, begin + rows):
+            clear(dgates, i, length_of(call, 5, i), T, GH)
+            clear(dbeside, i, length_of(call, 5, i), T, H)
         begin += rows
     return CONTINUE
 
 
-# ---- products ----
-
-# gates[:, t] += h wᵀ + bias for some rows. A GRU's candidate, its third gate, goes beside.
-cdef void multiply_states(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t rows, Py_ssize_t t) noexcept nogil:
-    cdef Py_ssize_t H = call.size[1], GH = call.size[2], T = call.size[3], j = 0, end = GH
-    cdef Py_ssize_t width = strip_columns(gates), at = begin * T + t
-    cdef const real* w = <const real*> call.operand[4].data
-    cdef const real* bias = <const real*> call.operand[5].data
-    cdef real* beside = <real*> call.operand[8].data
+# y = a b (+ bias), or y += a b: some rows of y (rows, N) and a (rows, K), b packed.
+cdef void multiply_rows(real* y, const real* a, const real* b, Py_ssize_t rows, Py_ssize_t K, Py_ssize_t N,
+                        const real* bias, bint accumulate) noexcept nogil:
+    cdef Py_ssize_t width = strip_columns(y), j = 0, k
     cdef Strip strip
-    lay_strip(&strip, rows)
-    strip.a_row = H
-    if call.size[4] == 3:
-        end = 2 * H
-    while j < GH:
-        strip.columns = min(end - j, width)
-        strip.a = <const real*> call.operand[2].data + begin * H
-        strip.b, strip.b_k = w, width
-        if end == GH and end > j and call.size[4] == 3:
-            strip.y, strip.y_row, strip.resume = beside + at * H + j - 2 * H, T * H, False
-        else:
-            strip.y, strip.y_row, strip.resume = gates + at * GH + j, T * GH, True
-        run_long_strip(gates, &strip, H, bias + j)
-        w += width * H
-        j += strip.columns
-        if j == end:
-            end = GH
-
-
-# dh += dgates[:, t] w for some rows; of a GRU, the third gate's share goes by way of what is beside.
-cdef void multiply_gradients(real* dgates, const Call* call, Py_ssize_t begin, Py_ssize_t rows,
-                             Py_ssize_t t) noexcept nogil:
-    cdef Py_ssize_t H = call.size[1], GH = call.size[2], T = call.size[3], j = 0, width = strip_columns(dgates)
-    cdef Py_ssize_t at = begin * T + t, depth = 2 * H if call.size[4] == 3 else GH
-    cdef const real* w = <const real*> call.operand[3].data
-    cdef Strip strip
-    lay_strip(&strip, rows)
-    while j < H:
-        strip.columns = min(H - j, width)
-        strip.y, strip.y_row = <real*> call.operand[1].data + begin * H + j, H
-        strip.b, strip.b_k, strip.resume = w, width, True
-        strip.a, strip.a_row = dgates + at * GH, T * GH
-        run_long_strip(dgates, &strip, depth, <const real*> NULL)
-        if depth < GH:
-            strip.a, strip.a_row = <const real*> call.operand[9].data + at * H, T * H
-            run_long_strip(dgates, &strip, H, <const real*> NULL)
-        w += width * GH
+    memset(&strip, 0, sizeof(Strip))
+    strip.rows, strip.runs, strip.a_row, strip.a_k, strip.b_k, strip.b_column, strip.y_row = rows, 1, K, 1, width, 1, N
+    while j < N:
+        strip.columns, strip.y, strip.resume, k = min(N - j, width), y + j, accumulate, 0
+        while k < K:                      # in blocks of b that stay in the first-level cache
+            strip.k, strip.a, strip.b = min(K - k, BLOCK_K), a + k, b + k * width
+            k += strip.k
+            strip.bias = bias + j if bias != NULL and k == K else NULL
+            run_strip(y, &strip)
+            strip.resume = True
+        b += K * width
         j += width
-
-
-cdef inline void lay_strip(Strip* strip, Py_ssize_t rows) noexcept nogil:
-    memset(strip, 0, sizeof(Strip))
-    strip.rows, strip.runs, strip.a_k, strip.b_column = rows, 1, 1, 1
-
-
-# A strip of sums of any depth, in blocks that stay in the first-level cache.
-cdef inline void run_long_strip(const real* out, Strip* strip, Py_ssize_t depth, const real* bias) noexcept nogil:
-    while depth > 0:
-        strip.k = min(depth, BLOCK_K)
-        depth -= strip.k
-        strip.bias = bias if depth == 0 else NULL
-        run_strip(out, strip)
-        strip.a = <const real*> strip.a + strip.k
-        strip.b = <const real*> strip.b + strip.k * strip.b_k
-        strip.resume = True
 
 
 # ---- one row at one step ----
 
-cdef void rnn_state(real* h, real* gate, Py_ssize_t H) noexcept nogil:
+# h = tanh(gate + input)
+cdef void rnn_state(real* h, real* gate, const real* inputs, Py_ssize_t H) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(H):
-        gate[j] = tanh_of(gate[j])
+        gate[j] = tanh_of(gate[j] + inputs[j])
     memcpy(h, gate, H * sizeof(real))
 
 
-# r, z = σ(…),  n = tanh(… + r beside),  h = n + z (h − n)
-cdef void gru_state(real* h, real* gates, const real* beside, Py_ssize_t H) noexcept nogil:
+# r, z = σ(gates + inputs),  n = tanh(gate + r input),  h = n + z (h − n)
+cdef void gru_state(real* h, real* gates, real* beside, const real* inputs, Py_ssize_t H) noexcept nogil:
     cdef Py_ssize_t j
     cdef real* n = gates + 2 * H
+    memcpy(beside, inputs + 2 * H, H * sizeof(real))
     for j in range(2 * H):
-        gates[j] = sigmoid_of(gates[j])
+        gates[j] = gate_of(gates[j] + inputs[j])
     for j in range(H):
-        n[j] = tanh_of(n[j] + gates[j] * beside[j])
+        n[j] = tanh_of(n[j] + gates[j] * inputs[2 * H + j])
     for j in range(H):
         h[j] = n[j] + gates[H + j] * (h[j] - n[j])
 
 
-# i, f, o = σ(…),  g = tanh(…),  c = f c + i g,  h = o tanh c
-cdef void lstm_state(real* h, real* gates, real* c, const real* before, Py_ssize_t H) noexcept nogil:
+# i, f, o = σ(gates + inputs),  g = tanh(gate + input),  c = f c + i g,  h = o tanh c
+cdef void lstm_state(real* h, real* gates, real* c, const real* inputs, const real* before,
+                     Py_ssize_t H) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(2 * H):
-        gates[j] = sigmoid_of(gates[j])
+        gates[j] = gate_of(gates[j] + inputs[j])
     for j in range(2 * H, 3 * H):
-        gates[j] = tanh_of(gates[j])
+        gates[j] = tanh_of(gates[j] + inputs[j])
     for j in range(3 * H, 4 * H):
-        gates[j] = sigmoid_of(gates[j])
+        gates[j] = gate_of(gates[j] + inputs[j])
     for j in range(H):
         c[j] = gates[H + j] * before[j] + gates[j] * gates[2 * H + j]
     for j in range(H):
         h[j] = gates[3 * H + j] * tanh_of(c[j])
 
 
-# What is left of dh afterwards goes straight to the state before, past the gates.
+# The state of an LSTM's cells before a step.
+cdef inline const real* cell_before(const real* cells, const real* first, Py_ssize_t row, Py_ssize_t step, Py_ssize_t T,
+                                    Py_ssize_t H) noexcept nogil:
+    return cells + (row * T + step - 1) * H if step > 0 else first + row * H
 
-cdef void rnn_gradient(real* dgate, real* dh, const real* h, Py_ssize_t H) noexcept nogil:
+
+# The gradients of the gates' inputs from the state. What is left of dh goes past the gates, to the state before.
+
+cdef void rnn_gradient(real* d, real* dh, const real* h, Py_ssize_t H) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(H):
-        dgate[j] = dh[j] * (1 - h[j] * h[j])
+        d[j] = dh[j] * (1 - h[j] * h[j])
         dh[j] = 0
 
 
-cdef void gru_gradient(real* dgates, real* dbeside, real* dh, const real* gates, const real* beside, const real* before,
+# Of a GRU n's input from x, too, of which r's share comes to that from the state.
+cdef void gru_gradient(real* d, real* dn, real* dh, const real* gates, const real* beside, const real* before,
                        Py_ssize_t H) noexcept nogil:
     cdef const real* z = gates + H
     cdef const real* n = gates + 2 * H
     cdef Py_ssize_t j
     for j in range(H):
-        dgates[2 * H + j] = dh[j] * (1 - z[j]) * (1 - n[j] * n[j])
-        dgates[H + j] = dh[j] * (before[j] - n[j]) * z[j] * (1 - z[j])
+        dn[j] = dh[j] * (1 - z[j]) * (1 - n[j] * n[j])
+        d[H + j] = dh[j] * (before[j] - n[j]) * z[j] * (1 - z[j])
+    for j in range(H):
+        d[2 * H + j] = dn[j] * gates[j]
+        d[j] = dn[j] * beside[j] * gates[j] * (1 - gates[j])
     for j in range(H):
         dh[j] *= z[j]
-    for j in range(H):
-        dbeside[j] = dgates[2 * H + j] * gates[j]
-        dgates[j] = dgates[2 * H + j] * beside[j] * gates[j] * (1 - gates[j])
 
 
-cdef void lstm_gradient(real* dgates, real* dh, real* dc, const real* gates, const real* c, const real* before,
+cdef void lstm_gradient(real* d, real* dh, real* dc, const real* gates, const real* c, const real* before,
                         Py_ssize_t H) noexcept nogil:
     cdef const real* f = gates + H
     cdef const real* g = gates + 2 * H
@@ -240,13 +209,13 @@ cdef void lstm_gradient(real* dgates, real* dh, real* dc, const real* gates, con
     cdef real of_c
     for j in range(H):
         of_c = tanh_of(c[j])
-        dgates[3 * H + j] = dh[j] * of_c * o[j] * (1 - o[j])
+        d[3 * H + j] = dh[j] * of_c * o[j] * (1 - o[j])
         dc[j] += dh[j] * o[j] * (1 - of_c * of_c)
     for j in range(H):
-        dgates[j] = dc[j] * g[j] * gates[j] * (1 - gates[j])
-        dgates[2 * H + j] = dc[j] * gates[j] * (1 - g[j] * g[j])
+        d[j] = dc[j] * g[j] * gates[j] * (1 - gates[j])
+        d[2 * H + j] = dc[j] * gates[j] * (1 - g[j] * g[j])
     for j in range(H):
-        dgates[H + j] = dc[j] * before[j] * f[j] * (1 - f[j])
+        d[H + j] = dc[j] * before[j] * f[j] * (1 - f[j])
         dc[j] *= f[j]
         dh[j] = 0
 
@@ -296,18 +265,14 @@ cdef int cut(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
 
 
 # The strips of b (K, N), as tiles read them.
-#   size     0 K, 1 N, 2 columns in a group, 3 strips of a group
+#   size     0 K, 1 N
 #   operand  0 strips, 1 b (strides 0 row, 1 column)
 #   parts    strips
 cdef int pack_strips(real* strips, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* b = &call.operand[1]
-    cdef Py_ssize_t K = call.size[0], N = call.size[1], group = call.size[2], width = strip_columns(strips), s, j, last
-    for s in range(begin, end):
-        j = s // call.size[3] * group
-        last = min(j + group, N)
-        j += s % call.size[3] * width
-        pack(strips + s * K * width, <const real*> b.data + j * b.stride[1], min(last - j, width), b.stride[1], K,
-             b.stride[0])
+    cdef Py_ssize_t K = call.size[0], width = strip_columns(strips), first = begin * width
+    cdef Py_ssize_t columns = min(end * width, call.size[1]) - first
+    pack(strips + first * K, <const real*> b.data + first * b.stride[1], columns, b.stride[1], K, b.stride[0])
     return CONTINUE
 
 
