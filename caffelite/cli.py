@@ -57,7 +57,8 @@ Train a small GPT to write like a text, character by character, and have it writ
 documentation of Python's language. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of the
 {BLOCK} characters that it sees. AdamW on batches of {WINDOWS} windows of the text, drawn at random, of which {STEPS}
 count as an epoch; the learning rate falls from 0.001 to 0. Ctrl-C ends the training, and it writes with what it has
-learned. The picture shows text that was held out, each character the darker the less it was expected, and the loss."""
+learned. The picture shows text that was held out, each character the darker the less it was expected, the loss and the
+accuracy."""
 
 INFO = "Print the version, the instruction set, the number of threads and why, and whether OpenMP is there."
 
@@ -87,7 +88,7 @@ def spiral(arguments: argparse.Namespace) -> int:
     data = DataGenerator(x, y, batch_size=BATCH_SIZE, seed=arguments.seed)
     model = Model([Linear(2, 100), ReLU(), Linear(100, 3)], seed=arguments.seed)
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    history = _train(model, (2,), data, optimizer, arguments.epochs, metrics=["accuracy"])
+    history = _train(model, (2,), data, optimizer, arguments.epochs)
     print(f"accuracy {(model.predict(x).argmax(axis=1) == y).mean():.1%} on the {len(x)} points")
     return _draw(lambda: plots.spiral_picture(model, history, x, y), arguments.output)
 
@@ -103,9 +104,7 @@ def digits(arguments: argparse.Namespace) -> int:
     model.add(Conv2d(16, 32, 3, padding="same")).add(BatchNorm(32)).add(ReLU()).add(MaxPool2d(2))
     model.add(Flatten()).add(Linear(32 * 4 * 4, 10))
     optimizer = Adam(model.parameters(), lr=3e-3)
-    history = _train(
-        model, (1, 8, 8), data, optimizer, arguments.epochs, metrics=["accuracy"], validation_data=(x_test, y_test)
-    )
+    history = _train(model, (1, 8, 8), data, optimizer, arguments.epochs, validation_data=(x_test, y_test))
     predictions = model.predict(x_test).argmax(axis=1)
     print(f"accuracy {(predictions == y_test).mean():.1%} on the {len(x_test)} held-out images")
     return _draw(lambda: plots.digits_picture(history, x_test[:, 0], y_test, predictions, filters), arguments.output)
@@ -186,7 +185,12 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def _train(
-    model: Model, row: tuple[int, ...], data: DataGenerator | Windows, optimizer: Optimizer, epochs: int, **options: Any
+    model: Model,
+    row: tuple[int, ...],
+    data: DataGenerator | Windows,
+    optimizer: Optimizer,
+    epochs: int,
+    validation_data: Any = None,
 ) -> History:
     """Train as all commands do, the learning rate falling to 0, then print the model for such a row and the speed."""
     lr = optimizer.lr
@@ -200,9 +204,10 @@ def _train(
         loss=SoftmaxLoss(),
         optimizer=optimizer,
         epochs=epochs,
+        validation_data=validation_data,
+        metrics=["accuracy"],
         callbacks=[decay],
         verbose=1 if sys.stderr.isatty() else "auto",  # on a terminal a bar, even for a run that is soon over
-        **options,
     )
     seconds = time.perf_counter() - started
     steps = epochs * len(data)

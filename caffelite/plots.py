@@ -299,7 +299,7 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
 
 
 def text_picture(history: History, characters: str, probabilities: Any) -> Any:
-    """A matplotlib Figure: `text`, as much of it as there is room for, and beside it the loss over the epochs."""
+    """A matplotlib Figure: `text`, as much as there is room for, and beside it the loss and the accuracy over the epochs."""
     figure = _page()
     axes = _beside_curves(figure, history, "held-out text, the darker the less expected")
     text(characters[:LETTERS], probabilities[:LETTERS], axes=axes)
@@ -314,25 +314,22 @@ def _page() -> Any:
 
 
 def _beside_curves(figure: Any, history: History, title: str) -> Any:
-    """Draw the loss, and the accuracy if there is one, on the right of a figure; titled axes on its left, empty."""
+    """Draw the loss and the accuracy on the right of a figure; titled axes on its left, empty."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     left, right = figure.subfigures(1, 2, width_ratios=[0.8, 1], wspace=0.04)
     main = left.subplots()
     main.set_title(title, fontsize=11, color=INK)
-    names = [name for name in ("loss", "accuracy") if name in history]
-    loss, *others = right.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
+    loss, accuracy = right.subplots(2, 1, sharex=True)
     _draw_curve(loss, history, "loss")
-    loss.set(yscale="log")
+    loss.set(xlabel="", yscale="log")
     loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     loss.yaxis.set_major_formatter("{x:g}")
     loss.yaxis.set_minor_locator(NullLocator())
     if "val_loss" in history:
         loss.legend(["training", "held out"], frameon=False, fontsize=9, labelcolor=INK)
-    for accuracy in others:
-        loss.set_xlabel("")
-        _draw_curve(accuracy, history, "accuracy")
-        accuracy.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    _draw_curve(accuracy, history, "accuracy")
+    accuracy.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     return main
 
 

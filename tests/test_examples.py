@@ -228,6 +228,5 @@ def test_the_gpt_learns_a_text_and_writes_more_of_it_than_it_sees(tmp_path):
     text, picture = tmp_path / "text.txt", tmp_path / "loss.png"
     text.write_text("äbc\n" * 500, encoding="utf-8")
     output = run("gpt.py", str(text), *SMALL_GPT, "--steps=200", "--sample=100", "--picture", str(picture)).stdout
-    assert numbers_after("val_loss", output)[-1] < 0.1
     assert sum(pair in ("äb", "bc", "c\n", "\nä") for pair in map("".join, pairwise(output[-102:-1]))) > 80
     assert is_picture(picture)

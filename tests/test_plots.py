@@ -81,13 +81,11 @@ def test_a_text_needs_a_probability_for_each_character(characters, probabilities
     assert texts(axes) == []
 
 
-def test_the_picture_of_a_text_has_as_much_of_it_as_there_is_room_for_and_the_loss():
-    curves = cl.History(loss=[2.0, 1.0], val_loss=[2.5, 1.5])
-    figure = plots.text_picture(curves, "x" * 5000, np.full(5000, 0.5))
-    page, loss = everywhere(figure)
+def test_the_picture_of_a_text_has_as_much_of_it_as_there_is_room_for_and_the_curves():
+    figure = plots.text_picture(history(3, validation=True), "x" * 5000, np.full(5000, 0.5))
+    page, loss, accuracy = everywhere(figure)
     assert len(page.texts) == plots.LETTERS
-    assert loss.get_title(loc="left") == "loss"
-    assert loss.get_xlabel() == "epoch"
+    assert [axes.get_title(loc="left") for axes in (loss, accuracy)] == ["loss", "accuracy"]
 
 
 def test_each_region_is_tinted_with_the_colour_of_the_class_decided_for_there(axes):
