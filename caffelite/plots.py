@@ -299,7 +299,7 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
 
 
 def text_picture(history: History, characters: str, probabilities: Any) -> Any:
-    """A matplotlib Figure: `text`, as much as there is room for, and beside it the loss and the accuracy over the epochs."""
+    """A matplotlib Figure: `text`, what there is room for, and beside it the loss and the accuracy over the epochs."""
     figure = _page()
     axes = _beside_curves(figure, history, "held-out text, the darker the less expected")
     text(characters[:LETTERS], probabilities[:LETTERS], axes=axes)
