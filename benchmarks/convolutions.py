@@ -7,7 +7,7 @@ spectrograms, 1-D convolutions on sensor data and a dense autoencoder, side by s
     python benchmarks/convolutions.py --only lenet cifar --threads 1 2
     python benchmarks/convolutions.py --profile       # also kernel by kernel, as shares of the peak, and memory
     python benchmarks/convolutions.py --lenet-epochs  # instead: LeNet-5, 10 epochs of 60,000 images, by the clock
-    python benchmarks/convolutions.py --quick         # only to see that it works, and without torch.compile
+    python benchmarks/convolutions.py --quick         # only to see that it works, PyTorch in one form
 
 All is done as in steps.py: a process for each contestant, on the same core or cores, one working at a time; the same
 weights, batches and updates; losses compared before anything is timed; rounds. caffelite is timed through `Model.fit`.
@@ -19,20 +19,29 @@ as it is, too. `torch.compile` takes 10 to 40 s before its first step, for each 
 The data are random, ten batches of them, none short. MNIST's and CIFAR's files are not needed.
 """
 
-import argparse
 import math
-import os
-import re
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from statistics import median
 from time import perf_counter
 
 import harness
 import numpy as np
-from steps import compare, jax_rule, prepare, profiled, textbook_step
-from workloads import SEED, adam, sgd
+from contestants import (
+    begin,
+    cores,
+    megabytes,
+    memory_grown_in_pytorch,
+    memory_of_caffelite,
+    parser_of,
+    side_by_side,
+    start_pytorch,
+    tensors,
+    trained_by_jax,
+    trained_by_pytorch,
+    where_time_goes,
+)
+from workloads import SEED, Trainable, adam, sgd
 
 # ---- nets -----------------------------------------------------------------------------------------------------------
 
@@ -97,7 +106,7 @@ def dense(*sizes, activation, at_end):
 
 
 @dataclass(frozen=True)
-class Net:
+class Net(Trainable):
     """Layers, float32; softmax loss on random labels, or where there are no classes the mean squared error to x."""
 
     title: str
@@ -138,15 +147,6 @@ class Net:
             model.add(layer)
         loss = cl.SoftmaxLoss() if self.classes else cl.MSELoss()
         return model, loss, getattr(cl, self.optimizer)(model.parameters(), **self.settings)
-
-    def fit(self, x, y, epochs):
-        """Train a new model with `Model.fit`, which alone is timed: (seconds, model, history)."""
-        model, loss, optimizer = self.network()
-        start = perf_counter()
-        history = model.fit(
-            x, y, loss=loss, optimizer=optimizer, epochs=epochs, batch_size=self.batch, seed=SEED, verbose=0
-        )
-        return perf_counter() - start, model, history
 
 
 def _shape_and_flops(layers, shape):
@@ -250,18 +250,6 @@ def _caffelite_layers(layers):
     return made
 
 
-def caffelite(task):
-    import caffelite as cl
-
-    cl.set_num_threads(task.threads)
-
-    def train(epochs, record):
-        seconds, _, history = task.net.fit(task.x, task.y, epochs)
-        return seconds, history["loss"]
-
-    return train
-
-
 def _torch_model(layers, flat):
     """PyTorch's module; with `flat`, a series is an image of height 1."""
     from torch import nn
@@ -301,46 +289,13 @@ def _torch_model(layers, flat):
 
 def pytorch(task, last=False, compiled=False, keeping=True):
     """`last`: channels last in memory. `compiled`: by torch.compile. `keeping`: malloc keeps its memory."""
-    if keeping:
-        harness.keep_memory()
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # compile in this process, and start no others
-    import torch
-
-    torch.set_num_threads(task.threads)
+    torch = start_pytorch(task, keeping)
     layout = {"memory_format": torch.channels_last} if last else {}
     model = _torch_model(task.net.layers, flat=last).to(**layout)
-    x, y = torch.from_numpy(task.x), torch.from_numpy(task.y)
+    x, y = tensors(task)
     if last:
         x = (x if x.ndim == 4 else x[:, :, None]).contiguous(**layout)
-    measure = torch.nn.CrossEntropyLoss() if task.net.classes else torch.nn.MSELoss()
-
-    def loss_of(x, y):
-        return measure(model(x), y)
-
-    loss_of = torch.compile(loss_of) if compiled else loss_of
-
-    @torch.no_grad()
-    def start():
-        for p, values in zip(model.parameters(), task.weights, strict=True):
-            p.copy_(torch.from_numpy(values.T if values.ndim == 2 else values).reshape(p.shape))
-
-    def train(epochs, record):
-        start()
-        optimizer = getattr(torch.optim, task.net.optimizer)(model.parameters(), **task.net.settings, fused=True)
-        losses = np.zeros(epochs)
-        began = perf_counter()
-        for epoch, order in enumerate(map(torch.from_numpy, task.orders[:epochs])):
-            batches = zip(x[order].split(task.net.batch), y[order].split(task.net.batch), strict=True)
-            for xb, yb in batches:
-                optimizer.zero_grad()
-                loss = loss_of(xb, yb)
-                loss.backward()
-                optimizer.step()
-                if record:
-                    losses[epoch] += loss.item() * len(xb) / len(x)
-        return perf_counter() - began, losses
-
-    return train
+    return trained_by_pytorch(task, model, [x, y], task.weights, compiled)
 
 
 def jax(task, last=False):
@@ -407,124 +362,24 @@ def jax(task, last=False):
                     x = x.reshape(len(x), -1)
         return x
 
-    def loss_of(w, x, y):
-        out = apply(task.net.layers, x, iter(w))
-        return -(jax.nn.log_softmax(out) * y).sum() / len(y) if task.net.classes else ((out - y) ** 2).mean()
-
-    rule, moments = jax_rule(task.net)
-
-    @partial(jax.jit, donate_argnums=0)
-    def step(state, x, y):
-        t, w, *moments = state
-        loss, g = jax.value_and_grad(loss_of)(w, x, y)
-        updated = [rule(t, *arrays) for arrays in zip(w, g, *moments, strict=True)]
-        return (t + 1, *zip(*updated, strict=True)), loss
-
-    x = jnp.array(laid(task.x))
-    y = jax.nn.one_hot(task.y, task.net.classes) if task.net.classes else x
-    split = jax.jit(lambda order: [(x[rows], y[rows]) for rows in task.batches(order)])
     # A kernel (outputs, inputs, height, width) becomes (height, width, inputs, outputs).
     weights = [laid(laid(values), 0) for values in task.weights]
-
-    def train(epochs, record):
-        w = tuple(map(jnp.array, weights))
-        state = jnp.ones(()), w, *[tuple(map(jnp.zeros_like, w)) for _ in range(moments)]
-        losses = []
-        began = perf_counter()
-        for order in task.orders[:epochs]:
-            for xb, yb in split(order.astype(np.int32)):
-                state, loss = step(state, xb, yb)
-                losses.append(loss)
-        jax.block_until_ready(state)
-        seconds = perf_counter() - began
-        return seconds, np.array(losses).reshape(epochs, -1).mean(1) if record else None
-
-    return train
+    return trained_by_jax(task, lambda w, x: apply(task.net.layers, x, iter(w)), [laid(task.x)], weights)
 
 
 def contestants(net, quick):
-    """Everybody, by name. Orders only where there are images or series, and torch.compile unless it has to be quick."""
-    everybody = {"caffelite": caffelite}
+    """The peers, by name: orders only where there are images or series, PyTorch's other forms unless it is quick."""
+    peers = {}
     for order, last in [(", channels first", False), (", channels last", True)] if net.convolves else [("", False)]:
-        everybody[f"PyTorch{order}"] = partial(pytorch, last=last)
-        everybody[f"PyTorch{order}, malloc as it is"] = partial(pytorch, last=last, keeping=False)
+        peers[f"PyTorch{order}"] = partial(pytorch, last=last)
+        peers[f"JAX{order}"] = partial(jax, last=last)
         if not quick:
-            everybody[f"torch.compile{order}"] = partial(pytorch, last=last, compiled=True)
-        everybody[f"JAX{order}"] = partial(jax, last=last)
-    return everybody
-
-
-# ---- comparing and timing -------------------------------------------------------------------------------------------
-
-
-def report(name, task, timed, curves, seconds, speeds):
-    """Print a net's table; returns its row in the summary: caffelite's time, and peers' as multiples of it."""
-    steps = timed * task.steps_an_epoch
-    medians, least = [
-        {peer: statistic(times) / steps * 1e6 for peer, times in seconds.items()} for statistic in (median, min)
-    ]
-    ratios = {peer: us / medians["caffelite"] for peer, us in medians.items()}
-    rows = [
-        [peer, f"{us:,.0f}", f"{least[peer]:,.0f}", f"{ratios[peer]:.2f}", f"{curves[peer][-1]:.5f}"]
-        for peer, us in medians.items()
-    ]
-    gflops = max(gflops for gflops, _ in speeds)
-    floor = task.flops / gflops / 1e3
-    print(f"\n{name}: {task.net}; {cores(task.threads)}; {steps:,} steps a timing")
-    print(f"A step's {task.flops / 1e6:,.0f} MFLOP take {floor:,.0f} µs at {gflops:.0f} GFLOP/s (NumPy's, 1536³);")
-    print(f"loss: the mean of epoch {len(curves['caffelite'])}\n")
-    print(harness.table([name, "µs/step, median", "least", "time, caffelite = 1", "loss"], rows))
-
-    best = {}  # of each library, and of all
-    for peer, ratio in ratios.items():
-        if peer != "caffelite":
-            for who in (peer.split(",")[0], "all"):
-                best[who] = min(best.get(who, math.inf), ratio)
-    of_peers = [f"{best[who]:.2f}" if who in best else "–" for who in ("PyTorch", "torch.compile", "JAX", "all")]
-    own = least["caffelite"]
-    return [f"{name}, {cores(task.threads)}", f"{own:,.0f}", f"{floor:,.0f}", f"{100 * floor / own:.0f}%", *of_peers]
-
-
-def cores(threads):
-    return f"{threads} thread{'s' * (threads > 1)}"
+            peers[f"PyTorch{order}, malloc as it is"] = partial(pytorch, last=last, keeping=False)
+            peers[f"torch.compile{order}"] = partial(pytorch, last=last, compiled=True)
+    return peers
 
 
 # ---- kernel by kernel, and memory -----------------------------------------------------------------------------------
-
-
-def with_shares(profile, gflops):
-    """The table of `Program.profile` with one more column: a kernel's GFLOP/s as a share of the peak."""
-    head, rule, *rows = profile.splitlines()
-    width = max(map(len, (head, rule, *rows)))
-    lines = [f"{head:{width}}  of peak", rule + "-" * (width - len(rule) + 9)]
-    for row in rows:
-        _, _, *numbers = re.split(r"\s{2,}", row)
-        share = f"{float(numbers[1]) / gflops:.0%}" if len(numbers) == 4 else ""  # µs, GFLOP/s, GB/s, share
-        lines.append(f"{row:{width}}  {share:>7}".rstrip())
-    return "\n".join(lines)
-
-
-def memory_of_caffelite(net):
-    """A contestant: () -> (bytes of the block of temporaries, the most that is alive at once, by how much it grows)."""
-    import caffelite as cl
-
-    step, x, y = textbook_step(net)
-
-    def measure():
-        cl.capture(step, x[:2], y[:2])
-        programs = []
-        grown = harness.memory_grown(lambda: programs.append(cl.capture(step, x[: net.batch], y[: net.batch])))
-        recorded, lives = programs[0]._step, {}
-        for i, operand in recorded.operands():
-            if operand.buffer.temporary:
-                lives.setdefault(operand.buffer, [i, i])[1] = i
-        alive = [
-            sum(buffer.nbytes for buffer, (begin, end) in lives.items() if begin <= i <= end)
-            for i in range(len(recorded.instructions))
-        ]
-        return recorded.memory[-1].nbytes, max(alive), grown
-
-    return measure
 
 
 def memory_of_pytorch(net, last):
@@ -537,45 +392,22 @@ def memory_of_pytorch(net, last):
     x, y = map(torch.from_numpy, net.data())
     if last:
         x = (x if x.ndim == 4 else x[:, :, None]).contiguous(**layout)
-    loss = torch.nn.CrossEntropyLoss() if net.classes else torch.nn.MSELoss()
-    optimizer = getattr(torch.optim, net.optimizer)(model.parameters(), **net.settings, fused=True)
-
-    def train(rows):
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss(model(x[:rows]), y[:rows]).backward()
-            optimizer.step()
-
-    def measure():
-        train(2)
-        return harness.memory_grown(lambda: train(net.batch))
-
-    return measure
+    return lambda: memory_grown_in_pytorch(net, model, [x, y], np.s_[:2], np.s_[: net.batch])
 
 
 def where_time_and_memory_go(name):
     """Print caffelite's kernels of a step, with shares of the peak measured before and after, and its memory."""
     net = NETS[name]
-    machine, profile = harness.Process(harness.machine_speed), harness.Process(profiled, net)
-    before = [machine()[0] for _ in range(5)]
-    table, least = profile()
-    gflops = max(before + [machine()[0] for _ in range(5)])
-    print(f"\n{name}: the kernels of a step, the least of all replays, as shares of {gflops:.0f} GFLOP/s (NumPy's")
-    print(f"matmul of 1536³ in the same minute). Without readings of the clock it takes {1e6 * least:,.1f} µs.\n")
-    print(with_shares(table, gflops))
-    block, alive, grown = harness.Process(memory_of_caffelite, net)()
+    where_time_goes(name, net)
+    block, alive, grown = harness.Process(memory_of_caffelite, net, np.s_[:2], np.s_[: net.batch])()
     print(f"\nTemporaries of a step: {megabytes(block)} in one block, {block / alive:.2f} of what is alive at once,")
     print(f"{megabytes(alive)}. At the peak the process grows by {megabytes(grown)} while the step is recorded", end="")
     peers = [harness.Process(memory_of_pytorch, net, last) for last in ((False, True) if net.convolves else (False,))]
     if not peers[0].missing:
         print(";\nPyTorch's by", " or, channels last, ".join([megabytes(peer()) for peer in peers]), end="")
     print(".")
-    for process in (machine, profile, *peers):
+    for process in peers:
         process.close()
-
-
-def megabytes(count):
-    return "?" if count is None else f"{count / 1e6:.1f} MB"
 
 
 # ---- LeNet-5, ten epochs --------------------------------------------------------------------------------------------
@@ -659,37 +491,16 @@ def report_lenet_epochs(numbers, quick):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=NETS, default=list(NETS), metavar="NAME",
-                        help=f"these nets, of {', '.join(NETS)}")  # fmt: skip
-    parser.add_argument("--threads", type=int, nargs="+", default=[1], help="numbers of threads, in turn (1)")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is timed (5)")
+    parser = parser_of(__doc__, NETS)
     parser.add_argument("--profile", action="store_true", help="also caffelite's kernels and memory, one thread")
     parser.add_argument("--lenet-epochs", action="store_true", help="instead: ten epochs of LeNet-5 by the clock")
-    parser.add_argument("--quick", action="store_true", help="2 short rounds: a smoke test, no measurement")
     options = parser.parse_args()
-    rounds = 2 if options.quick else options.rounds
 
-    harness.use_threads(1)
-    print(f"float32, {rounds} rounds")
-    print(harness.environment("torch", "jax"))
+    begin(options)
     if options.lenet_epochs:
         report_lenet_epochs(options.threads, options.quick)
         return
-    summary = []
-    for threads in options.threads:
-        harness.use_threads(threads)
-        for name in options.only:
-            task, compared, timed = prepare(NETS[name], options.quick, caffelite, threads)
-            everybody = contestants(task.net, options.quick)
-            *results, missing = compare(everybody, task, compared, timed, rounds)
-            summary.append(report(name, task, timed, *results))
-
-    print("\nThe best times of peers with caffelite's as 1; the share of the multiply-adds, at the peak, in its time\n")
-    header = ["caffelite, least", "µs/step", "floor, µs", "share", "PyTorch", "torch.compile", "JAX", "the best"]
-    print(harness.table(header, summary))
-    print("\nOn AMD processors PyTorch's matrix products (MKL) use AVX2, not AVX-512.")
-    harness.use_threads(1)
+    missing = side_by_side(NETS, contestants, options)
     for name in options.only if options.profile else []:
         where_time_and_memory_go(name)
     if missing:

@@ -29,13 +29,13 @@ from time import perf_counter
 
 import harness
 import numpy as np
-from workloads import SEED, WORKLOADS, Workload, add_options
+from workloads import SEED, WORKLOADS, Workload, add_options, columns
 
 
 @dataclass
 class Task:
     net: Workload
-    x: np.ndarray  # (rows, features) float32
+    x: np.ndarray  # (rows, features) float32, or a tuple of inputs
     y: np.ndarray  # (rows,) int64
     weights: list[np.ndarray]  # W1 (in, out), b1 (out,), W2, b2 …
     orders: list[np.ndarray] = field(default_factory=list)  # the rows' order in each epoch, the one that `fit` takes
@@ -44,11 +44,11 @@ class Task:
     @property
     def shuffled(self):
         """Whether orders differ; where a batch is all rows, they need not."""
-        return self.net.batch < len(self.x)
+        return self.net.batch < len(self.y)
 
     @property
     def steps_an_epoch(self):
-        return -(-len(self.x) // self.net.batch)
+        return -(-len(self.y) // self.net.batch)
 
     @property
     def epochs_at_once(self):
@@ -58,7 +58,7 @@ class Task:
     @property
     def flops(self):
         """A step's multiply-adds, counted twice, the mean of an epoch."""
-        return len(self.x) / self.steps_an_epoch * self.net.flops
+        return len(self.y) / self.steps_an_epoch * self.net.flops
 
     def batches(self, order):
         return [order[i : i + self.net.batch] for i in range(0, len(order), self.net.batch)]
@@ -66,7 +66,7 @@ class Task:
     def draw_orders(self, epochs):
         import caffelite as cl
 
-        rows = np.arange(len(self.x))
+        rows = np.arange(len(self.y))
         epoch = cl.DataGenerator(rows, batch_size=len(rows), seed=SEED)
         self.orders = [order for _ in range(epochs) for order in epoch] if self.shuffled else [rows] * epochs
 
@@ -438,25 +438,26 @@ def report(name, task, timed, curves, seconds, speeds):
 
 
 def textbook_step(net):
-    """A training step (x, y) -> loss of the net in caffelite, to be recorded, and its data."""
-    (x, y), (model, loss, optimizer) = net.data(), net.network()
+    """A training step (*inputs, y) -> loss of the net in caffelite, to be recorded, and its data."""
+    model, loss, optimizer = net.network()
 
-    def step(x, y):
+    def step(*batch):
+        *inputs, y = batch
         optimizer.zero_grad()
-        value = loss(model(x), y)
+        value = loss(model(*inputs), y)
         value.backward()
         optimizer.step()
         return value
 
-    return step, x, y
+    return step, columns(*net.data())
 
 
 def profiled(net):
     """A contestant: profile() -> (the table of a training step's kernels, the least seconds of a replay)."""
     import caffelite as cl
 
-    step, x, y = textbook_step(net)
-    program = cl.capture(step, x[: net.batch], y[: net.batch])
+    step, data = textbook_step(net)
+    program = cl.capture(step, *[column[: net.batch] for column in data])
 
     def profile():
         seconds = min(harness.seconds_per_call("run()", 1e-3, run=program.replay.run) for _ in range(10))

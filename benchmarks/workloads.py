@@ -13,8 +13,22 @@ import numpy as np
 SEED = 0
 
 
+class Trainable:
+    """What can be trained: it has data(), network() and batches of so many rows, `batch`."""
+
+    def fit(self, x, y, epochs):
+        """Train a new model with `Model.fit`, which alone is timed: (seconds, model, history)."""
+        model, loss, optimizer = self.network()
+        start = perf_counter()
+        history = model.fit(
+            x, y, loss=loss, optimizer=optimizer, epochs=epochs, batch_size=self.batch, shuffle=self.batch < len(y),
+            seed=SEED, verbose=0,
+        )  # fmt: skip
+        return perf_counter() - start, model, history
+
+
 @dataclass(frozen=True)
-class Workload:
+class Workload(Trainable):
     """Linear layers with ReLU between them, softmax loss, float32; batches in a new order each epoch, if several.
 
     With `norms`, BatchNorm stands before each ReLU and Dropout(dropout) behind it.
@@ -78,15 +92,10 @@ class Workload:
         """The same without dropout, so that everybody computes the same."""
         return replace(self, dropout=0.0)
 
-    def fit(self, x, y, epochs):
-        """Train a new model with `Model.fit`, which alone is timed: (seconds, model, history)."""
-        model, loss, optimizer = self.network()
-        start = perf_counter()
-        history = model.fit(
-            x, y, loss=loss, optimizer=optimizer, epochs=epochs, batch_size=self.batch, shuffle=self.batch < len(x),
-            seed=SEED, verbose=0,
-        )  # fmt: skip
-        return perf_counter() - start, model, history
+
+def columns(x, y):
+    """The arrays of data: x, or its members where there are several inputs, and y."""
+    return [*x, y] if isinstance(x, tuple) else [x, y]
 
 
 def sgd(lr, momentum=0.9, weight_decay=0.0):

@@ -1,4 +1,4 @@
-"""The `caffelite` command: train on a built-in data set, say how it went, and draw a picture of it."""
+"""The `caffelite` command: train on built-in data or a text, say how it went, and draw a picture of it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,37 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from caffelite import augment, datasets, initializers, plots
 from caffelite.data import DataGenerator
-from caffelite.functions import BatchNorm, Conv2d, Flatten, Linear, MaxPool2d, ReLU, SoftmaxLoss
+from caffelite.functions import (
+    BatchNorm,
+    Conv2d,
+    Embedding,
+    Flatten,
+    LayerNorm,
+    Linear,
+    MaxPool2d,
+    PositionalEncoding,
+    ReLU,
+    SoftmaxLoss,
+    TransformerBlock,
+)
 from caffelite.model import History, Model
-from caffelite.optimizers import SGD, Adam, Optimizer
+from caffelite.optimizers import SGD, Adam, AdamW, Optimizer
 from caffelite.threads import show_config
 
 BATCH_SIZE = 32
+BLOCK, SIZE, WINDOWS = 64, 128, 12  # of the GPT: characters it sees, numbers for each, windows a batch
+STEPS = 100  # of the GPT, in what it calls an epoch
+SAMPLE = 500  # characters that it writes
+HELD_OUT = 20_000  # characters at most
+SHORTEST = 20 * (BLOCK + 1)  # text, of which a twentieth, a window and what follows, is held out
 FORMATS = (".png", ".jpg", ".svg", ".pdf")  # of pictures
 
 SPIRAL = f"""\
@@ -33,6 +52,14 @@ each with batch normalization and ReLU, a max-pool and a layer of scores. Adam o
 rate falls from 0.003 to 0. The picture shows every held-out image that is read wrongly, the loss and the accuracy, and
 the first filters with what they make of an image."""
 
+GPT = f"""\
+Train a small GPT to write like a text, character by character, and have it write: FILE, or without one the
+documentation of Python's language. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of the
+{BLOCK} characters that it sees. AdamW on batches of {WINDOWS} windows of the text, drawn at random, of which {STEPS}
+count as an epoch; the learning rate falls from 0.001 to 0. Ctrl-C ends the training, and it writes with what it has
+learned. The picture shows text that was held out, each character the darker the less it was expected, the loss and the
+accuracy."""
+
 INFO = "Print the version, the instruction set, the number of threads and why, and whether OpenMP is there."
 
 
@@ -46,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
         if arguments.run is None:
             parser.print_help(sys.stderr)
-            parser.exit(2, "\ncaffelite: error: name a command: spiral, digits or info\n")
+            parser.exit(2, "\ncaffelite: error: name a command: spiral, digits, gpt or info\n")
         return arguments.run(arguments)
     except KeyboardInterrupt as interrupt:
         history = getattr(interrupt, "history", None)
@@ -61,7 +88,7 @@ def spiral(arguments: argparse.Namespace) -> int:
     data = DataGenerator(x, y, batch_size=BATCH_SIZE, seed=arguments.seed)
     model = Model([Linear(2, 100), ReLU(), Linear(100, 3)], seed=arguments.seed)
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    history = _train(model, data, optimizer, arguments.epochs)
+    history = _train(model, (2,), data, optimizer, arguments.epochs)
     print(f"accuracy {(model.predict(x).argmax(axis=1) == y).mean():.1%} on the {len(x)} points")
     return _draw(lambda: plots.spiral_picture(model, history, x, y), arguments.output)
 
@@ -77,10 +104,78 @@ def digits(arguments: argparse.Namespace) -> int:
     model.add(Conv2d(16, 32, 3, padding="same")).add(BatchNorm(32)).add(ReLU()).add(MaxPool2d(2))
     model.add(Flatten()).add(Linear(32 * 4 * 4, 10))
     optimizer = Adam(model.parameters(), lr=3e-3)
-    history = _train(model, data, optimizer, arguments.epochs, validation_data=(x_test, y_test))
+    history = _train(model, (1, 8, 8), data, optimizer, arguments.epochs, validation_data=(x_test, y_test))
     predictions = model.predict(x_test).argmax(axis=1)
     print(f"accuracy {(predictions == y_test).mean():.1%} on the {len(x_test)} held-out images")
     return _draw(lambda: plots.digits_picture(history, x_test[:, 0], y_test, predictions, filters), arguments.output)
+
+
+def gpt(arguments: argparse.Namespace) -> int:
+    """Learn to write like a text, write, and draw what was not expected of the text."""
+    written = _documentation() if arguments.file is None else arguments.file
+    characters = sorted(set(written))
+    numbers = {character: i for i, character in enumerate(characters)}
+    text = np.array([numbers[character] for character in written])
+    text, held_out = np.split(text, [-min(len(text) // 20, HELD_OUT)])
+    places = np.arange(0, len(held_out) - BLOCK, BLOCK)[:, None] + np.arange(BLOCK)
+    x, y = held_out[places], held_out[places + 1]
+
+    model = Model([Embedding(len(characters), SIZE), PositionalEncoding(SIZE, BLOCK)], seed=arguments.seed)
+    for _ in range(4):
+        model.add(TransformerBlock(SIZE, heads=4, causal=True))
+    model.add(LayerNorm(SIZE)).add(Linear(SIZE, len(characters), bias=False))
+    optimizer = AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
+    validation_data = DataGenerator(x, y, batch_size=BATCH_SIZE, shuffle=False)
+    try:
+        windows = Windows(text, arguments.seed)
+        history = _train(model, (BLOCK,), windows, optimizer, arguments.epochs, validation_data=validation_data)
+    except KeyboardInterrupt as interrupt:
+        if not hasattr(interrupt, "history"):
+            raise
+        history = interrupt.history
+        print(f"caffelite: stopped after {_count(history.epochs, 'epoch')}", file=sys.stderr)
+    scores = model.predict(x, batch_size=BATCH_SIZE)
+    print(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
+
+    sample = _continued(model, held_out[:BLOCK], arguments.sample, arguments.seed)
+    print(
+        f"\n{BLOCK} held-out characters, and what it writes behind them:\n\n{''.join(characters[i] for i in sample)}\n"
+    )
+    probabilities = np.take_along_axis(SoftmaxLoss().link(scores), y[..., None], axis=-1)
+    shown = "".join(characters[i] for i in y.flat)
+    return _draw(lambda: plots.text_picture(history, shown, probabilities.reshape(-1)), arguments.output)
+
+
+class Windows:
+    """Batches of windows that begin anywhere in a text, and of the same one character later: STEPS an epoch."""
+
+    def __init__(self, text: np.ndarray, seed: int) -> None:
+        self.text, self.rng = text, np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for _ in range(STEPS):
+            places = self.rng.integers(len(self.text) - BLOCK, size=(WINDOWS, 1)) + np.arange(BLOCK)
+            yield self.text[places], self.text[places + 1]
+
+
+def _continued(model: Model, text: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """The text and so many further characters, drawn by their probabilities, the likely ones somewhat more often."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        scores = model.predict(text[None, -BLOCK:])[0, -1].astype(float) / 0.8
+        p = np.exp(scores - scores.max())
+        text = np.append(text, rng.choice(len(p), p=p / p.sum()))
+    return text
+
+
+def _documentation() -> str:
+    """What Python's `help()` says of its language, each paragraph once."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(dict.fromkeys("\n\n".join(topics.values()).split("\n\n")))
 
 
 def info(arguments: argparse.Namespace) -> int:
@@ -90,9 +185,14 @@ def info(arguments: argparse.Namespace) -> int:
 
 
 def _train(
-    model: Model, data: DataGenerator, optimizer: Optimizer, epochs: int, validation_data: Any = None
+    model: Model,
+    row: tuple[int, ...],
+    data: DataGenerator | Windows,
+    optimizer: Optimizer,
+    epochs: int,
+    validation_data: Any = None,
 ) -> History:
-    """Train as both commands do, the learning rate falling to 0, then print the model and the speed."""
+    """Train as all commands do, the learning rate falling to 0, then print the model for such a row and the speed."""
     lr = optimizer.lr
 
     def decay(epoch: int, history: History) -> None:
@@ -111,7 +211,7 @@ def _train(
     )
     seconds = time.perf_counter() - started
     steps = epochs * len(data)
-    print(f"\n{model.summary(data.x[0].shape)}\n")
+    print(f"\n{model.summary(row)}\n")
     print(f"{_count(epochs, 'epoch')} in {seconds:.2f} seconds, {steps / seconds:,.0f} steps per second")
     return history
 
@@ -140,24 +240,30 @@ def _count(n: int, what: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="caffelite",
-        description="Train a small neural network on built-in data, with no download, in seconds.",
+        description="Train a small neural network on built-in data, or a text, with no download.",
         epilog="caffelite COMMAND --help says what a command trains and takes.",
     )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_training(commands, spiral, 400, "learn three intertwined spirals and draw the regions", SPIRAL)
     _add_training(commands, digits, 20, "learn handwritten digits and draw those that are read wrongly", DIGITS)
+    line, epoch = "learn to write like a text, write, and draw what was not expected", f"times {STEPS} steps"
+    add = _add_training(commands, gpt, 20, line, GPT, epoch).add_argument
+    add("file", nargs="?", type=_text, metavar="FILE", help=f"a text in UTF-8, of {SHORTEST:,} characters or more")
+    add("--sample", type=_length, default=SAMPLE, metavar="N", help="characters to write (default: %(default)s)")
     commands.add_parser("info", help="print version, instruction set and threads", description=INFO).set_defaults(
         run=info
     )
     return parser
 
 
-def _add_training(commands: Any, run: Callable[..., int], epochs: int, line: str, text: str) -> None:
+def _add_training(
+    commands: Any, run: Callable[..., int], epochs: int, line: str, text: str, epoch: str = "passes over the data"
+) -> argparse.ArgumentParser:
     command = commands.add_parser(run.__name__, help=line, description=text)
     command.set_defaults(run=run)
     add = command.add_argument
-    add("--epochs", type=_epochs, default=epochs, metavar="N", help="passes over the data (default: %(default)s)")
+    add("--epochs", type=_epochs, default=epochs, metavar="N", help=f"{epoch} (default: %(default)s)")
     add("--seed", type=_seed, default=0, metavar="N", help="the same seed gives the same run (default: %(default)s)")
     add(
         "--output",
@@ -166,6 +272,7 @@ def _add_training(commands: Any, run: Callable[..., int], epochs: int, line: str
         metavar="PICTURE",
         help=f"file to draw into; its extension, {' or '.join(FORMATS)}, is the format (default: %(default)s)",
     )
+    return command
 
 
 def _integer(text: str, least: int) -> int:
@@ -184,6 +291,23 @@ def _epochs(text: str) -> int:
 
 def _seed(text: str) -> int:
     return _integer(text, 0)
+
+
+def _length(text: str) -> int:
+    return _integer(text, 0)
+
+
+def _text(name: str) -> str:
+    """What is in a file, refused where nothing could be learned from it."""
+    try:
+        written = Path(name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot read {name!r}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{name!r} is no text in UTF-8: byte {error.start:,} is not") from None
+    if len(written) < SHORTEST:
+        raise argparse.ArgumentTypeError(f"expected {SHORTEST:,} characters or more, {name!r} has {len(written):,}")
+    return written
 
 
 def _output(text: str) -> Path:

@@ -23,6 +23,7 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F
 INK = "#333333"  # text and outlines
 FAINT = "#DDDDDD"  # grid lines
 TINT = 0.4  # how much of a class's colour its region has; the rest is white
+LETTERS = 48 * 20  # of a text, beside curves
 PIXELS = 500  # along the longer side of the regions
 # Below 0, 0 and above: the hue is the sign, and the lightness too, for who has no colours.
 SIGNED = ("#2D0060", "#777777", "#FFCF7A")
@@ -235,6 +236,39 @@ def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
     return axes.figure
 
 
+def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = None) -> Any:
+    """Draw a text in lines of so many columns, each character on a ground the darker the less probable it was.
+
+    The ground of a character of probability p is that of −log₂ p bits, white for none and darkest for 8 or more. `↵`
+    stands for the end of a line, `□` for what the font lacks. probabilities (n,), of n characters. Raises ValueError
+    for other shapes.
+    """
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.font_manager import findfont, get_font
+
+    probabilities = np.asarray(probabilities)
+    if probabilities.shape != (len(characters),) or len(characters) == 0:
+        raise ValueError(
+            f"plots.text takes probabilities of {len(characters)} characters, got shape {probabilities.shape}"
+        )
+    rows = math.ceil(len(characters) / columns)
+    axes = _own(0.1 * columns, 0.2 * rows) if axes is None else axes
+    grounds = np.zeros(rows * columns)
+    grounds[: len(characters)] = -np.log2(np.maximum(probabilities, 2.0**-8))
+    colours = LinearSegmentedColormap.from_list("bits", ["#FFFFFF", PALETTE[1]])
+    axes.imshow(grounds.reshape(-1, columns), cmap=colours, vmin=0, vmax=8, aspect="auto", interpolation="nearest")
+    font = get_font(findfont("monospace"))
+    box = axes.get_window_extent()
+    size = 72 / axes.figure.dpi * min(1.5 * box.width / columns, 0.8 * box.height / rows)  # points
+    for i, character in enumerate(characters):
+        shown = "↵" if character == "\n" else character if font.get_char_index(ord(character)) else "□"
+        row, column = divmod(i, columns)
+        axes.text(column, row, shown, fontsize=size, family="monospace", ha="center", va="center", color=INK,
+                  parse_math=False)  # fmt: skip
+    axes.set_axis_off()
+    return axes.figure
+
+
 def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
     """A matplotlib Figure: `decision_regions`, and beside them the loss and the accuracy over the epochs.
 
@@ -261,6 +295,14 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
     axes = below.subplots()
     axes.set_title("the filters of the first layer, and what they make of the image", fontsize=11, color=INK)
     filters(convolution, images[wrong[0] if len(wrong) else 0], axes=axes)
+    return figure
+
+
+def text_picture(history: History, characters: str, probabilities: Any) -> Any:
+    """A matplotlib Figure: `text`, what there is room for, and beside it the loss and the accuracy over the epochs."""
+    figure = _page()
+    axes = _beside_curves(figure, history, "held-out text, the darker the less expected")
+    text(characters[:LETTERS], probabilities[:LETTERS], axes=axes)
     return figure
 
 

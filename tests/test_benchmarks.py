@@ -13,12 +13,13 @@ import pytest
 import caffelite as cl
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - {"harness.py", "workloads.py"})
+SCRIPTS = sorted({path.name for path in BENCHMARKS.glob("*.py")} - {"harness.py", "workloads.py", "contestants.py"})
 SMALL = ["spiral32", "digits"]
 OPTIONS = {
     "steps.py": ["--profile", "--only", *SMALL],
     "scaling.py": ["--only", *SMALL],
     "convolutions.py": ["--profile", "--only", "autoencoder"],
+    "sequences.py": ["--only", "tabular"],
 }
 PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan": "jax"}
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?[*%]?").fullmatch
@@ -56,9 +57,19 @@ def steps(monkeypatch):
         sys.modules["torch"].set_num_threads(len(os.sched_getaffinity(0)))
 
 
+@pytest.fixture
+def without_peers(tmp_path):
+    """A folder of modules in whose presence no peer is installed."""
+    for module in set(PEERS.values()):
+        (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})\n")
+    return tmp_path
+
+
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_every_benchmark_prints_a_table_of_numbers(script):
-    benchmark = run(script, "--quick", *OPTIONS.get(script, []))
+def test_every_benchmark_prints_a_table_of_numbers(script, without_peers):
+    """sequences.py without its peers, whom it has in common with convolutions.py: starting them takes long."""
+    modules = without_peers if script == "sequences.py" else None
+    benchmark = run(script, "--quick", *OPTIONS.get(script, []), modules=modules)
     assert benchmark.returncode == 0, benchmark.stderr
     found = tables(benchmark.stdout)
     assert found
@@ -75,10 +86,15 @@ def test_every_benchmark_prints_a_table_of_numbers(script):
         assert {"matmul_relu", "softmax_loss", "adam", "total"} <= set(of_digits)
     if script == "convolutions.py":
         compared, summary, kernels = found
-        assert {"caffelite"} <= set(compared) <= {"caffelite", "PyTorch", "PyTorch, malloc as it is", "JAX"}
+        assert {"caffelite"} <= set(compared) <= {"caffelite", "PyTorch", "JAX"}
         assert list(summary) == ["autoencoder, 1 thread"]
         assert {"matmul_sigmoid", "mse_loss", "adam", "total"} <= set(kernels)
         assert re.search(r"Temporaries of a step: [\d.]+ MB in one block, [\d.]+ of what is alive", benchmark.stdout)
+    if script == "sequences.py":
+        compared, summary = found
+        assert list(compared) == ["caffelite"]
+        assert list(summary) == ["tabular, 1 thread"]
+        assert benchmark.stdout.endswith("left out: PyTorch (no module torch); JAX (no module jax)\n")
     if script == "autograd.py":
         chain, moons, predicted, left = found
         assert {*chain} - {"PyTorch"} == {*predicted} - {"PyTorch"} == {"caffelite"}
@@ -96,10 +112,8 @@ def test_every_benchmark_explains_itself(script):
     assert f"python benchmarks/{script}" in benchmark.stdout
 
 
-def test_peers_that_are_not_installed_are_named_and_left_out(tmp_path):
-    for module in set(PEERS.values()):
-        (tmp_path / f"{module}.py").write_text(f"raise ModuleNotFoundError(name={module!r})\n")
-    benchmark = run("steps.py", "--quick", "--only", *SMALL, modules=tmp_path)
+def test_peers_that_are_not_installed_are_named_and_left_out(without_peers):
+    benchmark = run("steps.py", "--quick", "--only", *SMALL, modules=without_peers)
     assert benchmark.returncode == 0, benchmark.stderr
     *comparisons, summary = tables(benchmark.stdout)
     assert [set(compared) for compared in comparisons] == [{"caffelite", "NumPy by hand"}] * 2
@@ -193,10 +207,24 @@ def test_the_summary_says_where_a_peer_is_faster(steps):
 
 
 @pytest.fixture
+def contestants(steps):
+    import contestants
+
+    return contestants
+
+
+@pytest.fixture
 def convolutions(steps):
     import convolutions
 
     return convolutions
+
+
+@pytest.fixture
+def sequences(steps):
+    import sequences
+
+    return sequences
 
 
 def test_a_net_counts_the_multiply_adds_of_products_and_convolutions(convolutions):
@@ -210,14 +238,24 @@ def test_a_net_counts_the_multiply_adds_of_products_and_convolutions(convolution
     assert convolutions.NETS["resnet"].flops == 2 * (2 * 32 * 32 * 27 * 16 + 3 * (blocks + 64 * 10))
 
 
-def test_a_kernel_has_a_share_of_the_peak_where_its_flops_are_known(convolutions):
+def test_a_net_of_sequences_counts_the_multiply_adds_of_products_and_of_the_past(sequences):
+    """Of attention, each position's with itself and those before it; the gradient of data is nobody's."""
+    flops = {name: net.flops for name, net in sequences.NETS.items()}
+    pairs = 64 * 65 // 2
+    assert flops["gpt"] == 6 * (64 * (4 * 12 * 128 * 128 + 128 * 65) + 4 * 2 * 128 * pairs)
+    assert flops["gru"] == 2 * (50 * (2 * 3 * 64 * 8 + 3 * 3 * 64 * 64) + 3 * 64)
+    assert flops["lstm"] == 2 * (28 * (2 * 4 * 128 * 28 + 3 * 4 * 128 * 128) + 3 * 128 * 10)
+    assert flops["tabular"] == 2 * (3 * 48 * 128 + 2 * 10 * 128 + 3 * (128 * 64 + 64 * 2))
+
+
+def test_a_kernel_has_a_share_of_the_peak_where_its_flops_are_known(contestants):
     profile = """kernel        shapes     µs  GFLOP/s  GB/s  share
 -------------------------------------------------
 matmul_relu   2×2 2×2  1.00     50.0   4.4    75%
 relu          2×2      0.50            8.0    25%
 Python: mine  2×2      9.00                    0%
 total                  1.50"""
-    head, rule, product, relu, python, total = convolutions.with_shares(profile, 200.0).splitlines()
+    head, rule, product, relu, python, total = contestants.with_shares(profile, 200.0).splitlines()
     assert head.split()[-2:] == ["of", "peak"]
     assert rule == "-" * len(head)
     assert product.split()[-2:] == ["75%", "25%"]
@@ -233,34 +271,38 @@ def test_memory_that_work_takes_for_a_while_is_seen(steps):
 
 
 ALIKE = """
+import importlib
 import sys
-import convolutions
+
+import contestants
 import steps
 
-net = convolutions.NETS[sys.argv[1]]
-task, epochs, _ = steps.prepare(net, True, convolutions.caffelite)
+script = importlib.import_module(sys.argv[1])
+net = script.NETS[sys.argv[2]]
+task, epochs, _ = steps.prepare(net, True, contestants.caffelite)
 task.draw_orders(epochs)
-everybody = convolutions.contestants(net, quick=True)
+everybody = {"caffelite": contestants.caffelite, **script.contestants(net, quick=True)}
 steps.check_agreement({name: make(task)(epochs, True)[1] for name, make in everybody.items()})
 """
-CONVOLUTIONAL = ["lenet", "cifar", "resnet", "separable", "series", "autoencoder"]
+NETS = {
+    "convolutions": ["lenet", "cifar", "resnet", "separable", "series", "autoencoder"],
+    "sequences": ["gpt", "gpt-small", "gru", "lstm", "tabular"],
+}
 
 
-def test_every_convolutional_net_is_trained_alike(convolutions):
-    assert list(convolutions.NETS) == CONVOLUTIONAL
+def test_every_net_is_trained_alike(convolutions, sequences):
+    assert {"convolutions": [*convolutions.NETS], "sequences": [*sequences.NETS]} == NETS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONVOLUTIONAL)
-def test_caffelite_and_its_peers_train_a_convolutional_net_alike(name):
+@pytest.mark.parametrize(("script", "name"), [(script, name) for script, names in NETS.items() for name in names])
+def test_caffelite_and_its_peers_train_a_net_alike(script, name):
     """In a process of its own, as above; PyTorch and JAX with images in both orders."""
-    if not hasattr(cl, "Conv2d") and name != "autoencoder":
-        pytest.skip("caffelite has no convolutions yet")
     if None in [importlib.util.find_spec(module) for module in ("torch", "jax")]:
         pytest.skip("a peer is not installed")
     path = os.pathsep.join([str(BENCHMARKS), str(BENCHMARKS.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
-        [sys.executable, "-c", ALIKE, name], capture_output=True, encoding="utf-8", check=False,
+        [sys.executable, "-c", ALIKE, script, name], capture_output=True, encoding="utf-8", check=False,
         env=dict(os.environ, PYTHONPATH=path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 
 import matplotlib.image
 import numpy as np
@@ -11,12 +12,28 @@ import pytest
 import caffelite as cl
 from caffelite import cli, plots
 
-COMMANDS = ["spiral", "digits"]
+COMMANDS = ["spiral", "digits", "gpt"]
 
 
 @pytest.fixture
 def picture(tmp_path):
     return tmp_path / "picture.png"
+
+
+@pytest.fixture(autouse=True)
+def small_gpt(monkeypatch):
+    """The GPT of the command, small, and with a text that is soon learned."""
+    for name, value in {"SIZE": 16, "STEPS": 2, "SAMPLE": 5}.items():
+        monkeypatch.setattr(cli, name, value)
+    monkeypatch.setattr(cli, "_documentation", lambda: "aaaaaaaaa\n" * 200)
+
+
+@pytest.fixture
+def alphabet(tmp_path):
+    """A file with the same four letters, again and again."""
+    path = tmp_path / "alphabet.txt"
+    path.write_text("äbc\n" * 500, encoding="utf-8")
+    return path
 
 
 @pytest.fixture
@@ -70,7 +87,7 @@ def test_digits_reads_98_and_a_half_percent_of_the_held_out_images_with_its_defa
     assert accuracy(capsys.readouterr().out) >= 98.5
 
 
-@pytest.mark.parametrize(("command", "parameters"), [("spiral", "603"), ("digits", "10,282")])
+@pytest.mark.parametrize(("command", "parameters"), [("spiral", "603"), ("digits", "10,282"), ("gpt", "13,216")])
 def test_it_says_what_it_trained_how_fast_and_where_the_picture_is(command, parameters, picture, capsys):
     assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
@@ -135,6 +152,47 @@ def test_digits_draws_the_held_out_images_it_gets_wrong(picture, capsys, monkeyp
     np.testing.assert_array_equal(labels, y_test)
     assert round(100 * float((predictions == labels).mean()), 1) == accuracy(capsys.readouterr().out)
     assert history["val_accuracy"][-1] == pytest.approx((predictions == labels).mean())
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_gpt_learns_a_text_and_writes_it(alphabet, picture, capsys, monkeypatch):
+    for name, value in {"SIZE": 32, "STEPS": 50, "SAMPLE": 100}.items():
+        monkeypatch.setattr(cli, name, value)
+    assert cli.main(["gpt", str(alphabet), "--epochs", "2", "--output", str(picture)]) == 0
+    out = capsys.readouterr().out
+    assert accuracy(out) > 99
+    (written,) = re.findall(r"what it writes behind them:\n\n(.*)\n\npicture", out, re.DOTALL)
+    assert len(written) == 64 + 100
+    assert sum(pair in ("äb", "bc", "c\n", "\nä") for pair in map("".join, pairwise(written[63:]))) > 80
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_gpt_writes_as_much_as_it_is_told(picture, capsys):
+    for count in (0, 3):
+        assert cli.main(["gpt", "--epochs", "1", "--sample", str(count), "--output", str(picture)]) == 0
+        (written,) = re.findall(r"behind them:\n\n(.*)\n\npicture", capsys.readouterr().out, re.DOTALL)
+        assert len(written) == 64 + count
+
+
+def test_gpt_without_a_file_reads_what_python_has(monkeypatch):
+    monkeypatch.undo()
+    text = cli._documentation()
+    assert len(text) > 200_000
+    assert "The simple form" in text
+    assert len(set(text)) < 200
+
+
+def test_gpt_holds_text_out_and_draws_it(picture, capsys, monkeypatch):
+    seen, trained = [], []
+    whole, windows = plots.text_picture, cli.Windows
+    monkeypatch.setattr(plots, "text_picture", lambda *arguments: seen.append(arguments) or whole(*arguments))
+    monkeypatch.setattr(cli, "Windows", lambda text, seed: trained.append(text) or windows(text, seed))
+    cli.main(["gpt", "--epochs", "1", "--output", str(picture)])
+    ((_, text, probabilities),) = seen
+    assert len(trained[0]) == 1900
+    assert text == ("aaaaaaaaa\n" * 10)[1:65]
+    assert probabilities.shape == (64,)
+    assert 0 < probabilities.min() <= probabilities.max() <= 1
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_none(picture, capsys, monkeypatch):
@@ -223,6 +281,34 @@ def test_a_refused_run_leaves_an_existing_picture_alone(picture, capsys):
     assert picture.read_bytes() == b"as it was"
 
 
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot read '.*text': No such file or directory"),
+        (b"caf\xe9 " * 1000, "'.*text' is no text in UTF-8: byte 3 is not"),
+        (b"too short", "expected 1,300 characters or more, '.*text' has 9"),
+        (b"", "expected 1,300 characters or more, '.*text' has 0"),
+    ],
+)
+def test_a_text_that_nothing_can_be_learned_from_is_refused(content, reason, tmp_path, capsys):
+    if content is not None:
+        (tmp_path / "text").write_bytes(content)
+    said = refusal(capsys, "gpt", tmp_path / "text")
+    assert re.fullmatch(f"caffelite gpt: error: argument FILE: {reason}", said)
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_sample_of_less_than_nothing_is_refused(capsys):
+    said = refusal(capsys, "gpt", "--sample=-1")
+    assert said == "caffelite gpt: error: argument --sample: expected an integer, 0 or more, got '-1'"
+
+
+def test_the_shortest_text_is_enough(alphabet, picture):
+    alphabet.write_text("ab" * (cli.SHORTEST // 2))
+    assert cli.main(["gpt", str(alphabet), "--epochs", "1", "--output", str(picture)]) == 0
+
+
 @pytest.mark.parametrize("arguments", [["learn"], ["spiral", "--lr", "1"], ["spiral", "more"], ["info", "--seed", "1"]])
 def test_what_there_is_not_is_refused(arguments, capsys):
     assert refusal(capsys, *arguments).startswith("caffelite")
@@ -233,7 +319,7 @@ def test_no_command_prints_the_help_and_is_refused():
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.startswith("usage: caffelite ")
-    assert result.stderr.endswith("\ncaffelite: error: name a command: spiral, digits or info\n")
+    assert result.stderr.endswith("\ncaffelite: error: name a command: spiral, digits, gpt or info\n")
 
 
 # ---- help, info and Ctrl-C ------------------------------------------------------------------------------------------
@@ -242,9 +328,10 @@ def test_no_command_prints_the_help_and_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["spiral", "digits", "info"]),
+        ([], ["spiral", "digits", "gpt", "info"]),
         (["spiral"], ["three intertwined spirals", "--epochs", "default: 400", "default: 0", "default: spiral.png"]),
         (["digits"], ["handwritten digits", "--epochs", "default: 20", "default: 0", "default: digits.png"]),
+        (["gpt"], ["write like a text", "times 2 steps (default: 20)", "default: 0", "default: gpt.png", "default: 5"]),
         (["info"], ["instruction set"]),
     ],
 )
@@ -279,6 +366,26 @@ def test_ctrl_c_ends_with_130_and_says_after_how_many_epochs(tmp_path):
     assert int(said[1].replace(",", "")) >= done
     assert "accuracy " not in "".join(line for line in out.splitlines() if not line.startswith("epoch "))
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, capsys, monkeypatch):
+    class Interrupted(cli.Windows):
+        begun = 0
+
+        def __iter__(self):
+            self.begun += 1
+            if self.begun > epochs:
+                signal.raise_signal(signal.SIGINT)
+            return super().__iter__()
+
+    monkeypatch.setattr(cli, "Windows", Interrupted)
+    assert cli.main(["gpt", "--epochs", "100000000", "--output", str(picture)]) == 0
+    out, err = capsys.readouterr()
+    assert err == f"caffelite: stopped after {epochs} epoch{'s' * (epochs != 1)}\n"
+    assert "what it writes behind them" in out
+    assert out.endswith(f"\npicture in {picture}\n")
+    assert picture.exists()
 
 
 def test_ctrl_c_while_the_picture_is_drawn_ends_with_130_too(picture, capsys, monkeypatch):

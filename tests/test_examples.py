@@ -5,6 +5,7 @@ import gzip
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -15,6 +16,8 @@ import caffelite as cl
 from caffelite.functions import activation
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+SMALL_GPT = ["--layers=1", "--heads=2", "--size=32", "--block=32"]
+OPTIONS = {"gpt.py": [*SMALL_GPT, "--steps=100", "--sample=20"]}  # of those that would take long
 
 
 @functools.cache
@@ -29,7 +32,7 @@ def numbers_after(text, output):
 
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.py")))
 def test_every_example_runs_without_a_warning_and_prints_something(name):
-    example = run(name)
+    example = run(name, *OPTIONS.get(name, []))
     assert example.returncode == 0, example.stderr
     assert example.stderr == ""
     assert example.stdout.strip()
@@ -236,4 +239,12 @@ def test_every_activation_of_elements_is_in_the_table_and_classifies_95_percent_
     classes = {name for name, f in public.items() if isinstance(f, type) and not issubclass(f, activation.AlongAxis)}
     assert {name for name, *_ in table} == classes
     assert min(float(accuracy) for *_, accuracy, _ in table) >= 0.95
+    assert is_picture(picture)
+
+
+def test_the_gpt_learns_a_text_and_writes_more_of_it_than_it_sees(tmp_path):
+    text, picture = tmp_path / "text.txt", tmp_path / "loss.png"
+    text.write_text("äbc\n" * 500, encoding="utf-8")
+    output = run("gpt.py", str(text), *SMALL_GPT, "--steps=200", "--sample=100", "--picture", str(picture)).stdout
+    assert sum(pair in ("äb", "bc", "c\n", "\nä") for pair in map("".join, pairwise(output[-102:-1]))) > 80
     assert is_picture(picture)

@@ -64,6 +64,30 @@ def axes():
 X = np.array([[-1, -1], [1, 1], [1, -1], [-1, 1]], np.float32)
 
 
+def test_a_character_stands_on_a_ground_the_darker_the_less_probable_it_was(axes):
+    plots.text("ab\n$x\u0378", [1, 0.5, 0.25, 1 / 256, 0, 1], columns=4, axes=axes)
+    assert texts(axes) == ["a", "b", "↵", "$", "x", "□"]
+    places = [text.get_position() for text in axes.texts]
+    assert places == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]
+    np.testing.assert_allclose(axes.images[0].get_array(), [[0, 1, 2, 8], [8, 0, 0, 0]])
+    pixels = drawn(axes.figure).reshape(-1, 3)
+    assert (pixels == np.round(255 * np.array(to_rgb(plots.PALETTE[1])))).all(axis=1).any()
+
+
+@pytest.mark.parametrize(("characters", "probabilities"), [("abc", [1, 1]), ("", []), ("ab", [[1, 1]])])
+def test_a_text_needs_a_probability_for_each_character(characters, probabilities, axes):
+    with pytest.raises(ValueError, match=rf"probabilities of {len(characters)} characters, got shape"):
+        plots.text(characters, probabilities, axes=axes)
+    assert texts(axes) == []
+
+
+def test_the_picture_of_a_text_has_as_much_of_it_as_there_is_room_for_and_the_curves():
+    figure = plots.text_picture(history(3, validation=True), "x" * 5000, np.full(5000, 0.5))
+    page, loss, accuracy = everywhere(figure)
+    assert len(page.texts) == plots.LETTERS
+    assert [axes.get_title(loc="left") for axes in (loss, accuracy)] == ["loss", "accuracy"]
+
+
 def test_each_region_is_tinted_with_the_colour_of_the_class_decided_for_there(axes):
     plots.decision_regions(cl.Model([Halves()]), X, [0, 1, 1, 0], axes=axes)
     image = axes.images[0]

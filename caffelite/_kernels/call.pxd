@@ -118,7 +118,7 @@ cdef struct Call:                         # all zero where nothing is said
     Loop loop
     Py_ssize_t parts                      # independent pieces of output
     double work                           # to decide on threads: see (f)
-    double flops                          # of products and what is made of them, where nearly all are
+    double flops                          # of what is mostly products
     Py_ssize_t size[MAX_SIZES]            # a loop says what they are
     double scalar[2]                      # likewise
     double epilogue_scalar[2]             # its epilogue's

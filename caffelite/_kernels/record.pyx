@@ -241,7 +241,7 @@ cdef class RecordedCall:
 
     @property
     def flops(self):
-        """The FLOPs of a product, or of what is made of products; None for all else, where the time goes elsewhere."""
+        """The FLOPs of what is mostly products; None for all else, where the time goes elsewhere."""
         return <Py_ssize_t> self.call.flops or None
 
     @property
