@@ -169,6 +169,18 @@ def test_a_bad_index_is_found_where_a_model_takes_a_part_of_an_input():
         assert bits(model) == before
 
 
+def test_an_index_that_goes_into_two_tables_has_to_be_in_both():
+    x = TOKENS.copy()
+    x[17, 1] = 9
+    for counts in ((9, 20), (20, 9)):
+        model = cl.Model([cl.Parallel([cl.Embedding(n, 3) for n in counts]), cl.Flatten(), cl.Linear(24, 3)], seed=0)
+        train(model, TOKENS, LABELS)
+        before = bits(model)
+        with pytest.raises(IndexError, match=r"index 9 in row 17, at \(17, 1\), is not in 0 … 8"):
+            train(model, x, LABELS, batch_size=7)
+        assert bits(model) == before
+
+
 def test_what_goes_into_no_table_may_be_any_number():
     class First(cl.Model):
         takes_indices = True
@@ -358,7 +370,12 @@ RULES = {
     "Adagrad": lambda p: cl.Adagrad(p, lr=0.1),
     "Adam": lambda p: cl.Adam(p, lr=0.1),
     "a schedule": lambda p: cl.SGD(p, lr=cl.schedules.cosine(0.1, 10, warmup=2)),
-    "groups": lambda p: cl.Adam([{"parameters": p[:-2], "lr": 0.01}, {"parameters": p[-2:], "weight_decay": 0.1}]),
+    "groups": lambda p: cl.Adam(
+        [
+            {"parameters": [q for q in p if q.is_sparse], "lr": 0.01},
+            {"parameters": [q for q in p if not q.is_sparse], "weight_decay": 0.1},
+        ]
+    ),
     "a user's": lambda p: Descent(p),
 }
 
@@ -384,8 +401,8 @@ class Reader(cl.Model):
     def __init__(self, sparse, seed=0, dtype=np.float32):
         super().__init__(seed=seed, dtype=dtype)
         self.sparse = sparse
-        self.twice, self.tied, self.small = (cl.Embedding(n, 5, sparse=sparse) for n in (300, 300, 1))
         self.scores = cl.Linear(5, 3)
+        self.twice, self.tied, self.small = (cl.Embedding(n, 5, sparse=sparse) for n in (300, 300, 1))
 
     def call(self, words):
         h = self.twice(words[:, 0]) * self.twice(words[:, 1:3]).sum(axis=1) + self.small(words[:, :0]).sum(axis=1)
