@@ -14,9 +14,9 @@ All is done as in steps.py: a process for each contestant, on the same core or c
 weights, batches and updates; losses compared before anything is timed; rounds. caffelite is timed through `Model.fit`.
 
 Peers get their best: fused optimizers, JAX with donation; `scaled_dot_product_attention`, and query, key and value by
-one product; recurrences by PyTorch's own layers and JAX's `lax.scan`; and a malloc that keeps its memory, which halves
-the time that PyTorch takes for a GPT's step. PyTorch eager is timed with malloc as it is, too. `torch.compile` takes 10
-to 40 s before its first step, for each net, which is not counted.
+one product; recurrences by PyTorch's own layers and JAX's `lax.scan`; and a malloc that keeps its memory, which on some
+machines halves the time that PyTorch takes for a GPT's step. PyTorch eager is timed with malloc as it is, too.
+`torch.compile` takes 10 to 40 s before its first step, for each net, which is not counted.
 
 The data are random, ten batches of them, none short; with --loss-after they are a text.
 """
