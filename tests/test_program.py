@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import math
 import signal
 import threading
 import weakref
@@ -13,6 +14,7 @@ from cases import FAMILIES, every_function
 from cases.case import as_tuple
 from cases.optimizers import OPTIMIZERS
 from conftest import bits
+from reference import assert_same_bits
 
 import caffelite as cl
 from caffelite import _kernels as kernels
@@ -468,6 +470,37 @@ def test_what_follows_a_product_element_by_element_is_done_in_it_to_the_bit(epil
         results, expected = program(*data(seed)), step(*data(seed))
         for result, same in zip(results, expected, strict=True):
             assert result.tobytes() == same.tobytes()
+
+
+OF_MORE_AXES = {  # and whether it is done in the product
+    "gelu": (lambda y, z: kernels.gelu(y), True),
+    "gelu in place": (lambda y, z: kernels.gelu(y, y), True),
+    "added": (lambda y, z: kernels.add(z, y), True),
+    "masked by a copy in another order": (lambda y, z: kernels.relu_grad(y, kernels.copy(z.T).T), False),
+    "a row added": (lambda y, z: kernels.add(y, z[0, 0, 0]), True),
+    "a number for each row added": (lambda y, z: kernels.add(y, z[..., :1]), True),
+    "rows added, the same to each matrix": (lambda y, z: kernels.add(y, z[0, 0]), False),
+    "a row to each matrix added": (lambda y, z: kernels.add(y, z[:, :, :1]), False),
+}
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (1, 1, 4, 5), (2, 1, 1, 5)])
+@pytest.mark.parametrize("epilogue", OF_MORE_AXES)
+def test_what_follows_a_product_of_more_axes_is_done_in_it_to_the_bit(epilogue, shape):
+    after, fused = OF_MORE_AXES[epilogue]
+
+    def step(a, b, z):
+        return after(kernels.matmul(a, b).reshape(z.shape), z)
+
+    def data(seed):
+        rng = np.random.default_rng(seed)
+        return [rng.standard_normal(s).astype(np.float32) for s in ((math.prod(shape[:3]), 7), (7, 5), shape)]
+
+    program = cl.capture(step, *data(0))
+    if shape == (2, 3, 4, 5):
+        assert ("\nmatmul_" in str(program) or (epilogue == "a row added" and len(program) == 1)) == fused
+    for seed in (1, 2):
+        assert_same_bits(program(*data(seed)), step(*data(seed)))
 
 
 def convolved(x, w, shape):

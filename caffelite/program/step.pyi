@@ -23,6 +23,7 @@ class Operand:
     strides: tuple[int, ...]
     dtype: np.dtype
     nbytes: int
+    def as_matrix(self) -> Operand | None: ...
 
 class Instruction:
     call: kernels.RecordedCall

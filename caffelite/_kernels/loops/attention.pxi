@@ -195,16 +195,14 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
 
 # ---- blocks ----
 
-# s[j, i] = a[j] · (factor x[i]), rows of length d, for a strip of queries x, which are packed as columns if they are not
-# yet.
+# s[j, i] = a[j] · (factor x[i]), rows of length d, for a strip of queries x, packed as columns if they are not yet.
 cdef void scores(real* s, Py_ssize_t s_row, const real* a, Py_ssize_t a_row, Py_ssize_t keys, const real* x,
                  Py_ssize_t x_row, Py_ssize_t queries, Py_ssize_t d, double factor, real* packed,
                  bint is_packed) noexcept nogil:
     cdef Strip strip
     cdef Py_ssize_t width = strip_queries(s), c = 0, i
-    memset(&strip, 0, sizeof(Strip))
-    strip.rows, strip.runs, strip.columns = keys, 1, width
-    strip.a_row, strip.a_k, strip.b, strip.b_k, strip.b_column = a_row, 1, packed, width, 1
+    plain(&strip)
+    strip.rows, strip.columns, strip.a_row, strip.a_k, strip.b, strip.b_k = keys, width, a_row, 1, packed, width
     strip.y, strip.y_row = s, s_row
     while c < d:
         strip.k = min(d - c, BLOCK_K)
@@ -229,9 +227,9 @@ cdef void add_product(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssize_t col
     cdef real* whole = <real*> packed_b + 2 * QUERIES * BLOCK_K
     cdef Strip strip
     cdef Py_ssize_t j = 0, k
-    memset(&strip, 0, sizeof(Strip))
-    strip.rows, strip.k, strip.runs, strip.resume = rows, depth, 1, True
-    strip.a, strip.a_row, strip.a_k, strip.b_column, strip.y_row = a, a_row, a_k, 1, y_row
+    plain(&strip)
+    strip.rows, strip.k, strip.resume = rows, depth, True
+    strip.a, strip.a_row, strip.a_k, strip.y_row = a, a_row, a_k, y_row
     while j < columns:
         strip.columns = min(columns - j, strip_columns(y))
         strip.b, strip.b_k, strip.y = b + j, b_row, y + j
@@ -241,6 +239,13 @@ cdef void add_product(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssize_t col
             strip.b, strip.b_k = whole, strip_columns(y)
         run_strip(y, &strip)
         j += strip.columns
+
+
+# A strip of a product, and of nothing besides.
+cdef inline void plain(Strip* strip) noexcept nogil:
+    strip.runs = strip.b_column = 1
+    strip.accumulate = strip.relu = False
+    strip.bias = strip.row_bias = strip.mask = NULL
 
 
 # The scores, from query i and from key `first` on, of keys that queries don't see become −∞.

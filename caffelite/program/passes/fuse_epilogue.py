@@ -27,7 +27,7 @@ def fuse_epilogue(step: Step) -> Step:
     for k, after in enumerate(step.instructions):
         if not isinstance(after, Instruction) or not after.call.is_elementwise:
             continue
-        for form, x in [(form, x) for form in _forms(after) for x in dict.fromkeys(form.operands[1:])]:
+        for form, x in [(f, operand) for f in _forms(after) for operand in dict.fromkeys(f.operands[1:])]:
             i = _maker_of(x, k, fused, users)
             if x is not None and i is not None and _can_move(form, x, i, k, fused):
                 maker = fused[i]
