@@ -51,6 +51,13 @@ def good_files(folder):
             ],
             dtype=np.float64,
         ),
+        cl.Model(
+            [
+                *[cl.Embedding(5, 4, sparse=True), cl.PositionalEncoding(4, 9)],
+                *[cl.TransformerBlock(4, 2, hidden=3, causal=True, dropout=0.1), cl.MultiHeadAttention(4, 1)],
+                *[cl.LSTM(4, 3, sequences=True), cl.GRU(3, 2, sequences=True), cl.RNN(2, 2)],
+            ]
+        ),
     ]
     models[0].functions[0].requires_grad = False
     path = Path(folder, "good.safetensors")
