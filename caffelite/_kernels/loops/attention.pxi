@@ -32,8 +32,14 @@ cdef extern from "loops/attention.h" nogil:
 
 cdef enum:
     KEYS = 64                             # of a block
-    QUERIES = 64                          # of a block of the backward
+    QUERIES = 64                          # of a block
     STRIP_QUERIES = 32                    # of a strip, at most
+    MOST_PACKED = 96                      # numbers of a position, in four blocks
+
+
+cdef struct Positions:                    # a block of them, in one head, `row` from one to the next
+    const void* data
+    Py_ssize_t row
 
 
 cdef struct Head:                         # one head of one row
@@ -58,55 +64,57 @@ cdef int attention(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     cdef Head h
     while begin < end:
         i = begin % L
-        queries = min(L - i, end - begin, strip_queries(y))
+        queries = min(L - i, end - begin, <Py_ssize_t> QUERIES)
         h = head_of(call, begin // L, &call.operand[5], &call.operand[6])
         attend(y + h.at + i * h.size, call, &h, begin // L, i, queries, norms + begin, norms + call.parts + begin)
         begin += queries
     return CONTINUE
 
 
-# A strip of queries, from query i on, of a head.
+# A block of queries, from query i on, of a head: each strip with a block of keys after the other.
 cdef void attend(real* y, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i, Py_ssize_t queries,
                  real* tops, real* inverses) noexcept nogil:
     cdef const real* q = <const real*> position_of(y, call, 1, head, i)
-    cdef const real* k = <const real*> position_of(y, call, 2, head, 0)
-    cdef const real* v = <const real*> position_of(y, call, 3, head, 0)
-    cdef Py_ssize_t q_row = call.operand[1].stride[1], k_row = call.operand[2].stride[1]
-    cdef Py_ssize_t v_row = call.operand[3].stride[1]
-    cdef Py_ssize_t width = strip_queries(y), seen = seen_by(h, i + queries - 1), first = 0, keys, lane, c
+    cdef Py_ssize_t q_row = call.operand[1].stride[1], width = strip_queries(y)
+    cdef Py_ssize_t first = 0, keys, seen, count, lane, c
+    cdef Positions k, v
     cdef real s[KEYS * STRIP_QUERIES]
     cdef real kept[KEYS * STRIP_QUERIES]
-    cdef real m[STRIP_QUERIES]
-    cdef real total[STRIP_QUERIES]
+    cdef real m[QUERIES]
+    cdef real total[QUERIES]
     cdef real shrink[STRIP_QUERIES]
-    for lane in range(width):
+    for lane in range(QUERIES):
         m[lane] = -FLT_MAX if real is float else -DBL_MAX
         total[lane] = 0
     for lane in range(queries):
         memset(y + lane * h.size, 0, h.d * sizeof(real))
-    while first < seen:
-        keys = min(seen - first, KEYS)
-        scores(s, width, k + first * k_row, k_row, keys, q, q_row, queries, h.d, h.scale * LOG2_E,
-               <real*> packed_b, first > 0)
-        hide(s, width, h, i, queries, first, keys)
-        if real is float:
-            exponentials_float(s, keys, m, total, shrink)
-        else:
-            exponentials_double(s, keys, m, total, shrink)
-        if h.drawn != NULL:
-            draw_kept(kept, h, i, queries, first, keys)
-            for c in range(keys * width):
-                s[c] *= kept[c]
-        if first > 0:
-            for lane in range(queries):
-                for c in range(h.d):
-                    y[lane * h.size + c] *= shrink[lane]
-        add_product(y, h.size, queries, h.d, keys, s, 1, width, v + first * v_row, v_row)
+    while first < seen_by(h, i + queries - 1):
+        keys = min(seen_by(h, i + queries - 1) - first, KEYS)
+        k = block_of(y, call, 2, 0, head, first, keys, queries)
+        v = block_of(y, call, 3, 1, head, first, keys, queries)
+        lane = 0
+        while lane < queries:
+            count = min(queries - lane, width)
+            seen = min(keys, max(0, seen_by(h, i + lane + count - 1) - first))
+            scores(s, width, <const real*> k.data, k.row, seen, q + lane * q_row, q_row, count, h.d,
+                   h.scale * LOG2_E, <real*> packed_b + lane * BLOCK_K, first > 0)
+            hide(s, width, h, i + lane, count, first, seen)
+            if real is float:
+                exponentials_float(s, seen, m + lane, total + lane, shrink)
+            else:
+                exponentials_double(s, seen, m + lane, total + lane, shrink)
+            if h.drawn != NULL:
+                draw_kept(kept, h, i + lane, count, first, seen)
+                for c in range(seen * width):
+                    s[c] *= kept[c]
+            if first > 0:
+                shrink_rows(y + lane * h.size, h.size, count, h.d, shrink)
+            add_product(y + lane * h.size, h.size, count, h.d, seen, s, 1, width, <const real*> v.data, v.row)
+            lane += width
         first += keys
     for lane in range(queries):
         tops[lane], inverses[lane] = m[lane], <real> 0 if total[lane] == 0 else <real> 1 / total[lane]
-        for c in range(h.d):
-            y[lane * h.size + c] *= inverses[lane]
+    shrink_rows(y, h.size, queries, h.d, inverses)
 
 
 # dv[j] = Σᵢ p[i, j] dy[i],  ds[i, j] = p[i, j] (dy[i] · v[j] − dy[i] · y[i]) / √d,
@@ -135,15 +143,15 @@ cdef int attention_grad(real* dq, const Call* call, Py_ssize_t begin, Py_ssize_t
 # A block of queries, from query i on, of a head: each strip with a block of keys, then these keys with all strips.
 cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i,
                       Py_ssize_t queries) noexcept nogil:
-    cdef const real* dy = <const real*> position_of(dq, call, 3, head, i)
-    cdef const real* q = <const real*> position_of(dq, call, 4, head, i)
-    cdef const real* k = <const real*> position_of(dq, call, 5, head, 0)
-    cdef const real* v = <const real*> position_of(dq, call, 6, head, 0)
+    cdef Positions dy_block = block_of(dq, call, 3, 2, head, i, queries, queries)
+    cdef Positions q_block = block_of(dq, call, 4, 3, head, i, queries, queries)
+    cdef const real* dy = <const real*> dy_block.data
+    cdef const real* q = <const real*> q_block.data
     cdef const real* y = <const real*> call.operand[7].data + h.at + i * h.size
     cdef const real* tops = <const real*> call.operand[8].data + head * h.L + i
     cdef const real* inverses = tops + call.parts * h.L
-    cdef Py_ssize_t dy_row = call.operand[3].stride[1], q_row = call.operand[4].stride[1]
-    cdef Py_ssize_t k_row = call.operand[5].stride[1], v_row = call.operand[6].stride[1]
+    cdef Py_ssize_t dy_row = dy_block.row, q_row = q_block.row
+    cdef Positions k, v
     cdef Py_ssize_t width = strip_queries(dq), first = 0, keys, seen, count, lane, j
     cdef real* packed_q = <real*> packed_b
     cdef real* packed_dy = packed_q + QUERIES * BLOCK_K
@@ -161,13 +169,15 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
         memset(dq + lane * h.size, 0, h.d * sizeof(real))
     while first < seen_by(h, i + queries - 1):
         keys = min(seen_by(h, i + queries - 1) - first, KEYS)
+        k = block_of(dq, call, 5, 0, head, first, keys, queries)
+        v = block_of(dq, call, 6, 1, head, first, keys, queries)
         lane = 0
         while lane < queries:
             count = min(queries - lane, width)
             seen = seen_of_block(h, i + lane, count, first, keys, width)
-            scores(p + lane, QUERIES, k + first * k_row, k_row, seen, q + lane * q_row, q_row, count, h.d,
+            scores(p + lane, QUERIES, <const real*> k.data, k.row, seen, q + lane * q_row, q_row, count, h.d,
                    h.scale * LOG2_E, packed_q + lane * BLOCK_K, first > 0)
-            scores(ds + lane, QUERIES, v + first * v_row, v_row, seen, dy + lane * dy_row, dy_row, count, h.d, 1,
+            scores(ds + lane, QUERIES, <const real*> v.data, v.row, seen, dy + lane * dy_row, dy_row, count, h.d, 1,
                    packed_dy + lane * BLOCK_K, first > 0)
             hide(p + lane, QUERIES, h, i + lane, count, first, seen)
             if h.drawn != NULL:
@@ -178,7 +188,8 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
             else:
                 score_gradients_double(p + lane, ds + lane, QUERIES, seen, h.scale, m + lane, inverse + lane,
                                        mean + lane, NULL if h.drawn == NULL else kept)
-            add_product(dq + lane * h.size, h.size, count, h.d, seen, ds + lane, 1, QUERIES, k + first * k_row, k_row)
+            add_product(dq + lane * h.size, h.size, count, h.d, seen, ds + lane, 1, QUERIES, <const real*> k.data,
+                        k.row)
             lane += width
         lane = j = 0
         while j < keys:                   # each strip has seen its first `seen` keys, a later strip as many or more
@@ -239,6 +250,15 @@ cdef void add_product(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssize_t col
             strip.b, strip.b_k = whole, strip_columns(y)
         run_strip(y, &strip)
         j += strip.columns
+
+
+# y[i] ← factor[i] y[i]
+cdef inline void shrink_rows(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssize_t columns,
+                             const real* factor) noexcept nogil:
+    cdef Py_ssize_t i, j
+    for i in range(rows):
+        for j in range(columns):
+            y[i * y_row + j] *= factor[i]
 
 
 # A strip of a product, and of nothing besides.
@@ -308,6 +328,21 @@ cdef inline const real* position_of(const real* like, const Call* call, int oper
     cdef const Operand* x = &call.operand[operand]
     cdef Py_ssize_t H = call.size[1]
     return <const real*> x.data + head // H * x.stride[0] + i * x.stride[1] + head % H * call.size[4]
+
+
+# A block of positions, packed if they are crowded and several strips of queries go through them.
+cdef Positions block_of(const real* like, const Call* call, int operand, int place, Py_ssize_t head, Py_ssize_t first,
+                        Py_ssize_t count, Py_ssize_t queries) noexcept nogil:
+    cdef const real* x = <const real*> position_of(like, call, operand, head, first)
+    cdef Py_ssize_t d = call.size[4], row = call.operand[operand].stride[1], i
+    cdef real* packed = <real*> packed_a + place * KEYS * MOST_PACKED
+    cdef Positions block
+    block.data, block.row = x, row
+    if queries > strip_queries(like) and d <= MOST_PACKED and is_crowded(x, row, count):
+        for i in range(count):
+            memcpy(packed + i * d, x + i * row, d * sizeof(real))
+        block.data, block.row = packed, d
+    return block
 
 
 # How many keys, from the first on, query i sees if it sees none behind its position.
