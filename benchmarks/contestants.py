@@ -5,6 +5,7 @@ A contestant is a function of a Task (steps.py); it prepares, and returns train(
 """
 
 import argparse
+import copy
 import math
 import os
 import re
@@ -24,9 +25,13 @@ def caffelite(task):
     import caffelite as cl
 
     cl.set_num_threads(task.threads)
+    model, _, optimizer = network = task.net.network()
+    start = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
 
     def train(epochs, record):
-        seconds, _, history = task.net.fit(task.x, task.y, epochs)
+        model.load_state_dict(start[0])
+        optimizer.load_state_dict(start[1])
+        seconds, _, history = task.net.fit(task.x, task.y, epochs, network)
         return seconds, history["loss"]
 
     return train

@@ -14,7 +14,8 @@ weights, batches and updates; losses compared before anything is timed; rounds. 
 
 Peers get their best: fused optimizers, JAX with donation; both orders of images in memory, channels first and last (a
 series is an image of height 1 to PyTorch then); and a malloc that keeps its memory. PyTorch eager is timed with malloc
-as it is, too. `torch.compile` takes 10 to 40 s before its first step, for each net and order, which is not counted.
+as it is, too. `torch.compile` takes 10 to 40 s before its first step, for each net and order, which is not
+counted; nor is what others do the first time: everybody trains once before.
 
 The data are random, ten batches of them, none short. MNIST's and CIFAR's files are not needed.
 """

@@ -16,7 +16,8 @@ weights, batches and updates; losses compared before anything is timed; rounds. 
 Peers get their best: fused optimizers, JAX with donation; `scaled_dot_product_attention`, and query, key and value by
 one product; recurrences by PyTorch's own layers and JAX's `lax.scan`; and a malloc that keeps its memory, which on some
 machines halves the time that PyTorch takes for a GPT's step. PyTorch eager is timed with malloc as it is, too.
-`torch.compile` takes 10 to 40 s before its first step, for each net, which is not counted.
+`torch.compile` takes 10 to 40 s before its first step, for each net, which is not counted; nor is what
+others do the first time: everybody trains once before.
 
 The data are random, ten batches of them, none short; with --loss-after they are a text.
 """

@@ -16,9 +16,9 @@ SEED = 0
 class Trainable:
     """What can be trained: it has data(), network() and batches of so many rows, `batch`."""
 
-    def fit(self, x, y, epochs):
-        """Train a new model with `Model.fit`, which alone is timed: (seconds, model, history)."""
-        model, loss, optimizer = self.network()
+    def fit(self, x, y, epochs, network=None):
+        """Train a network, or a new one, with `Model.fit`, which alone is timed: (seconds, model, history)."""
+        model, loss, optimizer = network or self.network()
         start = perf_counter()
         history = model.fit(
             x, y, loss=loss, optimizer=optimizer, epochs=epochs, batch_size=self.batch, shuffle=self.batch < len(y),
