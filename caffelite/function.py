@@ -277,6 +277,8 @@ class Function(ABC):
         except TypeError as error:
             raise TypeError(f"{self!r}: {error}") from None
         bound.apply_defaults()
+        if left_out := bound.kwargs.keys() & named:
+            raise TypeError(f"{self!r}: {min(left_out)} can be given by name alone, and is no input of a call")
         return bound.args
 
     def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:

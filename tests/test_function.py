@@ -204,3 +204,15 @@ def test_an_input_of_a_name_that_forward_has_not_is_refused():
 def test_a_replay_follows_an_input_that_was_given_by_name():
     program = cl.capture(lambda a, b: Blend()(a, b=b, share=0.5), np.ones(3), np.zeros(3))
     np.testing.assert_array_equal(program(np.ones(3), np.full(3, 3.0)), 2)
+
+
+def test_an_input_that_can_be_given_by_name_alone_is_refused_and_not_left_out():
+    class Scaled(cl.Function):
+        def forward(self, x, *, factor=1.0):
+            return x * factor
+
+        def backward(self, dy):
+            return dy
+
+    with pytest.raises(TypeError, match="factor can be given by name alone"):
+        Scaled()(np.ones(2, np.float32), factor=3.0)
