@@ -334,3 +334,8 @@ def test_the_backward_kernels_take_what_the_forward_kernels_give_and_nothing_els
         kernels.rnn(gates, w, numbers(2), h.T)
     with pytest.raises(TypeError, match=r"float32 and float64"):
         kernels.rnn_grad(gates, w, None, h.astype(np.float64))
+
+
+def test_cut_names_the_first_row_whose_length_is_none():
+    with pytest.raises(IndexError, match=r"the length 4 in row 1; expected 1 … 3"):
+        kernels.cut(np.ones((3, 3, 2)), np.array([3, 4, 0]))

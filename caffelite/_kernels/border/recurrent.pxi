@@ -248,4 +248,6 @@ def cut(cnp.ndarray x not None, cnp.ndarray lengths not None, on_stop=None):
 
 
 def refuse_length(steps, lengths):
-    raise IndexError(f"cut got a length that is not in 1 … {steps}")
+    """Raise IndexError for the first length that is not in 1 … steps."""
+    i = ((lengths < 1) | (lengths > steps)).argmax()
+    raise IndexError(f"cut got the length {lengths[i]} in row {i}; expected 1 … {steps}")
