@@ -110,7 +110,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             "_is_adopting",
             "_structure",
             "_known",
-            "_shapes",
+            "_remembered",
         }
     )
 
@@ -136,7 +136,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._tree: list[kernels.Attributes] = []  # … and the attributes in which they were found; at first none
         self._is_adopting = False
         self._known: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all it ever adopted, by id
-        self._shapes: dict[tuple, tuple[kernels.Attributes, Any]] = {}
+        self._remembered: dict[tuple, tuple[kernels.Attributes, Any]] = {}
         self._applied: Any = None  # what the last `forward` made, for `backward`
 
     # ---- building -----------------------------------------------------------------------------------------------
@@ -232,8 +232,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 m.dtype = self.dtype
                 m._note_tree(tuple(m._descendants()))
                 m._known.update({id(f): f for f in m._adopted})
-                m._shapes.clear()
-            self._shapes.clear()
+                m._remembered.clear()
+            self._remembered.clear()
             if not is_blank():
                 self._take_memory()
                 if self._seeded:
@@ -340,13 +340,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _shape_by_call(self, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
         self.all_functions()
         rows = tuple([shape[1:] for shape in input_shapes])
-        attributes, shapes = self._shapes.get((rows, dtypes), (None, None))
-        if attributes is None or not kernels.are_unchanged([attributes]):
-            with inference(), probing(), kernels.Paused():
-                other: Any = self._shallow_copy()  # for what `call` may keep
-                shapes = other._shapes_of_call(rows, dtypes)
-            own = {k: x for k, x in self._influential(other).items() if k not in self.unwatched}
-            self._shapes[rows, dtypes] = kernels.Attributes(self, own), shapes
+        shapes = self._found_by_applying(("shapes", rows, dtypes), lambda model: model._shapes_of_call(rows, dtypes))
         n = input_shapes[0][:1] if input_shapes else ()
         filled = [n + shape[1:] if shape[:1] == (None,) else shape for shape in _listed(shapes, of=tuple)]
         return tuple(filled) if shapes and isinstance(shapes[0], tuple) else filled[0]
@@ -979,16 +973,25 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if not any(f.index_count is not None for f in self.all_functions()):
             return [None] * len(inputs)
         dtypes = self._dtypes([x.dtype == np.bool_ for x in inputs])
-        key = "largest indices", *[x.shape[1:] for x in inputs], *dtypes
-        attributes, found = self._shapes.get(key, (None, None))
-        if attributes is None or not kernels.are_unchanged([attributes]):
+        key = "largest indices", tuple([x.shape[1:] for x in inputs]), dtypes
+
+        def find(model: Model) -> list[np.ndarray | None]:
             rows = _blank([(2, *x.shape[1:]) for x in inputs], dtypes)
+            model, applications = observed(model)
+            model(*rows)
+            return largest_indices(applications, rows)
+
+        return self._found_by_applying(key, find)
+
+    def _found_by_applying(self, key: tuple, find: Callable[[Model], Any]) -> Any:
+        """What `find` returns of a copy of the model, kept by the key as long as the model's attributes stay."""
+        attributes, found = self._remembered.get(key, (None, None))
+        if attributes is None or not kernels.are_unchanged([attributes]):
             with inference(), probing(), kernels.Paused(), np.errstate(all="ignore"):
-                model, applications = observed(self)
-                model(*rows)
-            found = largest_indices(applications, rows)
-            own = {k: x for k, x in vars(self).items() if k not in self.unwatched}
-            self._shapes[key] = kernels.Attributes(self, own), found
+                other: Any = self._shallow_copy()  # for what `call` may keep
+                found = find(other)
+            own = {k: x for k, x in self._influential(other).items() if k not in self.unwatched}
+            self._remembered[key] = kernels.Attributes(self, own), found
         return found
 
     def _check_targets(self, loss: Function, inputs: tuple[np.ndarray, ...], y: Any, weights: Any) -> None:
