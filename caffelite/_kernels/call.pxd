@@ -69,9 +69,7 @@ cdef enum Op:                             # what an elementwise loop computes; s
     SILU
     SILU_GRAD
     GELU
-    GELU_GRAD
     GELU_TANH
-    GELU_TANH_GRAD
     SOFTPLUS
     SOFTPLUS_GRAD
     PENALTY

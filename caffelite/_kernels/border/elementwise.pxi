@@ -40,6 +40,28 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
     return y
 
 
+cdef tuple with_slope(Kernel kernel, object out, object a):
+    """y = f(a), and f′(a): a call's last operand, which lies as y does."""
+    cdef Call call
+    cdef cnp.ndarray x = array_among(kernel, a, None, None, None), y, slope
+    cdef int real = real_type(kernel.name, x)
+    x = readable(x)
+    if out is None:
+        y = output_like(x)
+    else:
+        y = writable(kernel.name, out)
+        same_type(kernel.name, x, y)
+        x = unaliased(x, y)
+    slope = output_like(y)
+    begin(&call, kernel, real)
+    call.op = kernel.op
+    bind(&call, 0, y)
+    bind(&call, 1, x)
+    bind(&call, 2, slope)
+    launch_broadcast(&call, 3)
+    return y, slope
+
+
 cdef inline cnp.ndarray near(cnp.ndarray a, cnp.ndarray y):
     """The array itself; or, of images whose neighbours lie along another axis than those of y, a copy that lies
     as y does, since turning blocks of them in registers is faster than fetching one by one."""
@@ -522,36 +544,20 @@ def silu_grad(dy, x, out=None):
     return elementwise(SILU_GRAD_KERNEL, out, dy, x)
 
 
-cdef Kernel GELU_KERNEL = Kernel("gelu", op=GELU, work=120)
+cdef Kernel GELU_KERNEL = Kernel("gelu", op=GELU, writes=0b101, work=120)
 
 
 def gelu(a, out=None):
-    """y = a Φ(a), with Φ the normal distribution."""
-    return elementwise(GELU_KERNEL, out, a)
+    """y = a Φ(a), with Φ the normal distribution; and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π)."""
+    return with_slope(GELU_KERNEL, out, a)
 
 
-cdef Kernel GELU_GRAD_KERNEL = Kernel("gelu_grad", op=GELU_GRAD, work=120)
-
-
-def gelu_grad(dy, x, out=None):
-    """dx = dy (Φ(x) + x Φ′(x)), with Φ′(x) = exp(−x²/2) / √(2π)."""
-    return elementwise(GELU_GRAD_KERNEL, out, dy, x)
-
-
-cdef Kernel GELU_TANH_KERNEL = Kernel("gelu_tanh", op=GELU_TANH, work=60)
+cdef Kernel GELU_TANH_KERNEL = Kernel("gelu_tanh", op=GELU_TANH, writes=0b101, work=70)
 
 
 def gelu_tanh(a, out=None):
-    """y = a (1 + tanh u) / 2, with u = √(2/π) (a + 0.044715 a³)."""
-    return elementwise(GELU_TANH_KERNEL, out, a)
-
-
-cdef Kernel GELU_TANH_GRAD_KERNEL = Kernel("gelu_tanh_grad", op=GELU_TANH_GRAD, work=70)
-
-
-def gelu_tanh_grad(dy, x, out=None):
-    """dx = dy times the derivative of gelu_tanh at x."""
-    return elementwise(GELU_TANH_GRAD_KERNEL, out, dy, x)
+    """y = a (1 + tanh u) / 2, with u = √(2/π) (a + 0.044715 a³); and the slope dy/da."""
+    return with_slope(GELU_TANH_KERNEL, out, a)
 
 
 cdef Kernel SOFTPLUS_KERNEL = Kernel("softplus", op=SOFTPLUS, work=130)

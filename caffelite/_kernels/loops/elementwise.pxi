@@ -1,4 +1,5 @@
-# Elementwise loops: y[i] = f(a[i]), f(a[i], b[i]) or f(a[i], b[i], c[i]), over arrays with any strides.
+# Elementwise loops: y[i] = f(a[i]), f(a[i], b[i]) or f(a[i], b[i], c[i]), over arrays with any strides. Some f give the
+# slope at a[i] besides: b[i].
 #
 #   op       what f is
 #   scalar   its constants, if it has any
@@ -163,6 +164,9 @@ cdef void_apart piecewise(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const rea
             loop(op, m, piece[3], pa, pb, pc, first, second)
             for j in range(m):
                 y[j * sy] = piece[3][j]
+        if gives_slope(op) and sb != 1:
+            for j in range(m):
+                (<real*> b)[j * sb] = pb[j]
         is_first = False
         n -= m
         y += m * sy
@@ -188,6 +192,11 @@ cdef inline const real* neighbours(real* piece, const real* x, Py_ssize_t stride
         for j in range(m):
             piece[j] = x[j * stride]
     return piece
+
+
+cdef inline bint gives_slope(Op op) noexcept nogil:
+    """Whether f writes b."""
+    return op == GELU or op == GELU_TANH
 
 
 cdef inline real clipped(real x, real low, real high) noexcept nogil:
@@ -342,8 +351,9 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
 # The others, which keep so much at hand that those above would have to make room for it.
 cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
                                 real low, real high) noexcept nogil:
+    cdef real* slope = <real*> b          # an output of some
     cdef Py_ssize_t j
-    cdef real s
+    cdef real s, x, p
     if op == ELU:                       # a, below 0 `low` (exp a − 1)
         for j in range(n):
             s = low * expm1_below_0(<real> (0 if a[j] > 0 else a[j]))
@@ -378,20 +388,19 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
         for j in range(n):
             s = sigmoid_of(b[j])
             y[j] = a[j] * (s * (<real> 1 + b[j] * (<real> 1 - s)))
-    elif op == GELU:
+    elif op == GELU:                      # x Φ(x); the slope is Φ(x) + x Φ′(x)
         for j in range(n):
-            y[j] = a[j] * normal_of(a[j], bell_of(a[j]))
-    elif op == GELU_GRAD:                 # a (Φ(b) + b Φ′(b)): a is dy, b is what gelu was given
+            x = a[j]
+            s = bell_of(x)
+            p = normal_of(x, s)
+            slope[j] = p + x * (s * <real> 0.3989422804014327)
+            y[j] = x * p
+    elif op == GELU_TANH:                 # x (1 + tanh u) / 2 = x s, s = sigmoid(2u); the slope is s + x s (1 − s) 2u′
         for j in range(n):
-            s = bell_of(b[j])
-            y[j] = a[j] * (normal_of(b[j], s) + b[j] * (s * <real> 0.3989422804014327))
-    elif op == GELU_TANH:                 # a (1 + tanh u) / 2 = a sigmoid(2u)
-        for j in range(n):
-            y[j] = a[j] * sigmoid_of(twice_u(a[j]))
-    elif op == GELU_TANH_GRAD:            # a (s + b s (1 − s) 2u′), s = sigmoid(2u): a is dy, b was given
-        for j in range(n):
-            s = sigmoid_of(twice_u(b[j]))
-            y[j] = a[j] * (s + b[j] * (s * (<real> 1 - s) * slope_of_twice_u(b[j])))
+            x = a[j]
+            s = sigmoid_of(twice_u(x))
+            slope[j] = s + x * (s * (<real> 1 - s) * slope_of_twice_u(x))
+            y[j] = x * s
     elif op == SOFTPLUS:                  # log(1 + exp a) = max(a, 0) + log(1 + exp(−|a|))
         for j in range(n):
             s = log1p_of(exp_of(-abs(a[j])))

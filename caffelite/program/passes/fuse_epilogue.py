@@ -70,10 +70,11 @@ def _can_move(after: Instruction, x: Operand, i: int, k: int, fused: list) -> bo
     """Whether what is done at k, to x and others, can be done at i, where x is made."""
     out, others = after.operands[0], [other for other in after.operands[1:] if other is not None and other != x]
     maker, between = fused[i], [instruction for instruction in fused[i + 1 : k] if instruction is not None]
+    read, written = {buffer for buffer in after.reads if buffer is not x.buffer}, set(after.writes)
     assert out is not None
     if out.shape != x.shape or (out.buffer is x.buffer and out != x):
         return False
-    if out.buffer in maker.reads:  # a long sum's parts wait in the output
+    if not written.isdisjoint(maker.reads):  # a long sum's parts wait in the output
         return False
     if any(other.buffer is out.buffer or other.buffer is x.buffer for other in others):
         return False
@@ -82,12 +83,11 @@ def _can_move(after: Instruction, x: Operand, i: int, k: int, fused: list) -> bo
             return False
     elif any((other.shape, other.strides) != (x.shape, x.strides) for other in (out, *others)):
         return False
-    # Nobody in between may use the result's memory, or write what else is read. What is called in Python may do both.
-    touched = {other.buffer for other in others}
+    # Nobody in between may use the results' memory, or write what else is read. What is called in Python may do both.
     return all(
         isinstance(instruction, Instruction)
-        and out.buffer not in (*instruction.reads, *instruction.writes)
-        and touched.isdisjoint(instruction.writes)
+        and written.isdisjoint((*instruction.reads, *instruction.writes))
+        and read.isdisjoint(instruction.writes)
         for instruction in between
     )
 
@@ -100,13 +100,13 @@ def _is_wanted(x: Operand, i: int, k: int, users: dict[Buffer, list[int]]) -> bo
 def _fused(maker: Instruction, after: Instruction, x: Operand, wanted: bool) -> Instruction:
     out, others = after.operands[0], [other for other in after.operands[1:] if other != x]
     assert out is not None
-    read = [other.buffer for other in others if other is not None]
+    read = [buffer for buffer in after.reads if buffer is not x.buffer]
     operands = [*maker.operands, *[None] * (EPILOGUE - len(maker.operands))]
     if not wanted:
         operands[0] = out
     result = operands[0]
     assert result is not None
-    writes = list(dict.fromkeys([*[b for b in maker.writes if wanted or b is not x.buffer], out.buffer]))
+    writes = list(dict.fromkeys([*[b for b in maker.writes if wanted or b is not x.buffer], *after.writes]))
     is_product = maker.call.kernel.is_product
     is_bias = is_product and after.call.is_addition and len(read) == 1 and not wanted and operands[BIAS] is None
     if is_bias and _is_row(others[0], x):
