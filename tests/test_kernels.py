@@ -767,7 +767,7 @@ SERIES = {"stride": (1,), "padding": (1,), "dilation": (1,)}  # of a convolution
 WINDOWS = ((1, 3), (1, 1), (0, 1))  # sizes, strides and pads of windows of a series
 FLOAT_KERNELS = {
     **{
-        kernel.name: lambda a, kernel=kernel: getattr(kernels, kernel.name)(*[a] * arrays_taken(kernel))
+        kernel.name: lambda a, kernel=kernel: arrays_of(getattr(kernels, kernel.name)(*[a] * arrays_taken(kernel)))[0]
         for kernel in ELEMENTWISE
     },
     "clip": lambda a: kernels.clip(a, 0.25, 0.5),
@@ -868,6 +868,26 @@ def test_an_elementwise_kernels_output_has_the_memory_order_of_its_input(name, o
     y = FLOAT_KERNELS[name](order(a))
     assert_same_bits(y, FLOAT_KERNELS[name](a))
     assert has_order(y, order)
+
+
+@pytest.mark.parametrize("kernel", [kernels.gelu, kernels.gelu_tanh], ids=["gelu", "gelu_tanh"])
+@every_order
+@both_dtypes
+def test_the_slope_that_a_kernel_gives_besides_lies_as_its_output(kernel, order, dtype):
+    a = uniform(*IMAGES, dtype=dtype) - 0.5
+    y, slope = kernel(a)
+    np.testing.assert_allclose(slope, (kernel(a + 1e-3)[0] - kernel(a - 1e-3)[0]) / 2e-3, atol=1e-3)
+    assert_same_bits(kernel(order(a))[1], slope)
+    assert has_order(kernel(order(a))[1], order)
+    wide = np.zeros((*a.shape, 2), dtype)
+    in_place = order(a.copy())
+    for out in (wide[..., 0], in_place):
+        given, slope_beside = kernel(in_place, out)
+        assert given is out
+        assert_same_bits(out, y)
+        assert_same_bits(slope_beside, slope)
+    deep = a.reshape(2, 1, *a.shape[:2], 1, -1).transpose(5, 3, 4, 1, 2, 0)
+    assert_same_bits(kernel(deep)[1], slope.reshape(2, 1, *a.shape[:2], 1, -1).transpose(5, 3, 4, 1, 2, 0))
 
 
 @every_order
@@ -1219,7 +1239,7 @@ RECORDED = {
     "relu": (uniform(600, 1000),),
     "tanh": (uniform(4, 5).T,),
     "elu": (reference.images_last(uniform(3, 4, 5, 6)), 0.25),
-    "gelu_grad": (reference.channels_last(uniform(3, 4, 5, 6)), uniform(4, 1, 1)),
+    "gelu": (reference.channels_last(uniform(3, 4, 5, 6)),),
     "matmul": (uniform(40, 30).T, uniform(40, 50)),
     "matmul_stack": (uniform(3, 7, 9).transpose(0, 2, 1), uniform(3, 7, 5)),
     "sum": (uniform(4, 5, 6), (0, 2)),

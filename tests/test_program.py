@@ -433,6 +433,8 @@ EPILOGUES = {
     "a column added": lambda y, z, turned: kernels.add(y, z[:, :1]),
     "a number subtracted from": lambda y, z, turned: kernels.subtract(0.5, y),
     "squared": lambda y, z, turned: kernels.multiply(y, y),
+    "gelu": lambda y, z, turned: kernels.gelu(y)[0],
+    "the slope of gelu": lambda y, z, turned: kernels.gelu(y)[1],
     "clipped": lambda y, z, turned: kernels.clip(y, -0.5, 0.25),
     "three inputs": lambda y, z, turned: kernels.where(z, y, -1.0),
     "three inputs, all the product": lambda y, z, turned: kernels.where(y, y, y),
@@ -475,6 +477,8 @@ def test_what_follows_a_product_element_by_element_is_done_in_it_to_the_bit(epil
 OF_MORE_AXES = {  # and whether it is done in the product
     "gelu": (lambda y, z: kernels.gelu(y), True),
     "gelu in place": (lambda y, z: kernels.gelu(y, y), True),
+    "gelu, of which nobody sees the slope": (lambda y, z: kernels.gelu(y)[0], True),
+    "gelu and a product with its slope": (lambda y, z: kernels.multiply(z, kernels.gelu(y)[1]), True),
     "added": (lambda y, z: kernels.add(z, y), True),
     "masked by a copy in another order": (lambda y, z: kernels.relu_grad(y, kernels.copy(z.T).T), False),
     "a row added": (lambda y, z: kernels.add(y, z[0, 0, 0]), True),
@@ -500,7 +504,12 @@ def test_what_follows_a_product_of_more_axes_is_done_in_it_to_the_bit(epilogue, 
     if shape == (2, 3, 4, 5):
         assert ("\nmatmul_" in str(program) or (epilogue == "a row added" and len(program) == 1)) == fused
     for seed in (1, 2):
-        assert_same_bits(program(*data(seed)), step(*data(seed)))
+        for result, same in zip(several(program(*data(seed))), several(step(*data(seed))), strict=True):
+            assert_same_bits(result, same)
+
+
+def several(results):
+    return results if isinstance(results, tuple) else (results,)
 
 
 def convolved(x, w, shape):
