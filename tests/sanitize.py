@@ -23,7 +23,8 @@ from caffelite._kernels import available_instruction_sets
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "sanitize"
-KERNEL_TESTS = [f"tests/test_{what}.py" for what in ("kernels", "convolution", "pooling", "augment", "normalization")]
+FAMILIES = "kernels", "convolution", "pooling", "augment", "normalization", "attention", "recurrent", "embedding"
+KERNEL_TESTS = [f"tests/test_{family}.py" for family in FAMILIES]
 MOST_TESTS = ["--ignore=tests/test_benchmarks.py", "--ignore=tests/test_cli.py"]
 
 # For the compiler and the linker. Python's own flags may bring -fwrapv, which would make every signed overflow legal.

@@ -27,7 +27,7 @@ INLINE vector_float power_of_2_float(vector_float x)
     p = p * f + 2.40226509e-1f;
     p = p * f + 6.93147207e-1f;
     p = p * f + 1.0f;
-    return (vector_float)(~(lanes_float)(x < -126.0f) & ((lanes_float)p + ((lanes_float)shifted << 23)));
+    return (vector_float)(~(bits_float)(x < -126.0f) & ((bits_float)p + ((bits_float)shifted << 23)));
 }
 
 INLINE vector_double power_of_2_double(vector_double x)
@@ -44,7 +44,7 @@ INLINE vector_double power_of_2_double(vector_double x)
     p = p * f + 2.4022650695910159567e-1;
     p = p * f + 6.9314718055994530925e-1;
     p = p * f + 1.0;
-    return (vector_double)(~(lanes_double)(x < -1022.0) & ((lanes_double)p + ((lanes_double)shifted << 52)));
+    return (vector_double)(~(bits_double)(x < -1022.0) & ((bits_double)p + ((bits_double)shifted << 52)));
 }
 
 /* exponentials: the scores s of some keys more become 2^(s − m), m being the largest so far, which may rise; `total`, the

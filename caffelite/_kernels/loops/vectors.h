@@ -39,6 +39,8 @@ typedef float vector_float __attribute__((vector_size(VECTOR_BYTES), aligned(siz
 typedef double vector_double __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
 typedef int32_t lanes_float __attribute__((vector_size(VECTOR_BYTES)));
 typedef int64_t lanes_double __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t bits_float __attribute__((vector_size(VECTOR_BYTES))); /* whose sums may overflow */
+typedef uint64_t bits_double __attribute__((vector_size(VECTOR_BYTES)));
 enum { LANES_OF_float = VECTOR_BYTES / sizeof(float), LANES_OF_double = VECTOR_BYTES / sizeof(double) };
 
 /* load_first: p[0 … n − 1], then zeros. store_first writes the first n lanes. */
