@@ -51,12 +51,16 @@ def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(
 
 
 @both_dtypes
-def test_heads_of_any_size_are_the_judges(dtype):
-    for d in (1, 255, 257, 600):
-        dy, q, k, v = (numbers(1, 3, d, dtype=dtype, seed=i) / 3 for i in range(4))
-        y, backward = attention(*map(widened, (q, k, v)), 1)
-        for array, truth in zip(forward_and_backward(dy, q, k, v, 1), [y, *backward(widened(dy))], strict=True):
-            assert_close(array, truth, dtype, scale=d**0.5)
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "d"), [*[(3, 3, 1, d) for d in (1, 255, 257, 600)], (2, 70, 1, 300), (40, 70, 16, 64)]
+)
+def test_heads_of_any_size_are_the_judges(queries, keys, heads, d, dtype):
+    """One wider than a block of a product, before several blocks of keys; positions that crowd each other."""
+    dy, q = (numbers(1, queries, heads * d, dtype=dtype, seed=i) / 3 for i in range(2))
+    k, v = (numbers(1, keys, heads * d, dtype=dtype, seed=i) / 3 for i in (2, 3))
+    y, backward = attention(*map(widened, (q, k, v)), heads)
+    for array, truth in zip(forward_and_backward(dy, q, k, v, heads), [y, *backward(widened(dy))], strict=True):
+        assert_close(array, truth, dtype, scale=d**0.5)
 
 
 @both_dtypes
