@@ -290,8 +290,11 @@ def test_shapes_that_do_not_fit_are_refused(layer):
     for mask in (np.ones((2, 4), bool), np.ones((1, 3), bool), np.ones(3, bool)):
         with pytest.raises(ValueError, match=r"mask of shape .* \(2, 3, 6\); expected \(2, 3\)"):
             layer.forward(x, mask)
-    with pytest.raises(TypeError, match="mask of bool"):
-        layer.forward(x, np.ones((2, 3)))
+    for mask in (np.ones((2, 3)), [[1, 1, 0]] * 2, x):
+        with pytest.raises(TypeError, match=r"MultiHeadAttention\(6, 2\) takes a mask of bool, .* got (float|int)"):
+            layer.forward(x, mask)
+    with pytest.raises(TypeError, match=r"a cache made by its cache\(\), got ndarray"):
+        layer.forward(x, None, x)
     with pytest.raises(ValueError, match="got shape"):
         cl.Model([cl.Linear(5, 7), layer])
 
@@ -360,6 +363,8 @@ def test_a_mask_is_an_input_of_a_model_and_padding_changes_nothing():
     assert "(n, 7, 3)" in str(model.summary(((7, 6), (7,))))
     mask = np.arange(7) < np.random.default_rng(0).integers(1, 8, (10, 1))
     y = model.predict((x, mask))
+    with cl.inference():
+        assert_same_bits(model.block(x, mask.tolist()).data, model.block(x, mask).data)
     padded = np.where(mask[:, :, np.newaxis], x, 1e3).astype(np.float32)
     assert_same_bits(model.predict((padded, mask))[mask], y[mask])
     assert not np.array_equal(model.predict((padded, np.ones_like(mask)))[mask], y[mask])
