@@ -83,7 +83,7 @@ class Progress:
     def _line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
         results = "  ".join(f"{name} {value:.4g}" for name, value in self.results.items())
-        return f"epoch {self.epoch}/{self.epochs}  {results}  {rate:,.0f} steps/s"
+        return f"epoch {self.epoch}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
 
     def _share(self) -> tuple[int, int]:
         """How much is done, and of how much: steps or, where their number is unknown, epochs."""
@@ -110,6 +110,11 @@ class Progress:
             self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT, delay=1e-9)
         self.bar.n = done
         self.bar.set_description_str(f"{duration}  {self._line(now)}")  # the time first: what is too long is cut
+
+
+def rate_text(rate: float) -> str:
+    """1,234, 12, 1.2 or 0.12."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _duration(seconds: float) -> str:
