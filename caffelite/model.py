@@ -324,6 +324,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         For that, all lengths but the first have to be known, else ValueError.
         """
         if self._is_sequence():
+            if len(input_shapes) != 1:
+                raise ValueError(
+                    f"{type(self).__name__} is a sequence of Functions, which takes one input, got {len(input_shapes)}, "
+                    f"of shapes {', '.join(map(shape_text, input_shapes))}; for several, write `call`"
+                )
             (shape,) = input_shapes
             for function in self.functions:
                 shape = function.output_shape(shape)

@@ -277,7 +277,7 @@ def test_other_shapes_and_dtypes_are_refused(layer, kinds):
     for bad in (numbers(5, 3), numbers(2, 5, 2), numbers(1, 2, 5, 3)):
         with pytest.raises(ValueError, match=rf"{name}\(3, 4\) got shape .*; expected \(n, length, 3\)"):
             layer(bad)
-    for bad in (numbers(3, 4), numbers(2, 5), numbers(1, 2, 4)):
+    for bad in (numbers(3, 4), numbers(2, 5), numbers(1, 2, 4), numbers(4)):
         with pytest.raises(ValueError, match=r"got a state h of shape .*; expected \(2, 4\)"):
             layer(x, bad, *states[1:])
     for inputs in ((x.astype(np.float64), *states), (x, *[s.astype(np.float64) for s in states])):
