@@ -326,7 +326,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if self._is_sequence():
             if len(input_shapes) != 1:
                 raise ValueError(
-                    f"{type(self).__name__} is a sequence of Functions, which takes one input, got {len(input_shapes)}, "
+                    f"{type(self).__name__} is a sequence of Functions, which takes one input, got {len(input_shapes)} "
                     f"of shapes {', '.join(map(shape_text, input_shapes))}; for several, write `call`"
                 )
             (shape,) = input_shapes

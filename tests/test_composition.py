@@ -500,7 +500,7 @@ def test_models_of_several_inputs_and_outputs():
 def test_a_sequence_takes_one_input():
     model = cl.Model([cl.Linear(4, 3)], seed=0)
     for call in (model.predict, lambda x: model.evaluate(x, Y, loss=cl.SoftmaxLoss())):
-        with pytest.raises(ValueError, match=r"sequence of Functions.* one input, got 2, .*\(n, 4\), \(n, 4\); .*`call`"):
+        with pytest.raises(ValueError, match=r"which takes one input, got 2 of shapes \(n, 4\), \(n, 4\); .*`call`"):
             call((X, X))
 
 

@@ -92,7 +92,7 @@ class MultiHeadAttention(Function, recordable=True):
 
     def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:
         if not isinstance(cache, Cache | None):
-            raise TypeError(f"{self!r} takes x, a mask and a cache made by its cache(), got {type(cache).__name__} for it")
+            raise TypeError(f"{self!r} takes x, a mask and a cache made by its cache(), got {type(cache).__name__}")
         before = 0 if cache is None else cache.length
         self.output_shape(x.shape)
         if mask is not None:
