@@ -807,7 +807,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
-        shown = Progress(verbose, epochs, count, history.epochs)
+        shown = Progress(verbose, epochs, count, history.epochs, 0 if resumed is None else resumed.batch)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
             with (

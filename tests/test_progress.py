@@ -82,6 +82,18 @@ def test_a_bar_on_a_terminal_shows_the_loss_so_far_and_the_time_left_first(clock
     assert re.fullmatch(r"100%\|.*\| in 3:20  epoch 2/2  loss 0.5  val_loss 0.25  0.05 steps/s", bars[-1])
 
 
+def test_a_training_that_goes_on_within_an_epoch_has_no_time_left_at_its_end(clock, capsys):
+    with Progress(2, 3, 10, begun=1, begun_steps=4) as shown:
+        for count in (6, 10):
+            clock.now += count
+            shown.steps_done(count, lambda: 0.5)
+            shown.epochs_done(1, {"loss": 0.5})
+    assert capsys.readouterr().out.splitlines() == [
+        "epoch 2/3  loss 0.5  1 steps/s  10 s left",
+        "epoch 3/3  loss 0.5  1 steps/s  in 16 s",
+    ]
+
+
 def test_the_loss_of_an_epoch_that_has_just_begun_is_that_of_the_last_one(clock, capsys, monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with Progress(1, 2, 10) as shown:
