@@ -24,7 +24,9 @@ class Progress:
     What is shown are the results of the last epoch; in a bar, the loss is that of the epoch under way, so far.
     """
 
-    def __init__(self, verbose: int | str, epochs: int, steps: int | None, begun: int = 0, begun_steps: int = 0) -> None:
+    def __init__(
+        self, verbose: int | str, epochs: int, steps: int | None, begun: int = 0, begun_steps: int = 0
+    ) -> None:
         if verbose not in (0, 1, 2, "auto"):
             raise ValueError(f'verbose: expected 0, 1, 2 or "auto", got {verbose!r}')
         self.on_terminal = sys.stderr.isatty()
@@ -89,7 +91,9 @@ class Progress:
     def _share(self) -> tuple[int, int]:
         """How much is done, and of how much: steps or, where their number is unknown, epochs."""
         epochs = self.epochs - self.begun
-        return (self.epoch - self.begun, epochs) if self.steps is None else (self.done, self.steps * epochs - self.begun_steps)
+        if self.steps is None:
+            return self.epoch - self.begun, epochs
+        return self.done, self.steps * epochs - self.begun_steps
 
     def _time_left(self, now: float) -> str:
         done, total = self._share()

@@ -276,7 +276,7 @@ class OfLabels(Loss, recordable=True):
         if labels.ndim != len(rows) or any(
             n not in (None, length) for n, length in zip(rows, labels.shape, strict=True)
         ):
-            expected = "one label a row" if len(rows) == 1 else f"a label for each place, {shape_text(rows)}"
+            expected = "one label a row" if len(rows) == 1 else f"a label for each place, {shape_text(tuple(rows))}"
             if labels.ndim == len(scores_shape):
                 expected += ", (n,), not a column: np.ravel(y)" if labels.shape[1:] == (1,) else _NOT_ONE_HOT
             raise ValueError(
