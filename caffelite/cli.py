@@ -248,7 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_training(commands, spiral, 400, "learn three intertwined spirals and draw the regions", SPIRAL)
     _add_training(commands, digits, 20, "learn handwritten digits and draw those that are read wrongly", DIGITS)
-    line, epoch = "learn to write like a text, write, and draw what was not expected", f"times {STEPS} steps"
+    line, epoch = "learn to write like a text, write, and draw what was not expected", f"epochs of {STEPS} steps"
     add = _add_training(commands, gpt, 20, line, GPT, epoch).add_argument
     add("file", nargs="?", type=_text, metavar="FILE", help=f"a text in UTF-8, of {SHORTEST:,} characters or more")
     add("--sample", type=_length, default=SAMPLE, metavar="N", help="characters to write (default: %(default)s)")
