@@ -29,6 +29,7 @@ from caffelite.functions import (
 )
 from caffelite.model import History, Model
 from caffelite.optimizers import SGD, Adam, AdamW, Optimizer
+from caffelite.progress import rate_text
 from caffelite.threads import show_config
 
 BATCH_SIZE = 32
@@ -212,7 +213,7 @@ def _train(
     seconds = time.perf_counter() - started
     steps = epochs * len(data)
     print(f"\n{model.summary(row)}\n")
-    print(f"{_count(epochs, 'epoch')} in {seconds:.2f} seconds, {steps / seconds:,.0f} steps per second")
+    print(f"{_count(epochs, 'epoch')} in {seconds:.2f} seconds, {rate_text(steps / seconds)} steps per second")
     return history
 
 
@@ -247,7 +248,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_training(commands, spiral, 400, "learn three intertwined spirals and draw the regions", SPIRAL)
     _add_training(commands, digits, 20, "learn handwritten digits and draw those that are read wrongly", DIGITS)
-    line, epoch = "learn to write like a text, write, and draw what was not expected", f"times {STEPS} steps"
+    line, epoch = "learn to write like a text, write, and draw what was not expected", f"epochs of {STEPS} steps"
     add = _add_training(commands, gpt, 20, line, GPT, epoch).add_argument
     add("file", nargs="?", type=_text, metavar="FILE", help=f"a text in UTF-8, of {SHORTEST:,} characters or more")
     add("--sample", type=_length, default=SAMPLE, metavar="N", help="characters to write (default: %(default)s)")
@@ -300,7 +301,7 @@ def _length(text: str) -> int:
 def _text(name: str) -> str:
     """What is in a file, refused where nothing could be learned from it."""
     try:
-        written = Path(name).read_text(encoding="utf-8")
+        written = Path(name).read_text(encoding="utf-8-sig")  # a byte order mark is no text
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot read {name!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -324,6 +324,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         For that, all lengths but the first have to be known, else ValueError.
         """
         if self._is_sequence():
+            if len(input_shapes) != 1:
+                raise ValueError(
+                    f"{type(self).__name__} is a sequence of Functions, which takes one input, got {len(input_shapes)} "
+                    f"of shapes {', '.join(map(shape_text, input_shapes))}; for several, write `call`"
+                )
             (shape,) = input_shapes
             for function in self.functions:
                 shape = function.output_shape(shape)
@@ -802,7 +807,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
-        shown = Progress(verbose, epochs, count, history.epochs)
+        shown = Progress(verbose, epochs, count, history.epochs, 0 if resumed is None else resumed.batch)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
             with (

@@ -19,12 +19,14 @@ class Progress:
     "auto" is a bar on a terminal and lines elsewhere, at most two a second and one for the last epoch; and nothing
     for a run that is over within half a second. A bar that is no terminal's, but goes into a file, is drawn once an
     epoch at most. `steps` is the number of steps an epoch, None where it is unknown. `begun` is the number of
-    epochs that were done before. ValueError for another `verbose`.
+    epochs that were done before, `begun_steps` that of steps of the next one. ValueError for another `verbose`.
 
     What is shown are the results of the last epoch; in a bar, the loss is that of the epoch under way, so far.
     """
 
-    def __init__(self, verbose: int | str, epochs: int, steps: int | None, begun: int = 0) -> None:
+    def __init__(
+        self, verbose: int | str, epochs: int, steps: int | None, begun: int = 0, begun_steps: int = 0
+    ) -> None:
         if verbose not in (0, 1, 2, "auto"):
             raise ValueError(f'verbose: expected 0, 1, 2 or "auto", got {verbose!r}')
         self.on_terminal = sys.stderr.isatty()
@@ -34,6 +36,7 @@ class Progress:
         self.patience = PATIENCE if verbose == "auto" else 0.0
         self.bar: Any = None
         self.begun = self.epoch = begun
+        self.begun_steps = begun_steps
         self.done = 0  # steps
         self.printed = 0  # the epoch that has had the last line
         self.results: dict[str, float] = {}
@@ -83,12 +86,14 @@ class Progress:
     def _line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
         results = "  ".join(f"{name} {value:.4g}" for name, value in self.results.items())
-        return f"epoch {self.epoch}/{self.epochs}  {results}  {rate:,.0f} steps/s"
+        return f"epoch {self.epoch}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
 
     def _share(self) -> tuple[int, int]:
         """How much is done, and of how much: steps or, where their number is unknown, epochs."""
         epochs = self.epochs - self.begun
-        return (self.epoch - self.begun, epochs) if self.steps is None else (self.done, self.steps * epochs)
+        if self.steps is None:
+            return self.epoch - self.begun, epochs
+        return self.done, self.steps * epochs - self.begun_steps
 
     def _time_left(self, now: float) -> str:
         done, total = self._share()
@@ -110,6 +115,11 @@ class Progress:
             self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT, delay=1e-9)
         self.bar.n = done
         self.bar.set_description_str(f"{duration}  {self._line(now)}")  # the time first: what is too long is cut
+
+
+def rate_text(rate: float) -> str:
+    """1,234, 12, 1.2 or 0.12."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _duration(seconds: float) -> str:

@@ -79,6 +79,8 @@ characters = sorted(set(written))
 numbers = {character: i for i, character in enumerate(characters)}
 text, held_out = np.split(np.array([numbers[c] for c in written]), [int(0.95 * len(written))])
 n = (len(held_out) - 1) // options.block
+if n < 1:
+    parser.error(f"a text of {len(written):,} characters is too short: a twentieth is held out, more than --block")
 x, y = [held_out[i : i + n * options.block].reshape(n, options.block) for i in (0, 1)]
 
 model = GPT(len(characters), options.layers, options.heads, options.size, options.block, seed=0)
@@ -88,7 +90,7 @@ history = model.fit(
     Windows(text, options.block, np.random.default_rng(0)),
     loss=cl.SoftmaxLoss(),
     optimizer=cl.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.99), weight_decay=0.1),
-    epochs=options.steps // 100,
+    epochs=max(options.steps // 100, 1),
     clip_norm=1.0,
     validation_data=cl.DataGenerator(x, y, batch_size=64, shuffle=False),
 )

@@ -51,12 +51,16 @@ def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(
 
 
 @both_dtypes
-def test_heads_of_any_size_are_the_judges(dtype):
-    for d in (1, 255, 257, 600):
-        dy, q, k, v = (numbers(1, 3, d, dtype=dtype, seed=i) / 3 for i in range(4))
-        y, backward = attention(*map(widened, (q, k, v)), 1)
-        for array, truth in zip(forward_and_backward(dy, q, k, v, 1), [y, *backward(widened(dy))], strict=True):
-            assert_close(array, truth, dtype, scale=d**0.5)
+@pytest.mark.parametrize(
+    ("queries", "keys", "heads", "d"), [*[(3, 3, 1, d) for d in (1, 255, 257, 600)], (2, 70, 1, 300), (40, 70, 16, 64)]
+)
+def test_heads_of_any_size_are_the_judges(queries, keys, heads, d, dtype):
+    """One wider than a block of a product, before several blocks of keys; positions that crowd each other."""
+    dy, q = (numbers(1, queries, heads * d, dtype=dtype, seed=i) / 3 for i in range(2))
+    k, v = (numbers(1, keys, heads * d, dtype=dtype, seed=i) / 3 for i in (2, 3))
+    y, backward = attention(*map(widened, (q, k, v)), heads)
+    for array, truth in zip(forward_and_backward(dy, q, k, v, heads), [y, *backward(widened(dy))], strict=True):
+        assert_close(array, truth, dtype, scale=d**0.5)
 
 
 @both_dtypes
@@ -286,8 +290,11 @@ def test_shapes_that_do_not_fit_are_refused(layer):
     for mask in (np.ones((2, 4), bool), np.ones((1, 3), bool), np.ones(3, bool)):
         with pytest.raises(ValueError, match=r"mask of shape .* \(2, 3, 6\); expected \(2, 3\)"):
             layer.forward(x, mask)
-    with pytest.raises(TypeError, match="mask of bool"):
-        layer.forward(x, np.ones((2, 3)))
+    for mask in (np.ones((2, 3)), [[1, 1, 0]] * 2, x):
+        with pytest.raises(TypeError, match=r"MultiHeadAttention\(6, 2\) takes a mask of bool, .* got (float|int)"):
+            layer.forward(x, mask)
+    with pytest.raises(TypeError, match=r"a cache made by its cache\(\), got ndarray"):
+        layer.forward(x, None, x)
     with pytest.raises(ValueError, match="got shape"):
         cl.Model([cl.Linear(5, 7), layer])
 
@@ -356,6 +363,8 @@ def test_a_mask_is_an_input_of_a_model_and_padding_changes_nothing():
     assert "(n, 7, 3)" in str(model.summary(((7, 6), (7,))))
     mask = np.arange(7) < np.random.default_rng(0).integers(1, 8, (10, 1))
     y = model.predict((x, mask))
+    with cl.inference():
+        assert_same_bits(model.block(x, mask.tolist()).data, model.block(x, mask).data)
     padded = np.where(mask[:, :, np.newaxis], x, 1e3).astype(np.float32)
     assert_same_bits(model.predict((padded, mask))[mask], y[mask])
     assert not np.array_equal(model.predict((padded, np.ones_like(mask)))[mask], y[mask])

@@ -92,7 +92,7 @@ def test_it_says_what_it_trained_how_fast_and_where_the_picture_is(command, para
     assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
     assert re.search(rf"total +{parameters} ", out)
-    assert re.search(r"^2 epochs in \d+\.\d\d seconds, [\d,]+ steps per second$", out, re.MULTILINE)
+    assert re.search(r"^2 epochs in \d+\.\d\d seconds, [\d,.]+ steps per second$", out, re.MULTILINE)
     assert out.endswith(f"\npicture in {picture}\n")
 
 
@@ -302,6 +302,12 @@ def test_a_text_that_nothing_can_be_learned_from_is_refused(content, reason, tmp
 def test_a_sample_of_less_than_nothing_is_refused(capsys):
     said = refusal(capsys, "gpt", "--sample=-1")
     assert said == "caffelite gpt: error: argument --sample: expected an integer, 0 or more, got '-1'"
+
+
+def test_a_byte_order_mark_is_no_character_of_a_text(alphabet):
+    text = alphabet.read_text("utf-8")
+    alphabet.write_text(text, "utf-8-sig")
+    assert cli._text(str(alphabet)) == text
 
 
 def test_the_shortest_text_is_enough(alphabet, picture):

@@ -497,6 +497,13 @@ def test_models_of_several_inputs_and_outputs():
         assert_same_bits(replayed, eager.data)
 
 
+def test_a_sequence_takes_one_input():
+    model = cl.Model([cl.Linear(4, 3)], seed=0)
+    for call in (model.predict, lambda x: model.evaluate(x, Y, loss=cl.SoftmaxLoss())):
+        with pytest.raises(ValueError, match=r"which takes one input, got 2 of shapes \(n, 4\), \(n, 4\); .*`call`"):
+            call((X, X))
+
+
 def test_call_has_to_return_tensors():
     class Bad(cl.Model):
         def call(self, x):

@@ -145,6 +145,23 @@ def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes
                     assert r.tobytes() == np.asarray(e.data if isinstance(e, cl.Tensor) else e).tobytes()
 
 
+@every_function
+def test_every_function_replays_where_nobody_wants_gradients(function):
+    """Nothing that backward alone would read keeps a kernel from being dropped."""
+    for arguments in FAMILIES[function].listed:
+        case = FAMILIES[function].build(*arguments)
+        applied = case.function(np.float32)
+
+        def forward(*arrays, applied=applied):
+            return as_tuple(applied(*arrays))
+
+        with cl.inference():
+            program = cl.capture(forward, *case.inputs(np.float32, seed=0))
+            fresh = case.inputs(np.float32, seed=1)
+            for replayed, eager in zip(program(*fresh), forward(*fresh), strict=True):
+                assert_same_bits(replayed, eager.data)
+
+
 EVERY_OPTIMIZER = {
     **{name: case.make for name, case in OPTIMIZERS.items()},
     "groups": lambda p: cl.AdamW([{"parameters": [q], "lr": 0.1, "eps": 0.01 * i} for i, q in enumerate(p, start=1)]),

@@ -38,10 +38,10 @@ def drawn(capsys):
 def test_lines_say_epoch_results_speed_and_the_time_left(clock, capsys):
     run(clock, "auto", epochs=4, steps=10, seconds=10)
     assert capsys.readouterr().out.splitlines() == [
-        "epoch 1/4  loss 0.5  val_loss 0.25  0 steps/s  5:00 left",
-        "epoch 2/4  loss 0.5  val_loss 0.25  0 steps/s  3:20 left",
-        "epoch 3/4  loss 0.5  val_loss 0.25  0 steps/s  1:40 left",
-        "epoch 4/4  loss 0.5  val_loss 0.25  0 steps/s  in 6:40",
+        "epoch 1/4  loss 0.5  val_loss 0.25  0.1 steps/s  5:00 left",
+        "epoch 2/4  loss 0.5  val_loss 0.25  0.1 steps/s  3:20 left",
+        "epoch 3/4  loss 0.5  val_loss 0.25  0.1 steps/s  1:40 left",
+        "epoch 4/4  loss 0.5  val_loss 0.25  0.1 steps/s  in 6:40",
     ]
 
 
@@ -76,9 +76,22 @@ def test_a_bar_on_a_terminal_shows_the_loss_so_far_and_the_time_left_first(clock
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     run(clock, 1, epochs=2, steps=5, seconds=20)
     bars = drawn(capsys)
-    assert re.fullmatch(r"10%\|.{6}\| 3:00 left  epoch 0/2  loss 9  0 steps/s", bars[0])
-    assert any(re.fullmatch(r"60%\|.*\| 1:20 left  epoch 1/2  loss 9  val_loss 0.25  0 steps/s", bar) for bar in bars)
-    assert re.fullmatch(r"100%\|.*\| in 3:20  epoch 2/2  loss 0.5  val_loss 0.25  0 steps/s", bars[-1])
+    assert re.fullmatch(r"10%\|.{6}\| 3:00 left  epoch 0/2  loss 9  0.05 steps/s", bars[0])
+    sixty = r"60%\|.*\| 1:20 left  epoch 1/2  loss 9  val_loss 0.25  0.05 steps/s"
+    assert any(re.fullmatch(sixty, bar) for bar in bars)
+    assert re.fullmatch(r"100%\|.*\| in 3:20  epoch 2/2  loss 0.5  val_loss 0.25  0.05 steps/s", bars[-1])
+
+
+def test_a_training_that_goes_on_within_an_epoch_has_no_time_left_at_its_end(clock, capsys):
+    with Progress(2, 3, 10, begun=1, begun_steps=4) as shown:
+        for count in (6, 10):
+            clock.now += count
+            shown.steps_done(count, lambda: 0.5)
+            shown.epochs_done(1, {"loss": 0.5})
+    assert capsys.readouterr().out.splitlines() == [
+        "epoch 2/3  loss 0.5  1 steps/s  10 s left",
+        "epoch 3/3  loss 0.5  1 steps/s  in 16 s",
+    ]
 
 
 def test_the_loss_of_an_epoch_that_has_just_begun_is_that_of_the_last_one(clock, capsys, monkeypatch):

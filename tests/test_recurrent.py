@@ -116,6 +116,19 @@ def test_what_is_beyond_a_length_has_no_influence_whatever_it_is(layer, kinds, s
         assert_same_bits(expected[0][i, :length] if sequences else expected[0][i], alone)
 
 
+@every_layer
+def test_what_the_kernels_return_is_0_beyond_a_length(layer, kinds):
+    kernel, lengths = getattr(kernels, layer.__name__.lower()), np.array([6, 1, 3])
+    for _ in range(3):  # in memory that has been used
+        rows = layer.gates * 40
+        gates, w, bias, h = numbers(3, 6, rows), numbers(rows, 40), numbers(rows), numbers(3, 40)
+        found = kernel(gates, w, bias, *[h] * kinds, lengths, *[True] * (layer is not cl.RNN))
+        for array in (gates, *found):
+            if array.ndim == 3:
+                assert not array[np.arange(6) >= lengths[:, None]].any()
+                assert array[np.arange(6) < lengths[:, None]].any()
+
+
 @pytest.mark.parametrize("dtype", ["u1", "i2", ">i4", "u8", "i8"])
 def test_lengths_are_integers_of_any_width(dtype):
     layer, x, lengths = made(cl.GRU, 3, 4), numbers(3, 5, 3), np.array([2, 5, 1])
@@ -277,7 +290,7 @@ def test_other_shapes_and_dtypes_are_refused(layer, kinds):
     for bad in (numbers(5, 3), numbers(2, 5, 2), numbers(1, 2, 5, 3)):
         with pytest.raises(ValueError, match=rf"{name}\(3, 4\) got shape .*; expected \(n, length, 3\)"):
             layer(bad)
-    for bad in (numbers(3, 4), numbers(2, 5), numbers(1, 2, 4)):
+    for bad in (numbers(3, 4), numbers(2, 5), numbers(1, 2, 4), numbers(4)):
         with pytest.raises(ValueError, match=r"got a state h of shape .*; expected \(2, 4\)"):
             layer(x, bad, *states[1:])
     for inputs in ((x.astype(np.float64), *states), (x, *[s.astype(np.float64) for s in states])):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import nonnegative, positive_integer
+from caffelite.arrays import as_array, nonnegative, positive_integer
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.activation import GELU
 from caffelite.functions.dropout import Dropout, seed_of
@@ -37,7 +37,8 @@ class MultiHeadAttention(Function, recordable=True):
 
     whose y have the bits that the whole sequence at once would give them; a mask is then of all positions so far.
 
-    ValueError where size is no multiple of heads, for x or a mask of another shape, and for a cache that is full.
+    ValueError where size is no multiple of heads, for x or a mask of another shape, and for a cache that is full;
+    TypeError for a mask that is not of bool.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
     """
@@ -90,9 +91,14 @@ class MultiHeadAttention(Function, recordable=True):
         return (*shape[:2], self.size)
 
     def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:
+        if not isinstance(cache, Cache | None):
+            raise TypeError(f"{self!r} takes x, a mask and a cache made by its cache(), got {type(cache).__name__}")
         before = 0 if cache is None else cache.length
         self.output_shape(x.shape)
         if mask is not None:
+            mask = as_array(mask, f"{self!r}: mask")
+            if mask.dtype != np.bool_ and not is_probing():
+                raise TypeError(f"{self!r} takes a mask of bool, False where x is padding, got {mask.dtype}")
             self.output_shape((len(x), before + x.shape[1], self.size), mask.shape)
         self.mask = None if is_probing() else mask
         self.drawn_p = self.dropout if is_training() else 0.0

@@ -15,7 +15,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_real, first_outside, flat_int64, nonnegative, unshared
-from caffelite.function import Function, Shape
+from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.arithmetic import common_length
 from caffelite.functions.shape import reshaped
 from caffelite.tensor import Tensor
@@ -276,7 +276,7 @@ class OfLabels(Loss, recordable=True):
         if labels.ndim != len(rows) or any(
             n not in (None, length) for n, length in zip(rows, labels.shape, strict=True)
         ):
-            expected = "one label a row"
+            expected = "one label a row" if len(rows) == 1 else f"a label for each place, {shape_text(tuple(rows))}"
             if labels.ndim == len(scores_shape):
                 expected += ", (n,), not a column: np.ravel(y)" if labels.shape[1:] == (1,) else _NOT_ONE_HOT
             raise ValueError(

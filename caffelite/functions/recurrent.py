@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -62,12 +63,7 @@ class Recurrent(Function, recordable=True):
         x, states = input_shapes[0], [shape for shape in input_shapes[1:] if len(shape) != 1]  # but for lengths
         if len(x) != 3 or x[-1] not in (None, self.in_features):
             raise ValueError(f"{self!r} got shape {shape_text(x)}; expected (n, length, {self.in_features})")
-        for name, shape in zip(self.state_names, states, strict=False):
-            expected = self._state(x)
-            if len(shape) != 2 or any(len({a, b} - {None}) > 1 for a, b in zip(shape, expected, strict=True)):
-                raise ValueError(
-                    f"{self!r} got a state {name} of shape {shape_text(shape)}; expected {shape_text(expected)}"
-                )
+        self._check_states(x, states)
         y = (*x[:2], self.hidden) if self.sequences else self._state(x)
         return (y, *[self._state(x) for _ in self.state_names]) if states else y
 
@@ -75,11 +71,21 @@ class Recurrent(Function, recordable=True):
         """The shape of a state."""
         return (x[0], self.hidden)
 
+    def _check_states(self, x: Shape, shapes: Sequence[Shape]) -> None:
+        """ValueError unless states of these shapes fit x."""
+        expected = self._state(x)
+        for name, shape in zip(self.state_names, shapes, strict=False):
+            if len(shape) != 2 or any(len({a, b} - {None}) > 1 for a, b in zip(shape, expected, strict=True)):
+                raise ValueError(
+                    f"{self!r} got a state {name} of shape {shape_text(shape)}; expected {shape_text(expected)}"
+                )
+
     def _forward(self, x: np.ndarray, states: tuple[Any, ...], lengths: Any) -> Any:
         given = [state for state in states if state is not None]
         if given and len(given) < len(states):
             raise TypeError(f"{self!r} takes both states, {' and '.join(self.state_names)}, or none")
-        self.output_shape(x.shape, *[np.shape(state) for state in given])
+        self.output_shape(x.shape)
+        self._check_states(x.shape, [np.shape(state) for state in given])
         for name, array in zip(("x", *self.state_names), (x, *given), strict=False):
             if array.dtype.newbyteorder("=") != self.weight_ih.dtype:
                 raise TypeError(
