@@ -24,6 +24,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.autograd import inputs_first
+from caffelite.checks import check_loss, checked
 from caffelite.function import Function
 from caffelite.functions import Sigmoid, Tanh
 from caffelite.model import Model
@@ -197,8 +198,8 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     """
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")
-    model._check_loss(loss)
-    batch = model._checked("inspect", x, y, None, loss)
+    check_loss(loss)
+    batch = checked(model, "inspect", x, y, None, loss)
     before = mode.records_graph, mode.training
     mode.records_graph = mode.training = True
     try:

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite import files, structure
+from caffelite import checks, files, structure
 from caffelite.arrays import (
     FLOATS,
     as_array,
@@ -32,7 +32,7 @@ from caffelite.arrays import (
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
-from caffelite.data import Batch, ClassWeights, DataGenerator, as_inputs, as_targets, as_weights, same_length
+from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
 from caffelite.function import Function, Shape, shape_text, signature_of
 from caffelite.functions import Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
@@ -45,7 +45,7 @@ from caffelite.progress import Progress
 from caffelite.recording import Recording
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
-from caffelite.training import Programs, Trainer, check_takes_weights, in_memory
+from caffelite.training import Programs, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
@@ -763,8 +763,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """
         epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
-        self._check_loss(loss)
-        self._check_optimizer(optimizer)
+        checks.check_loss(loss)
+        checks.check_optimizer(self, optimizer)
         self._warn_of_two_links(loss)
         of_classes = None
         if class_weight is not None:
@@ -781,13 +781,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 raise ValueError("fit takes validation_data or validation_split, not both")
             if y is None or isinstance(x, DataGenerator):
                 raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-            (x, y, sample_weight), validation_data = _split(
-                self._checked("x", x, y, sample_weight, loss), validation_split, rng
+            (x, y, sample_weight), validation_data = checks.split(
+                checks.checked(self, "x", x, y, sample_weight, loss), validation_split, rng
             )
         if of_classes is not None:
             sample_weight = of_classes.times(sample_weight, y)
-        batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
-        validation = None if validation_data is None else self._validation_batches(validation_data, loss)
+        batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
+        validation = None if validation_data is None else checks.validation_batches(self, validation_data, loss)
 
         history = History({name: [] for name in ["loss", *measures]})
         if validation is not None:
@@ -845,7 +845,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         index that is not in its table.
         """
         batch_size = positive_integer("batch_size", batch_size)
-        inputs = self._inputs("predict", x)
+        inputs = self.as_inputs("predict", x)
         rows = same_length("predict", inputs)
         try:
             with inference():
@@ -864,13 +864,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         functions = self.all_functions()
         program = self._programs.find(functions, "outputs", self.structure(), *forms)
         if program.used is not functions:
-            self._check_rows("predict", tuple(inputs))
+            self.check_rows("predict", tuple(inputs))
             program.used = functions
         return program.run(self._checked_call, *inputs)
 
     def _checked_call(self, *inputs: np.ndarray) -> Any:
         """A call for `predict`, which is replayed later: then inputs of these shapes need no check."""
-        self._check_rows("predict", inputs)
+        self.check_rows("predict", inputs)
         return self(*inputs)
 
     def evaluate(
@@ -887,64 +887,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         Data, weights and metrics are as in `fit`, means over the rows. Raises as `fit` does.
         """
-        self._check_loss(loss)
+        checks.check_loss(loss)
         measures = named(metrics)
-        batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=False)
+        batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=False)
         return Trainer(self, loss, measures).evaluate(batches)
 
     # ---- checks -------------------------------------------------------------------------------------------------
 
-    def _batches(self, name: str, x: Any, y: Any, weights: Any, loss: Function, **options: Any) -> Iterable:
-        """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory."""
-        if y is not None and not isinstance(x, DataGenerator):
-            data = self._checked(name, x, y, weights, loss)
-            x = data.inputs[0] if len(data.inputs) == 1 else data.inputs
-            return DataGenerator(x, data.targets, sample_weight=data.weights, **options)
-        if weights is not None:
-            raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
-        if isinstance(x, DataGenerator):
-            if y is not None:
-                raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
-            if x.y is None:
-                raise ValueError(f"{name} is a DataGenerator without targets")
-            if in_memory(x):  # else each batch is checked
-                inputs = x.x if isinstance(x.x, tuple) else (x.x,)
-                self._check_rows(name, inputs)
-                self.check_indices(name, inputs)
-                self._check_targets(loss, inputs, x.y, x.sample_weight)
-        elif isinstance(x, np.ndarray) or not isinstance(x, Iterable):
-            got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
-            raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
-        return x
-
-    def _checked(self, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
-        """All rows as arrays that the model and the loss can take."""
-        inputs, targets = self._inputs(name, x), as_array(y, name)
-        rows = self._check_rows(name, inputs)
-        self.check_indices(name, inputs)
-        if targets.shape[:1] != (rows,):
-            raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
-        weights = None if weights is None else as_weights(weights, rows, self.dtype)
-        self._check_targets(loss, inputs, y, weights)
-        return Batch(inputs, as_targets(targets, self.dtype), weights)
-
-    def _validation_batches(self, data: Any, loss: Function) -> Iterable:
-        if isinstance(data, DataGenerator):
-            return self._batches("validation_data", data, None, None, loss)
-        if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-            raise TypeError(
-                f"validation_data: expected (x, y), (x, y, weights) or a DataGenerator, got {type(data).__name__}"
-                + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
-            )
-        x, y, weights = data if len(data) == 3 else (*data, None)
-        if y is None:
-            raise TypeError("validation_data: expected (x, y), got None for y")
-        return self._batches("validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
-
-    def _inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
+    def as_inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
+        """x as arrays that the model takes; see `caffelite.data.as_inputs`."""
         return as_inputs(x, self.dtype, self.takes_indices, name)
 
-    def _check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
+    def check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
         """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""
         rows = same_length(name, inputs)
         if self._is_sequence() and not self.functions:
@@ -994,19 +948,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
             self._remembered[key] = kernels.Attributes(self, own), found
         return found
 
-    def _check_targets(self, loss: Function, inputs: tuple[np.ndarray, ...], y: Any, weights: Any) -> None:
-        if hasattr(loss, "check_targets"):
-            loss.check_targets(y, self.shape_for(inputs, len(inputs[0])))
-        if weights is not None:
-            check_takes_weights(loss)
-            if not as_weights(weights, len(inputs[0]), self.dtype).any():
-                raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {self.dtype}")
-
-    @staticmethod
-    def _check_loss(loss: Any) -> None:
-        if not isinstance(loss, Function):
-            raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), got {loss!r}")
-
     def _warn_of_two_links(self, loss: Function) -> None:
         """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
         last: Function = self
@@ -1017,21 +958,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 warnings.warn(
                     f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities",
                     stacklevel=3,
-                )
-
-    def _check_optimizer(self, optimizer: Any) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(
-                f"optimizer: expected an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"
-            )
-        known = set(optimizer.parameters)
-        if all([p in known or not p.requires_grad for p in self.parameters()]):  # noqa: C419 (faster than a generator)
-            return
-        for name, p in self._named_parameters().items():
-            if p.requires_grad and p not in known:
-                raise ValueError(
-                    f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "
-                    "add, or freeze the parameter with requires_grad = False"
                 )
 
 
@@ -1146,19 +1072,3 @@ def MLP(
             raise TypeError(f"MLP: activation must make a Function, {activation!r} returned {function!r}")
         model.add(function).add(Linear(before, size))
     return model
-
-
-def _split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """The rows to train on, in their order, and the rows to evaluate."""
-    if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
-        raise TypeError(f"validation_split must be a number, got {share!r}")
-    if not 0 <= share < 1:
-        raise ValueError(f"validation_split must be in [0, 1), got {share}")
-    rows = len(data.targets)
-    count = int(rows * share)
-    if count == 0:
-        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
-    held_out = np.zeros(rows, dtype=bool)
-    held_out[rng.permutation(rows)[:count]] = True
-    weighted = data.weights is not None
-    return tuple([Batch.of([a[which] for a in data.columns()], weighted) for which in (~held_out, held_out)])  # type: ignore

@@ -22,7 +22,7 @@ LAYERS = [
     {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables", "files", "structure"},
     {"observing"},
     {"callbacks", "training"},
-    {"checkpoints"},
+    {"checkpoints", "checks"},
     {"model"},
     {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""},
 ]
