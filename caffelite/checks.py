@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from caffelite.arrays import as_array
-from caffelite.data import Batch, DataGenerator, as_targets, as_weights
+from caffelite.data import Batch, DataGenerator, as_targets, as_weights, plain
+from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.optimizers import Optimizer
 from caffelite.training import check_takes_weights, in_memory
@@ -27,6 +28,7 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
             raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
         if x.y is None:
             raise ValueError(f"{name} is a DataGenerator without targets")
+        model.check_columns(name, x.columns)
         if in_memory(x):  # else each batch is checked
             inputs = x.x if isinstance(x.x, tuple) else (x.x,)
             model.check_rows(name, inputs)
@@ -40,19 +42,20 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
 
 def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
     """All rows as arrays that the model and the loss can take."""
-    inputs, targets = model.as_inputs(name, x), as_array(y, name)
+    inputs, targets = model.as_inputs(name, x), as_array(plain(y, "targets"), name)
     rows = model.check_rows(name, inputs)
     model.check_indices(name, inputs)
     if targets.shape[:1] != (rows,):
         raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
-    _check_targets(model, loss, inputs, y, weights)
+    _check_targets(model, loss, inputs, targets, weights)
     return Batch(inputs, as_targets(targets, model.dtype), weights)
 
 
-def validation_batches(model: Any, data: Any, loss: Function) -> Iterable:
-    """What is evaluated after each epoch, as batches."""
+def validation_batches(model: Any, data: Any, loss: Function, columns: Any = None) -> Iterable:
+    """What is evaluated after each epoch, as batches; frames with columns as those of the training."""
     if isinstance(data, DataGenerator):
+        model.check_columns("validation_data", data.columns, columns)
         return batches(model, "validation_data", data, None, None, loss)
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise TypeError(
@@ -62,6 +65,7 @@ def validation_batches(model: Any, data: Any, loss: Function) -> Iterable:
     x, y, weights = data if len(data) == 3 else (*data, None)
     if y is None:
         raise TypeError("validation_data: expected (x, y), got None for y")
+    model.check_columns("validation_data's x", names_of_inputs(x), columns)
     return batches(model, "validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
 
 

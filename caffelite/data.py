@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite import frames
 from caffelite.arrays import as_array, as_indices, as_real, nonnegative, positive_integer, random_stream
 from caffelite.augment import drawing
 
@@ -38,7 +39,7 @@ class DataGenerator:
 
     Parameters
     ----------
-    x, y : array-like
+    x, y : array-like, or a frame of numbers
         Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
         many rows.
     batch_size : int
@@ -78,6 +79,7 @@ class DataGenerator:
         sample_weight: Any = None,
         transform: Callable[[Any, Any], tuple[Any, Any]] | None = None,
     ) -> None:
+        self.columns = frames.names_of_inputs(x)
         self.x = tuple([_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else _rows("x", x)
         self.y = None if y is None else _rows("y", y)
         rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
@@ -180,6 +182,13 @@ def _four_words(rng: np.random.Generator) -> np.ndarray:
 # ---- what a model takes ---------------------------------------------------------------------------------------------
 
 
+def plain(data: Any, what: str) -> Any:
+    """Numbers in a frame or in a column of one as an array; all else as it is. Raises as `frames.as_array` does."""
+    if type(data) is not np.ndarray and (frames.is_series(data) or frames.is_frame(data)):
+        return frames.as_array(data, what)
+    return data
+
+
 def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[np.ndarray, ...]:
     """The inputs of a model of this dtype: x, or each member of a tuple x.
 
@@ -188,14 +197,15 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     another number of inputs, IndexError for an index beyond int64.
     """
     if not takes_indices and not isinstance(x, tuple):  # as is usual
-        return (as_real(x, dtype, name),)
+        return (as_real(plain(x, name), dtype, name),)
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):
         raise ValueError(f"{name}: the model takes {len(takes) or 'one or more'} inputs, got {len(inputs)}")
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays = []
-    for array, indices, of in zip(inputs, takes, names, strict=True):
+    for given, indices, of in zip(inputs, takes, names, strict=True):
+        array = plain(given, of)
         if indices:
             arrays.append(as_indices(array, of))
         elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
@@ -207,7 +217,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
 
 def as_targets(y: Any, dtype: np.dtype) -> np.ndarray:
     """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
-    array = as_array(y, "targets")
+    array = as_array(plain(y, "targets"), "targets")
     if array.dtype.kind in "iub":
         return plain_integers(array)
     return as_real(array, dtype, "targets")
@@ -219,7 +229,7 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
     Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
     TypeError for what is no number.
     """
-    array = as_real(weights, dtype, name)
+    array = as_real(plain(weights, name), dtype, name)
     if array.shape != (rows,):
         raise ValueError(f"{name}: expected a weight for each of {rows} rows, ({rows},), got shape {array.shape}")
     bad = ~((array >= 0) & (array < np.inf))
@@ -261,7 +271,7 @@ class ClassWeights:
 
 
 def _labels(y: Any) -> np.ndarray:
-    labels = as_array(y, "y")
+    labels = as_array(plain(y, "y"), "y")
     if labels.dtype.kind not in "iub":
         hint = ", of which y.argmax(axis=1) makes some" if labels.ndim == 2 and labels.shape[1] > 1 else ""
         raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
@@ -292,7 +302,7 @@ def same_length(name: str, inputs: tuple[np.ndarray, ...]) -> int:
 
 
 def _rows(name: str, data: Any) -> np.ndarray:
-    array = as_array(data, name)
+    array = as_array(plain(data, name), name)
     if array.ndim == 0 or len(array) == 0:
         raise ValueError(f"{name} has no rows: shape {array.shape}")
     if array.dtype.hasobject:

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite import checks, files, structure
+from caffelite import checks, files, frames, structure
 from caffelite.arrays import (
     FLOATS,
     as_array,
@@ -34,7 +34,7 @@ from caffelite.callbacks import Callbacks, Training
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
 from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
 from caffelite.function import Function, Shape, shape_text, signature_of
-from caffelite.functions import Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
+from caffelite.functions import Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
@@ -49,6 +49,7 @@ from caffelite.training import Programs, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
+KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
 _adopting = threading.RLock()
 
 
@@ -111,6 +112,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             "_structure",
             "_known",
             "_remembered",
+            "_column_names",
         }
     )
 
@@ -121,6 +123,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self.functions: list[Function] = []
         self._seeded = seed is not None
         self._rng = random_stream("seed", seed)
+        self._column_names: list[list[Any] | None] | None = None  # of the frames it was fitted on, for each input
         self._begin()
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
@@ -324,9 +327,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         For that, all lengths but the first have to be known, else ValueError.
         """
         if self._is_sequence():
-            (shape,) = input_shapes
+            shapes: Any = input_shapes
             for function in self.functions:
-                shape = function.output_shape(shape)
+                shapes = (function.output_shape(*shapes),)
+            (shape,) = shapes
             return shape
         return self._shape_by_call(input_shapes, self._dtypes([False] * len(input_shapes)))
 
@@ -363,7 +367,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         for function in functions:
             shape = _with_axes(function.required_input_shape, more) if shape is None else shape
             try:
-                shape = None if shape is None else function.output_shape(shape)
+                shape = None if shape is None else function.output_shape(*_listed(shape, of=tuple))
             except _UnknownLengths:  # as after a convolution, before there are images
                 shape = None
         return shape
@@ -383,10 +387,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if input_shape is not None and not isinstance(input_shape, tuple | list):
             raise TypeError(f"summary: expected the shape of a row, such as (64,), got {input_shape!r}")
         more = self._axes_that_fit(self.functions) if self._is_sequence() else None
-        shapes: Any = [_with_axes(self.required_input_shape, more or 0)]
+        shapes: Any = _listed(_with_axes(self.required_input_shape, more or 0), of=tuple)
         if input_shape is not None:
             shapes = [(None, *shape) for shape in _listed(input_shape, of=tuple)]
-        if self._is_sequence() and len(shapes) > 1:
+        if self._is_sequence() and len(shapes) != len(_listed(self.required_input_shape, of=tuple)):
             raise ValueError(f"summary: expected the shape of a row of one input, got {input_shape}")
         known = all(shape is not None and None not in shape[1:] for shape in shapes)
         if known:
@@ -395,7 +399,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         known = applied is not None
         calls, applications = applied or ([], [])
         if self._is_sequence():
-            parts, output = self._parts_in_sequence(shapes[0], applications), "total"
+            parts, output = self._parts_in_sequence(shapes, applications), "total"
         else:
             parts, output = self._parts_of_call(applications, known), "?"
             if known:
@@ -412,12 +416,12 @@ class Model(Function, recordable=True, metaclass=_Complete):
         head = ["", "function", "output", "parameters", "memory", "multiply-adds", "activations"]
         return table(head, rows, "><<>>>>", cut=1)
 
-    def _parts_in_sequence(self, shape: Any, applications: list[Application]) -> list[tuple]:
+    def _parts_in_sequence(self, shapes: list[Any], applications: list[Application]) -> list[tuple]:
         """The name, Function, output and application of each place."""
         within = {id(inner) for a in applications for inner in a.within}
         left = [a for a in applications if id(a) not in within]
         first_places = {id(function): name for name, function in self._named_children()}
-        parts = []
+        shape, parts = shapes[0] if len(shapes) == 1 else tuple(shapes), []
         for i, function in enumerate(self.functions):
             shape = self._shape_after([function], shape)
             own = [a for a in left if a.name == first_places[id(function)]][:1]
@@ -524,9 +528,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return {name: p.data for name, p in parameters.items()} | buffers
 
     def _texts(self) -> dict[str, str]:
-        """The structure, as a file has it, or why there is none; and the names of the parameters that are frozen."""
+        """The structure, as a file has it, or why there is none; the names of frozen parameters, and of columns."""
         frozen = [name for name, p in self._named_parameters().items() if not p.requires_grad]
         texts = {"caffelite.frozen": structure.as_text(frozen)} if frozen else {}
+        if self._column_names is not None:
+            texts["caffelite.columns"] = structure.as_text(self._column_names)
         try:
             return {"caffelite.structure": structure.as_text(structure.described(self)), **texts}
         except structure.Unwritable as error:
@@ -540,6 +546,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if unknown := set(frozen) - self._named_parameters().keys():
             raise ValueError(f"the model has no parameter {min(unknown)}, which is said to be frozen")
         return set(frozen)
+
+    @staticmethod
+    def _columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
+        """The names of columns, for each input, in the texts of a file; ValueError for what are none."""
+        given = files.strict_json(texts.get("caffelite.columns", "null"))
+        inputs = [] if given is None else given if isinstance(given, list) else [0]
+        if not all(names is None or isinstance(names, list) for names in inputs) or not all(
+            isinstance(name, str | int) for names in inputs for name in names or ()
+        ):
+            raise ValueError(f"expected the names of columns, for each input, got {given!r}")
+        return given
 
     def _freeze(self, names: set[str]) -> None:
         """Freeze the parameters of these names, and thaw all others."""
@@ -583,7 +600,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             p._changed()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name == "_rng"}
+        return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name in KEPT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -771,6 +788,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             if y is None or isinstance(x, DataGenerator):
                 raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
             of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
+        columns = x.columns if isinstance(x, DataGenerator) else frames.names_of_inputs(x)
         rng = random_stream("seed", seed) if seed is not None else self._rng
         saved = None if resume is None else Saved(resume)
         if saved is not None:
@@ -787,8 +805,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if of_classes is not None:
             sample_weight = of_classes.times(sample_weight, y)
         batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
-        validation = None if validation_data is None else checks.validation_batches(self, validation_data, loss)
+        validation = (
+            None if validation_data is None else checks.validation_batches(self, validation_data, loss, columns)
+        )
 
+        self.remember_columns(columns)
         history = History({name: [] for name in ["loss", *measures]})
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
@@ -895,8 +916,35 @@ class Model(Function, recordable=True, metaclass=_Complete):
     # ---- checks -------------------------------------------------------------------------------------------------
 
     def as_inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
-        """x as arrays that the model takes; see `caffelite.data.as_inputs`."""
+        """x as arrays that the model takes, see `caffelite.data.as_inputs`; a frame by `Columns` if that is first.
+
+        ValueError for a frame whose columns are not those of the one that the model was fitted on.
+        """
+        if type(x) is not np.ndarray:
+            columns = self._columns()
+            if columns is not None and frames.is_frame(x):
+                x = columns.arrays(x, name)
+            else:
+                self.check_columns(name, frames.names_of_inputs(x))
         return as_inputs(x, self.dtype, self.takes_indices, name)
+
+    def check_columns(self, name: str, columns: Any, expected: Any = None) -> None:
+        """ValueError unless frames with these columns are such as the model was, or will be, fitted on."""
+        expected = self._column_names or expected
+        if expected is not None and self._columns() is None:
+            frames.check_names(expected, columns, name)
+
+    def remember_columns(self, names: list[list[Any] | None] | None) -> None:
+        """From now on frames have to have these columns, unless there are some already; `Columns` finds its own."""
+        if self._column_names is None and self._columns() is None:
+            self._column_names = names
+
+    def _columns(self) -> Columns | None:
+        """The Columns that are first in a sequence."""
+        first: Function = self
+        while isinstance(first, Model) and first._is_sequence() and first.functions:
+            first = first.functions[0]
+        return first if isinstance(first, Columns) else None
 
     def check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
         """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""

@@ -21,6 +21,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import flat_int64
 from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights
+from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.functions.loss import Loss, Penalized
 from caffelite.functions.shape import reshaped
@@ -227,7 +228,9 @@ class Trainer:
             what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
             raise TypeError(f"x without y is taken for batches (x, y) or (x, y, weights), got one that is {what}")
         dtype = self.model.dtype
-        inputs = as_inputs(given[0], dtype, getattr(self.model, "takes_indices", False), "a batch's x")
+        inputs = self.model.as_inputs("a batch's x", given[0])
+        if self.optimizer is not None:
+            self.model.remember_columns(names_of_inputs(given[0]))
         y = as_targets(given[1], dtype)
         rows = len(y) if y.ndim > 0 else 0
         shapes = [x.shape for x in inputs]
