@@ -551,11 +551,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
         """The names of columns, for each input, in the texts of a file; ValueError for what are none."""
         given = files.strict_json(texts.get("caffelite.columns", "null"))
-        inputs = [] if given is None else given if isinstance(given, list) else [0]
-        if not all(names is None or isinstance(names, list) for names in inputs) or not all(
-            isinstance(name, str | int) for names in inputs for name in names or ()
-        ):
+        inputs = [] if given is None else given
+        if not isinstance(inputs, list) or not all(names is None or isinstance(names, list) for names in inputs):
             raise ValueError(f"expected the names of columns, for each input, got {given!r}")
+        if not all(isinstance(name, str | int) for names in inputs for name in names or ()):
+            raise ValueError(f"expected names of columns that are words or integers, got {given!r}")
         return given
 
     def _freeze(self, names: set[str]) -> None:
@@ -809,7 +809,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
             None if validation_data is None else checks.validation_batches(self, validation_data, loss, columns)
         )
 
-        self.remember_columns(columns)
         history = History({name: [] for name in ["loss", *measures]})
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
@@ -823,6 +822,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
+        self.remember_columns(columns)
         shown = Progress(verbose, epochs, count, history.epochs)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
