@@ -89,10 +89,11 @@ class Checkpoints:
         }
         if isinstance(self.batches, DataGenerator):
             data = self.batches
+            blocks = [] if data.blocks is None else [data.blocks.block, data.blocks.buffer]
             found |= {
                 "batch size": data.batch_size,
                 "number of rows": data.rows,
-                "way of shuffling": [data.shuffle, data.drop_last],
+                "way of shuffling": [data.shuffle, data.drop_last, *blocks],
                 "data": [[list(a.shape), a.dtype.str, _digest(a)] for a in data._columns()],
             }
         return found

@@ -6,6 +6,7 @@ import functools
 import itertools
 import reprlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,19 +136,28 @@ class DataGenerator:
 
     def _read_batches(self, first: int) -> Iterator[Call]:
         assert self.blocks is not None
-        buffers = self.buffers(self._columns(), first // self.blocks.batches)
-        epoch, number = self._epochs, first
-        for read in buffers:
-            try:
-                buffer = read()
-            except StopIteration as error:  # of a user's source
-                yield functools.partial(raise_, error)
-                return
-            for i in range(number % self.blocks.batches, -(-len(buffer.order) // self.batch_size)):
-                yield functools.partial(self._batch, buffer.columns, buffer.order, epoch, number, i)
-                number += 1
+        columns = self._columns()
+        with closing(self.buffers(columns, self.memory_for(columns), first // self.blocks.batches)) as buffers:
+            epoch, number = self._epochs, first
+            for read in buffers:
+                try:
+                    buffer = read()
+                except StopIteration as error:  # of a user's source
+                    yield functools.partial(raise_, error)
+                    return
+                for i in range(number % self.blocks.batches, -(-len(buffer.order) // self.batch_size)):
+                    yield functools.partial(self._batch, buffer.columns, buffer.order, epoch, number, i)
+                    number += 1
 
-    def buffers(self, columns: list[Any], first: int = 0) -> Generator[Callable[[], Buffer]]:
+    def memory_for(self, columns: list[Any]) -> list[list[np.ndarray]]:
+        """Where two buffers of these columns have room: one in use, and one that is being read."""
+        assert self.blocks is not None
+        size = min(self.blocks.buffer, self.rows)
+        return [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(2)]
+
+    def buffers(
+        self, columns: list[Any], memory: list[list[np.ndarray]], first: int = 0
+    ) -> Generator[Callable[[], Buffer]]:
         """The buffers of a new epoch, but for so many first ones; see `caffelite.sources`.
 
         The columns are mine, read as they are to be. A thread reads each buffer while the one before is in use, which
@@ -155,18 +165,14 @@ class DataGenerator:
         """
         assert self.blocks is not None
         self._epochs += 1
-        return self._buffers(self.blocks, columns, self._epochs, first)
-
-    def _buffers(self, blocks: Blocks, columns: list[Any], epoch: int, first: int) -> Generator[Callable[[], Buffer]]:
+        blocks, epoch = self.blocks, self._epochs
         rows = len(self) * self.batch_size if self.drop_last else self.rows
         ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
-        size = min(blocks.buffer, rows)
-        memory = [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(min(2, -(-rows // size)))]
 
         def buffer(number: int) -> Buffer:
             pieces = blocks.pieces(ranges, number, rows)
             order = np.arange(sum(stop - start for start, stop in pieces))
-            into = [array[: len(order)] for array in memory[number % len(memory)]]
+            into = [array[: len(order)] for array in memory[number % 2]]
             sources.read(columns, pieces, into)
             if self.shuffle:
                 kernels.shuffle(order, self._words(epoch, number))

@@ -889,14 +889,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """The outputs for rows of which some are read."""
         outputs: Any = None
         generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
-        with closing(generator.buffers(list(inputs))) as buffers:
-            place = 0
+        columns, place = list(inputs), 0
+        with closing(generator.buffers(columns, generator.memory_for(columns))) as buffers:
             for read in buffers:
-                columns, order, _ = read()
+                rows_read, order, _ = read()
                 try:
-                    found = self.predict(tuple(columns), batch_size=batch_size)
+                    found = self.predict(tuple(rows_read), batch_size=batch_size)
                 except IndexError as error:
-                    raise IndexError(f"of the rows from {place:,} on, counted from 0: {error}") from None
+                    raise IndexError(f"among the rows from {place:,} on, {place:,} being row 0: {error}") from None
                 if outputs is None:
                     outputs = [np.empty((rows, *y.shape[1:]), y.dtype) for y in _listed(found)]
                 for y, part in zip(outputs, _listed(found), strict=True):

@@ -591,6 +591,7 @@ class Buffered:
         weights = None if weights is None else as_weights(weights, data.rows, dtype)
         inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
+        self.memory = data.memory_for(self.data.columns())
         self.epoch = 0
         self._begin_epoch()
 
@@ -632,7 +633,7 @@ class Buffered:
         per_buffer = self.generator.blocks.batches  # type: ignore[union-attr]
         first = self.done // per_buffer
         if self.buffers is None:
-            self.buffers = self.generator.buffers(self.data.columns(), first)
+            self.buffers = self.generator.buffers(self.data.columns(), self.memory, first)
         buffer = next(self.buffers)()
         batch = Batch.of(buffer.columns, self.data.weights is not None)
         self._check(batch, buffer.pieces)
@@ -657,7 +658,9 @@ class Buffered:
                 try:
                     self._check_rows(Batch.of(rows, data.weights is not None))
                 except (ValueError, IndexError) as error:
-                    raise type(error)(f"of the rows {start:,} … {stop - 1:,}, counted from 0: {error}") from None
+                    raise type(error)(
+                        f"among the rows {start:,} … {stop - 1:,}, {start:,} being row 0: {error}"
+                    ) from None
                 place += stop - start
             raise
 
