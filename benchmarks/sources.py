@@ -133,7 +133,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a file of 0.3 GB, once")
     options = parser.parse_args()
     if options.quick:
-        options.gigabytes, options.rounds = 0.3, 1
+        options.gigabytes, options.rounds = min(options.gigabytes, 0.3), 1
     harness.use_threads(options.threads)
 
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:

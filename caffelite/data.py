@@ -49,7 +49,7 @@ class DataGenerator:
     x, y : array-like, a frame of numbers, or a source
         Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
         many rows. What is mapped from a file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype`
-        and slices is read block by block, if it is larger than 128 MiB: `caffelite.sources` says in what order.
+        and slices is read block by block, if it is larger than 64 MiB: `caffelite.sources` says in what order.
     batch_size : int
         Rows a batch; the last batch has what is left.
     shuffle : bool

@@ -20,7 +20,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.tensor import Tensor
 
-BUFFER = 128 * 2**20  # bytes of rows that are in memory, twice: in use, and being read
+BUFFER = 64 * 2**20  # bytes of rows that are in memory, twice: in use, and being read
 BLOCK = BUFFER // 64  # bytes of neighbouring rows that are read in one go
 SAMPLED = 64  # blocks that tell a source from another
 

@@ -658,9 +658,8 @@ class Buffered:
                 try:
                     self._check_rows(Batch.of(rows, data.weights is not None))
                 except (ValueError, IndexError) as error:
-                    raise type(error)(
-                        f"among the rows {start:,} … {stop - 1:,}, {start:,} being row 0: {error}"
-                    ) from None
+                    where = f"among the rows {start:,} … {stop - 1:,}, {start:,} being row 0"
+                    raise type(error)(f"{where}: {error}") from None
                 place += stop - start
             raise
 

