@@ -24,12 +24,14 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.autograd import inputs_first
+from caffelite.checks import check_loss, checked
 from caffelite.function import Function
 from caffelite.functions import Sigmoid, Tanh
 from caffelite.model import Model
 from caffelite.modes import mode
 from caffelite.observing import Application, observed
 from caffelite.plots import PALETTE
+from caffelite.sources import Source
 from caffelite.tables import Table, shortened, table
 from caffelite.tensor import Tensor
 
@@ -197,8 +199,10 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     """
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")
-    model._check_loss(loss)
-    batch = model._checked("inspect", x, y, None, loss)
+    check_loss(loss)
+    batch = checked(model, "inspect", x, y, None, loss)
+    if any(isinstance(column, Source) for column in batch.columns()):
+        raise ValueError("inspect takes rows in memory, some hundreds, such as x[:500]; got a source that is not")
     before = mode.records_graph, mode.training
     mode.records_graph = mode.training = True
     try:

@@ -35,9 +35,10 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
                 model = structure.made(entries, {**structure.NAMES, "Model": Model}, custom)
                 if not isinstance(model, Model):
                     raise ValueError(f"expected a Model, its structure is that of {type(model).__name__}")
-                frozen = model._frozen_in(file.texts)
+                frozen, columns = model._frozen_in(file.texts), model._columns_in(file.texts)
         except (ValueError, RecursionError, MemoryError) as error:
             raise file.refuse(error) from error
         model._fill(file)
         model._freeze(frozen)
+        model.remember_columns(columns)
     return model

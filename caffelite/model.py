@@ -9,8 +9,8 @@ import os
 import threading
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite import files, structure
+from caffelite import checks, files, frames, structure
 from caffelite.arrays import (
     FLOATS,
     as_array,
@@ -32,9 +32,9 @@ from caffelite.arrays import (
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
-from caffelite.data import Batch, ClassWeights, DataGenerator, as_inputs, as_targets, as_weights, same_length
+from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
 from caffelite.function import Function, Shape, shape_text, signature_of
-from caffelite.functions import Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
+from caffelite.functions import Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
@@ -43,12 +43,14 @@ from caffelite.observing import Application, bytes_made, largest_indices, multip
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.recording import Recording
+from caffelite.sources import Source
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
-from caffelite.training import Programs, Trainer, check_takes_weights, in_memory
+from caffelite.training import Programs, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
+KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
 _adopting = threading.RLock()
 
 
@@ -111,6 +113,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             "_structure",
             "_known",
             "_remembered",
+            "_column_names",
         }
     )
 
@@ -121,6 +124,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self.functions: list[Function] = []
         self._seeded = seed is not None
         self._rng = random_stream("seed", seed)
+        self._column_names: list[list[Any] | None] | None = None  # of the frames it was fitted on, for each input
         self._begin()
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
@@ -154,7 +158,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         for function in new:
             if not isinstance(function, Function):
                 raise TypeError(f"Model.add takes a Function such as ReLU(), got {function!r}{_instead_of(function)}")
-            if self._is_sequence() and not _takes_one_input(type(function).forward):
+            if self._is_sequence() and not _takes(type(function).forward, inputs=1):
                 raise TypeError(f"Model.add takes a Function of one input, such as ReLU(), got {function!r}")
         if new and self._is_sequence():
             self._check_sequence([*self.functions, *new])
@@ -324,14 +328,16 @@ class Model(Function, recordable=True, metaclass=_Complete):
         For that, all lengths but the first have to be known, else ValueError.
         """
         if self._is_sequence():
-            if len(input_shapes) != 1:
+            count = len(input_shapes)
+            if count != 1 and not (self.functions and _takes(type(self.functions[0]).forward, count)):
                 raise ValueError(
-                    f"{type(self).__name__} is a sequence of Functions, which takes one input, got {len(input_shapes)} "
+                    f"{type(self).__name__} is a sequence of Functions, which takes one input, got {count} "
                     f"of shapes {', '.join(map(shape_text, input_shapes))}; for several, write `call`"
                 )
-            (shape,) = input_shapes
+            shapes: Any = input_shapes
             for function in self.functions:
-                shape = function.output_shape(shape)
+                shapes = (function.output_shape(*shapes),)
+            (shape,) = shapes
             return shape
         return self._shape_by_call(input_shapes, self._dtypes([False] * len(input_shapes)))
 
@@ -368,7 +374,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         for function in functions:
             shape = _with_axes(function.required_input_shape, more) if shape is None else shape
             try:
-                shape = None if shape is None else function.output_shape(shape)
+                shape = None if shape is None else function.output_shape(*_listed(shape, of=tuple))
             except _UnknownLengths:  # as after a convolution, before there are images
                 shape = None
         return shape
@@ -388,10 +394,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if input_shape is not None and not isinstance(input_shape, tuple | list):
             raise TypeError(f"summary: expected the shape of a row, such as (64,), got {input_shape!r}")
         more = self._axes_that_fit(self.functions) if self._is_sequence() else None
-        shapes: Any = [_with_axes(self.required_input_shape, more or 0)]
+        shapes: Any = _listed(_with_axes(self.required_input_shape, more or 0), of=tuple)
         if input_shape is not None:
             shapes = [(None, *shape) for shape in _listed(input_shape, of=tuple)]
-        if self._is_sequence() and len(shapes) > 1:
+        if self._is_sequence() and len(shapes) != len(_listed(self.required_input_shape, of=tuple)):
             raise ValueError(f"summary: expected the shape of a row of one input, got {input_shape}")
         known = all(shape is not None and None not in shape[1:] for shape in shapes)
         if known:
@@ -400,7 +406,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         known = applied is not None
         calls, applications = applied or ([], [])
         if self._is_sequence():
-            parts, output = self._parts_in_sequence(shapes[0], applications), "total"
+            parts, output = self._parts_in_sequence(shapes, applications), "total"
         else:
             parts, output = self._parts_of_call(applications, known), "?"
             if known:
@@ -417,12 +423,12 @@ class Model(Function, recordable=True, metaclass=_Complete):
         head = ["", "function", "output", "parameters", "memory", "multiply-adds", "activations"]
         return table(head, rows, "><<>>>>", cut=1)
 
-    def _parts_in_sequence(self, shape: Any, applications: list[Application]) -> list[tuple]:
+    def _parts_in_sequence(self, shapes: list[Any], applications: list[Application]) -> list[tuple]:
         """The name, Function, output and application of each place."""
         within = {id(inner) for a in applications for inner in a.within}
         left = [a for a in applications if id(a) not in within]
         first_places = {id(function): name for name, function in self._named_children()}
-        parts = []
+        shape, parts = shapes[0] if len(shapes) == 1 else tuple(shapes), []
         for i, function in enumerate(self.functions):
             shape = self._shape_after([function], shape)
             own = [a for a in left if a.name == first_places[id(function)]][:1]
@@ -529,9 +535,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return {name: p.data for name, p in parameters.items()} | buffers
 
     def _texts(self) -> dict[str, str]:
-        """The structure, as a file has it, or why there is none; and the names of the parameters that are frozen."""
+        """The structure, as a file has it, or why there is none; the names of frozen parameters, and of columns."""
         frozen = [name for name, p in self._named_parameters().items() if not p.requires_grad]
         texts = {"caffelite.frozen": structure.as_text(frozen)} if frozen else {}
+        if self._column_names is not None:
+            texts["caffelite.columns"] = structure.as_text(self._column_names)
         try:
             return {"caffelite.structure": structure.as_text(structure.described(self)), **texts}
         except structure.Unwritable as error:
@@ -545,6 +553,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if unknown := set(frozen) - self._named_parameters().keys():
             raise ValueError(f"the model has no parameter {min(unknown)}, which is said to be frozen")
         return set(frozen)
+
+    @staticmethod
+    def _columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
+        """The names of columns, for each input, in the texts of a file; ValueError for what are none."""
+        given = files.strict_json(texts.get("caffelite.columns", "null"))
+        inputs = [] if given is None else given
+        if not isinstance(inputs, list) or not all(names is None or isinstance(names, list) for names in inputs):
+            raise ValueError(f"expected the names of columns, for each input, got {given!r}")
+        if not all(isinstance(name, str | int) for names in inputs for name in names or ()):
+            raise ValueError(f"expected names of columns that are words or integers, got {given!r}")
+        return given
 
     def _freeze(self, names: set[str]) -> None:
         """Freeze the parameters of these names, and thaw all others."""
@@ -588,7 +607,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             p._changed()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name == "_rng"}
+        return {name: x for name, x in self.__dict__.items() if name not in self.unwatched or name in KEPT}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -768,14 +787,15 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """
         epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
-        self._check_loss(loss)
-        self._check_optimizer(optimizer)
+        checks.check_loss(loss)
+        checks.check_optimizer(self, optimizer)
         self._warn_of_two_links(loss)
         of_classes = None
         if class_weight is not None:
             if y is None or isinstance(x, DataGenerator):
                 raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
             of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
+        columns = x.columns if isinstance(x, DataGenerator) else frames.names_of_inputs(x)
         rng = random_stream("seed", seed) if seed is not None else self._rng
         saved = None if resume is None else Saved(resume)
         if saved is not None:
@@ -786,20 +806,24 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 raise ValueError("fit takes validation_data or validation_split, not both")
             if y is None or isinstance(x, DataGenerator):
                 raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-            (x, y, sample_weight), validation_data = _split(
-                self._checked("x", x, y, sample_weight, loss), validation_split, rng
+            (x, y, sample_weight), validation_data = checks.split(
+                checks.checked(self, "x", x, y, sample_weight, loss), validation_split, rng
             )
         if of_classes is not None:
             sample_weight = of_classes.times(sample_weight, y)
-        batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
-        validation = None if validation_data is None else self._validation_batches(validation_data, loss)
+        batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
+        validation = (
+            None if validation_data is None else checks.validation_batches(self, validation_data, loss, columns)
+        )
 
         history = History({name: [] for name in ["loss", *measures]})
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
 
         trainer = Trainer(self, loss, measures, optimizer, clip_norm)
-        count = len(batches) if isinstance(batches, Sized) else None
+        count = None
+        with suppress(TypeError):  # of what has no length, or wraps what has none
+            count = len(batches)  # type: ignore[arg-type]
         training = Training(self, optimizer, loss, history)
         checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
         training = training._replace(write=checkpoints.write)
@@ -807,6 +831,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
+        self.remember_columns(columns)
         shown = Progress(verbose, epochs, count, history.epochs, 0 if resumed is None else resumed.batch)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
@@ -850,8 +875,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         index that is not in its table.
         """
         batch_size = positive_integer("batch_size", batch_size)
-        inputs = self._inputs("predict", x)
+        inputs = self.as_inputs("predict", x)
         rows = same_length("predict", inputs)
+        if any(isinstance(x, Source) for x in inputs):
+            return self._predict_source(inputs, rows, batch_size)
         try:
             with inference():
                 if rows <= batch_size:
@@ -864,18 +891,37 @@ class Model(Function, recordable=True, metaclass=_Complete):
             return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
         return np.concatenate(outputs)
 
+    def _predict_source(self, inputs: tuple[Any, ...], rows: int, batch_size: int) -> Any:
+        """The outputs for rows of which some are read."""
+        outputs: Any = None
+        generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
+        columns, place = list(inputs), 0
+        with closing(generator.buffers(columns, generator.memory_for(columns))) as buffers:
+            for read in buffers:
+                rows_read, order, _ = read()
+                try:
+                    found = self.predict(tuple(rows_read), batch_size=batch_size)
+                except IndexError as error:
+                    raise IndexError(f"among the rows from {place:,} on, {place:,} being row 0: {error}") from None
+                if outputs is None:
+                    outputs = [np.empty((rows, *y.shape[1:]), y.dtype) for y in _listed(found)]
+                for y, part in zip(outputs, _listed(found), strict=True):
+                    y[place : place + len(order)] = part
+                place += len(order)
+        return tuple(outputs) if isinstance(found, tuple) else outputs[0]
+
     def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
         forms = [(x.shape, x.dtype) for x in inputs]
         functions = self.all_functions()
         program = self._programs.find(functions, "outputs", self.structure(), *forms)
         if program.used is not functions:
-            self._check_rows("predict", tuple(inputs))
+            self.check_rows("predict", tuple(inputs))
             program.used = functions
         return program.run(self._checked_call, *inputs)
 
     def _checked_call(self, *inputs: np.ndarray) -> Any:
         """A call for `predict`, which is replayed later: then inputs of these shapes need no check."""
-        self._check_rows("predict", inputs)
+        self.check_rows("predict", inputs)
         return self(*inputs)
 
     def evaluate(
@@ -892,64 +938,45 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         Data, weights and metrics are as in `fit`, means over the rows. Raises as `fit` does.
         """
-        self._check_loss(loss)
+        checks.check_loss(loss)
         measures = named(metrics)
-        batches = self._batches("x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=False)
+        batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=False)
         return Trainer(self, loss, measures).evaluate(batches)
 
     # ---- checks -------------------------------------------------------------------------------------------------
 
-    def _batches(self, name: str, x: Any, y: Any, weights: Any, loss: Function, **options: Any) -> Iterable:
-        """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory."""
-        if y is not None and not isinstance(x, DataGenerator):
-            data = self._checked(name, x, y, weights, loss)
-            x = data.inputs[0] if len(data.inputs) == 1 else data.inputs
-            return DataGenerator(x, data.targets, sample_weight=data.weights, **options)
-        if weights is not None:
-            raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
-        if isinstance(x, DataGenerator):
-            if y is not None:
-                raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
-            if x.y is None:
-                raise ValueError(f"{name} is a DataGenerator without targets")
-            if in_memory(x):  # else each batch is checked
-                inputs = x.x if isinstance(x.x, tuple) else (x.x,)
-                self._check_rows(name, inputs)
-                self.check_indices(name, inputs)
-                self._check_targets(loss, inputs, x.y, x.sample_weight)
-        elif isinstance(x, np.ndarray) or not isinstance(x, Iterable):
-            got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
-            raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
-        return x
+    def as_inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
+        """x as arrays that the model takes, see `caffelite.data.as_inputs`; a frame by `Columns` if that is first.
 
-    def _checked(self, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
-        """All rows as arrays that the model and the loss can take."""
-        inputs, targets = self._inputs(name, x), as_array(y, name)
-        rows = self._check_rows(name, inputs)
-        self.check_indices(name, inputs)
-        if targets.shape[:1] != (rows,):
-            raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
-        weights = None if weights is None else as_weights(weights, rows, self.dtype)
-        self._check_targets(loss, inputs, y, weights)
-        return Batch(inputs, as_targets(targets, self.dtype), weights)
-
-    def _validation_batches(self, data: Any, loss: Function) -> Iterable:
-        if isinstance(data, DataGenerator):
-            return self._batches("validation_data", data, None, None, loss)
-        if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-            raise TypeError(
-                f"validation_data: expected (x, y), (x, y, weights) or a DataGenerator, got {type(data).__name__}"
-                + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
-            )
-        x, y, weights = data if len(data) == 3 else (*data, None)
-        if y is None:
-            raise TypeError("validation_data: expected (x, y), got None for y")
-        return self._batches("validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
-
-    def _inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
+        ValueError for a frame whose columns are not those of the one that the model was fitted on.
+        """
+        if type(x) is not np.ndarray:
+            columns = self._columns()
+            if columns is not None and frames.is_frame(x):
+                x = columns.arrays(x, name)
+            else:
+                self.check_columns(name, frames.names_of_inputs(x))
         return as_inputs(x, self.dtype, self.takes_indices, name)
 
-    def _check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
+    def check_columns(self, name: str, columns: Any, expected: Any = None) -> None:
+        """ValueError unless frames with these columns are such as the model was, or will be, fitted on."""
+        expected = self._column_names or expected
+        if expected is not None and self._columns() is None:
+            frames.check_names(expected, columns, name)
+
+    def remember_columns(self, names: list[list[Any] | None] | None) -> None:
+        """From now on frames have to have these columns, unless there are some already; `Columns` finds its own."""
+        if self._column_names is None and self._columns() is None:
+            self._column_names = names
+
+    def _columns(self) -> Columns | None:
+        """The Columns that are first in a sequence."""
+        first: Function = self
+        while isinstance(first, Model) and first._is_sequence() and first.functions:
+            first = first.functions[0]
+        return first if isinstance(first, Columns) else None
+
+    def check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
         """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""
         rows = same_length(name, inputs)
         if self._is_sequence() and not self.functions:
@@ -968,7 +995,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             return
         names = [f"{name}[{i}]" for i in range(len(inputs))] if len(inputs) > 1 else [name]
         for x, of, most in zip(inputs, names, self._largest_indices(inputs), strict=True):
-            if most is not None:
+            if most is not None and not isinstance(x, Source):  # which is checked when it has been read
                 indices = as_indices(x, of)
                 if (indices.view(np.uint64) > most).any():
                     refuse_indices(of, most, x.shape, x.dtype, indices)
@@ -999,19 +1026,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
             self._remembered[key] = kernels.Attributes(self, own), found
         return found
 
-    def _check_targets(self, loss: Function, inputs: tuple[np.ndarray, ...], y: Any, weights: Any) -> None:
-        if hasattr(loss, "check_targets"):
-            loss.check_targets(y, self.shape_for(inputs, len(inputs[0])))
-        if weights is not None:
-            check_takes_weights(loss)
-            if not as_weights(weights, len(inputs[0]), self.dtype).any():
-                raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {self.dtype}")
-
-    @staticmethod
-    def _check_loss(loss: Any) -> None:
-        if not isinstance(loss, Function):
-            raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), got {loss!r}")
-
     def _warn_of_two_links(self, loss: Function) -> None:
         """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
         last: Function = self
@@ -1022,21 +1036,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 warnings.warn(
                     f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities",
                     stacklevel=3,
-                )
-
-    def _check_optimizer(self, optimizer: Any) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise TypeError(
-                f"optimizer: expected an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"
-            )
-        known = set(optimizer.parameters)
-        if all([p in known or not p.requires_grad for p in self.parameters()]):  # noqa: C419 (faster than a generator)
-            return
-        for name, p in self._named_parameters().items():
-            if p.requires_grad and p not in known:
-                raise ValueError(
-                    f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "
-                    "add, or freeze the parameter with requires_grad = False"
                 )
 
 
@@ -1054,10 +1053,10 @@ def _attributes(function: Function) -> kernels.Attributes:
 
 
 @functools.lru_cache(maxsize=1024)
-def _takes_one_input(forward: Callable[..., Any]) -> bool:
-    """Whether a Function's `forward` can be called with a single input."""
+def _takes(forward: Callable[..., Any], inputs: int) -> bool:
+    """Whether a Function's `forward` can be called with so many inputs."""
     try:
-        inspect.signature(forward).bind(None, None)
+        inspect.signature(forward).bind(None, *[None] * inputs)
     except TypeError:
         return False
     return True
@@ -1151,19 +1150,3 @@ def MLP(
             raise TypeError(f"MLP: activation must make a Function, {activation!r} returned {function!r}")
         model.add(function).add(Linear(before, size))
     return model
-
-
-def _split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """The rows to train on, in their order, and the rows to evaluate."""
-    if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
-        raise TypeError(f"validation_split must be a number, got {share!r}")
-    if not 0 <= share < 1:
-        raise ValueError(f"validation_split must be in [0, 1), got {share}")
-    rows = len(data.targets)
-    count = int(rows * share)
-    if count == 0:
-        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
-    held_out = np.zeros(rows, dtype=bool)
-    held_out[rng.permutation(rows)[:count]] = True
-    weighted = data.weights is not None
-    return tuple([Batch.of([a[which] for a in data.columns()], weighted) for which in (~held_out, held_out)])  # type: ignore

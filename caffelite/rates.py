@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import checks
 from caffelite.arrays import positive, positive_integer
 from caffelite.data import DataGenerator
 from caffelite.function import Function
@@ -87,15 +88,15 @@ def find_lr(
     low, high, steps = positive("low", low), positive("high", high), positive_integer("steps", steps)
     if low >= high or steps < 2:
         raise ValueError(f"find_lr takes 2 or more steps from low to high rates, got {steps} from {low} to {high}")
-    model._check_loss(loss)
-    model._check_optimizer(optimizer)
+    checks.check_loss(loss)
+    checks.check_optimizer(model, optimizer)
     if isinstance(x, DataGenerator):
         x = copy.copy(x)
         x._order, x._state = x._order.copy(), x._state.copy()
     elif y is None:
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
     model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # at once: they share parameters
-    batches = model._batches("x", x, y, None, loss, batch_size=batch_size, shuffle=True, seed=0)
+    batches = checks.batches(model, "x", x, y, None, loss, batch_size=batch_size, shuffle=True, seed=0)
     rates = schedules.exponential(low, steps - 1, high)
     optimizer.lr = rates
     try:

@@ -20,6 +20,7 @@ OPTIONS = {
     "scaling.py": ["--only", *SMALL],
     "convolutions.py": ["--profile", "--only", "autoencoder"],
     "sequences.py": ["--only", "tabular"],
+    "sources.py": ["--gigabytes", "0.1"],
 }
 PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan": "jax"}
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?[*%]?").fullmatch

@@ -14,15 +14,16 @@ PACKAGE = Path(caffelite.__file__).parent
 # A module imports from its own layer and from those above it in this table. What is not here has no place yet.
 LAYERS = [
     {"_kernels"},
-    {"arrays", "augment", "autograd", "modes", "initializers"},
+    {"arrays", "augment", "autograd", "frames", "modes", "initializers"},
     {"tensor"},
     {"recording"},
     {"function"},
     {"functions"},
-    {"optimizers", "data", "program", "metrics", "history", "interrupts", "progress", "tables", "files", "structure"},
+    {"optimizers", "program", "metrics", "history", "interrupts", "progress", "tables", "files", "structure"},
+    {"ahead", "sources", "data"},
     {"observing"},
     {"callbacks", "training"},
-    {"checkpoints"},
+    {"checkpoints", "checks"},
     {"model"},
     {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""},
 ]

@@ -7,6 +7,7 @@ functions have their names here only.
 from caffelite.functions import (
     activation,
     attention,
+    columns,
     composition,
     convolution,
     dropout,
@@ -25,6 +26,7 @@ from caffelite.functions import (
 from caffelite.functions.activation import *
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
 from caffelite.functions.attention import *
+from caffelite.functions.columns import *
 from caffelite.functions.composition import *
 from caffelite.functions.convolution import *
 from caffelite.functions.dropout import *
@@ -49,6 +51,7 @@ from caffelite.functions.shape import ToShape, Transpose
 __all__: list[str] = []
 __all__ += activation.__all__
 __all__ += attention.__all__
+__all__ += columns.__all__
 __all__ += composition.__all__
 __all__ += convolution.__all__
 __all__ += dropout.__all__

@@ -1,0 +1,204 @@
+"""Frames: columns with names, made by pandas, by polars or in a dict. Here they become arrays; nothing is imported."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Categories(NamedTuple):
+    """A column of categories: each row's place among the names, −1 where it is missing."""
+
+    codes: np.ndarray  # (n,) integers
+    names: list[Any]  # that differ
+
+
+def is_frame(x: Any) -> bool:
+    """Whether it is a frame of pandas or polars, or a dict of columns."""
+    return isinstance(x, Mapping) or _is(x, "pandas", "DataFrame") or _is(x, "polars", "DataFrame")
+
+
+def is_series(x: Any) -> bool:
+    """Whether it is a column of such a frame."""
+    return _is(x, "pandas", "Series") or _is(x, "polars", "Series")
+
+
+def _is(x: Any, library: str, kind: str) -> bool:
+    return isinstance(x, getattr(sys.modules.get(library), kind, ()))
+
+
+def columns(frame: Any, what: Any) -> dict[Any, Any]:
+    """The columns of a frame by name. ValueError, beginning with `what`, for none, and for a name that comes twice."""
+    if isinstance(frame, Mapping):
+        named = [(name, x if isinstance(x, Categories) or is_series(x) else np.asarray(x)) for name, x in frame.items()]
+    elif _is(frame, "pandas", "DataFrame"):
+        named = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
+    else:
+        named = [(series.name, series) for series in frame.get_columns()]
+    found = dict(named)
+    if not found:
+        raise ValueError(f"{what}: the frame has no columns")
+    if len(found) < len(named):
+        names = [name for name, _ in named]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{what}: the frame has more than one column {twice!r}")
+    shapes = {name: np.shape(x.codes if isinstance(x, Categories) else x) for name, x in named}
+    first = next(iter(shapes))
+    for name, shape in shapes.items():
+        if len(shape) != 1 or shape != shapes[first]:
+            raise ValueError(
+                f"{what}: expected columns (n,) of one length, got {first!r} of shape {shapes[first]} and {name!r} of "
+                f"shape {shape}"
+            )
+    return found
+
+
+def names_of_inputs(x: Any) -> list[list[Any] | None] | None:
+    """The names of the columns of a frame, or of each frame in a tuple of inputs; None where there are no frames."""
+    if type(x) is np.ndarray:
+        return None
+    inputs = x if isinstance(x, tuple) else (x,)
+    names = [_names(frame) if is_frame(frame) else None for frame in inputs]
+    return names if any(names) else None
+
+
+def _names(frame: Any) -> list[Any]:
+    return [name if isinstance(name, str | int) else str(name) for name in getattr(frame, "columns", frame)]
+
+
+def check_names(expected: list[list[Any] | None], given: list[list[Any] | None] | None, what: Any) -> None:
+    """ValueError, beginning with `what`, unless the columns of each frame are those expected, in their order."""
+    for before, now in zip(expected, given or (), strict=False):
+        if before is None or now is None or before == now:
+            continue
+        if len(before) == len(now) and set(before) == set(now):
+            i = next(i for i, name in enumerate(before) if name != now[i])
+            how = f"have moved: column {i} is {now[i]!r}, and was {before[i]!r}"
+        else:
+            missing, new = ([name for name in a if name not in b] for a, b in ((before, now), (now, before)))
+            how = f"are others than the model was fitted on: {_listed(missing)} missing, {_listed(new)} new"
+        raise ValueError(f"{what}: the frame's columns {how}; frame[{before}] has them, if there are such")
+
+
+def _listed(names: list[Any]) -> str:
+    return ", ".join(map(repr, names)) if names else "none"
+
+
+def as_array(frame: Any, what: Any) -> np.ndarray:
+    """The numbers and bools in a frame, (n, columns), or in a column of one, (n,); of the dtype that holds them all.
+
+    Naming the column, and where there is one the row: ValueError for a missing value, TypeError for words, categories
+    and other things.
+    """
+    if is_series(frame):
+        return numbers(frame, what if frame.name is None else f"{what}: column {frame.name!r}")
+    arrays = [numbers(column, f"{what}: column {name!r}") for name, column in columns(frame, what).items()]
+    whole = np.empty((len(arrays[0]), len(arrays)), np.result_type(*arrays))
+    for i, array in enumerate(arrays):
+        whole[:, i] = array
+    return whole
+
+
+def numbers(column: Any, what: Any) -> np.ndarray:
+    """The numbers or bools of a column (n,). TypeError, beginning with `what`, for others, ValueError for missing."""
+    if not are_numbers(column):
+        raise TypeError(
+            f"{what} holds {_content(column)}, expected numbers; cl.Columns(frame), a layer, learns what categories "
+            "mean, and their codes are labels"
+        )
+    values = column
+    if _is(column, "polars", "Series"):
+        check_missing(column.is_null().to_numpy(), what)
+        values = (column.cast(sys.modules["polars"].Float64) if column.dtype.is_decimal() else column).to_numpy()
+    elif is_series(column):
+        check_missing(column.isna().to_numpy(), what)
+        values = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))  # which nullable types have
+    if values.dtype.kind == "f":
+        check_missing(np.isnan(values), what)
+    return values
+
+
+def are_numbers(column: Any) -> bool:
+    """Whether a column holds numbers or bools, some of which may be missing."""
+    if isinstance(column, Categories):
+        return False
+    if _is(column, "polars", "Series"):
+        return column.dtype.is_numeric() or column.dtype == sys.modules["polars"].Boolean
+    if _is(column, "pandas", "Series"):
+        pandas, dtype = sys.modules["pandas"], column.dtype
+        if isinstance(dtype, pandas.CategoricalDtype):  # of bools, to whom it would be bool
+            return False
+        return pandas.api.types.is_numeric_dtype(dtype) or pandas.api.types.is_bool_dtype(dtype)
+    return column.dtype.kind in "biuf"
+
+
+def categories(column: Any, what: Any) -> Categories:
+    """The categories of a column, or its words or numbers taken for such, in order where they have none of their own.
+
+    TypeError, beginning with `what`, for what is none of these.
+    """
+    try:
+        codes, names = _categories(column)
+    except TypeError:  # which have no order among each other
+        codes, names = np.zeros(0, np.int64), [None]
+    names = [name.item() if isinstance(name, np.generic) else name for name in names]
+    if not all(isinstance(name, str | int | float) for name in names):
+        raise TypeError(f"{what} holds {_content(column)}, expected numbers, words or categories of such")
+    return Categories(codes, names)
+
+
+def _categories(column: Any) -> tuple[np.ndarray, list[Any]]:
+    if isinstance(column, Categories):
+        return column
+    if _is(column, "pandas", "Series"):
+        if isinstance(column.dtype, sys.modules["pandas"].CategoricalDtype):
+            return column.cat.codes.to_numpy(), column.cat.categories.tolist()
+        codes, names = sys.modules["pandas"].factorize(column, sort=True)
+        return codes, names.tolist()
+    if _is(column, "polars", "Series"):
+        polars = sys.modules["polars"]
+        if column.dtype == polars.Enum:
+            names = column.dtype.categories.to_list()
+            return column.to_physical().cast(polars.Int64).fill_null(-1).to_numpy(), names
+        words = column.cast(polars.String) if column.dtype == polars.Categorical else column
+        ranks = words.rank("dense").cast(polars.Int64).fill_null(0).to_numpy()
+        return ranks - 1, words.drop_nulls().unique().sort().to_list()
+    names, codes = np.unique(column, return_inverse=True)
+    return codes, names.tolist()
+
+
+def codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
+    """The numbers that rows have by their categories, (n,) int64, where these names have such.
+
+    ValueError, beginning with `what` and naming the row, for a missing value, and for a category without a number.
+    """
+    own, mine = categories(column, what)
+    check_missing(own < 0, what)
+    numbers = np.array([names.get(name, -1) for name in mine], np.int64)[own]
+    if (numbers < 0).any():
+        row = int((numbers < 0).argmax())
+        known = ", ".join([*map(repr, list(names)[:10]), *["…"] * (len(names) > 10)])
+        raise ValueError(f"{what} has {mine[own[row]]!r} in row {row}, which is not among its categories {known}")
+    return numbers
+
+
+def check_missing(missing: np.ndarray, what: Any) -> None:
+    """ValueError naming the first row that is True, if there is one."""
+    if missing.any():
+        others = np.count_nonzero(missing) - 1
+        raise ValueError(
+            f"{what} has a missing value in row {missing.argmax()}{f' and {others:,} others' if others else ''}: "
+            "fill it, or leave the row out"
+        )
+
+
+def _content(column: Any) -> str:
+    """What a column without numbers holds."""
+    if isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum")):
+        return "categories"
+    words = (x for x in (column.to_list() if hasattr(column, "to_list") else column.tolist()) if isinstance(x, str))
+    word = next(words, None)
+    return f"{column.dtype}" if word is None else f"words such as {word!r}"

@@ -1,0 +1,175 @@
+"""Columns: what stands first in a model of a table, where columns have names and some of them are categories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite import frames
+from caffelite.arrays import as_real, positive_integer
+from caffelite.function import Function, Shape, shape_text
+from caffelite.functions.embedding import Embedding
+from caffelite.functions.indexing import Concatenate
+
+__all__ = ["Columns"]
+
+
+class Columns(Function, recordable=True):
+    """The columns of a table as one row of features: numbers standardized, each category by an Embedding.
+
+        y = [(x − mean) / deviation, W₁[c₁], W₂[c₂], …]
+
+    x `numbers` (n, k) and c `codes` (n, m), integers, y (n, features); where there are no categories or no numbers,
+    one input alone. It is first in a Model, which then takes frames, `fit(frame, y)`, `predict(frame)`: columns are
+    found by their names, and what other columns there are is left alone. `arrays(frame)` gives the inputs.
+
+    Parameters
+    ----------
+    columns : frame
+        Of pandas or polars, or a dict of columns: what there is to know. Numbers and bools get `mean` and `deviation`,
+        which are buffers, of this frame; what is constant is not scaled. Words and categories, those of a categorical
+        type as it lists them, are numbered and remembered by name. What is not to be learned from is left out before,
+        as the targets are.
+        Files have (name, None) for each column of numbers and (name, categories) for the others.
+    size : int
+        Of the vectors that categories become; at most as many as there are categories.
+
+    ValueError, naming the column, for missing values, in `arrays` also for a column that is not there or a category
+    that was not there, with its row; TypeError for what is neither number nor word.
+
+    C. Guo and F. Berkhahn, "Entity embeddings of categorical variables", 2016.
+    """
+
+    def __init__(self, columns: Any, size: int = 8) -> None:
+        self.size = positive_integer("Columns: size", size)
+        learned = frames.columns(columns, "Columns") if frames.is_frame(columns) else None
+        self.columns = tuple(_described(columns if learned is None else learned))
+        names = [name for name, _ in self.columns]
+        if len(set(names)) < len(names) or not names:
+            raise ValueError(f"Columns: expected one column or more, of different names, got {names}")
+        self.numbers = [name for name, known in self.columns if known is None]
+        self.categories = {name: known for name, known in self.columns if known is not None}
+        self.embeddings = [Embedding(len(known), min(self.size, len(known))) for known in self.categories.values()]
+        self.mean = np.zeros(len(self.numbers), np.float32)
+        self.deviation = np.ones(len(self.numbers), np.float32)
+        self.concatenate = Concatenate(axis=1)
+        if learned is not None:
+            for i, name in enumerate(self.numbers):
+                self.mean[i], self.deviation[i] = _moments(learned[name], f"Columns: column {name!r}")
+
+    def arguments(self) -> dict[str, Any]:
+        return {"columns": self.columns, "size": self.size}
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What is kept but not learned: mean and standard deviation of the numbers."""
+        return {"mean": self.mean, "deviation": self.deviation, **super().buffers()}
+
+    @property
+    def features(self) -> int:
+        """How many numbers a row becomes."""
+        return len(self.numbers) + sum(embedding.size for embedding in self.embeddings)
+
+    def arrays(self, frame: Any, what: str = "Columns") -> tuple[np.ndarray, ...]:
+        """`numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, or the one of them that there is, in a tuple.
+
+        Columns are found by name. Raises as the class says, beginning with `what`.
+        """
+        found = frames.columns(frame, what)
+        if missing := [name for name, _ in self.columns if name not in found]:
+            raise ValueError(f"{what}: the frame has no column {missing[0]!r}; there are {_listed(list(found))}")
+        places = {name: {x: i for i, x in enumerate(known)} for name, known in self.categories.items()}
+        numbers = [frames.numbers(found[name], f"{what}: column {name!r}") for name in self.numbers]
+        codes = [frames.codes(found[name], known, f"{what}: column {name!r}") for name, known in places.items()]
+        inputs = [np.stack(numbers, axis=1, dtype=np.float64, casting="unsafe")] if numbers else []
+        return (*inputs, np.stack(codes, axis=1)) if codes else tuple(inputs)
+
+    # ---- as a Function ------------------------------------------------------------------------------------------
+
+    @property
+    def takes_indices(self) -> bool | tuple[bool, ...]:  # type: ignore[override]
+        return (False, True) if self.numbers and self.categories else not self.numbers
+
+    @property
+    def required_input_shape(self) -> Any:
+        shapes = tuple([(None, len(given)) for given in (self.numbers, self.categories) if given])
+        return shapes if len(shapes) > 1 else shapes[0]
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        required = self.required_input_shape if len(self._kinds()) > 1 else (self.required_input_shape,)
+        fits = len(input_shapes) == len(required) and all(
+            len(shape) == 2 and shape[1] in (None, k) for shape, (_, k) in zip(input_shapes, required, strict=True)
+        )
+        if not fits:
+            expected = " and ".join(f"{kind} (n, {k})" for kind, (_, k) in zip(self._kinds(), required, strict=True))
+            got = " and ".join(map(shape_text, input_shapes))
+            raise ValueError(f"{self!r} got {got}; expected {expected}, or a frame where it is first in a Model")
+        return (input_shapes[0][0], self.features)
+
+    def _kinds(self) -> list[str]:
+        return [kind for kind, given in (("numbers", self.numbers), ("codes", self.categories)) if given]
+
+    def forward(self, *inputs: np.ndarray) -> np.ndarray:
+        self.output_shape(*[np.shape(x) for x in inputs])
+        parts = []
+        if self.numbers:
+            dtype = inputs[0].dtype.newbyteorder("=")
+            mean, self.divisor = as_real(self.mean, dtype, self), as_real(self.deviation, dtype, self)
+            parts.append(kernels.divide(kernels.subtract(inputs[0], mean), self.divisor))
+        parts += [embedding.forward(inputs[-1][:, i]) for i, embedding in enumerate(self.embeddings)]
+        return self.concatenate.forward(*parts)
+
+    def backward(self, dy: np.ndarray) -> Any:
+        parts = list(self.concatenate.backward(dy))
+        dx = kernels.divide(parts.pop(0), self.divisor) if self.numbers else None
+        for embedding, part in zip(self.embeddings, parts, strict=True):
+            embedding.backward(part)
+        return (dx, None) if self.numbers and self.categories else dx
+
+    def __repr__(self) -> str:
+        return (
+            f"Columns({_listed([name if known is None else f'{name}[{len(known)}]' for name, known in self.columns])})"
+        )
+
+
+def _described(columns: Any) -> Iterable[tuple[Any, tuple[Any, ...] | None]]:
+    """Each column's name, and its categories or None, of columns by name or as files have them."""
+    if not isinstance(columns, dict):
+        for name, known in columns:
+            if known is not None and (not known or len({(type(x), x) for x in known}) < len(known)):
+                raise ValueError(f"Columns: expected categories of column {name!r} that differ, got {known}")
+            yield _checked(name), None if known is None else tuple(known)
+        return
+    for name, column in columns.items():
+        what = f"Columns: column {name!r}"
+        if frames.are_numbers(column):
+            yield _checked(name), None
+        else:
+            codes, names = frames.categories(column, what)
+            frames.check_missing(codes < 0, what)
+            if not names:
+                raise ValueError(f"{what} has no rows")
+            yield _checked(name), tuple(names)
+
+
+def _checked(name: Any) -> Any:
+    if not isinstance(name, str | int):
+        raise TypeError(f"Columns: expected names that are words or integers, got {name!r}")
+    return name
+
+
+def _moments(column: Any, what: str) -> tuple[float, float]:
+    """The mean and the standard deviation, 1 where that is 0, of a column of numbers."""
+    numbers = frames.numbers(column, what).astype(np.float64)
+    if numbers.size == 0:
+        raise ValueError(f"{what} has no rows")
+    if not np.isfinite(numbers).all():
+        row = int((~np.isfinite(numbers)).argmax())
+        raise ValueError(f"{what} has {numbers[row]} in row {row}; expected finite numbers")
+    return float(numbers.mean()), float(numbers.std()) if np.ptp(numbers) > 0 else 1.0
+
+
+def _listed(names: list[Any], most: int = 8) -> str:
+    return ", ".join([*map(str, names[:most]), *([f"… {len(names) - most} more"] if len(names) > most else [])])

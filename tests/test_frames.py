@@ -1,0 +1,357 @@
+"""Frames of pandas and polars, and dicts of columns: numbers as they are, categories by `Columns`, lies as errors."""
+
+import copy
+import decimal
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+from caffelite.frames import Categories
+
+pandas = pytest.importorskip("pandas")
+polars = pytest.importorskip("polars")
+
+N = 60
+RNG = np.random.default_rng(0)
+NUMBERS = pandas.DataFrame(
+    {
+        "age": RNG.integers(18, 90, N),
+        "income": RNG.normal(5e4, 1e4, N),
+        "member": RNG.random(N) < 0.5,
+        "height": RNG.normal(1.7, 0.1, N).astype(np.float32),
+    }
+)
+CITIES, SEXES = np.array(["Rome", "Oslo", "Bonn"])[RNG.integers(0, 3, N)], np.array(["m", "f"])[RNG.integers(0, 2, N)]
+MIXED = NUMBERS.assign(city=pandas.Categorical(CITIES), sex=SEXES)
+Y = (MIXED["city"] == "Rome").astype(int) + 2 * (MIXED["age"] > 50)
+ARRAY = NUMBERS.to_numpy().astype(np.float64)
+
+
+def classifier(*layers, seed=0, dtype=np.float32):
+    return cl.Model([*layers, cl.Linear(layers[0].features if layers else 4, 4)], seed=seed, dtype=dtype)
+
+
+def fitted(x, y, *layers, dtype=np.float32, **options):
+    model = classifier(*layers, dtype=dtype)
+    optimizer = cl.SGD(model.parameters(), lr=1e-9 if not layers else 0.1)
+    history = model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=2, verbose=0, **options)
+    return model, history
+
+
+def frames_of(frame):
+    """The same in every library."""
+    return [
+        frame,
+        polars.from_pandas(frame),
+        frame.to_dict("series"),
+        {name: np.asarray(column) for name, column in frame.items()},
+        frame.convert_dtypes(dtype_backend="numpy_nullable"),
+        frame.convert_dtypes(dtype_backend="pyarrow"),
+    ]
+
+
+LIBRARIES = ["pandas", "polars", "dict of series", "dict of arrays", "pandas nullable", "pandas pyarrow"]
+every_library = pytest.mark.parametrize("library", range(len(LIBRARIES)), ids=LIBRARIES)
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+@every_library
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_frame_of_numbers_trains_as_its_array(library, dtype):
+    frame = frames_of(NUMBERS)[library]
+    model, history = fitted(frame, Y, dtype=dtype, validation_data=(frame, Y), sample_weight=NUMBERS["age"])
+    other, of_array = fitted(
+        ARRAY, Y.to_numpy(), dtype=dtype, validation_data=(ARRAY, Y.to_numpy()), sample_weight=NUMBERS["age"].to_numpy()
+    )
+    assert history["loss"] == of_array["loss"]
+    assert history["val_loss"] == of_array["val_loss"]
+    assert (model.predict(frame) == other.predict(ARRAY)).all()
+    assert model.evaluate(frame, Y, loss=cl.SoftmaxLoss()) == other.evaluate(ARRAY, Y, loss=cl.SoftmaxLoss())
+
+
+def test_generators_and_batches_take_frames_too():
+    generator = cl.DataGenerator(NUMBERS, Y, seed=0, batch_size=7)
+    (x, _), *_ = generator
+    assert x.shape == (7, 4)
+    assert x.dtype == np.float64
+    batches = [(NUMBERS[i : i + 20], Y[i : i + 20]) for i in range(0, N, 20)]
+    model, history = fitted(batches, None)
+    other, of_arrays = fitted([(a.to_numpy().astype(np.float64), b.to_numpy()) for a, b in batches], None)
+    assert history["loss"] == of_arrays["loss"]
+    assert (model.predict(NUMBERS) == other.predict(ARRAY)).all()
+
+
+def test_a_column_is_targets_weights_or_an_input():
+    for series in (NUMBERS["income"], polars.from_pandas(NUMBERS)["income"]):
+        generator = cl.DataGenerator(series, series, sample_weight=series, shuffle=False, batch_size=N)
+        for column in next(iter(generator)):
+            assert (column == NUMBERS["income"].to_numpy()).all()
+
+
+def test_frames_are_inputs_among_others():
+    class Two(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.a, self.b = cl.Linear(4, 3), cl.Linear(2, 3)
+
+        def call(self, a, b):
+            return self.a(a) + self.b(b)
+
+    model = Two()
+    x = (NUMBERS, ARRAY[:, :2])
+    options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=1e-9), "verbose": 0}
+    model.fit(x, Y % 3, **options)
+    assert model.predict(x).shape == (N, 3)
+    with pytest.raises(ValueError, match="moved: column 0 is 'height', and was 'age'"):
+        model.predict((NUMBERS[NUMBERS.columns[::-1]], ARRAY[:, :2]))
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "message"),
+    [
+        (pandas.Series([1.0, np.nan, 3.0]), ValueError, "column 'a' has a missing value in row 1:"),
+        (pandas.Series([None, 2, None], dtype="Int64"), ValueError, "'a' has a missing value in row 0 and 1 others"),
+        (pandas.Series([True, None, None], dtype="boolean"), ValueError, "'a'.*row 1 and 1 others"),
+        (polars.Series([1, None, 2]), ValueError, "'a' has a missing value in row 1"),
+        (polars.Series([1.0, 2.0, float("nan")]), ValueError, "'a' has a missing value in row 2"),
+        (np.array([1.0, np.nan, 3]), ValueError, "'a' has a missing value in row 1"),
+        (pandas.Series(["x", "y", "z"]), TypeError, r"'a' holds words such as 'x', expected numbers; cl\.Columns"),
+        (pandas.Series(["x", 1, None], dtype=object), TypeError, "'a' holds words such as 'x'"),
+        (polars.Series(["x", "y", None]), TypeError, "'a' holds words such as 'x'"),
+        (np.array(["x", "y", "z"]), TypeError, "'a' holds words such as 'x'"),
+        (pandas.Series(["x", "y", "z"], dtype="category"), TypeError, "'a' holds categories"),
+        (pandas.Series([1, 2, 3], dtype="category"), TypeError, "'a' holds categories"),
+        (pandas.Series([True, False, True], dtype="category"), TypeError, "'a' holds categories"),
+        (polars.Series(["x", "y", "z"], dtype=polars.Categorical), TypeError, "'a' holds categories"),
+        (polars.Series(["x", "y", "z"], dtype=polars.Enum(["x", "y", "z"])), TypeError, "'a' holds categories"),
+        (pandas.Series(pandas.to_datetime(["2020-01-01"] * 3)), TypeError, "'a' holds datetime64"),
+        (polars.Series([[1], [2], [3]]), TypeError, r"'a' holds List\(Int64\)"),
+        (Categories(np.zeros(3, int), ["x"]), TypeError, "'a' holds categories"),
+        (np.zeros((3, 2)), ValueError, r"'a' of shape \(3, 2\)"),
+        (np.zeros(4), ValueError, r"'b' of shape \(3,\) and 'a' of shape \(4,\)"),
+    ],
+)
+def test_what_is_no_number_names_the_column(column, error, message):
+    frame = {"b": np.arange(3.0), "a": column}
+    if isinstance(column, pandas.Series):
+        frame = pandas.DataFrame(frame)
+    elif isinstance(column, polars.Series):
+        frame = polars.DataFrame(frame)
+    model = cl.Model([cl.Linear(2, 3)], seed=0)
+    optimizer, before = cl.SGD(model.parameters(), lr=0.1), model.state_dict()
+    with pytest.raises(error, match=f"x: .*{message}"):
+        model.fit(frame, [0, 1, 2], loss=cl.SoftmaxLoss(), optimizer=optimizer)
+    with pytest.raises(error, match=f"predict: .*{message}"):
+        model.predict(frame)
+    with pytest.raises(error, match=f"x: .*{message}"):
+        cl.DataGenerator(frame)
+    assert all((value == before[name]).all() for name, value in model.state_dict().items())
+
+
+def test_targets_and_weights_that_are_missing_or_words_are_named():
+    with pytest.raises(TypeError, match=r"targets: column 'city' holds categories.*codes are labels"):
+        fitted(NUMBERS, MIXED["city"])
+    with pytest.raises(ValueError, match="targets: column 'y' has a missing value in row 3"):
+        fitted(NUMBERS, Y.rename("y").where(Y.index != 3))
+    with pytest.raises(ValueError, match="sample_weight: column 'age' has a missing value in row 3"):
+        fitted(NUMBERS, Y, sample_weight=NUMBERS["age"].where(Y.index != 3))
+
+
+def test_decimals_and_sparse_columns_are_numbers():
+    frame = polars.DataFrame({"a": [decimal.Decimal("1.5"), decimal.Decimal("2.25")]})
+    assert next(iter(cl.DataGenerator(frame, shuffle=False))).tolist() == [[1.5], [2.25]]
+    sparse = pandas.DataFrame({"a": pandas.arrays.SparseArray([0, 0, 2])})
+    assert next(iter(cl.DataGenerator(sparse, shuffle=False))).tolist() == [[0], [0], [2]]
+
+
+def test_a_frame_without_columns_or_with_a_name_twice_raises():
+    with pytest.raises(ValueError, match="no columns"):
+        cl.DataGenerator(pandas.DataFrame(index=range(3)))
+    with pytest.raises(ValueError, match="more than one column 'a'"):
+        cl.DataGenerator(pandas.DataFrame(np.zeros((3, 3)), columns=["b", "a", "a"]))
+    with pytest.raises(ValueError, match="no rows"):
+        cl.DataGenerator(NUMBERS[:0])
+
+
+# ---- a frame whose columns moved ------------------------------------------------------------------------------------
+
+
+def copies(model, path):
+    model.save(path)
+    return [model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)), cl.load(path)]
+
+
+@pytest.mark.parametrize("given", ["frame", "generator", "batches"])
+def test_a_frame_whose_columns_moved_or_differ_raises_value_error_naming_them(tmp_path, given):
+    x = {"frame": NUMBERS, "generator": cl.DataGenerator(NUMBERS, Y), "batches": [(NUMBERS, Y)]}[given]
+    trained, _ = fitted(x, Y if given == "frame" else None)
+    moved, renamed = NUMBERS[["income", "age", "member", "height"]], NUMBERS.rename(columns={"member": "joined"})
+    for model in copies(trained, tmp_path / "model.safetensors"):
+        uses = [
+            model.predict,
+            lambda x, model=model: model.evaluate(x, Y, loss=cl.SoftmaxLoss()),
+            lambda x, model=model: model.evaluate(cl.DataGenerator(x, Y), loss=cl.SoftmaxLoss()),
+            lambda x, model=model: model.evaluate([(x, Y)], loss=cl.SoftmaxLoss()),
+        ]
+        for use in uses:
+            use(polars.from_pandas(NUMBERS))
+            with pytest.raises(ValueError, match="moved: column 0 is 'income', and was 'age'"):
+                use(moved)
+            with pytest.raises(ValueError, match="'member' missing, 'joined' new"):
+                use(renamed)
+        assert (model.predict(ARRAY) == model.predict(NUMBERS)).all()
+
+
+def test_validation_data_and_further_training_are_held_to_the_names():
+    moved = NUMBERS[["income", "age", "member", "height"]]
+    with pytest.raises(ValueError, match="validation_data's x: the frame's columns have moved"):
+        fitted(NUMBERS, Y, validation_data=(moved, Y))
+    model, _ = fitted(NUMBERS, Y)
+    with pytest.raises(ValueError, match="x: the frame's columns have moved"):
+        model.fit(moved, Y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_model_that_was_fitted_on_arrays_takes_any_frame():
+    model, _ = fitted(ARRAY, Y)
+    assert (model.predict(NUMBERS) == model.predict(NUMBERS.rename(columns=str.upper))).all()
+
+
+@pytest.mark.parametrize("text", ["1", '{"a": 1}', "[1]", '[["a", 1.5]]', '[["a"], "b"]', "[", '[["a"], null'])
+def test_a_file_with_other_names_of_columns_is_refused(tmp_path, text):
+    model, _ = fitted(NUMBERS, Y)
+    texts = model._texts() | {"caffelite.columns": text}
+    cl.model.files.write(tmp_path / "model", model._arrays(), texts)
+    with pytest.raises(ValueError, match="model"):
+        cl.load(tmp_path / "model")
+
+
+# ---- categories -----------------------------------------------------------------------------------------------------
+
+
+@every_library
+def test_columns_find_numbers_and_categories_by_name(library):
+    frame = frames_of(MIXED)[library]
+    columns = cl.Columns(frame, size=2)
+    assert columns.numbers == ["age", "income", "member", "height"]
+    assert columns.categories == {"city": ("Bonn", "Oslo", "Rome"), "sex": ("f", "m")}
+    assert columns.features == 4 + 2 + 2
+    np.testing.assert_allclose(columns.mean, ARRAY.mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(columns.deviation, ARRAY.std(axis=0), rtol=1e-6)
+    numbers, codes = columns.arrays(frame)
+    assert (numbers == ARRAY).all()
+    assert (codes[:, 0] == MIXED["city"].cat.codes).all()
+    assert (codes[:, 1] == (MIXED["sex"] == "m")).all()
+
+
+@every_library
+def test_a_model_of_columns_takes_frames_with_columns_in_any_order(tmp_path, library):
+    model, history = fitted(MIXED, Y, cl.Columns(MIXED), validation_data=(MIXED, Y), class_weight="balanced")
+    other, of_arrays = fitted(
+        cl.Columns(MIXED).arrays(MIXED), Y, cl.Columns(MIXED), validation_data=(MIXED, Y), class_weight="balanced"
+    )
+    assert history["val_loss"] == of_arrays["val_loss"]
+    scores = other.predict(MIXED)
+    others = MIXED.assign(y=Y, name="?")[["sex", "y", "height", "name", "member", "city", "income", "age"]]
+    for loaded in copies(model, tmp_path / "model.safetensors"):
+        assert (loaded.predict(frames_of(others)[library]) == scores).all()
+        assert (loaded.predict(frames_of(others)[library][:7] if library in (0, 1) else others[:7]) == scores[:7]).all()
+    fitted(MIXED, Y, cl.Columns(MIXED), validation_split=0.2)
+    fitted([(MIXED[:30], Y[:30]), (MIXED[30:], Y[30:])], None, cl.Columns(MIXED))
+
+
+def test_categories_have_the_order_of_their_type_and_those_that_do_not_occur_too():
+    for column in (
+        pandas.Series(pandas.Categorical(["b", "a"], ["c", "b", "a"])),
+        polars.Series(["b", "a"], dtype=polars.Enum(["c", "b", "a"])),
+        Categories(np.array([1, 2]), ["c", "b", "a"]),
+    ):
+        columns = cl.Columns({"a": column})
+        assert columns.categories == {"a": ("c", "b", "a")}
+        assert columns.arrays({"a": np.array(["a", "c"])})[0].tolist() == [[2], [0]]
+        assert columns.arrays({"a": column})[0].tolist() == [[1], [2]]
+
+
+def test_numbers_are_categories_where_they_are_said_to_be():
+    columns = cl.Columns({"a": pandas.Series([30, 10, 20], dtype="category")})
+    for frame in ({"a": np.array([10, 30])}, pandas.DataFrame({"a": [10, 30]}), polars.DataFrame({"a": [10, 30]})):
+        assert columns.arrays(frame)[0].tolist() == [[0], [2]]
+
+
+@every_library
+def test_a_category_that_was_not_there_is_named_with_column_and_row(library):
+    model, _ = fitted(MIXED, Y, cl.Columns(MIXED))
+    other = MIXED.assign(city=["Rome"] * 4 + ["Paris"] * (N - 4))
+    with pytest.raises(ValueError, match=r"predict: column 'city' has 'Paris' in row 4, .* 'Bonn', 'Oslo', 'Rome'"):
+        model.predict(frames_of(other)[library])
+
+
+@every_library
+def test_a_missing_category_or_column_is_named(library):
+    columns = cl.Columns(MIXED)
+    other = MIXED.drop(columns="age")
+    with pytest.raises(ValueError, match="no column 'age'; there are income, member"):
+        columns.arrays(frames_of(other)[library])
+    if library != 3:  # where None is an object beside words
+        other = MIXED.assign(city=["Rome"] * 5 + [None] * (N - 5))
+        with pytest.raises(ValueError, match="column 'city' has a missing value in row 5"):
+            columns.arrays(frames_of(other)[library])
+        with pytest.raises(ValueError, match="Columns: column 'city' has a missing value in row 5"):
+            cl.Columns(frames_of(other)[library])
+
+
+@pytest.mark.parametrize(
+    ("columns", "error", "message"),
+    [
+        (MIXED.assign(age=pandas.Timestamp("2020-01-01")), TypeError, "'age' holds datetime64"),
+        (MIXED.assign(age=[[1]] * N), TypeError, "'age' holds object"),
+        (MIXED.assign(age=np.inf), ValueError, "'age' has inf in row 0"),
+        (MIXED.assign(age=np.nan), ValueError, "'age' has a missing value in row 0"),
+        (NUMBERS[:0], ValueError, "'age' has no rows"),
+        (MIXED[["sex"]][:0], ValueError, "'sex' has no rows"),
+        (MIXED.rename(columns={"age": 1.5}), TypeError, "words or integers, got 1.5"),
+        ([], ValueError, "one column or more"),
+        ([("a", None), ("a", None)], ValueError, "different names"),
+        ([("a", ("x", "x"))], ValueError, "'a' that differ"),
+        ([("a", ())], ValueError, "'a' that differ"),
+    ],
+)
+def test_columns_that_cannot_be_learned_raise(columns, error, message):
+    with pytest.raises(error, match=f"Columns: .*{message}"):
+        cl.Columns(columns)
+
+
+def test_what_is_constant_is_not_scaled():
+    columns = cl.Columns({"a": np.full(10, 0.1), "b": np.arange(10.0)})
+    assert columns.deviation[0] == 1
+
+
+def test_columns_take_arrays_that_fit_and_no_others():
+    columns = cl.Columns(MIXED)
+    model = classifier(columns)
+    numbers, codes = columns.arrays(MIXED)
+    assert (model.predict((numbers, codes)) == model.predict(MIXED)).all()
+    with pytest.raises(IndexError, match=r"predict\[1\]: index 7 in row 2"):
+        model.predict((numbers, np.where(np.arange(N)[:, None] == 2, 7, codes)))
+    with pytest.raises(ValueError, match="takes 2 inputs"):
+        model.predict(numbers)
+    with pytest.raises(ValueError, match=r"numbers \(n, 4\) and codes \(n, 2\)"):
+        model.predict((numbers[:, 1:], codes))
+    with pytest.raises(ValueError, match="Linear"):
+        cl.Model([columns, cl.Linear(3, 2)])
+
+
+def test_the_summary_knows_the_columns():
+    assert "Columns(age, income, member, height, city[3], sex[2])" in str(classifier(cl.Columns(MIXED)).summary())
+
+
+def test_nothing_warns_and_the_frame_stays_as_it_is():
+    frame, before = MIXED.copy(), MIXED.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted(frame, Y, cl.Columns(frame))
+    pandas.testing.assert_frame_equal(frame, before)
