@@ -73,7 +73,7 @@ class SparseRows:
             return self
         numbers = self._numbers()
         values = as_real(numbers.values, dtype, name)
-        return _rows_of(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
+        return rows_of(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
 
     def bytes(self) -> Iterator[Any]:
         """What tells these rows from others, in pieces of memory."""
@@ -154,10 +154,10 @@ def _rows_of_matrix(x: Any, name: str) -> SparseRows:
     values, columns, ends = values[: ends[-1]], columns[: ends[-1]], ends.astype(np.int64)
     if not _is_in_order(columns, ends):
         values, columns, ends = _in_order(values, columns, ends)
-    return _rows_of(Numbers(values, columns, type(x)), ends[:-1], np.diff(ends), features)
+    return rows_of(Numbers(values, columns, type(x)), ends[:-1], np.diff(ends), features)
 
 
-def _rows_of(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
+def rows_of(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
     values, columns, _ = numbers
     values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
     columns = np.require(columns, np.int32, ["C", "A"])
