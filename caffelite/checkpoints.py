@@ -21,6 +21,7 @@ from caffelite.arrays import FLOATS
 from caffelite.callbacks import Callbacks, Training
 from caffelite.data import DataGenerator
 from caffelite.sources import Source
+from caffelite.sparse import SparseRows
 from caffelite.tables import shortened
 from caffelite.training import State, Trainer
 
@@ -200,7 +201,12 @@ def _others(state: dict[str, Any]) -> dict[str, Any]:
 
 def _digest(column: Any) -> str:
     """A hash of all rows; of a source, of some from all over it."""
-    return column.digest() if isinstance(column, Source) else hashlib.blake2b(column.data).hexdigest()[:32]
+    if isinstance(column, Source):
+        return column.digest()
+    found = hashlib.blake2b()
+    for piece in column.bytes() if isinstance(column, SparseRows) else [column.data]:
+        found.update(piece)
+    return found.hexdigest()[:32]
 
 
 def _short(value: Any) -> str:

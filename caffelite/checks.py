@@ -13,6 +13,7 @@ from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.optimizers import Optimizer
 from caffelite.sources import Blocks, Source, part
+from caffelite.sparse import is_sparse
 from caffelite.training import check_takes_weights, is_replayed
 
 
@@ -35,7 +36,7 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
             model.check_rows(name, inputs)
             model.check_indices(name, inputs)
             _check_targets(model, loss, inputs, x.y, x.sample_weight)
-    elif isinstance(x, np.ndarray) or not isinstance(x, Iterable):
+    elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
     return x

@@ -17,6 +17,7 @@ from caffelite.ahead import Call, ahead, raise_
 from caffelite.arrays import as_array, as_indices, as_real, nonnegative, positive_integer, random_stream
 from caffelite.augment import drawing
 from caffelite.sources import Blocks, Source, is_source
+from caffelite.sparse import SparseRows, as_sparse, is_sparse
 
 INT64 = np.dtype(np.int64)
 
@@ -24,7 +25,7 @@ INT64 = np.dtype(np.int64)
 class Batch(NamedTuple):
     """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same).
 
-    Inputs and targets are arrays, or Sources, which are read as they are needed.
+    Inputs are arrays, sparse rows, or Sources, which are read as they are needed; so may targets be.
     """
 
     inputs: tuple[Any, ...]
@@ -49,7 +50,8 @@ class DataGenerator:
     x, y : array-like, a frame of numbers, or a source
         Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
         many rows. What is mapped from a file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype`
-        and slices is read block by block, if it is larger than 64 MiB: `caffelite.sources` says in what order.
+        and slices is read block by block, if it is larger than 64 MiB: `caffelite.sources` says in what order. x may be
+        a sparse matrix of SciPy's; its batches are CSR matrices.
     batch_size : int
         Rows a batch; the last batch has what is left.
     shuffle : bool
@@ -109,6 +111,8 @@ class DataGenerator:
             raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
         columns = self._columns()
         is_read = any(isinstance(a, Source) for a in columns)
+        if is_read and any(isinstance(a, SparseRows) for a in columns):
+            raise ValueError("x is sparse, and so in memory; expected y in memory, too: np.array(y)")
         #: How the rows are read, where not all of them are in memory.
         self.blocks = Blocks(columns, rows, self.batch_size) if is_read else None
         # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.
@@ -214,7 +218,7 @@ class DataGenerator:
     def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
         """Batch i of columns in this order, which is that of this number in its epoch."""
         rows, n = order[i * self.batch_size : (i + 1) * self.batch_size], len(self._inputs())
-        taken = [kernels.take(column, rows) for column in columns]
+        taken = [_taken(column, rows) for column in columns]
         x, others = tuple(taken[:n]) if isinstance(self.x, tuple) else taken[0], taken[n:]
         if self.transform is not None:
             with drawing(self._seed, (epoch << 32) + number):
@@ -298,13 +302,22 @@ def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
         what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
         raise TypeError(f"transform: expected a pair (x, y) back, got {what}")
     x, y = given
-    x = tuple([as_array(a, "transform's x") for a in x]) if isinstance(x, tuple) else as_array(x, "transform's x")
+    x = tuple([_transformed(a) for a in x]) if isinstance(x, tuple) else _transformed(x)
     y = as_array(y, "transform's y")
     arrays = (*x, y) if isinstance(x, tuple) else (x, y)
     if any(a.shape[:1] != (rows,) for a in arrays):
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise ValueError(f"transform: expected x and y of {rows} rows, as it was given, got shapes {shapes}")
     return x, y
+
+
+def _transformed(x: Any) -> Any:
+    return x if is_sparse(x) else as_array(x, "transform's x")
+
+
+def _taken(x: np.ndarray | SparseRows, rows: np.ndarray) -> Any:
+    """These rows, as new arrays, or as a new matrix."""
+    return x[rows].tocsr() if isinstance(x, SparseRows) else kernels.take(x, rows)
 
 
 def _four_words(rng: np.random.Generator) -> np.ndarray:
@@ -349,6 +362,9 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays = []
     for given, indices, of in zip(inputs, takes, names, strict=True):
+        if is_sparse(given):
+            arrays.append(as_sparse(given, dtype, of))
+            continue
         found = plain(given, of)
         array = found.blank if isinstance(found, Source) else found
         if indices:
@@ -456,11 +472,11 @@ def _whole(data: Any) -> Any:
 
 
 def _rows(name: str, data: Any) -> Any:
-    """Rows as an array, or as a Source; ValueError for none, TypeError for Python objects."""
-    given = plain(data, name)
-    array = given if isinstance(given, Source) else as_array(given, name)
+    """Rows as an array, as sparse rows or as a Source; ValueError for none, TypeError for Python objects."""
+    given = as_sparse(data, name=name) if is_sparse(data) else plain(data, name)
+    array = given if isinstance(given, SparseRows | Source) else as_array(given, name)
     if array.ndim == 0 or len(array) == 0:
         raise ValueError(f"{name} has no rows: shape {array.shape}")
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
-    return array if isinstance(array, Source) else np.ascontiguousarray(array)
+    return array if isinstance(array, SparseRows | Source) else np.ascontiguousarray(array)

@@ -18,7 +18,9 @@ class Categories(NamedTuple):
 
 def is_frame(x: Any) -> bool:
     """Whether it is a frame of pandas or polars, or a dict of columns."""
-    return isinstance(x, Mapping) or _is(x, "pandas", "DataFrame") or _is(x, "polars", "DataFrame")
+    if isinstance(x, Mapping):
+        return not hasattr(x, "tocsr")  # as a sparse matrix by keys has
+    return _is(x, "pandas", "DataFrame") or _is(x, "polars", "DataFrame")
 
 
 def is_series(x: Any) -> bool:

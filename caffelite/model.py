@@ -44,6 +44,7 @@ from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.recording import Recording
 from caffelite.sources import Source
+from caffelite.sparse import as_sparse, given_as, is_sparse, stored
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Trainer
@@ -315,6 +316,16 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def takes_indices(self, value: bool | tuple[bool, ...]) -> None:
         self._takes_indices = value
 
+    @property
+    def takes_sparse(self) -> bool:  # type: ignore[override]
+        """Whether the input may be sparse: as the first Function has it; in `call`, those that get it say so."""
+        return not self._is_sequence() or (bool(self.functions) and self.functions[0].takes_sparse)
+
+    def _first_input(self, x: Any) -> Any:
+        if is_sparse(x) and self._is_sequence() and self.functions:
+            return self.functions[0]._first_input(x)
+        return super()._first_input(x)
+
     # ---- shapes -------------------------------------------------------------------------------------------------
 
     @property
@@ -346,7 +357,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         shapes: list[Any] = [(n, *x.shape[1:]) for x in inputs]
         if self._is_sequence() or type(self).output_shape is not Model.output_shape:
             return self.output_shape(*shapes)
-        return self._shape_by_call(tuple(shapes), self._dtypes([x.dtype == np.bool_ for x in inputs]))
+        return self._shape_by_call(tuple(shapes), self._dtypes_like(inputs))
 
     def _shape_by_call(self, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
         self.all_functions()
@@ -467,6 +478,12 @@ class Model(Function, recordable=True, metaclass=_Complete):
             raise ValueError(f"{type(self).__name__} takes {len(takes)} inputs, got {n}")
         kinds = zip(takes, are_masks, strict=True)
         return tuple([INT64 if indices else BOOL if mask and n > 1 else self.dtype for indices, mask in kinds])
+
+    def _dtypes_like(self, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
+        """What the model gets where inputs are like these; that of their rows where they are sparse."""
+        dtypes = self._dtypes([stored(x).dtype == np.bool_ for x in inputs])
+        pairs = zip(inputs, dtypes, strict=True)
+        return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -642,6 +659,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _as_input(self, x: Any) -> Any:
         """What `call` is given: floats as a Tensor, all else as it is."""
+        if is_sparse(x):
+            return as_sparse(x)
         if isinstance(x, list | tuple) and not holds_tensors(x):
             x = as_indices(x, self) if self.takes_indices is True else as_real(x, self.dtype, self)
         return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
@@ -652,6 +671,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if not self._is_sequence():
             return self._forward_by_call(inputs)
         self._applied = [function.copy() for function in self.functions]
+        if is_sparse(inputs[0]):
+            inputs = (self._first_input(inputs[0]),)
         for function in self._applied:
             inputs = (function.forward(*inputs),)
             if inputs[0] is None:
@@ -666,7 +687,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             return self._backward_by_call(dy)
         for function in reversed(self._applied):
             dy = function.backward(dy)
-            if dy is None and not function.takes_indices:
+            if dy is None and not (function.takes_indices or function.takes_sparse):
                 raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
         return dy
 
@@ -735,7 +756,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             The rows and their targets; or x a DataGenerator or any iterable of (x, y) or (x, y, weights) batches, which
             each epoch goes through once, and no y. A tuple x, of arrays of as many rows, is several inputs. Converted
             to the model's dtype (integer targets stay integers, and so do inputs that the model takes as indices) and
-            never written.
+            never written. x may be a sparse matrix of SciPy's where it goes into a Linear: it stays sparse, and its
+            gradient too.
         loss : Function
             Called with outputs and targets, and with weights if there are any; returns a single element. Of a model
             with several outputs it gets a tuple.
@@ -911,7 +933,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return tuple(outputs) if isinstance(found, tuple) else outputs[0]
 
     def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
-        forms = [(x.shape, x.dtype) for x in inputs]
+        forms = [(x.shape, x.dtype) for x in map(stored, inputs)]
         functions = self.all_functions()
         program = self._programs.find(functions, "outputs", self.structure(), *forms)
         if program.used is not functions:
@@ -981,6 +1003,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         rows = same_length(name, inputs)
         if self._is_sequence() and not self.functions:
             raise ValueError(f"{type(self).__name__} has no Functions: add some, or write what it computes in `call`")
+        if is_sparse(inputs[0]) and self._is_sequence():
+            self._first_input(inputs[0])
         self.shape_for(inputs)
         return rows
 
@@ -1004,7 +1028,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """What `largest_indices` finds, for each input."""
         if not any(f.index_count is not None for f in self.all_functions()):
             return [None] * len(inputs)
-        dtypes = self._dtypes([x.dtype == np.bool_ for x in inputs])
+        dtypes = self._dtypes_like(inputs)
         key = "largest indices", tuple([x.shape[1:] for x in inputs]), dtypes
 
         def find(model: Model) -> list[np.ndarray | None]:
@@ -1067,8 +1091,11 @@ class _UnknownLengths(ValueError):
 
 
 def _blank(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
-    """Inputs of these shapes: zeros, and masks that are True everywhere."""
-    return [np.full(shape, dtype == np.bool_, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    """Inputs of these shapes: zeros, masks that are True everywhere, and sparse rows with nothing in them."""
+    return [
+        given_as(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
 
 
 def _with_axes(shape: Any, more: int = 0) -> Any:

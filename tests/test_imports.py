@@ -14,7 +14,7 @@ PACKAGE = Path(caffelite.__file__).parent
 # A module imports from its own layer and from those above it in this table. What is not here has no place yet.
 LAYERS = [
     {"_kernels"},
-    {"arrays", "augment", "autograd", "frames", "modes", "initializers"},
+    {"arrays", "augment", "autograd", "frames", "modes", "initializers", "sparse"},
     {"tensor"},
     {"recording"},
     {"function"},
@@ -88,7 +88,7 @@ def test_kernels_mention_no_other_part_of_the_package():
 
 
 def test_importing_caffelite_imports_no_library_that_is_used_now_and_then():
-    libraries = {"tqdm", "matplotlib", "torch", "sklearn", "safetensors"}
+    libraries = {"tqdm", "matplotlib", "torch", "sklearn", "safetensors", "scipy"}
     program = f"import sys, caffelite; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,9 +1,10 @@
 # The optimizers' updates, over flat vectors of neighbouring parameters. Formulas and names are those of the docstrings
 # in `caffelite.optimizers.rules`. Hyper-parameters are read from memory at each call, so a recorded step follows them.
-#   size     0 elements, 1 vectors in the state, 2 parameters with a row in steps
+#   size     0 elements, 1 vectors in the state, 2 parameters with a row in steps, 3 whether w is sparse
 #   operand  0 w, 1 g, 2 the rule's state (vectors stride 0 apart), 3 its hyper-parameters in float64,
 #            4 steps, a row (elements, t) for each parameter, in float64, where the rule counts them
-#            5 the rows of the matrix w that are used, if only they are to be updated
+#            5 the rows of the matrix w in which g may not be 0, if others are to be passed over: those of a sparse
+#              w always, else where that makes no difference
 #   parts    the elements
 #
 # All is read before anything is written: processors let a load wait for an earlier store if their addresses agree
@@ -22,7 +23,7 @@ cdef int sgd(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
     cdef Py_ssize_t i
     cdef real step
 
-    if call.operand[USED].data != NULL:
+    if by_used_rows(call, v == NULL and decay == 0):
         return each_used_row(w, call, begin, end)
     if v == NULL:
         for i in range(begin, end):
@@ -49,7 +50,7 @@ cdef int adagrad(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef const Adagrad* hyper = <const Adagrad*> call.operand[3].data
     cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, decay = <real> hyper.decay, d, square
     cdef Py_ssize_t i
-    if call.operand[USED].data != NULL:
+    if by_used_rows(call, decay == 0 and eps > 0):
         return each_used_row(w, call, begin, end)
     for i in range(begin, end):
         d = g[i] + decay * w[i]
@@ -125,7 +126,7 @@ cdef int adamw(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noex
 cdef inline void adam_step_by_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
                                    bint decoupled) noexcept nogil:
     cdef const double* steps = <const double*> call.operand[4].data
-    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    cdef const int64_t* used = some_rows(call, call.size[0])
     cdef Py_ssize_t parameters = call.size[2], width = call.size[ROW], p, first = 0, last = 0
     cdef InStep step
     for p in range(parameters):
@@ -174,6 +175,17 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
 
 # ---- the used rows of a matrix ----
 
+# Their list, where there is one and these are not all rows of so many elements; else NULL.
+cdef inline const int64_t* some_rows(const Call* call, Py_ssize_t elements) noexcept nogil:
+    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    return NULL if used == NULL or used[0] * call.size[ROW] == elements else used
+
+
+# Whether an update goes through these alone, where `skips` says whether rows whose gradient is 0 stay as they are.
+cdef inline bint by_used_rows(const Call* call, bint skips) noexcept nogil:
+    return (skips or call.size[3]) and some_rows(call, call.size[0]) != NULL
+
+
 # What the call's own loop does to elements, to those of the rows that are used. Parts are shares of the list of them.
 cdef int each_used_row(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Call of_row = call[0]
@@ -211,7 +223,7 @@ cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     cdef const real* g = <const real*> call.operand[1].data
     cdef const double* z = <const double*> call.operand[2].data
     cdef Py_ssize_t n = call.size[0]
-    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    cdef const int64_t* used = some_rows(call, n)
     cdef Py_ssize_t j
     cdef double y = 0
     if used == NULL:
@@ -255,7 +267,7 @@ cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef real tiny = FLT_MIN if real is float else DBL_MIN
     cdef real first = <real> max(factor, tiny), rest = <real> (factor / first)
     cdef Py_ssize_t i
-    if call.operand[USED].data != NULL:
+    if some_rows(call, call.parts) != NULL:
         return each_used_row(g, call, begin, end)
     if factor < 1:
         for i in range(begin, end):
