@@ -803,7 +803,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
             with saved.understood():
                 resumed = checkpoints.resume(saved)
         shown = Progress(verbose, epochs, count, history.epochs)
-        attended = len(called) > 0 or validation is not None or verbose == 2
+
+        def due(epochs: int) -> float:
+            """After how many epochs somebody attends to the results."""
+            return epochs + 1 if validation is not None or verbose == 2 else called.due(epochs)
+
         try:
             with (
                 InterruptsBetweenSteps() as interrupts,
@@ -828,7 +832,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     return called(history.epochs - 1, history)
 
                 between = called.between_steps
-                trainer.train(batches, epochs, interrupts, progress, attended, completed, between, resumed)
+                trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise

@@ -162,29 +162,31 @@ class Trainer:
         epochs: int,
         interrupts: InterruptsBetweenSteps,
         progress: Progress,
-        attended: bool,
+        due: Callable[[int], float],
         completed: Callable[[np.ndarray], bool],
         between_steps: Callable[[], None] | None = None,
         resumed: State | None = None,
     ) -> None:
         """Train for so many epochs, and tell `completed` their results, a row of loss and metrics for each epoch.
 
-        It says whether the training ends there. If somebody attends to the results, a row comes before the next epoch
-        begins; else many may come at once, later. `between_steps` is called now and then, when the results of all
-        epochs that are done have been told: then, and in `completed`, `run.state()` is what a later training takes as
-        `resumed` to go on there. `epochs` includes what was done before.
+        It says whether the training ends there. `due` says, of how many epochs are done, after how many it has to be
+        told next: if that is one more, a row comes before the next epoch begins; else many may come at once.
+        `between_steps` is called now and then, when the results of all epochs that are done have been told: then, and
+        in `completed`, `run.state()` is what a later training takes as `resumed` to go on there. `epochs` includes what
+        was done before.
         """
         if in_memory(batches):
             self.run = run = InMemory(self, batches, epochs, interrupts)
             if resumed is not None:
                 run.restore(resumed)
             done, ends = run.epoch, False
-            one_by_one = attended or bool(self.of_epoch)
             while done < epochs and not ends:
-                stopped, steps = None, run.steps
+                stopped, steps, told_next = None, run.steps, due(done)
+                attended = told_next <= done + 1
+                one_by_one = attended or bool(self.of_epoch)
                 try:
                     with interrupts.held():
-                        run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
+                        run.go(done + 1 if one_by_one else int(min(told_next, epochs, done - done % AT_ONCE + AT_ONCE)))
                 except (KeyboardInterrupt, TrainingDiverged) as error:
                     stopped = error
                 progress.steps_done(run.steps - steps, run.loss)
