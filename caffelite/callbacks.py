@@ -38,7 +38,6 @@ from caffelite.function import Function
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import higher_is_better
-from caffelite.optimizers import Optimizer
 from caffelite.tensor import Tensor
 
 __all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Training"]
@@ -48,7 +47,7 @@ class Training(NamedTuple):
     """What a callback gets to know when a training begins."""
 
     model: Any
-    optimizer: Optimizer
+    optimizer: Any  # None in `caffelite.minimize`
     loss: Function
     history: History
     write: Any = None  # a checkpoint, to a path: from `between_steps`, or after an epoch
@@ -63,8 +62,8 @@ class Callbacks:
     def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
         if callable(callbacks):
             raise TypeError(f"callbacks: expected a list of callables (epoch, history), got {callbacks!r}")
-        self._callbacks = list(callbacks)
-        for callback in self._callbacks:
+        self.all = list(callbacks)
+        for callback in self.all:
             if not callable(callback) or isinstance(callback, type):
                 raise TypeError(
                     f"callbacks: expected callables (epoch, history), got {callback!r}, "
@@ -74,7 +73,7 @@ class Callbacks:
         self.ended = False  # whether one of them has ended the training
 
     def __len__(self) -> int:
-        return len(self._callbacks)
+        return len(self.all)
 
     def during(self, training: Training) -> Callbacks:
         """What is to be entered for this training."""
@@ -84,7 +83,7 @@ class Callbacks:
     def __enter__(self) -> Callbacks:
         with ExitStack() as stack:
             stack.callback(self._end)
-            for callback in self._callbacks:
+            for callback in self.all:
                 if hasattr(callback, "begin"):
                     callback.begin(self._training)
                 self._begun.append(callback)
@@ -96,7 +95,7 @@ class Callbacks:
 
     def __call__(self, epoch: int, history: History) -> bool:
         """Whether one of them ends the training after this epoch; all are called, those that write it down last."""
-        in_order = sorted(self._callbacks, key=lambda callback: isinstance(callback, Checkpoint))
+        in_order = sorted(self.all, key=lambda callback: isinstance(callback, Checkpoint))
         for callback in in_order:
             stop = callback(epoch, history)
             self.ended |= bool(isinstance(stop, bool | np.bool_) and stop)
@@ -110,7 +109,7 @@ class Callbacks:
     @property
     def between_steps(self) -> Callable[[], None] | None:
         """What is to be called now and then between two steps, if anything is."""
-        wanted = [callback.between_steps for callback in self._callbacks if hasattr(callback, "between_steps")]
+        wanted = [callback.between_steps for callback in self.all if hasattr(callback, "between_steps")]
 
         def call_all() -> None:
             for call in wanted:
@@ -120,7 +119,7 @@ class Callbacks:
 
     def with_state(self) -> list[Any]:
         """Those that have a state, and it is not empty."""
-        return [callback for callback in self._callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
+        return [callback for callback in self.all if hasattr(callback, "state_dict") and callback.state_dict()]
 
     def states(self) -> list[tuple[str, dict[str, Any]]]:
         """The names of their classes, and the states."""

@@ -129,10 +129,9 @@ class Trainer:
     def measure(self, outputs: Any, loss: Function, value: Tensor, batch: Batch) -> None:
         """Add the loss and the metrics of a batch to the sums of the epoch."""
         y, rows = batch.targets, len(batch.targets)
-        mean, weights = value.data, batch.weights
-        if isinstance(loss, Loss | Penalized) and not loss.called_back:  # which know what counts, without penalties
-            assert loss.value is not None
-            mean, weights = loss.value, weights if loss.weight is None else loss.weight.reshape(1)
+        mean, weights = without_penalties(loss, value), batch.weights
+        if _knows_what_counts(loss) and loss.weight is not None:
+            weights = loss.weight.reshape(1)
         if weights is None:
             kernels.add_mean(self.cursor, 0, mean, rows)
         else:
@@ -566,10 +565,10 @@ class located:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, TrainingDiverged):
             where = f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
-            raise TrainingDiverged(f"{where}: {error}{_not_finite(self.data)}") from None
+            raise TrainingDiverged(f"{where}: {error}{not_finite(self.data)}") from None
 
 
-def _not_finite(data: Batch) -> str:
+def not_finite(data: Batch) -> str:
     """Which of the data is not finite, and in how many rows."""
     named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
     bad = [(name, ~np.isfinite(a.reshape(len(a), -1)).all(axis=1)) for name, a in named if a.dtype.kind == "f"]
@@ -590,6 +589,19 @@ def guard(value: Tensor) -> None:
         raise TrainingDiverged(f"the loss is {value.item()}")
 
     kernels.all_finite(value.data, diverged)
+
+
+def _knows_what_counts(loss: Function) -> TypeGuard[Loss | Penalized]:
+    """Whether an applied loss says what it measured, and of how much."""
+    return isinstance(loss, Loss | Penalized) and not loss.called_back
+
+
+def without_penalties(loss: Function, value: Tensor) -> np.ndarray:
+    """What an applied loss measured, 0-d, of all that it gave."""
+    if not _knows_what_counts(loss):
+        return value.data
+    assert loss.value is not None
+    return loss.value
 
 
 def means(sums: np.ndarray) -> np.ndarray:
