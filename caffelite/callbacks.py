@@ -103,7 +103,7 @@ class Callbacks:
 
     def due(self, epochs: int) -> float:
         """After how many epochs one of them has to be called next, so many being completed."""
-        own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self._callbacks]
+        own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.all]
         return min(own, default=math.inf)
 
     @property

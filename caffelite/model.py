@@ -264,7 +264,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         start = 0
         for p in parameters:
             here = slice(start, start + p.size)
-            if p._data.flags.writeable:  # else it has no values
+            if p.size == 1 or any(p._data.strides):  # else it has no values
                 data[here] = p._data.reshape(-1)
             if p._has_gradient and p._gradient is not None:
                 gradients[here] = p._gradient.reshape(-1)

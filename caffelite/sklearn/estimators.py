@@ -46,6 +46,7 @@ from caffelite.functions import (
 from caffelite.functions.loss import Loss
 from caffelite.function import Function
 from caffelite.history import History
+from caffelite.lbfgs import minimize
 from caffelite.model import Model
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
 from caffelite.sklearn.objective import Objective, PoissonLoss
@@ -169,6 +170,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
         Raises ValueError for parameters and data that cannot be used, and where the training diverges.
         """
+        self._validate_params()
         callbacks = list(self.callbacks or ())
         if not hasattr(self, "_init_callback_context"):
             return self._train(X, y, sample_weight, eval_set, callbacks)
@@ -187,7 +189,13 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
         X, y and sample_weight are as in `fit`. ValueError with `early_stopping`, which is for whole trainings.
         """
-        return self._train(X, y, sample_weight, None, list(self.callbacks or ()), in_parts=True)
+        return self._train_part(X, y, sample_weight)
+
+    def _train_part(self, X: Any, y: Any, sample_weight: Any, classes: Any = None) -> Any:
+        self._validate_params()
+        if self.early_stopping:
+            raise ValueError("partial_fit does not support early_stopping=True: it is one epoch")
+        return self._train(X, y, sample_weight, None, list(self.callbacks or ()), in_parts=True, classes=classes)
 
     def _train(
         self,
@@ -200,9 +208,6 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         classes: Any = None,
     ) -> Any:
         """Train a new model, or the present one on; on all rows, or in parts, by one epoch."""
-        self._validate_params()
-        if in_parts and self.early_stopping:
-            raise ValueError("partial_fit does not support early_stopping=True: it is one epoch")
         begins = not hasattr(self, "model_") or not (self.warm_start or in_parts)
         X, y = self._checked(X, y, reset=begins)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
@@ -229,13 +234,15 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         try:
             if self.solver == "lbfgs":
                 self._minimize(data)
+                converged, why = self.history_.converged, f"L-BFGS ended before: {self.history_.message}"
             else:
                 self._descend(data, X.shape[0], validation, 1 if in_parts else self.max_iter, seed)
-                if self.n_iter_ == self.max_iter and not (progress.has_ended or in_parts):
-                    self._warn(f"max_iter={self.max_iter} epochs were too few: there was improvement until the end")
+                converged, why = self.n_iter_ < self.max_iter or progress.has_ended, "there was improvement until the end"
+            if not converged and not in_parts:
+                self._warn(f"not converged after {self.n_iter_} iterations; {why}")
         except KeyboardInterrupt as error:
             self.history_ = error.history  # type: ignore[attr-defined]
-            warnings.warn(f"the training was interrupted after {self.n_iter_} epochs", stacklevel=3)
+            self._warn(f"the training was interrupted after {self.n_iter_} epochs", UserWarning)
         except TrainingDiverged as error:
             if not self._stops_early:
                 raise ValueError(f"{error}; scale the features, or lower learning_rate_init") from error
@@ -246,14 +253,11 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     def _descend(self, data: dict[str, Any], rows: int, validation: Any, epochs: int, seed: int) -> None:
         """Train by the optimizer, batch by batch."""
-        batch_size = min(200, rows) if self.batch_size == "auto" else self.batch_size
-        if batch_size > rows:
-            warnings.warn(f"batch_size={batch_size} is clipped to the number of rows, {rows}", stacklevel=4)
         self.history_ = self.model_.fit(
             **data,
             optimizer=self._optimizer,
             epochs=epochs,
-            batch_size=min(batch_size, rows),
+            batch_size=min(200 if self.batch_size == "auto" else self.batch_size, rows),
             shuffle=self.shuffle,
             seed=seed,
             validation_data=validation and tuple([part for part in validation if part is not None]),
@@ -261,20 +265,14 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     def _minimize(self, data: dict[str, Any]) -> None:
         """Train by L-BFGS, on all rows at once."""
-        history = minimize(
-            self.model_,
-            **data,
-            max_iterations=self.max_iter,
-            max_evaluations=self.max_fun,
-            tolerance=max(self.tol, TINY),
-        )
-        self.history_, self.loss_, self.n_iter_ = history, history.objective, history.epochs
-        if not history.converged:
-            self._warn(f"L-BFGS ended after {history.epochs} iterations before it converged: {history.message}")
+        limits = {"max_iterations": self.max_iter, "max_evaluations": self.max_fun, "tolerance": max(self.tol, TINY)}
+        self.history_ = minimize(self.model_, **data, **limits)
+        self.loss_ = self.history_.objective
 
     @staticmethod
-    def _warn(text: str) -> None:
-        warnings.warn(text, ConvergenceWarning, stacklevel=4)
+    def _warn(text: str, category: Any = ConvergenceWarning) -> None:
+        """Warn those who have called `fit`, which has called `_train`, which has called this."""
+        warnings.warn(text, category, stacklevel=4 + hasattr(Estimator, "_init_callback_context"))
 
     # ---- what fitting is made of ------------------------------------------------------------------------------------
 
@@ -395,7 +393,7 @@ class Classification(ClassifierMixin, Estimator):
                 raise ValueError(f"classes are {classes}, and were {self.classes_} in the first call")
         elif not hasattr(self, "classes_") and not type_of_target(y).startswith("multilabel"):
             raise ValueError("classes must be passed on the first call to partial_fit")
-        return self._train(X, y, sample_weight, None, list(self.callbacks or ()), in_parts=True, classes=classes)
+        return self._train_part(X, y, sample_weight, classes)
 
     def _learn_targets(self, y: Any, classes: Any) -> None:
         check_classification_targets(y)
@@ -447,11 +445,12 @@ class Classification(ClassifierMixin, Estimator):
             return (scores > 0).astype(int)
         if self.n_outputs_ > 1:
             return self.classes_[scores.argmax(axis=1)]
-        return self.classes_[(scores[:, 0] > 0) & (len(self.classes_) > 1)]
+        return self.classes_[((scores[:, 0] > 0) & (len(self.classes_) > 1)).astype(int)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of the classes (n, classes), in the order of `classes_`; or of each label (n, labels)."""
-        probabilities = self._loss()[0].link(self._scores(X))
+        scores = self._scores(X)
+        probabilities = self._loss()[0].link(scores)
         if self.n_outputs_ > 1 or self._has_several:
             return probabilities
         if len(self.classes_) == 1:
@@ -504,7 +503,8 @@ class Regression(RegressorMixin, MultiOutputMixin, Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The predictions, (n,) or (n, outputs)."""
-        predictions = self._loss()[0].link(self._scores(X))
+        scores = self._scores(X)
+        predictions = self._loss()[0].link(scores)
         return predictions[:, 0] if self.n_outputs_ == 1 else predictions
 
 
