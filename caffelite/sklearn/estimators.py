@@ -47,6 +47,7 @@ from caffelite.functions.loss import Loss
 from caffelite.function import Function
 from caffelite.history import History
 from caffelite.lbfgs import minimize
+from caffelite.metrics import r2
 from caffelite.model import Model
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
 from caffelite.sklearn.objective import Objective, PoissonLoss
@@ -135,6 +136,9 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """Set `n_outputs_`, `out_activation_` and whatever else there is to know of the targets."""
         raise NotImplementedError
 
+    def _check_same(self, y: Any) -> None:
+        """ValueError unless a warm start may go on with these targets."""
+
     def _encoded(self, y: Any) -> np.ndarray:
         """Targets as the loss takes them, in the model's dtype; ValueError for what was not learned of."""
         raise NotImplementedError
@@ -218,6 +222,8 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         if begins:
             self._learn_targets(y, classes)
             self._begin(X)
+        elif not in_parts:
+            self._check_same(y)
         targets = self._encoded(y)
         validation = None if eval_set is None else self._validation(eval_set)
         if self._stops_early and validation is None:
@@ -406,6 +412,10 @@ class Classification(ClassifierMixin, Estimator):
         self.n_outputs_ = len(self.classes_) if is_softmax or self._has_several else 1
         self.out_activation_ = "softmax" if is_softmax else "logistic"
 
+    def _check_same(self, y: Any) -> None:
+        if not self._has_several and not np.array_equal(found := unique_labels(y), self.classes_):
+            raise ValueError(f"warm_start takes up a model of the classes {self.classes_}; y has {found}")
+
     def _encoded(self, y: Any) -> np.ndarray:
         if self._has_several:
             if y.ndim != 2 or y.shape[1] != self.n_outputs_:
@@ -499,7 +509,10 @@ class Regression(RegressorMixin, MultiOutputMixin, Estimator):
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
         if not np.isfinite(scores).all():
             return np.nan
-        return float(r2_score(targets, self._loss()[0].link(scores), sample_weight=weights))
+        predictions = self._loss()[0].link(scores)
+        if weights is None:  # scikit-learn's own takes longer than an epoch of a small training
+            return r2(predictions, targets)
+        return float(r2_score(targets, predictions, sample_weight=weights))
 
     def predict(self, X: Any) -> np.ndarray:
         """The predictions, (n,) or (n, outputs)."""
