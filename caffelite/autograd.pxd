@@ -13,7 +13,8 @@ cdef class Node:
     cdef public bint _owns_data
     cdef public object _gradient          # the memory for the gradient, which is kept by zero_grad …
     cdef public bint _has_gradient        # … and whether something has contributed to it since
-    cdef public object _used_rows         # of a sparse parameter: the rows of that memory which may not be 0; else None
+    cdef public object _used_rows         # the rows of that memory that may not be 0; None where this is not known
+    cdef public bint _is_sparse           # whether optimizers leave all other rows alone
     cdef public object _versions          # the versions of what `function` was applied to …
     cdef public Py_ssize_t _version_made  # … and that of its result
     cdef public Py_ssize_t _serial_number  # results are numbered as they are made, those of one Function alike; else 0

@@ -31,6 +31,7 @@ class Node:
     _gradient: np.ndarray | None
     _has_gradient: bool
     _used_rows: np.ndarray | None
+    _is_sparse: bool
     _versions: Sequence[Any]
     _version_made: int
     _serial_number: int

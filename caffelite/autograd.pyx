@@ -167,12 +167,13 @@ def call(function, *inputs, **named):
     Inputs may be given by the names that `forward` has for them.
 
     Returns a Tensor, or a tuple of them where `forward` returns a tuple. A list in the first place becomes an array
-    of the parameters' dtype, float32 without any; a user's `forward` gets it as it is. A tuple of Tensors, the
-    outputs of a model say, is one input, of which `forward` gets a tuple of arrays.
+    of the parameters' dtype, float32 without any; a user's `forward` gets it as it is. A sparse matrix there is for
+    Functions that take one (`takes_sparse`). A tuple of Tensors, the outputs of a model say, is one input, of which
+    `forward` gets a tuple of arrays.
     """
     if named:
         inputs = function._in_order(inputs, named)
-    if inputs and isinstance(inputs[0], (list, tuple)):
+    if inputs and not isinstance(inputs[0], (Node, cnp.ndarray)):
         inputs = (function._first_input(inputs[0]), *inputs[1:])
     applied = function.copy()
     return apply(applied, inputs, applied.parameters())

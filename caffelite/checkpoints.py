@@ -20,6 +20,7 @@ from caffelite import files
 from caffelite.arrays import FLOATS
 from caffelite.callbacks import Callbacks, Training
 from caffelite.data import DataGenerator
+from caffelite.sparse import SparseRows
 from caffelite.tables import shortened
 from caffelite.training import State, Trainer
 
@@ -93,7 +94,7 @@ class Checkpoints:
                 "batch size": data.batch_size,
                 "number of rows": len(data._order),
                 "way of shuffling": [data.shuffle, data.drop_last],
-                "data": [[list(a.shape), a.dtype.str, hashlib.blake2b(a.data).hexdigest()[:32]] for a in columns],
+                "data": [[list(a.shape), a.dtype.str, _hash(a)] for a in columns],
             }
         return found
 
@@ -186,6 +187,13 @@ class Saved:
             except BaseException:
                 rng.bit_generator.state, model._rng.bit_generator.state = before["training"], before["model"]
                 raise
+
+
+def _hash(rows: np.ndarray | SparseRows) -> str:
+    found = hashlib.blake2b()
+    for piece in rows.bytes() if isinstance(rows, SparseRows) else [rows.data]:
+        found.update(piece)
+    return found.hexdigest()[:32]
 
 
 def _arrays(state: dict[str, Any]) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_array, as_indices, as_real, nonnegative, positive_integer, random_stream
 from caffelite.augment import drawing
+from caffelite.sparse import SparseRows, as_sparse, is_sparse
 
 INT64 = np.dtype(np.int64)
 
@@ -143,7 +144,7 @@ class DataGenerator:
 
     def _batch(self, order: np.ndarray, epoch: int, i: int) -> Any:
         rows = order[i * self.batch_size : (i + 1) * self.batch_size]
-        inputs = tuple([kernels.take(x, rows) for x in self._inputs()])
+        inputs = tuple([_taken(x, rows) for x in self._inputs()])
         x = inputs if isinstance(self.x, tuple) else inputs[0]
         others = [kernels.take(a, rows) for a in (self.y, self.sample_weight) if a is not None]
         if self.transform is not None:
@@ -161,13 +162,22 @@ def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
         what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
         raise TypeError(f"transform: expected a pair (x, y) back, got {what}")
     x, y = given
-    x = tuple([as_array(a, "transform's x") for a in x]) if isinstance(x, tuple) else as_array(x, "transform's x")
+    x = tuple([_transformed(a) for a in x]) if isinstance(x, tuple) else _transformed(x)
     y = as_array(y, "transform's y")
     arrays = (*x, y) if isinstance(x, tuple) else (x, y)
     if any(a.shape[:1] != (rows,) for a in arrays):
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise ValueError(f"transform: expected x and y of {rows} rows, as it was given, got shapes {shapes}")
     return x, y
+
+
+def _transformed(x: Any) -> Any:
+    return x if is_sparse(x) else as_array(x, "transform's x")
+
+
+def _taken(x: np.ndarray | SparseRows, rows: np.ndarray) -> Any:
+    """These rows, as new arrays, or as a new matrix."""
+    return x[rows].tocsr() if isinstance(x, SparseRows) else kernels.take(x, rows)
 
 
 def _four_words(rng: np.random.Generator) -> np.ndarray:
@@ -188,7 +198,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     another number of inputs, IndexError for an index beyond int64.
     """
     if not takes_indices and not isinstance(x, tuple):  # as is usual
-        return (as_real(x, dtype, name),)
+        return (_as_numbers(x, dtype, name),)
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):
@@ -196,13 +206,17 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays = []
     for array, indices, of in zip(inputs, takes, names, strict=True):
-        if indices:
+        if indices and not is_sparse(array):
             arrays.append(as_indices(array, of))
-        elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
+        elif len(inputs) > 1 and not is_sparse(array) and (mask := as_array(array, of)).dtype == np.bool_:
             arrays.append(mask)
         else:
-            arrays.append(as_real(array, dtype, of))
+            arrays.append(_as_numbers(array, dtype, of))
     return tuple(arrays)
+
+
+def _as_numbers(x: Any, dtype: np.dtype, name: str) -> Any:
+    return as_sparse(x, dtype, name) if is_sparse(x) else as_real(x, dtype, name)
 
 
 def as_targets(y: Any, dtype: np.dtype) -> np.ndarray:
@@ -291,10 +305,10 @@ def same_length(name: str, inputs: tuple[np.ndarray, ...]) -> int:
     return len(inputs[0])
 
 
-def _rows(name: str, data: Any) -> np.ndarray:
-    array = as_array(data, name)
+def _rows(name: str, data: Any) -> Any:
+    array = as_sparse(data, name=name) if is_sparse(data) else as_array(data, name)
     if array.ndim == 0 or len(array) == 0:
         raise ValueError(f"{name} has no rows: shape {array.shape}")
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
-    return np.ascontiguousarray(array)
+    return array if isinstance(array, SparseRows) else np.ascontiguousarray(array)

@@ -17,6 +17,7 @@ from caffelite.arrays import FLOATS, as_indices, as_real
 from caffelite.autograd import applied_to, call, holds_tensors, is_childless
 from caffelite.modes import initializing
 from caffelite.recording import in_python
+from caffelite.sparse import as_sparse, is_sparse
 from caffelite.tensor import Tensor
 
 Shape = tuple[int | None, ...]
@@ -81,6 +82,9 @@ class Function(ABC):
 
     #: How many indices there are, 0 … index_count − 1, for a Function that takes them; None where it does not say.
     index_count: int | None = None
+
+    #: Whether the input may be sparse: `forward` then gets `SparseRows`.
+    takes_sparse: bool = False
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -263,9 +267,18 @@ class Function(ABC):
     __call__ = call
     applied_to = applied_to
 
-    def _first_input(self, x: list | tuple) -> Any:
-        """The first input of a call, where it is a list or tuple, as an array if it is to be one."""
-        if self.called_back or holds_tensors(x):
+    def _first_input(self, x: Any) -> Any:
+        """The first input of a call, where it is no Tensor and no array: what `forward` is to get.
+
+        TypeError for a sparse matrix where it takes none.
+        """
+        if is_sparse(x):
+            if self.called_back or not self.takes_sparse:
+                raise TypeError(
+                    f"{self!r} takes no sparse matrix: a Linear does, and x.toarray() makes an array for all else"
+                )
+            return as_sparse(x)
+        if self.called_back or not isinstance(x, list | tuple) or holds_tensors(x):
             return x
         dtype = next((p.dtype for p in self.parameters()), None)
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)

@@ -43,6 +43,7 @@ from caffelite.observing import Application, bytes_made, largest_indices, multip
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.recording import Recording
+from caffelite.sparse import as_sparse, is_sparse, stored
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Trainer, check_takes_weights, in_memory
@@ -310,6 +311,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
     @takes_indices.setter
     def takes_indices(self, value: bool | tuple[bool, ...]) -> None:
         self._takes_indices = value
+
+    @property
+    def takes_sparse(self) -> bool:  # type: ignore[override]
+        """Whether the input may be sparse: as the first Function has it; in `call`, those that get it say so."""
+        return not self._is_sequence() or (bool(self.functions) and self.functions[0].takes_sparse)
 
     # ---- shapes -------------------------------------------------------------------------------------------------
 
@@ -618,6 +624,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _as_input(self, x: Any) -> Any:
         """What `call` is given: floats as a Tensor, all else as it is."""
+        if is_sparse(x):
+            return as_sparse(x)
         if isinstance(x, list | tuple) and not holds_tensors(x):
             x = as_indices(x, self) if self.takes_indices is True else as_real(x, self.dtype, self)
         return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
@@ -628,6 +636,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if not self._is_sequence():
             return self._forward_by_call(inputs)
         self._applied = [function.copy() for function in self.functions]
+        if is_sparse(inputs[0]) and self._applied:
+            inputs = (self._applied[0]._first_input(inputs[0]),)
         for function in self._applied:
             inputs = (function.forward(*inputs),)
             if inputs[0] is None:
@@ -642,7 +652,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             return self._backward_by_call(dy)
         for function in reversed(self._applied):
             dy = function.backward(dy)
-            if dy is None and not function.takes_indices:
+            if dy is None and not (function.takes_indices or function.takes_sparse):
                 raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
         return dy
 
@@ -864,7 +874,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return np.concatenate(outputs)
 
     def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
-        forms = [(x.shape, x.dtype) for x in inputs]
+        forms = [(x.shape, x.dtype) for x in map(stored, inputs)]
         functions = self.all_functions()
         program = self._programs.find(functions, "outputs", self.structure(), *forms)
         if program.used is not functions:
@@ -916,7 +926,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 self._check_rows(name, inputs)
                 self.check_indices(name, inputs)
                 self._check_targets(loss, inputs, x.y, x.sample_weight)
-        elif isinstance(x, np.ndarray) or not isinstance(x, Iterable):
+        elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
             got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
             raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
         return x
@@ -953,6 +963,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         rows = same_length(name, inputs)
         if self._is_sequence() and not self.functions:
             raise ValueError(f"{type(self).__name__} has no Functions: add some, or write what it computes in `call`")
+        if self._is_sequence() and is_sparse(inputs[0]):
+            self.functions[0]._first_input(inputs[0])
         self.shape_for(inputs)
         return rows
 

@@ -223,6 +223,8 @@ class Tensor(Node):
     def grad(self) -> np.ndarray | None:
         """The gradient, of the Tensor's shape and dtype; None until something contributes, and after `zero_grad`."""
         gradient = self._present_gradient()
+        if gradient is not None and self._used_rows is not None and not self._is_sparse:
+            kernels.use_all_rows(self._used_rows)  # whoever has the array may write anywhere
         return gradient if gradient is None or kernels.recorder() is None else gradient.view(kernels.Recorded)
 
     def zero_grad(self) -> None:
@@ -261,8 +263,9 @@ class Tensor(Node):
     ) -> None:
         """Let a kernel write or add its result straight into the gradient: `add_grad(kernel(…))` without a copy.
 
-        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows`, int64 (m,), are those that it
-        contributes to, if it is not all of them: of a sparse parameter, the others are left alone.
+        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows` are those that it contributes to, if
+        it is not all of them: their numbers, int64 (m,), which count for a sparse parameter; or sparse rows, whose
+        columns they are.
         """
         if not self.requires_grad:
             return
@@ -272,7 +275,11 @@ class Tensor(Node):
         self._has_gradient = True
 
     def _gradient_memory(self, rows: np.ndarray | None) -> np.ndarray:
-        """The memory for a contribution to these rows of the gradient, or to all of it; see `is_sparse`."""
+        """The memory for a contribution to these rows of the gradient, or to all of it; see `add_grad_of`.
+
+        Where it is noted which rows are used, all others are 0.
+        """
+        by_columns = rows is not None and rows.dtype.names is not None
         recording = kernels.recorder()
         if recording is not None:
             note = recording.note(self)
@@ -281,23 +288,31 @@ class Tensor(Node):
         if self._gradient is None:
             self._gradient = np.empty(self.shape, self.dtype)
             self._use_no_rows()
+        if by_columns and self._used_rows is None:
+            self._used_rows = _list_of_rows(len(self._data))
+            if self._has_gradient:
+                kernels.use_all_rows(self._used_rows)
+            else:
+                self._use_no_rows()
         if self._used_rows is not None:
             if rows is None:
                 kernels.use_all_rows(self._used_rows)
             else:
-                kernels.use_rows(self._used_rows, rows, self._gradient, self._has_gradient)
+                use = kernels.use_columns if by_columns else kernels.use_rows
+                use(self._used_rows, rows, self._gradient, self._has_gradient)
         return self._gradient
 
     @property
     def is_sparse(self) -> bool:
         """Whether it is noted which rows of the gradient are used; the others are 0, and optimizers leave them alone.
 
-        So that what is done in a step takes time for the rows used, and not for all.
+        So that what is done in a step takes time for the rows used, and not for all. (Of a parameter that sparse inputs
+        are multiplied by, the rows used are noted, too, but it changes as any other.)
         """
-        return self._used_rows is not None
+        return self._is_sparse
 
     def _use_no_rows(self) -> None:
-        """Set the gradient of a sparse parameter, which is new memory, to 0."""
+        """Set the gradient, which is new memory, to 0, where it is noted which rows are used."""
         if self._used_rows is not None and self._gradient is not None:
             if not self._used_rows.flags.writeable:  # it was made without values
                 self._used_rows = np.zeros_like(self._used_rows)
@@ -352,6 +367,7 @@ _OF_LEAVES = (
     "_gradient",
     "_has_gradient",
     "_used_rows",
+    "_is_sparse",
 )
 
 
@@ -385,9 +401,13 @@ def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) 
     tensor = Tensor._of(unset(shape))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:
-        numbers = 1 + 2 * len(tensor)  # see the kernel `use_rows`
-        tensor._used_rows = np.broadcast_to(np.int64(0), numbers) if is_blank() else np.zeros(numbers, np.int64)
+        tensor._used_rows, tensor._is_sparse = _list_of_rows(len(tensor)), True
     return tensor
+
+
+def _list_of_rows(rows: int) -> np.ndarray:
+    """Room for a list of some of so many rows, an empty one; see the kernel `use_rows`."""
+    return np.broadcast_to(np.int64(0), 1 + 2 * rows) if is_blank() else np.zeros(1 + 2 * rows, np.int64)
 
 
 def unset(shape: int | tuple[int, ...]) -> np.ndarray:

@@ -32,6 +32,7 @@ from caffelite.program import Program
 from caffelite.program.running import Borrowed
 from caffelite.progress import Progress
 from caffelite.recording import PythonCall, Recording, call_python
+from caffelite.sparse import are_finite, given_as, stored
 from caffelite.tensor import Tensor
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
@@ -150,7 +151,7 @@ class Trainer:
     def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
         """The Program for steps of this name on batches of so many rows of these columns."""
         used = (*self.model.all_functions(), self.loss, self.optimizer, *self.metrics.values())
-        forms = [(column.shape[1:], column.dtype) for column in columns]
+        forms = [(column.shape[1:], column.dtype) for column in map(stored, columns)]
         return self.programs.find(used, name, self.model.structure(), rows, weighted, self.clip_norm, *forms)
 
     # ---- many steps ---------------------------------------------------------------------------------------------
@@ -428,7 +429,7 @@ class InMemory:
         shuffle = recording.entries[0] if data.shuffle else None
         assert not isinstance(shuffle, PythonCall)
         self.epochs = kernels.Epochs(
-            [*self.columns, None, None],
+            [*map(stored, self.columns), None, None],
             data._order,
             shuffle,
             self.sums,
@@ -514,13 +515,13 @@ class InMemory:
     def _record(self, program: Program) -> None:
         """Take the step that is due, and record it."""
         rows = self.rows[self.epochs.batch >= self.epochs.full_batches]
-        room = [np.empty((rows, *column.shape[1:]), column.dtype) for column in self.columns]
+        room = [given_as(np.empty((rows, *column.shape[1:]), column.dtype)) for column in map(stored, self.columns)]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
             """One step on the batch that the cursor points to, which is copied into the columns."""
             cursor = self.of.cursor
             for i, column in enumerate(columns):
-                kernels.take_batch(cursor, i, column)
+                kernels.take_batch(cursor, i, stored(column))
             outputs = self.of.step(self.data.weights is not None, *columns)
             if outputs is not None:
                 self.of.programs.kept[program] = outputs.shape[1:], outputs.dtype
@@ -571,7 +572,7 @@ class located:
 def not_finite(data: Batch) -> str:
     """Which of the data is not finite, and in how many rows."""
     named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
-    bad = [(name, ~np.isfinite(a.reshape(len(a), -1)).all(axis=1)) for name, a in named if a.dtype.kind == "f"]
+    bad = [(name, ~are_finite(a)) for name, a in named if a.dtype.kind == "f"]
     return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
 
 

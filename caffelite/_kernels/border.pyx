@@ -9,7 +9,7 @@ from libc.stdint cimport INT32_MAX, INTPTR_MAX
 from libc.string cimport memset
 
 import operator
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -72,6 +72,7 @@ include "border/random.pxi"
 include "border/attention.pxi"
 include "border/augmentation.pxi"
 include "border/indexing.pxi"
+include "border/sparse.pxi"
 include "border/recurrent.pxi"
 include "border/update.pxi"
 include "border/batches.pxi"

@@ -95,6 +95,19 @@ cdef extern from "loops/rows.h" nogil:
     void add_rows_double(double* x, Py_ssize_t x_row, const double* y, Py_ssize_t y_row, const int64_t* order,
                          Py_ssize_t rows, Py_ssize_t n)
 
+cdef extern from "loops/sparse.h" nogil:
+    ctypedef struct SparseRow:
+        const void* values
+        const int32_t* columns
+        Py_ssize_t count
+    bint sparse_row_times_float(float* y, SparseRow row, const float* b, Py_ssize_t b_row, Py_ssize_t k,
+                                const float* bias, Py_ssize_t n)
+    bint sparse_row_times_double(double* y, SparseRow row, const double* b, Py_ssize_t b_row, Py_ssize_t k,
+                                 const double* bias, Py_ssize_t n)
+    bint add_sparse_row_float(float* w, Py_ssize_t w_row, Py_ssize_t k, SparseRow row, const float* dy, Py_ssize_t n)
+    bint add_sparse_row_double(double* w, Py_ssize_t w_row, Py_ssize_t k, SparseRow row, const double* dy,
+                               Py_ssize_t n)
+
 PUBLISHED = {}                            # the addresses of loops by name
 STRIP_COLUMNS = COLUMNS_float             # a product computes so many columns of floats together
 LONGEST_ACCUMULATED = BLOCK_K             # a product accumulates sums of at most so many terms
@@ -121,5 +134,6 @@ include "loops/random.pxi"
 include "loops/attention.pxi"
 include "loops/augmentation.pxi"
 include "loops/indexing.pxi"
+include "loops/sparse.pxi"
 include "loops/recurrent.pxi"
 include "loops/batches.pxi"

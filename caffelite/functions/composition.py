@@ -82,6 +82,10 @@ class Parallel(Function, recordable=True):
     def takes_indices(self) -> bool | tuple[bool, ...]:  # type: ignore[override]
         return self.functions[0].takes_indices
 
+    @property
+    def takes_sparse(self) -> bool:  # type: ignore[override]
+        return all(function.takes_sparse for function in self.functions)
+
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.concatenate.output_shape(*[function.output_shape(*input_shapes) for function in self.functions])
 

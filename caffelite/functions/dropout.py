@@ -11,6 +11,7 @@ from caffelite.arrays import nonnegative
 from caffelite.function import Function
 from caffelite.functions.linear import Linear
 from caffelite.modes import is_training
+from caffelite.sparse import SparseRows
 
 __all__ = ["DropConnect", "Dropout"]
 
@@ -91,11 +92,13 @@ class DropConnect(Linear, recordable=True):
         weight, self.drawn = kernels.dropout(self.weight.data, self.random, self.p)
         return weight
 
-    def _add_weight_gradient(self, x_transposed: np.ndarray, dy: np.ndarray) -> None:
+    def _add_weight_gradient(self, dy: np.ndarray) -> None:
         if self.drawn is None:
-            super()._add_weight_gradient(x_transposed, dy)
-        else:
-            self.weight.add_grad(kernels.dropout_grad(kernels.matmul(x_transposed, dy), self.drawn, self.p))
+            super()._add_weight_gradient(dy)
+            return
+        is_sparse = isinstance(self.x, SparseRows)
+        dv = kernels.sparse_matmul_grad(self.x.rows, dy) if is_sparse else kernels.matmul(self.x.T, dy)
+        self.weight.add_grad(kernels.dropout_grad(dv, self.drawn, self.p))
 
     def __repr__(self) -> str:
         return f"DropConnect({self.in_features}, {self.out_features}, {self.p})"

@@ -22,6 +22,7 @@ from caffelite.functions.arithmetic import (
 from caffelite.functions.shape import reshaped
 from caffelite.initializers import Initializer, checked, draw
 from caffelite.modes import is_blank
+from caffelite.sparse import SparseRows, as_sparse, is_sparse, stored
 from caffelite.tensor import Tensor, parameter
 
 __all__ = ["Linear", "matmul"]
@@ -31,7 +32,8 @@ class Linear(Function, recordable=True):
     """A fully connected layer, y = x W + b:  dW = xᵀ dy,  db = Σ dy over the rows,  dx = dy Wᵀ.
 
     x (n, …, in_features), W `weight` (in_features, out_features), b `bias` (out_features,), y (n, …, out_features);
-    x of more axes is so many rows more.
+    x of more axes is so many rows more. A sparse x, SciPy's or `SparseRows` (n, in_features), is multiplied by the rows
+    of W that it needs, and so is its dW; it has no dx.
 
     W and b are drawn from U(−1/√in, 1/√in); `initializer`, (shape, rng) -> array, draws W instead, and b is then 0.
     Raises ValueError for x of another shape and TypeError for x of another dtype than W's.
@@ -53,6 +55,8 @@ class Linear(Function, recordable=True):
         self.bias = parameter("bias", self.out_features) if bias else None
         if not is_blank():
             self.initialize(None)
+
+    takes_sparse = True
 
     def initialize(self, rng: Any) -> None:
         draw(self.weight, self.bias, self.initializer, rng)
@@ -76,7 +80,9 @@ class Linear(Function, recordable=True):
             raise ValueError(f"{self._label()} got {got}shape {shape_text(shape)}; {expected}")
         return (*shape[:-1], self.out_features)
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
+    def forward(self, x: np.ndarray | SparseRows) -> np.ndarray:
+        if is_sparse(x):
+            x = as_sparse(x)
         if x.ndim < 2 or x.shape[-1] != self.in_features:
             self.output_shape(x.shape)
         if x.dtype.newbyteorder("=") != self.weight.dtype:
@@ -84,16 +90,17 @@ class Linear(Function, recordable=True):
         self.shape = x.shape[:-1]
         self.x = x if x.ndim == 2 else reshaped(x, (math.prod(self.shape), self.in_features))
         self.used_weight = self._weight_to_use()
-        y = kernels.matmul(self.x, self.used_weight, bias=None if self.bias is None else self.bias.data)
+        product = kernels.sparse_matmul if isinstance(x, SparseRows) else kernels.matmul
+        y = product(stored(self.x), self.used_weight, bias=None if self.bias is None else self.bias.data)
         return y if x.ndim == 2 else y.reshape(*self.shape, self.out_features)
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
         dy = dy if dy.ndim == 2 else reshaped(dy, (len(self.x), self.out_features))
         if self.weight.requires_grad:
-            self._add_weight_gradient(self.x.T, dy)
+            self._add_weight_gradient(dy)
         if self.bias is not None and self.bias.requires_grad:
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
-        if not self.wants_gradient(0):
+        if isinstance(self.x, SparseRows) or not self.wants_gradient(0):
             return None
         dx = kernels.matmul(dy, self.used_weight.T, kernels.output_like(self.x))
         return dx if len(self.shape) == 1 else dx.reshape(*self.shape, self.in_features)
@@ -101,8 +108,11 @@ class Linear(Function, recordable=True):
     def _weight_to_use(self) -> np.ndarray:
         return self.weight.data
 
-    def _add_weight_gradient(self, x_transposed: np.ndarray, dy: np.ndarray) -> None:
-        self.weight.add_grad_of(kernels.matmul, x_transposed, dy)
+    def _add_weight_gradient(self, dy: np.ndarray) -> None:
+        if isinstance(self.x, SparseRows):
+            self.weight.add_grad_of(kernels.sparse_matmul_grad, self.x.rows, dy, rows=self.x.rows)
+        else:
+            self.weight.add_grad_of(kernels.matmul, self.x.T, dy)
 
     def _label(self) -> str:
         return f"{type(self).__name__}({self.in_features} → {self.out_features})"

@@ -82,7 +82,8 @@ class Run(NamedTuple):
     gradient: np.ndarray
     state: np.ndarray | None  # this run's part of what the rule keeps, a row for each of its vectors
     hyper: np.ndarray
-    used: np.ndarray | None  # of a sparse parameter, which is a run of its own: the rows that are used
+    used: np.ndarray | None  # the rows whose gradient may not be 0, of a parameter that notes them: a run of its own …
+    is_sparse: bool  # … of which no others are to change
     start: int  # where the run begins among all elements of its dtype
     parameters: slice  # which of the optimizer's parameters it is
 
@@ -390,11 +391,11 @@ class Optimizer(ABC):
     def _update(self, rule: str) -> None:
         """Update every run by a rule of `kernels.update` that needs nothing but what the run has."""
         for run in self.runs():
-            kernels.update(rule, run.data, run.gradient, run.state, run.hyper, used=run.used)
+            kernels.update(rule, *run[:4], used=run.used, is_sparse=run.is_sparse)
 
     def runs(self) -> list[Run]:
         """The parameters that have a gradient, neighbours in memory together."""
-        layout = [array for p in self._parameters for array in (p._data, p._present_gradient())]
+        layout = [array for p in self._parameters for array in (p._data, p._present_gradient(), p._used_rows)]
         if len(layout) != len(self._layout) or not all(map(operator.is_, layout, self._layout)):
             self._layout, self._runs = layout, self._find_runs()
         return self._runs
@@ -412,7 +413,7 @@ class Optimizer(ABC):
             if present is None:
                 continue
             data, gradient = _vector(p._data), _vector(present)
-            last = runs[-1] if runs and runs[-1].used is None and not p.is_sparse else None
+            last = runs[-1] if runs and runs[-1].used is None and p._used_rows is None else None
             if last and last.data.dtype == p.dtype and last.parameters.stop == i and self._group_of[i - 1] == group:
                 both_data, both_gradients = _joined(last.data, data), _joined(last.gradient, gradient)
                 if both_data is not None and both_gradients is not None:
@@ -420,7 +421,9 @@ class Optimizer(ABC):
                     parameters = slice(last.parameters.start, i + 1)
                     runs.pop()
             state = None if self._kept is None else self._kept[p.dtype][:, start : start + data.size]
-            runs.append(Run(data, gradient, state, self.hyper[group], p._used_rows, start, parameters))
+            runs.append(
+                Run(data, gradient, state, self.hyper[group], p._used_rows, p.is_sparse, start, parameters)
+            )
         return runs
 
     def _check_gradients(self) -> None:

@@ -160,7 +160,7 @@ class Adam(Optimizer, recordable=True):
         for run in self.runs():
             steps = self.steps[run.parameters]
             kernels.count_steps(steps)
-            kernels.update(self.rule, run.data, run.gradient, run.state, run.hyper, steps, run.used)
+            kernels.update(self.rule, *run[:4], steps, run.used, run.is_sparse)
 
 
 class AdamW(Adam, recordable=True):

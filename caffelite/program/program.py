@@ -24,6 +24,7 @@ from caffelite.program.passes import PASSES
 from caffelite.program.running import Effect, Found, Runner, mapped, plain
 from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
 from caffelite.recording import PythonCall, Recording, with_tensors
+from caffelite.sparse import given_as, stored
 from caffelite.tables import Table, table
 
 
@@ -43,10 +44,10 @@ class Program(Runner):
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
         """Run `function` on the arrays, really, and keep what it did."""
-        inputs = [np.array(array, order="C") for array in arrays]
+        inputs = [np.array(stored(array), order="C") for array in arrays]
         recording, results_before = Recording(), results_so_far()
         with InterruptsBetweenSteps() as interrupts, interrupts.held(), recording:
-            result = plain(function(*[x.view(kernels.Recorded) for x in inputs]))
+            result = plain(function(*[given_as(x.view(kernels.Recorded)) for x in inputs]))
         all_notes, attributes, entries = recording.notes(), recording.attributes(), recording.entries
         del recording
         step, buffers = recorded_step(entries)

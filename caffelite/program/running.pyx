@@ -11,6 +11,7 @@ from caffelite._kernels.record cimport is_recording
 from caffelite._kernels.replay cimport Replay
 from caffelite._kernels.watch cimport are_unchanged
 from caffelite.autograd cimport Node, is_training, records_graph
+from caffelite.sparse import as_sparse, is_sparse, stored
 
 cnp.import_array()
 
@@ -30,12 +31,12 @@ cdef class Found:
     `had_gradient` is whether it had a gradient, None where that made no difference. A Tensor that is `needed` may not
     be gone, since another is in its place then.
     """
-    cdef object tensor, data, gradient
+    cdef object tensor, data, gradient, used_rows
     cdef bint requires_grad, needed
     cdef int had_gradient
 
     def __init__(self, Node t not None, had_gradient, bint needed):
-        self.tensor, self.needed = weakref.ref(t), needed
+        self.tensor, self.needed, self.used_rows = weakref.ref(t), needed, t._used_rows
         self.data, self.gradient, self.requires_grad = t._data, t._gradient, t._requires_grad
         self.had_gradient = ANY if had_gradient is None else <bint> had_gradient
 
@@ -44,7 +45,7 @@ cdef class Found:
         if t is None:
             return not self.needed
         return ((<Node> t)._data is self.data and (<Node> t)._gradient is self.gradient
-                and (<Node> t)._requires_grad == self.requires_grad
+                and (<Node> t)._used_rows is self.used_rows and (<Node> t)._requires_grad == self.requires_grad
                 and (self.had_gradient == ANY or (<Node> t)._has_gradient == self.had_gradient))
 
 
@@ -96,6 +97,13 @@ cdef inline int copy_into(cnp.ndarray buffer, cnp.ndarray array) except -1:
     return PyArray_CopyInto(buffer, array)
 
 
+def as_given(x):
+    """What is no plain array as what a step can be given: an array, or sparse rows."""
+    if is_sparse(x):
+        return as_sparse(x)
+    return np.asanyarray(x.data if isinstance(x, Node) else x)
+
+
 def as_plain(x):
     """An array as one that copies fast."""
     return x.view(ndarray) if isinstance(x, ndarray) else x
@@ -113,6 +121,7 @@ cdef class Runner:
     cdef readonly object lock
     cdef readonly object _result          # of the last run, where the replay writes it
     cdef object function
+    cdef list given                       # to a Program of somebody's function, when it was called last
     cdef list found, attributes, effects
     cdef bint is_recorded, records_graph, is_training
 
@@ -137,10 +146,12 @@ cdef class Runner:
 
     cdef object run_on(self, function, tuple arrays):
         cdef Py_ssize_t i
-        cdef list given = [x if type(x) is ndarray else np.asanyarray(x.data if isinstance(x, Node) else x)
-                           for x in arrays]
+        cdef list given = [x if type(x) is ndarray else as_given(x) for x in arrays]
         if is_recording():                # inside a step that is being recorded: a part of it
             return plain(function(*given))
+        if self.function is not None:
+            self.given = given            # which sparse rows go on pointing to
+        given = [x if isinstance(x, ndarray) else stored(x) for x in given]
         self.lock.acquire()               # in this form, as it is faster
         try:
             if self.is_recorded:

@@ -9,34 +9,36 @@ cdef Kernel FOLLOW_KERNEL = Kernel("follow", writes=0b101, updates=0b101)
 
 cdef class Rule:
     """An optimizer's rule: its kernel, how many hyper-parameters and vectors of its own it has, whether it asks in
-    which step a parameter is, and whether it may be confined to the rows of a parameter that were used."""
+    which step a parameter is, whether it may be confined to the rows of a parameter that were used, and whether it can
+    leave rows as they are whose gradient is 0."""
     cdef Kernel kernel
     cdef readonly int hyper, least_state, most_state
-    cdef readonly bint counts_steps, takes_used
+    cdef readonly bint counts_steps, takes_used, can_skip
 
     def __cinit__(self, str name, *, int hyper, int least_state, int most_state, bint counts_steps=False,
-                  bint takes_used=False):
+                  bint takes_used=False, bint can_skip=False):
         self.kernel = Kernel(name, writes=0b101, updates=0b101, work=40)
         self.hyper, self.least_state, self.most_state = hyper, least_state, most_state
-        self.counts_steps, self.takes_used = counts_steps, takes_used
+        self.counts_steps, self.takes_used, self.can_skip = counts_steps, takes_used, can_skip
         RULES[name] = self
 
 
-Rule("sgd", hyper=4, least_state=0, most_state=1, takes_used=True)
-Rule("adagrad", hyper=3, least_state=1, most_state=1, takes_used=True)
+Rule("sgd", hyper=4, least_state=0, most_state=1, takes_used=True, can_skip=True)
+Rule("adagrad", hyper=3, least_state=1, most_state=1, takes_used=True, can_skip=True)
 Rule("rmsprop", hyper=5, least_state=1, most_state=2)
 Rule("adam", hyper=5, least_state=2, most_state=2, counts_steps=True, takes_used=True)
 Rule("adamw", hyper=5, least_state=2, most_state=2, counts_steps=True)
 
 
 def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray state, cnp.ndarray hyper not None,
-           cnp.ndarray steps=None, cnp.ndarray used=None):
+           cnp.ndarray steps=None, cnp.ndarray used=None, bint is_sparse=False):
     """One step of an optimizer's rule, in place; its formula is in the docstring of its class.
 
     w and g are flat vectors of one size and dtype. `state` (k, size) has the rule's own vectors as its rows, None where
     it has none. `hyper` holds the hyper-parameters in float64. `steps` has a row (elements, t) in float64 for each of
     the parameters that make up w, for rules that ask for their steps t, from 1 on. All are read at each run. With
-    `used`, w is the rows of one matrix, and those alone are updated that it lists (see `use_rows`).
+    `used`, w is the rows of one matrix, and g is 0 in those that it does not list (see `use_rows`): these are passed
+    over if that makes no difference, and if the matrix `is_sparse`, whether it does or not.
     """
     cdef Call call
     cdef Rule facts = RULES.get(rule)
@@ -56,7 +58,7 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
                          f"{size} elements, got {None if state is None else shape_of(state)}")
     if facts.counts_steps != (steps is not None):
         raise ValueError(f"{rule} {'needs' if facts.counts_steps else 'takes no'} steps")
-    if used is not None and not facts.takes_used:
+    if is_sparse and not facts.takes_used:
         raise ValueError(f"{rule} updates all of a parameter")
     if facts.counts_steps and require_steps(rule, steps) != size:
         raise ValueError(f"{rule} got steps of other parameters than the {size} elements of w")
@@ -73,7 +75,9 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
     call.size[0], call.size[1] = size, rows
     call.parts = size
     call.work = facts.kernel.work * size
-    restrict(&call, used, w)
+    call.size[3] = is_sparse
+    if is_sparse or facts.can_skip:
+        restrict(&call, used, w)
     launch(&call)
 
 

@@ -69,22 +69,29 @@ cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_
 cdef int take_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* dy = <const real*> call.operand[1].data
     cdef const int64_t* order = <const int64_t*> call.operand[2].data
-    cdef Py_ssize_t rows = call.size[0], n = call.size[1], stride = call.operand[1].stride[0], i
+    cdef Py_ssize_t rows = call.size[0], n = call.size[1], stride = call.operand[1].stride[0]
     cdef Py_ssize_t line = LINE // <Py_ssize_t> sizeof(real), width
     if not all_in_range(order, call.size[2], rows):
         return OUT_OF_RANGE
     begin, end = begin * line, min(end * line, n)
     width = end - begin
-    if not call.accumulate and width == n:
-        memset(dx, 0, rows * n * sizeof(real))
-    elif not call.accumulate:
-        for i in range(rows):
-            memset(dx + i * n + begin, 0, width * sizeof(real))
+    if not call.accumulate:
+        clear_columns(dx, rows, n, begin, end)
     if real is float:
         add_rows_float(dx + begin, n, dy + begin, stride, order, call.size[2], width)
     else:
         add_rows_double(dx + begin, n, dy + begin, stride, order, call.size[2], width)
     return CONTINUE
+
+
+# Sets the columns begin … end − 1 of x (rows, n) to 0.
+cdef inline void clear_columns(real* x, Py_ssize_t rows, Py_ssize_t n, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t i
+    if end - begin == n:
+        memset(x, 0, rows * n * sizeof(real))
+    else:
+        for i in range(rows):
+            memset(x + i * n + begin, 0, (end - begin) * sizeof(real))
 
 
 cdef inline bint all_in_range(const int64_t* order, Py_ssize_t m, Py_ssize_t n) noexcept nogil:
@@ -102,24 +109,35 @@ cdef inline bint all_in_range(const int64_t* order, Py_ssize_t m, Py_ssize_t n) 
 #   parts    1
 cdef int use_rows(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef int64_t* used = <int64_t*> call.operand[1].data
-    cdef int64_t* rows = used + 1
-    cdef int64_t* place = rows + call.size[0]
     cdef const int64_t* order = <const int64_t*> call.operand[2].data
-    cdef Py_ssize_t width = call.size[1], m = used[0], i
-    cdef int64_t k
+    cdef Py_ssize_t m, i
     if not all_in_range(order, call.size[2], call.size[0]):
         return OUT_OF_RANGE
     if not call.accumulate:
-        for i in range(m):
-            memset(x + rows[i] * width, 0, width * sizeof(real))
-        m = 0
+        forget_rows(x, used, call.size[1])
+    m = used[0]
     for i in range(call.size[2]):
-        k = order[i]
-        if not (0 <= place[k] < m and rows[place[k]] == k):
-            rows[m], place[k] = k, m
-            m += 1
+        m = with_row(used, m, call.size[0], order[i])
     used[0] = m
     return CONTINUE
+
+
+# Sets the rows of x, n elements each, that are listed to 0, and empties the list.
+cdef inline void forget_rows(real* x, int64_t* used, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(used[0]):
+        memset(x + used[1 + i] * n, 0, n * sizeof(real))
+    used[0] = 0
+
+
+# How many of so many rows are listed after row k, if the first m are before.
+cdef inline Py_ssize_t with_row(int64_t* used, Py_ssize_t m, Py_ssize_t rows, int64_t k) noexcept nogil:
+    cdef int64_t* listed = used + 1
+    cdef int64_t* place = listed + rows
+    if 0 <= place[k] < m and listed[place[k]] == k:
+        return m
+    listed[m], place[k] = k, m
+    return m + 1
 
 
 # All rows are used.

@@ -1,9 +1,10 @@
 # The optimizers' updates, over flat vectors of neighbouring parameters. Formulas and names are those of the docstrings
 # in `caffelite.optimizers.rules`. Hyper-parameters are read from memory at each call, so a recorded step follows them.
-#   size     0 elements, 1 vectors in the state, 2 parameters with a row in steps
+#   size     0 elements, 1 vectors in the state, 2 parameters with a row in steps, 3 whether w is sparse
 #   operand  0 w, 1 g, 2 the rule's state (vectors stride 0 apart), 3 its hyper-parameters in float64,
 #            4 steps, a row (elements, t) for each parameter, in float64, where the rule counts them
-#            5 the rows of the matrix w that are used, if only they are to be updated
+#            5 the rows of the matrix w in which g may not be 0, if others are to be passed over: those of a sparse
+#              w always, else where that makes no difference
 #   parts    the elements
 #
 # All is read before anything is written: processors let a load wait for an earlier store if their addresses agree
@@ -22,7 +23,7 @@ cdef int sgd(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
     cdef Py_ssize_t i
     cdef real step
 
-    if call.operand[USED].data != NULL:
+    if by_used_rows(call, v == NULL and decay == 0):
         return each_used_row(w, call, begin, end)
     if v == NULL:
         for i in range(begin, end):
@@ -49,7 +50,7 @@ cdef int adagrad(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef const Adagrad* hyper = <const Adagrad*> call.operand[3].data
     cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, decay = <real> hyper.decay, d, square
     cdef Py_ssize_t i
-    if call.operand[USED].data != NULL:
+    if by_used_rows(call, decay == 0 and eps > 0):
         return each_used_row(w, call, begin, end)
     for i in range(begin, end):
         d = g[i] + decay * w[i]
@@ -173,6 +174,11 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
 
 
 # ---- the used rows of a matrix ----
+
+# Whether an update goes through these alone, where `skips` says whether rows whose gradient is 0 stay as they are.
+cdef inline bint by_used_rows(const Call* call, bint skips) noexcept nogil:
+    return call.operand[USED].data != NULL and (skips or call.size[3])
+
 
 # What the call's own loop does to elements, to those of the rows that are used. Parts are shares of the list of them.
 cdef int each_used_row(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:

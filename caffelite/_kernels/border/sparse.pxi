@@ -1,0 +1,161 @@
+# Products with rows that are nearly all 0.
+#
+# Rows (n,) are elements of a dtype that `sparse_row` gives: where the numbers of each lie that are not 0, where the
+# columns, int32, in which they stand, and how many there are. So the rows of a batch are copied as those of any other
+# data, and take their numbers along without moving them, however many they are. Who makes them sees to it that what
+# they point to stays.
+
+cdef Kernel SPARSE_MATMUL_KERNEL = Kernel("sparse_matmul", checked=1, work=4, takes_epilogue=True)
+cdef Kernel SPARSE_MATMUL_GRAD_KERNEL = Kernel("sparse_matmul_grad", checked=1, work=4)
+cdef Kernel SPARSE_TO_DENSE_KERNEL = Kernel("sparse_to_dense", checked=1, work=2)
+cdef Kernel USE_COLUMNS_KERNEL = Kernel("use_columns", writes=0b11, updates=0b11, checked=2, work=30)
+
+
+@lru_cache(maxsize=256)
+def sparse_row(dtype, Py_ssize_t features):
+    """The dtype of a row of so many numbers of this dtype, nearly all 0; `row`, which takes no memory, says which."""
+    return np.dtype([("values", np.intp), ("columns", np.intp), ("count", np.intp), ("row", dtype, (features, 0))])
+
+
+cdef Py_ssize_t features_of(str name, cnp.ndarray rows, dtype) except -1:
+    """How many numbers each of these rows has; TypeError unless they are sparse rows of this dtype, None for any."""
+    cdef cnp.dtype of_row
+    if not cnp.PyDataType_HASFIELDS(rows.descr) or (<object> rows.descr).names != ("values", "columns", "count", "row"):
+        raise TypeError(f"{name} takes sparse rows, got {rows.dtype}")
+    of_row = rows.dtype["row"]
+    if dtype is not None and of_row.base != dtype:
+        raise TypeError(f"{name} got {of_row.base} and {dtype}; both must be float32 or both float64")
+    if cnp.PyArray_NDIM(rows) != 1 or not cnp.PyArray_IS_C_CONTIGUOUS(rows):
+        raise ValueError(f"{name} takes a contiguous vector of sparse rows, got shape {shape_of(rows)}")
+    return of_row.shape[0]
+
+
+cdef struct SparseRow:                    # as in loops/sparse.h
+    const void* values
+    const void* columns
+    Py_ssize_t count
+
+
+cdef double numbers_in(cnp.ndarray rows) noexcept:
+    """How many numbers that are not 0 these rows have, one counted in each at the least."""
+    cdef const SparseRow* row = <const SparseRow*> cnp.PyArray_DATA(rows)
+    cdef Py_ssize_t i
+    cdef double total = 0
+    for i in range(cnp.PyArray_SIZE(rows)):
+        total += max(row[i].count, 1)
+    return total
+
+
+def refuse_column(name, features, rows):
+    """Raise for sparse rows one of which names a column that it does not have."""
+    raise IndexError(f"{name} found a column that is not in 0 … {features - 1}: a sparse matrix was changed while it "
+                     "was in use")
+
+
+def sparse_matmul(cnp.ndarray rows not None, cnp.ndarray b not None, cnp.ndarray out=None, *, cnp.ndarray bias=None):
+    """y = a b (+ bias): the sparse rows of a (M, K), b (K, N), bias (N,) → (M, N). Errors as of `matmul`.
+
+    IndexError for a column that is not in 0 … K − 1; likewise for all that take sparse rows.
+    """
+    cdef Call call
+    cdef cnp.npy_intp shape[2]
+    cdef int real = real_type("sparse_matmul", b)
+    cdef Py_ssize_t features = features_of("sparse_matmul", rows, b.descr)
+    if cnp.PyArray_NDIM(b) != 2 or cnp.PyArray_DIM(b, 0) != features:
+        raise ValueError(f"sparse_matmul got rows of {features} features and shape {shape_of(b)}; expected (K, N)")
+    b = with_whole_rows(b)
+    shape[0], shape[1] = cnp.PyArray_SIZE(rows), cnp.PyArray_DIM(b, 1)
+    if bias is not None:
+        same_type("sparse_matmul", b, bias)
+        if cnp.PyArray_NDIM(bias) != 1 or cnp.PyArray_DIM(bias, 0) != shape[1]:
+            raise ValueError(f"sparse_matmul got a bias of shape {shape_of(bias)}; expected ({shape[1]},)")
+        bias = contiguous(bias)
+    if out is None:
+        out = empty(2, shape, b.descr)
+    else:
+        same_type("sparse_matmul", b, out)
+        if shape_of(out) != (shape[0], shape[1]) or not cnp.PyArray_IS_C_CONTIGUOUS(writable("sparse_matmul", out)):
+            raise ValueError(f"sparse_matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]}), "
+                             "contiguous")
+        if overlap(out, b) or (bias is not None and overlap(out, bias)):
+            raise ValueError("sparse_matmul can't write its result into one of its operands")
+    begin(&call, SPARSE_MATMUL_KERNEL, real)
+    bind(&call, 0, out)
+    bind(&call, 1, rows)
+    bind_matrix(&call, 2, b)
+    if bias is not None:
+        bind(&call, 3, bias)
+    call.size[0], call.size[1] = shape[1], features
+    call.parts = shape[0]
+    call.flops = 2.0 * numbers_in(rows) * shape[1]
+    call.work = SPARSE_MATMUL_KERNEL.work * call.flops
+    launch(&call, partial(refuse_column, "sparse_matmul", features))
+    return out
+
+
+def sparse_matmul_grad(cnp.ndarray rows not None, cnp.ndarray dy not None, cnp.ndarray out=None, *,
+                       bint accumulate=False):
+    """dW = aᵀ dy: the sparse rows of a (M, K), dy (M, N) → (K, N), added to what `out` holds when accumulating."""
+    cdef Call call
+    cdef int real = real_type("sparse_matmul_grad", dy)
+    cdef Py_ssize_t features = features_of("sparse_matmul_grad", rows, dy.descr)
+    cdef tuple shape
+    if cnp.PyArray_NDIM(dy) != 2 or cnp.PyArray_DIM(dy, 0) != cnp.PyArray_SIZE(rows):
+        raise ValueError(f"sparse_matmul_grad got {cnp.PyArray_SIZE(rows)} rows and dy of shape {shape_of(dy)}")
+    dy, shape = with_whole_rows(dy), (features, cnp.PyArray_DIM(dy, 1))
+    if out is None:
+        if accumulate:
+            raise ValueError("sparse_matmul_grad accumulates into `out`, which was not given")
+        out = output(shape, dy.descr)
+    else:
+        same_type("sparse_matmul_grad", dy, out)
+        if shape_of(out) != shape or not cnp.PyArray_IS_C_CONTIGUOUS(writable("sparse_matmul_grad", out)):
+            raise ValueError(f"sparse_matmul_grad got an `out` of shape {shape_of(out)}; expected {shape}, contiguous")
+        dy = copy(dy) if overlap(dy, out) else dy
+    begin(&call, SPARSE_MATMUL_GRAD_KERNEL, real)
+    bind(&call, 0, out)
+    bind(&call, 1, rows)
+    bind_matrix(&call, 2, dy)
+    call.accumulate = accumulate
+    call.size[0], call.size[1], call.size[2] = shape[1], features, cnp.PyArray_SIZE(rows)
+    call.parts = (call.size[0] * cnp.PyArray_ITEMSIZE(dy) + LINE - 1) // LINE
+    call.flops = 2.0 * numbers_in(rows) * call.size[0]
+    call.work = SPARSE_MATMUL_GRAD_KERNEL.work * call.flops
+    launch(&call, partial(refuse_column, "sparse_matmul_grad", features))
+    return out
+
+
+def sparse_to_dense(cnp.ndarray rows not None):
+    """The sparse rows as an array (n, features), float32 or float64."""
+    cdef Call call
+    cdef Py_ssize_t features = features_of("sparse_to_dense", rows, None)
+    cdef cnp.ndarray out = output((cnp.PyArray_SIZE(rows), features), rows.dtype["row"].base)
+    begin(&call, SPARSE_TO_DENSE_KERNEL, real_type("sparse_to_dense", out))
+    bind(&call, 0, out)
+    bind(&call, 1, rows)
+    call.size[0] = features
+    call.parts = cnp.PyArray_SIZE(rows)
+    call.work = SPARSE_TO_DENSE_KERNEL.work * cnp.PyArray_SIZE(out)
+    launch(&call, partial(refuse_column, "sparse_to_dense", features))
+    return out
+
+
+def use_columns(cnp.ndarray used not None, cnp.ndarray rows not None, cnp.ndarray x not None, bint accumulate):
+    """As `use_rows`, those rows of x being used whose numbers are the columns of these sparse rows."""
+    cdef Call call
+    cdef Py_ssize_t features = features_of("use_columns", rows, None)
+    begin(&call, USE_COLUMNS_KERNEL, real_type("use_columns", x))
+    if not cnp.PyArray_IS_C_CONTIGUOUS(writable("use_columns", x)):
+        raise ValueError(f"use_columns needs contiguous rows, got shape {shape_of(x)}")
+    call.size[1] = width_of("use_columns", used, x)
+    call.size[0] = rows_of(used)
+    if call.size[0] != features:
+        raise ValueError(f"use_columns got a list of {call.size[0]} rows for sparse rows of {features} features")
+    bind(&call, 0, x)
+    bind(&call, 1, writable("use_columns", used))
+    bind(&call, 2, rows)
+    call.size[2] = cnp.PyArray_SIZE(rows)
+    call.accumulate = accumulate
+    call.parts = 1
+    call.work = USE_COLUMNS_KERNEL.work * numbers_in(rows)
+    launch(&call, partial(refuse_column, "use_columns", features))

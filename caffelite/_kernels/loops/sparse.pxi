@@ -1,0 +1,93 @@
+# Rows of which nearly all numbers are 0. A SparseRow (sparse.h) says where the others lie. The columns that it names are
+# looked at again at each use, since they lie in memory of others: those beyond the last stop the step.
+
+# y[i] = Σₖ value[k] · b[column[k]] (+ bias), for the numbers of row i in their order; then the epilogue, if there is one.
+#   size     0 N, 1 K
+#   operand  0 y, 1 rows, 2 b (rows stride 0 apart), 3 bias
+#   parts    the rows
+cdef int sparse_matmul(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const SparseRow* rows = <const SparseRow*> call.operand[1].data
+    cdef const real* b = <const real*> call.operand[2].data
+    cdef const real* bias = <const real*> call.operand[3].data
+    cdef Py_ssize_t N = call.size[0], K = call.size[1], b_row = call.operand[2].stride[0], i
+    cdef bint fits
+    for i in range(begin, end):
+        if real is float:
+            fits = sparse_row_times_float(y + i * N, rows[i], b, b_row, K, bias, N)
+        else:
+            fits = sparse_row_times_double(y + i * N, rows[i], b, b_row, K, bias, N)
+        if not fits:
+            return OUT_OF_RANGE
+        finish(y + i * N, call, N)
+    return CONTINUE
+
+
+# dw[column[k]] += value[k] · dy[i], for the numbers of all rows in their order; unless accumulating, from 0 on.
+#   size     0 N, 1 K, 2 rows
+#   operand  0 dw (K, N; contiguous), 1 rows, 2 dy (rows stride 0 apart)
+#   parts    the cache lines of a row of dw
+cdef int sparse_matmul_grad(real* dw, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const SparseRow* rows = <const SparseRow*> call.operand[1].data
+    cdef const real* dy = <const real*> call.operand[2].data
+    cdef Py_ssize_t N = call.size[0], K = call.size[1], dy_row = call.operand[2].stride[0], i
+    cdef Py_ssize_t line = LINE // <Py_ssize_t> sizeof(real)
+    cdef bint fits
+    begin, end = begin * line, min(end * line, N)
+    if not call.accumulate:
+        clear_columns(dw, K, N, begin, end)
+    for i in range(call.size[2]):
+        if real is float:
+            fits = add_sparse_row_float(dw + begin, N, K, rows[i], dy + i * dy_row + begin, end - begin)
+        else:
+            fits = add_sparse_row_double(dw + begin, N, K, rows[i], dy + i * dy_row + begin, end - begin)
+        if not fits:
+            return OUT_OF_RANGE
+    return CONTINUE
+
+
+# y[i, column[k]] += value[k], all others 0.
+#   size     0 N
+#   operand  0 y (contiguous), 1 rows
+#   parts    the rows
+cdef int sparse_to_dense(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const SparseRow* rows = <const SparseRow*> call.operand[1].data
+    cdef Py_ssize_t N = call.size[0], i, k
+    cdef size_t column
+    memset(y + begin * N, 0, (end - begin) * N * sizeof(real))
+    for i in range(begin, end):
+        for k in range(rows[i].count):
+            column = <uint32_t> rows[i].columns[k]
+            if column >= <size_t> N:
+                return OUT_OF_RANGE
+            y[i * N + column] += (<const real*> rows[i].values)[k]
+    return CONTINUE
+
+
+# As use_rows, the rows of x that are used being the columns that sparse rows name.
+#   size     0 rows of x, 1 elements a row, 2 sparse rows
+#   operand  0 x, 1 the list (int64), 2 the sparse rows
+#   parts    1
+cdef int use_columns(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* used = <int64_t*> call.operand[1].data
+    cdef const SparseRow* rows = <const SparseRow*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[0], m, i, k
+    cdef int stop = CONTINUE
+    cdef size_t column
+    if not call.accumulate:
+        forget_rows(x, used, call.size[1])
+    m = used[0]
+    for i in range(call.size[2]):
+        for k in range(rows[i].count):
+            column = <uint32_t> rows[i].columns[k]
+            if column < <size_t> n:
+                m = with_row(used, m, n, column)
+            else:
+                stop = OUT_OF_RANGE
+    used[0] = m
+    return stop
+
+
+publish("sparse_matmul", <Loop> sparse_matmul[float], <Loop> sparse_matmul[double])
+publish("sparse_matmul_grad", <Loop> sparse_matmul_grad[float], <Loop> sparse_matmul_grad[double])
+publish("sparse_to_dense", <Loop> sparse_to_dense[float], <Loop> sparse_to_dense[double])
+publish("use_columns", <Loop> use_columns[float], <Loop> use_columns[double])
