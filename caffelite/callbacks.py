@@ -5,8 +5,8 @@ it may have any of these:
 
     begin(training)            before the first step. `training` has `.model`, `.optimizer`, `.loss` and `.history`,
                                and `.write(path)`, which makes a checkpoint of it.
-    due(epochs)                after how many epochs it has to be called next, so many being completed. Where data are in
-                               memory, epochs up to there are replayed in one go, and it is called for the last of
+    due(epochs)                after how many epochs it has to be called next, so many being completed. Where data are
+                               in memory, epochs up to there are replayed in one go, and it is called for the last of
                                those that have been completed. Without it, a callback is called after each.
     between_steps()            now and then between two steps: after a batch, or about every 50 ms of replayed ones.
     end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have

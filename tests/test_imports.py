@@ -25,7 +25,7 @@ LAYERS = [
     {"checkpoints"},
     {"model"},
     {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "lbfgs"}
-    | {"__main__", ""},
+    | {"__main__", "", "sklearn"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

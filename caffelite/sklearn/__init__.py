@@ -11,7 +11,7 @@ where estimators go: pipelines, searches, cross-validation, calibration, ensembl
 """
 
 try:
-    from sklearn.utils.validation import validate_data as _  # since 1.6
+    from sklearn.utils.validation import validate_data  # noqa: F401 (is there since 1.6)
 except ImportError as error:
     raise ImportError("caffelite.sklearn needs scikit-learn 1.6 or later: pip install caffelite[sklearn]") from error
 

@@ -6,7 +6,6 @@ scikit-learn's perceptrons keep. `Classification` and `Regression` know the targ
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
@@ -27,11 +26,11 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target, unique_labels
-from sklearn.utils.validation import _check_sample_weight, check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import positive_integer
-from caffelite.callbacks import Training
+from caffelite.function import Function
 from caffelite.functions import (
     BatchNorm,
     Dropout,
@@ -44,7 +43,6 @@ from caffelite.functions import (
     Tanh,
 )
 from caffelite.functions.loss import Loss
-from caffelite.function import Function
 from caffelite.history import History
 from caffelite.lbfgs import minimize
 from caffelite.metrics import r2
@@ -52,6 +50,7 @@ from caffelite.model import Model
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
 from caffelite.sklearn.objective import Objective, PoissonLoss
 from caffelite.sklearn.progress import Improvement, Tasks, Validation
+from caffelite.tensor import Tensor
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -95,7 +94,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     _: KW_ONLY
     solver: str = "adam"
     alpha: float = 0.0001
-    batch_size: int | str = "auto"
+    batch_size: Any = "auto"
     learning_rate: str = "constant"
     learning_rate_init: float = 0.001
     power_t: float = 0.5
@@ -224,43 +223,44 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             self._begin(X)
         elif not in_parts:
             self._check_same(y)
-        targets = self._encoded(y)
         validation = None if eval_set is None else self._validation(eval_set)
         if self._stops_early and validation is None:
-            kept, held_out = self._split(y)
-            validation = Validation(X[held_out], targets[held_out], None if weights is None else weights[held_out])
-            X, y, targets, weights = X[kept], y[kept], targets[kept], None if weights is None else weights[kept]
+            X, y, weights, validation = self._split(X, y, weights)
         seed = self._random_state.randint(LARGEST_SEED)
         if begins:  # what is not drawn yet is drawn from the same seed
             Model([self.model_], seed=seed, dtype=self._dtype(X))
         self._prepare(in_parts)
         progress = Improvement(self, X.shape[0], validation)
-        data = {"x": X, "y": targets, "sample_weight": self._all_weights(weights, y, in_parts)}
-        data |= {"loss": self._objective, "callbacks": [progress, *callbacks], "verbose": 0}
+        data = {"x": X, "y": self._encoded(y), "sample_weight": self._all_weights(weights, y, in_parts)}
+        options = {"loss": self._objective, "callbacks": [progress, *callbacks], "verbose": 0}
         try:
             if self.solver == "lbfgs":
-                self._minimize(data)
-                converged, why = self.history_.converged, f"L-BFGS ended before: {self.history_.message}"
+                self._minimize({**data, **options})
+                unfinished = "" if self.history_.converged else self.history_.message
             else:
-                self._descend(data, X.shape[0], validation, 1 if in_parts else self.max_iter, seed)
-                converged, why = self.n_iter_ < self.max_iter or progress.has_ended, "there was improvement until the end"
-            if not converged and not in_parts:
-                self._warn(f"not converged after {self.n_iter_} iterations; {why}")
+                self._descend({**data, **options}, X.shape[0], validation, seed, 1 if in_parts else self.max_iter)
+                has_ended = progress.has_ended or in_parts or self.n_iter_ < self.max_iter
+                unfinished = "" if has_ended else "there was improvement until the end"
+            if unfinished:
+                self._warn(f"not converged after {self.n_iter_} iterations: {unfinished}")
         except KeyboardInterrupt as error:
             self.history_ = error.history  # type: ignore[attr-defined]
-            self._warn(f"the training was interrupted after {self.n_iter_} epochs", UserWarning)
+            self._warn(f"the training was interrupted after {self.n_iter_} iterations", UserWarning)
         except TrainingDiverged as error:
+            self.history_ = error.history  # type: ignore[attr-defined]
             if not self._stops_early:
                 raise ValueError(f"{error}; scale the features, or lower learning_rate_init") from error
-            self.history_ = error.history  # type: ignore[attr-defined]
             progress.note_divergence()
             self._warn(f"the training diverged in {error}; the model is the best one before that")
         return self
 
-    def _descend(self, data: dict[str, Any], rows: int, validation: Any, epochs: int, seed: int) -> None:
+    def _descend(
+        self, options: dict[str, Any], rows: int, validation: Validation | None, seed: int, epochs: int
+    ) -> None:
         """Train by the optimizer, batch by batch."""
+        assert self._optimizer is not None
         self.history_ = self.model_.fit(
-            **data,
+            **options,
             optimizer=self._optimizer,
             epochs=epochs,
             batch_size=min(200 if self.batch_size == "auto" else self.batch_size, rows),
@@ -269,10 +269,12 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             validation_data=validation and tuple([part for part in validation if part is not None]),
         )
 
-    def _minimize(self, data: dict[str, Any]) -> None:
+    def _minimize(self, options: dict[str, Any]) -> None:
         """Train by L-BFGS, on all rows at once."""
-        limits = {"max_iterations": self.max_iter, "max_evaluations": self.max_fun, "tolerance": max(self.tol, TINY)}
-        self.history_ = minimize(self.model_, **data, **limits)
+        tolerance = max(self.tol, TINY)  # which is above 0
+        self.history_ = minimize(
+            self.model_, **options, max_iterations=self.max_iter, max_evaluations=self.max_fun, tolerance=tolerance
+        )
         self.loss_ = self.history_.objective
 
     @staticmethod
@@ -302,12 +304,13 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _validation(self, eval_set: Any) -> Validation:
         if not isinstance(eval_set, tuple | list) or len(eval_set) not in (2, 3):
             raise ValueError(f"eval_set: expected (X, y) or (X, y, sample_weight), got {type(eval_set).__name__}")
-        X, y = self._checked(*eval_set[:2], reset=False)
-        weights = _check_sample_weight(eval_set[2], X, dtype=np.float64) if len(eval_set) == 3 else None
-        return Validation(X, self._encoded(y), weights)
+        X, y, *weights = eval_set
+        X, y = self._checked(X, y, reset=False)
+        checked = [_check_sample_weight(w, X, dtype=np.float64) for w in weights if w is not None]
+        return Validation(X, self._encoded(y), *checked)
 
-    def _split(self, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The rows to train on, and those to score: the ones that scikit-learn's perceptrons take."""
+    def _split(self, X: Any, y: Any, weights: np.ndarray | None) -> tuple[Any, Any, np.ndarray | None, Validation]:
+        """What to train on, and what to score: the same rows that scikit-learn's perceptrons hold out."""
         kept, held_out = train_test_split(
             np.arange(y.shape[0]),
             test_size=self.validation_fraction,
@@ -315,10 +318,11 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             random_state=self._random_state,
         )
         if len(held_out) < 2:
-            raise ValueError(
-                f"The validation set is too small: validation_fraction={self.validation_fraction} of {y.shape[0]} rows"
-            )
-        return kept, held_out
+            share = f"validation_fraction={self.validation_fraction} of {y.shape[0]} rows"
+            raise ValueError(f"The validation set is too small: {share}")
+        if weights is None:
+            return X[kept], y[kept], None, Validation(X[held_out], self._encoded(y[held_out]))
+        return X[kept], y[kept], weights[kept], Validation(X[held_out], self._encoded(y[held_out]), weights[held_out])
 
     def _begin(self, X: Any) -> None:
         """Make the model, and begin the account of its training."""
@@ -326,32 +330,37 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         if not isinstance(model, Model):
             raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, which returned {model!r}")
         self.model_ = model
+        self.history_: Any = None  # of the last training
         self._optimizer: Optimizer | None = None
         self.n_iter_, self.t_, self._no_improvement_count = 0, 0, 0
         self.loss_curve_: list[float] = []
-        self.best_loss_ = None if self._stops_early else np.inf
+        self.best_loss_: float | None = None
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
 
     def _prepare(self, in_parts: bool) -> None:
-        """Have the objective and the optimizer, with what it has kept, and as the parameters are now."""
+        """Have the objective and the optimizer, as the parameters are now, with what the last one remembers."""
         settings = [getattr(self, name) for name in SETTINGS]
-        if in_parts and self._optimizer is not None and settings == self._settings:
+        kept = self._optimizer
+        if in_parts and kept is not None and settings == self._settings:
             return
-        self._settings = settings
+        self._settings: list[Any] = settings
         trainable = [p for p in self.model_.parameters() if p.requires_grad]
         self._objective = Objective(*self._loss(), [p for p in trainable if p.data.ndim > 1], self.alpha)
-        kept, self._optimizer = self._optimizer, None
+        self._optimizer = new = self._new_optimizer(trainable)
+        if new is not None and type(kept) is type(new):
+            vectors, remembered = new.vectors(), kept.vectors()
+            if {k: x.shape for k, x in vectors.items()} == {k: x.shape for k, x in remembered.items()}:
+                new.load_state_dict(new.state_dict() | remembered)
+
+    def _new_optimizer(self, parameters: list[Tensor]) -> Optimizer | None:
+        """That of the solver; None for L-BFGS."""
         if self.solver == "sgd":
             nesterov = self.nesterovs_momentum and self.momentum > 0
-            self._optimizer = SGD(trainable, self.learning_rate_init, self.momentum, nesterov=nesterov)
-        elif self.solver == "adam":
-            betas = (self.beta_1, self.beta_2)
-            self._optimizer = Adam(trainable, self.learning_rate_init, betas, self.epsilon)
-        if type(kept) is type(self._optimizer) and kept is not None and self._optimizer is not None:
-            vectors = self._optimizer.vectors()
-            if {k: x.shape for k, x in vectors.items()} == {k: x.shape for k, x in kept.vectors().items()}:
-                self._optimizer.load_state_dict(self._optimizer.state_dict() | kept.vectors())
+            return SGD(parameters, self.learning_rate_init, self.momentum, nesterov=nesterov)
+        if self.solver == "adam":
+            return Adam(parameters, self.learning_rate_init, (self.beta_1, self.beta_2), self.epsilon)
+        return None
 
     # ---- use --------------------------------------------------------------------------------------------------------
 
@@ -557,7 +566,7 @@ class Perceptron(Estimator):
                 model.add(activation())
             if self.dropout > 0:
                 model.add(Dropout(self.dropout))
-        model.add(Linear(*sizes[-2:]))
+        model.add(Linear(sizes[-2], sizes[-1]))
         self.n_layers_ = len(sizes)
         for layer in self._layers_of(model):
             limit = np.sqrt((2 if self.activation == "logistic" else 6) / (layer.in_features + layer.out_features))
@@ -593,23 +602,108 @@ class Perceptron(Estimator):
 
 @dataclass(eq=False, repr=False)
 class NetClassifier(Net, Classification):
-    """A classifier of any Model.
+    """A classifier of any Model: scikit-learn's ways with targets, training and its parameters, around a model of one's
+    own.
+
+        NetClassifier(lambda features, outputs: cl.Model([cl.Linear(features, 64), cl.GELU(), cl.Linear(64, outputs)]))
+
+    Parameters
+    ----------
+    build : callable (n_features, n_outputs) -> Model
+        Makes a new model of scores: `n_outputs` is the number of classes, or 1 for two classes; of labels, for an
+        indicator matrix. Rows are vectors, of which `cl.Reshape` as the first Function makes images. The model becomes
+        one of X's dtype; what it has not been trained or loaded with is drawn from `random_state`. A function that can
+        be imported is pickled with the estimator, a lambda can't be.
+
+    All others are those of `MLPClassifier`, and mean the same. `alpha` is of all parameters of two axes or more. So are
+    the attributes, but for `coefs_`, `intercepts_` and `n_layers_`.
     """
 
 
 @dataclass(eq=False, repr=False)
 class NetRegressor(Net, Regression):
-    """A regressor of any Model.
+    """A regressor of any Model: scikit-learn's ways with training and its parameters, around a model of one's own.
+
+        NetRegressor(lambda features, outputs: cl.MLP(features, [64, outputs], cl.Tanh))
+
+    Parameters
+    ----------
+    build : callable (n_features, n_outputs) -> Model
+        As for `NetClassifier`; `n_outputs` is the number of targets a row.
+
+    All others are those of `MLPRegressor`, and mean the same. `alpha` is of all parameters of two axes or more. So are
+    the attributes, but for `coefs_`, `intercepts_` and `n_layers_`.
     """
 
 
 @dataclass(eq=False, repr=False)
 class MLPClassifier(Perceptron, Classification):
-    """A multilayer perceptron that classifies.
+    """A multilayer perceptron that classifies: scikit-learn's, by its parameters, attributes and what it minimizes.
+
+    It minimizes, for the n rows of each batch, (Σ l + alpha/2 Σ W²) / n, where l is the logarithmic loss of a row,
+    summed over its labels where it has several, and W the weights, not the biases. With the same `random_state` the
+    first weights, and the rows held out by `early_stopping`, are scikit-learn's; the orders of the rows are not.
+
+    Parameters
+    ----------
+    hidden_layer_sizes, activation, solver, alpha, batch_size, learning_rate, learning_rate_init, power_t, max_iter, \
+    shuffle, random_state, tol, verbose, warm_start, momentum, nesterovs_momentum, early_stopping, \
+    validation_fraction, beta_1, beta_2, epsilon, n_iter_no_change, max_fun
+        As for `sklearn.neural_network.MLPClassifier`.
+    dropout : float in [0, 1)
+        The share of each hidden layer's outputs that is dropped in training. Not with "lbfgs", which needs the same
+        loss each time.
+    batch_norm : bool
+        Whether each hidden layer's products are normalized before its activation (`cl.BatchNorm`).
+    class_weight : {class: weight}, "balanced" or None
+        What rows weigh by their class, as scikit-learn's classifiers have it; times `sample_weight`. A list of such,
+        one for each label, with an indicator matrix. It has no part in validation.
+    callbacks : list of callables (epoch, history)
+        As for `cl.Model.fit`; see `cl.callbacks`. `history` has `val_loss` where there are validation rows.
+        scikit-learn's own (since 1.9) are given by `set_callbacks`.
+
+    Attributes
+    ----------
+    model_ : Model
+        What was trained; its outputs are scores, of which `predict_proba` gives the probabilities.
+    history_ : History
+        Of the last call of `fit` or `partial_fit`.
+    classes_, coefs_, intercepts_, loss_, best_loss_, loss_curve_, validation_scores_, best_validation_score_, t_, \
+    n_iter_, n_layers_, n_outputs_, out_activation_, n_features_in_, feature_names_in_
+        As scikit-learn's. `coefs_` and `intercepts_` are the model's own arrays. Losses include the penalty.
+
+    What differs from scikit-learn's, besides the time it takes:
+
+    - X of float32 is computed in float32, throughout; all else in float64.
+    - `warm_start` keeps what the optimizer remembers, Adam's moments and the velocity; rates begin anew. `partial_fit`
+      goes on with the orders of rows, where scikit-learn's draws the same ones at each call.
+    - Adam's ε is added to √v̂, after the correction for the first steps (Kingma and Ba's algorithm 1); the velocity is
+      without the learning rate, so that another rate takes effect at once.
+    - In an epoch's loss a batch weighs as its rows weigh. With several outputs it is the sum over them that is
+      reported, as it is minimized.
+    - A training whose loss or gradient is not finite ends there: with a ValueError naming the batch; with
+      `early_stopping` with a warning, and the best model before that.
+    - `predict_log_proba` is computed from scores, and finite where a probability is 0 or 1.
+
+    A row's prediction does not depend on the rows beside it, and no result on the number of threads. D. Kingma and
+    J. Ba, ICLR 2015; X. Glorot and Y. Bengio, AISTATS 2010; D. C. Liu and J. Nocedal, 1989 (`cl.minimize`).
     """
 
 
 @dataclass(eq=False, repr=False)
 class MLPRegressor(Perceptron, Regression):
-    """A multilayer perceptron that predicts numbers.
+    """A multilayer perceptron that predicts numbers: scikit-learn's, by its parameters, attributes and what it
+    minimizes.
+
+    It minimizes, for the n rows of each batch, (Σ l + alpha/2 Σ W²) / n, where l is half the squared error of a row,
+    summed over its targets, or with `loss="poisson"` half the deviance of counts whose rate is the exponential of the
+    output; and W the weights, not the biases.
+
+    Parameters
+    ----------
+    loss : "squared_error" or "poisson"
+        By keyword only.
+
+    All others are those of `MLPClassifier`, but for `class_weight`, and mean the same, as do the attributes, but for
+    `classes_`; and all that is said there of differences. Scores on validation rows are R².
     """

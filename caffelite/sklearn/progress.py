@@ -18,7 +18,7 @@ class Validation(NamedTuple):
 
     inputs: Any
     targets: np.ndarray
-    weights: np.ndarray | None
+    weights: np.ndarray | None = None
 
 
 class Improvement:
@@ -38,6 +38,10 @@ class Improvement:
         estimator = self.of
         self.model, self.optimizer = training.model, training.optimizer
         estimator.n_iter_ = 0
+        if estimator._stops_early:
+            estimator.best_loss_ = None
+        elif estimator.best_loss_ is None:
+            estimator.best_loss_ = np.inf
         if self.validation is not None and estimator.validation_scores_ is None:
             estimator.validation_scores_, estimator.best_validation_score_ = [], -np.inf
         self.best_state = self.model.state_dict() if estimator._stops_early else None
