@@ -154,6 +154,86 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """How much rows weigh in the loss, given how much they weigh in themselves."""
         return weights
 
+    # ---- what fitting is made of ------------------------------------------------------------------------------------
+
+    @property
+    def _stops_early(self) -> bool:
+        return self.early_stopping and self.solver != "lbfgs"
+
+    @staticmethod
+    def _dtype(X: Any) -> np.dtype:
+        """What is computed in, of such rows."""
+        return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+
+    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
+        """Rows and their targets as arrays, targets of one column as a vector."""
+        options = {"accept_sparse": "csr", "dtype": "numeric", "multi_output": True, "y_numeric": self._are_numbers}
+        X, y = validate_data(self, X, y, reset=reset, **options)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = column_or_1d(y.toarray() if issparse(y) else y, warn=True)
+        return X, y
+
+    def _validation(self, eval_set: Any) -> Validation:
+        if not isinstance(eval_set, tuple | list) or len(eval_set) not in (2, 3):
+            raise ValueError(f"eval_set: expected (X, y) or (X, y, sample_weight), got {type(eval_set).__name__}")
+        X, y, *weights = eval_set
+        X, y = self._checked(X, y, reset=False)
+        checked = [_check_sample_weight(w, X, dtype=np.float64) for w in weights if w is not None]
+        return Validation(X, self._encoded(y), *checked)
+
+    def _split(self, X: Any, y: Any, weights: np.ndarray | None) -> tuple[Any, Any, np.ndarray | None, Validation]:
+        """What to train on, and what to score: the same rows that scikit-learn's perceptrons hold out."""
+        kept, held_out = train_test_split(
+            np.arange(y.shape[0]),
+            test_size=self.validation_fraction,
+            stratify=None if self._are_numbers or self.n_outputs_ > 1 else y,
+            random_state=self._random_state,
+        )
+        if len(held_out) < 2:
+            share = f"validation_fraction={self.validation_fraction} of {y.shape[0]} rows"
+            raise ValueError(f"The validation set is too small: {share}")
+        if weights is None:
+            return X[kept], y[kept], None, Validation(X[held_out], self._encoded(y[held_out]))
+        return X[kept], y[kept], weights[kept], Validation(X[held_out], self._encoded(y[held_out]), weights[held_out])
+
+    def _begin(self, X: Any) -> None:
+        """Make the model, and begin the account of its training."""
+        model = self._build(X.shape[1], self.n_outputs_, self._dtype(X), self._random_state)
+        if not isinstance(model, Model):
+            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, which returned {model!r}")
+        self.model_ = model
+        self.history_: Any = None  # of the last training
+        self._optimizer: Optimizer | None = None
+        self.n_iter_, self.t_, self._no_improvement_count = 0, 0, 0
+        self.loss_curve_: list[float] = []
+        self.best_loss_: float | None = None
+        self.validation_scores_: list[float] | None = None
+        self.best_validation_score_: float | None = None
+
+    def _prepare(self, in_parts: bool) -> None:
+        """Have the objective and the optimizer, as the parameters are now, with what the last one remembers."""
+        settings = [getattr(self, name) for name in SETTINGS]
+        kept = self._optimizer
+        if in_parts and kept is not None and settings == self._settings:
+            return
+        self._settings: list[Any] = settings
+        trainable = [p for p in self.model_.parameters() if p.requires_grad]
+        self._objective = Objective(*self._loss(), [p for p in trainable if p.data.ndim > 1], self.alpha)
+        self._optimizer = new = self._new_optimizer(trainable)
+        if new is not None and type(kept) is type(new):
+            vectors, remembered = new.vectors(), kept.vectors()
+            if {k: x.shape for k, x in vectors.items()} == {k: x.shape for k, x in remembered.items()}:
+                new.load_state_dict(new.state_dict() | remembered)
+
+    def _new_optimizer(self, parameters: list[Tensor]) -> Optimizer | None:
+        """That of the solver; None for L-BFGS."""
+        if self.solver == "sgd":
+            nesterov = self.nesterovs_momentum and self.momentum > 0
+            return SGD(parameters, self.learning_rate_init, self.momentum, nesterov=nesterov)
+        if self.solver == "adam":
+            return Adam(parameters, self.learning_rate_init, (self.beta_1, self.beta_2), self.epsilon)
+        return None
+
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
     @with_callbacks
@@ -281,86 +361,6 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _warn(text: str, category: Any = ConvergenceWarning) -> None:
         """Warn those who have called `fit`, which has called `_train`, which has called this."""
         warnings.warn(text, category, stacklevel=4 + hasattr(Estimator, "_init_callback_context"))
-
-    # ---- what fitting is made of ------------------------------------------------------------------------------------
-
-    @property
-    def _stops_early(self) -> bool:
-        return self.early_stopping and self.solver != "lbfgs"
-
-    @staticmethod
-    def _dtype(X: Any) -> np.dtype:
-        """What is computed in, of such rows."""
-        return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
-
-    def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
-        """Rows and their targets as arrays, targets of one column as a vector."""
-        options = {"accept_sparse": "csr", "dtype": "numeric", "multi_output": True, "y_numeric": self._are_numbers}
-        X, y = validate_data(self, X, y, reset=reset, **options)
-        if y.ndim == 2 and y.shape[1] == 1:
-            y = column_or_1d(y.toarray() if issparse(y) else y, warn=True)
-        return X, y
-
-    def _validation(self, eval_set: Any) -> Validation:
-        if not isinstance(eval_set, tuple | list) or len(eval_set) not in (2, 3):
-            raise ValueError(f"eval_set: expected (X, y) or (X, y, sample_weight), got {type(eval_set).__name__}")
-        X, y, *weights = eval_set
-        X, y = self._checked(X, y, reset=False)
-        checked = [_check_sample_weight(w, X, dtype=np.float64) for w in weights if w is not None]
-        return Validation(X, self._encoded(y), *checked)
-
-    def _split(self, X: Any, y: Any, weights: np.ndarray | None) -> tuple[Any, Any, np.ndarray | None, Validation]:
-        """What to train on, and what to score: the same rows that scikit-learn's perceptrons hold out."""
-        kept, held_out = train_test_split(
-            np.arange(y.shape[0]),
-            test_size=self.validation_fraction,
-            stratify=None if self._are_numbers or self.n_outputs_ > 1 else y,
-            random_state=self._random_state,
-        )
-        if len(held_out) < 2:
-            share = f"validation_fraction={self.validation_fraction} of {y.shape[0]} rows"
-            raise ValueError(f"The validation set is too small: {share}")
-        if weights is None:
-            return X[kept], y[kept], None, Validation(X[held_out], self._encoded(y[held_out]))
-        return X[kept], y[kept], weights[kept], Validation(X[held_out], self._encoded(y[held_out]), weights[held_out])
-
-    def _begin(self, X: Any) -> None:
-        """Make the model, and begin the account of its training."""
-        model = self._build(X.shape[1], self.n_outputs_, self._dtype(X), self._random_state)
-        if not isinstance(model, Model):
-            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, which returned {model!r}")
-        self.model_ = model
-        self.history_: Any = None  # of the last training
-        self._optimizer: Optimizer | None = None
-        self.n_iter_, self.t_, self._no_improvement_count = 0, 0, 0
-        self.loss_curve_: list[float] = []
-        self.best_loss_: float | None = None
-        self.validation_scores_: list[float] | None = None
-        self.best_validation_score_: float | None = None
-
-    def _prepare(self, in_parts: bool) -> None:
-        """Have the objective and the optimizer, as the parameters are now, with what the last one remembers."""
-        settings = [getattr(self, name) for name in SETTINGS]
-        kept = self._optimizer
-        if in_parts and kept is not None and settings == self._settings:
-            return
-        self._settings: list[Any] = settings
-        trainable = [p for p in self.model_.parameters() if p.requires_grad]
-        self._objective = Objective(*self._loss(), [p for p in trainable if p.data.ndim > 1], self.alpha)
-        self._optimizer = new = self._new_optimizer(trainable)
-        if new is not None and type(kept) is type(new):
-            vectors, remembered = new.vectors(), kept.vectors()
-            if {k: x.shape for k, x in vectors.items()} == {k: x.shape for k, x in remembered.items()}:
-                new.load_state_dict(new.state_dict() | remembered)
-
-    def _new_optimizer(self, parameters: list[Tensor]) -> Optimizer | None:
-        """That of the solver; None for L-BFGS."""
-        if self.solver == "sgd":
-            nesterov = self.nesterovs_momentum and self.momentum > 0
-            return SGD(parameters, self.learning_rate_init, self.momentum, nesterov=nesterov)
-        if self.solver == "adam":
-            return Adam(parameters, self.learning_rate_init, (self.beta_1, self.beta_2), self.epsilon)
-        return None
 
     # ---- use --------------------------------------------------------------------------------------------------------
 
