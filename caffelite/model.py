@@ -250,10 +250,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._lay_out()
 
     def _convert_buffers(self) -> None:
-        """Have the buffers of floats in the model's dtype."""
-        floats = [a for a in self.buffers().values() if a.dtype in FLOATS]
-        other = {id(a): a for a in floats if a.dtype != self.dtype or not a.flags.writeable}
-        converted = {i: a.astype(self.dtype, order="C") for i, a in other.items()}
+        """Have the buffers of floats in the model's dtype, and all where they can be written."""
+        other = {
+            id(a): a
+            for a in self.buffers().values()
+            if not a.flags.writeable or (a.dtype in FLOATS and a.dtype != self.dtype)
+        }
+        converted = {i: a.astype(self.dtype if a.dtype in FLOATS else a.dtype, order="C") for i, a in other.items()}
         for function in (self, *self._descendants()) if other else ():
             vars(function).update({k: converted[id(v)] for k, v in vars(function).items() if id(v) in converted})
 

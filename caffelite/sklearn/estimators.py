@@ -433,7 +433,8 @@ class Classification(ClassifierMixin, Estimator):
         unknown = ~np.isin(y, self.classes_)
         if unknown.any():
             row = int(unknown.argmax())
-            raise ValueError(f"y[{row}] is {y[row]!r}, which is not one of the classes {self.classes_}")
+            label = y[row : row + 1].tolist()[0]
+            raise ValueError(f"y[{row}] is {label!r}, which is not one of the classes {self.classes_}")
         labels = np.searchsorted(self.classes_, y)
         return labels.astype(self.model_.dtype if self.n_outputs_ == 1 else np.int64)
 
