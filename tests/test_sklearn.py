@@ -317,7 +317,7 @@ def test_scikit_learns_tests_of_its_perceptrons_pass_with_ours(tmp_path):
         outcome, _, name = line.partition(" ")
         if outcome in outcomes:
             outcomes[outcome].add(name.split("::")[1].split("[")[0].split(" ")[0])
-    assert len(outcomes["PASSED"]) > 35, run.stdout + run.stderr
+    assert len(outcomes["PASSED"]) > 30, run.stdout + run.stderr
     assert outcomes["FAILED"] == set(EXCEPTIONS)
 
 
