@@ -63,7 +63,12 @@ __all__ += optimizers.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """`__version__`, looked up when somebody asks: the metadata takes longer to read than all else here to import."""
+    """What is looked up when somebody asks: `minimize`, which needs SciPy; and `__version__`, since the metadata takes
+    longer to read than all else here to import."""
+    if name == "minimize":
+        from caffelite.lbfgs import minimize
+
+        return minimize
     if name != "__version__":
         raise AttributeError(f"module 'caffelite' has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version

@@ -5,6 +5,9 @@ it may have any of these:
 
     begin(training)            before the first step. `training` has `.model`, `.optimizer`, `.loss` and `.history`,
                                and `.write(path)`, which makes a checkpoint of it.
+    due(epochs)                after how many epochs it has to be called next, so many being completed. Where data are
+                               in memory, epochs up to there are replayed in one go, and it is called for the last of
+                               those that have been completed. Without it, a callback is called after each.
     between_steps()            now and then between two steps: after a batch, or about every 50 ms of replayed ones.
     end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have
                                begun are ended, even if others raise.
@@ -35,7 +38,6 @@ from caffelite.function import Function
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import higher_is_better
-from caffelite.optimizers import Optimizer
 from caffelite.tensor import Tensor
 
 __all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Training"]
@@ -45,7 +47,7 @@ class Training(NamedTuple):
     """What a callback gets to know when a training begins."""
 
     model: Any
-    optimizer: Optimizer
+    optimizer: Any  # None in `caffelite.minimize`
     loss: Function
     history: History
     write: Any = None  # a checkpoint, to a path: from `between_steps`, or after an epoch
@@ -60,8 +62,8 @@ class Callbacks:
     def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
         if callable(callbacks):
             raise TypeError(f"callbacks: expected a list of callables (epoch, history), got {callbacks!r}")
-        self._callbacks = list(callbacks)
-        for callback in self._callbacks:
+        self.all = list(callbacks)
+        for callback in self.all:
             if not callable(callback) or isinstance(callback, type):
                 raise TypeError(
                     f"callbacks: expected callables (epoch, history), got {callback!r}, "
@@ -71,7 +73,7 @@ class Callbacks:
         self.ended = False  # whether one of them has ended the training
 
     def __len__(self) -> int:
-        return len(self._callbacks)
+        return len(self.all)
 
     def during(self, training: Training) -> Callbacks:
         """What is to be entered for this training."""
@@ -81,7 +83,7 @@ class Callbacks:
     def __enter__(self) -> Callbacks:
         with ExitStack() as stack:
             stack.callback(self._end)
-            for callback in self._callbacks:
+            for callback in self.all:
                 if hasattr(callback, "begin"):
                     callback.begin(self._training)
                 self._begun.append(callback)
@@ -93,16 +95,21 @@ class Callbacks:
 
     def __call__(self, epoch: int, history: History) -> bool:
         """Whether one of them ends the training after this epoch; all are called, those that write it down last."""
-        in_order = sorted(self._callbacks, key=lambda callback: isinstance(callback, Checkpoint))
+        in_order = sorted(self.all, key=lambda callback: isinstance(callback, Checkpoint))
         for callback in in_order:
             stop = callback(epoch, history)
             self.ended |= bool(isinstance(stop, bool | np.bool_) and stop)
         return self.ended
 
+    def due(self, epochs: int) -> float:
+        """After how many epochs one of them has to be called next, so many being completed."""
+        own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.all]
+        return min(own, default=math.inf)
+
     @property
     def between_steps(self) -> Callable[[], None] | None:
         """What is to be called now and then between two steps, if anything is."""
-        wanted = [callback.between_steps for callback in self._callbacks if hasattr(callback, "between_steps")]
+        wanted = [callback.between_steps for callback in self.all if hasattr(callback, "between_steps")]
 
         def call_all() -> None:
             for call in wanted:
@@ -112,7 +119,7 @@ class Callbacks:
 
     def with_state(self) -> list[Any]:
         """Those that have a state, and it is not empty."""
-        return [callback for callback in self._callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
+        return [callback for callback in self.all if hasattr(callback, "state_dict") and callback.state_dict()]
 
     def states(self) -> list[tuple[str, dict[str, Any]]]:
         """The names of their classes, and the states."""

@@ -254,10 +254,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._lay_out()
 
     def _convert_buffers(self) -> None:
-        """Have the buffers of floats in the model's dtype."""
-        floats = [a for a in self.buffers().values() if a.dtype in FLOATS]
-        other = {id(a): a for a in floats if a.dtype != self.dtype or not a.flags.writeable}
-        converted = {i: a.astype(self.dtype, order="C") for i, a in other.items()}
+        """Have the buffers of floats in the model's dtype, and all where they can be written."""
+        other = {
+            id(a): a
+            for a in self.buffers().values()
+            if not a.flags.writeable or (a.dtype in FLOATS and a.dtype != self.dtype)
+        }
+        converted = {i: a.astype(self.dtype if a.dtype in FLOATS else a.dtype, order="C") for i, a in other.items()}
         for function in (self, *self._descendants()) if other else ():
             vars(function).update({k: converted[id(v)] for k, v in vars(function).items() if id(v) in converted})
 
@@ -269,7 +272,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         start = 0
         for p in parameters:
             here = slice(start, start + p.size)
-            if p._data.flags.writeable:  # else it has no values
+            if p.size == 1 or any(p._data.strides):  # else it has no values
                 data[here] = p._data.reshape(-1)
             if p._has_gradient and p._gradient is not None:
                 gradients[here] = p._gradient.reshape(-1)
@@ -855,7 +858,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 resumed = checkpoints.resume(saved)
         self.remember_columns(columns)
         shown = Progress(verbose, epochs, count, history.epochs, 0 if resumed is None else resumed.batch)
-        attended = len(called) > 0 or validation is not None or verbose == 2
+
+        def due(epochs: int) -> float:
+            """After how many epochs somebody attends to the results."""
+            return epochs + 1 if validation is not None or verbose == 2 else called.due(epochs)
+
         try:
             with (
                 InterruptsBetweenSteps() as interrupts,
@@ -880,7 +887,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     return called(history.epochs - 1, history)
 
                 between = called.between_steps
-                trainer.train(batches, epochs, interrupts, progress, attended, completed, between, resumed)
+                trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise

@@ -19,20 +19,27 @@ class Progress:
     "auto" is a bar on a terminal and lines elsewhere, at most two a second and one for the last epoch; and nothing
     for a run that is over within half a second. A bar that is no terminal's, but goes into a file, is drawn once an
     epoch at most. `steps` is the number of steps an epoch, None where it is unknown. `begun` is the number of
-    epochs that were done before, `begun_steps` that of steps of the next one. ValueError for another `verbose`.
+    epochs that were done before, `begun_steps` that of steps of the next one; `of` is what epochs are called.
+    ValueError for another `verbose`.
 
     What is shown are the results of the last epoch; in a bar, the loss is that of the epoch under way, so far.
     """
 
     def __init__(
-        self, verbose: int | str, epochs: int, steps: int | None, begun: int = 0, begun_steps: int = 0
+        self,
+        verbose: int | str,
+        epochs: int,
+        steps: int | None,
+        begun: int = 0,
+        begun_steps: int = 0,
+        of: str = "epoch",
     ) -> None:
         if verbose not in (0, 1, 2, "auto"):
             raise ValueError(f'verbose: expected 0, 1, 2 or "auto", got {verbose!r}')
         self.on_terminal = sys.stderr.isatty()
         self.bar_wanted = verbose == 1 or (verbose == "auto" and self.on_terminal)
         self.lines_wanted = verbose == 2 or (verbose == "auto" and not self.bar_wanted)
-        self.epochs, self.steps = epochs, steps
+        self.epochs, self.steps, self.of = epochs, steps, of
         self.patience = PATIENCE if verbose == "auto" else 0.0
         self.bar: Any = None
         self.begun = self.epoch = begun
@@ -86,7 +93,7 @@ class Progress:
     def _line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
         results = "  ".join(f"{name} {value:.4g}" for name, value in self.results.items())
-        return f"epoch {self.epoch}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
+        return f"{self.of} {self.epoch}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
 
     def _share(self) -> tuple[int, int]:
         """How much is done, and of how much: steps or, where their number is unknown, epochs."""

@@ -7,8 +7,9 @@ not yet run on several threads.
 
 OpenMP ends the process when it cannot start a thread. So there is a bound, and a number above it is refused.
 
-On a thread that is held to fewer by OpenMP's own means, `threadpoolctl.threadpool_limits` for one, it is no more than
-that as long as that lasts.
+Threads of Python that train or predict at the same time, joblib's for one, share that number: two of them use half of
+it each. On a thread that is held to fewer by OpenMP's own means, `threadpoolctl.threadpool_limits` for one, it is no
+more than that as long as that lasts.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def show_config() -> None:
     print(f"caffelite        {__version__}, Python {platform.python_version()} on {platform.machine()}")
     print(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
     number, now = get_num_threads(), kernels.team_size()
-    limited = _always_one or "limited on this thread through OpenMP, by threadpoolctl say"
+    limited = _always_one or "limited on this thread through OpenMP, by threadpoolctl say, or shared with other threads"
     print(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason})")
     print(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
 

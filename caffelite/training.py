@@ -133,10 +133,9 @@ class Trainer:
     def measure(self, outputs: Any, loss: Function, value: Tensor, batch: Batch) -> None:
         """Add the loss and the metrics of a batch to the sums of the epoch."""
         y, rows = batch.targets, len(batch.targets)
-        mean, weights = value.data, batch.weights
-        if isinstance(loss, Loss | Penalized) and not loss.called_back:  # which know what counts, without penalties
-            assert loss.value is not None
-            mean, weights = loss.value, weights if loss.weight is None else loss.weight.reshape(1)
+        mean, weights = without_penalties(loss, value), batch.weights
+        if _knows_what_counts(loss) and loss.weight is not None:
+            weights = loss.weight.reshape(1)
         if weights is None:
             kernels.add_mean(self.cursor, 0, mean, rows)
         else:
@@ -166,24 +165,25 @@ class Trainer:
         epochs: int,
         interrupts: InterruptsBetweenSteps,
         progress: Progress,
-        attended: bool,
+        due: Callable[[int], float],
         completed: Callable[[np.ndarray], bool],
         between_steps: Callable[[], None] | None = None,
         resumed: State | None = None,
     ) -> None:
         """Train for so many epochs, and tell `completed` their results, a row of loss and metrics for each epoch.
 
-        It says whether the training ends there. If somebody attends to the results, a row comes before the next epoch
-        begins; else many may come at once, later. `between_steps` is called now and then, when the results of all
-        epochs that are done have been told: then, and in `completed`, `run.state()` is what a later training takes as
-        `resumed` to go on there. `epochs` includes what was done before.
+        It says whether the training ends there. `due` says, of how many epochs are done, after how many it has to be
+        told next: if that is one more, a row comes before the next epoch begins; else many may come at once.
+        `between_steps` is called now and then, when the results of all epochs that are done have been told: then, and
+        in `completed`, `run.state()` is what a later training takes as `resumed` to go on there. `epochs` includes what
+        was done before.
         """
         if is_replayed(batches):
             self.run = run = self._run(batches, epochs, interrupts)
             with closing(run):
                 if resumed is not None:
                     run.restore(resumed)
-                self._replay_epochs(run, epochs, progress, attended, completed, between_steps)
+                self._replay_epochs(run, epochs, progress, due, completed, between_steps)
             return
         self.run = stream = Streamed(self, batches)
         with closing(stream):
@@ -202,16 +202,17 @@ class Trainer:
         run: InMemory | Buffered,
         epochs: int,
         progress: Progress,
-        attended: bool,
+        due: Callable[[int], float],
         completed: Callable[[np.ndarray], bool],
         between_steps: Callable[[], None] | None,
     ) -> None:
         done, ends = run.epoch, False
-        one_by_one = attended or bool(self.of_epoch) or isinstance(run, Buffered)
         while done < epochs and not ends:
-            stopped, steps = None, run.steps
+            stopped, steps, told_next = None, run.steps, due(done)
+            attended = told_next <= done + 1
+            one_by_one = attended or bool(self.of_epoch) or isinstance(run, Buffered)
             try:
-                run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
+                run.go(done + 1 if one_by_one else int(min(told_next, epochs, done - done % AT_ONCE + AT_ONCE)))
             except (KeyboardInterrupt, TrainingDiverged) as error:
                 stopped = error
             progress.steps_done(run.steps - steps, run.loss)
@@ -723,10 +724,10 @@ class located:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, TrainingDiverged):
             where = f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
-            raise TrainingDiverged(f"{where}: {error}{_not_finite(self.data)}") from None
+            raise TrainingDiverged(f"{where}: {error}{not_finite(self.data)}") from None
 
 
-def _not_finite(data: Batch) -> str:
+def not_finite(data: Batch) -> str:
     """Which of the data is not finite, and in how many rows."""
     named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
     bad = [(name, ~are_finite(a)) for name, a in named if a.dtype.kind == "f"]
@@ -747,6 +748,19 @@ def guard(value: Tensor) -> None:
         raise TrainingDiverged(f"the loss is {value.item()}")
 
     kernels.all_finite(value.data, diverged)
+
+
+def _knows_what_counts(loss: Function) -> TypeGuard[Loss | Penalized]:
+    """Whether an applied loss says what it measured, and of how much."""
+    return isinstance(loss, Loss | Penalized) and not loss.called_back
+
+
+def without_penalties(loss: Function, value: Tensor) -> np.ndarray:
+    """What an applied loss measured, 0-d, of all that it gave."""
+    if not _knows_what_counts(loss):
+        return value.data
+    assert loss.value is not None
+    return loss.value
 
 
 def means(sums: np.ndarray) -> np.ndarray:

@@ -89,6 +89,43 @@ def test_begin_comes_before_the_first_step():
     assert looking.seen == (before, 0, ["loss", "accuracy", "val_loss", "val_accuracy"])
 
 
+class Due:
+    """A callback that is to be called after every third epoch, and ends the training in the ninth."""
+
+    def __init__(self, notes):
+        self.notes = notes
+
+    def due(self, epochs):
+        return epochs + 3 - epochs % 3
+
+    def __call__(self, epoch, history):
+        self.notes.append(epoch)
+        return epoch == 8
+
+
+def test_epochs_run_in_one_go_until_a_callback_is_due():
+    notes, model, eager = [], classifier(2, 10, 3), classifier(2, 10, 3)
+    history = train(model, X, Y, epochs=20, callbacks=[Due(notes)])
+    # The first steps of a kind are recorded, one by one, and told; from then on it is every third.
+    assert notes[-2:] == [5, 8]
+    assert history.epochs == 9
+    assert history["loss"] == train(eager, X, Y, epochs=9)["loss"]
+    assert bits(model) == bits(eager)
+
+
+def test_a_callback_that_is_never_due_is_called_at_the_end_and_beside_others_after_each_epoch():
+    class Never(Due):
+        def due(self, epochs):
+            return math.inf
+
+    notes, each = [], []
+    train(classifier(2, 10, 3), X, Y, epochs=7, callbacks=[Never(notes)])
+    assert notes[-1] == 6
+    assert len(notes) < 7
+    train(classifier(2, 10, 3), X, Y, epochs=7, callbacks=[Never(each), lambda epoch, history: None])
+    assert each == list(range(7))
+
+
 @pytest.mark.parametrize("missing", ["begin", "end"])
 def test_everything_but_the_call_is_optional(missing):
     methods = {"begin": lambda self, training: None, "__call__": lambda self, epoch, history: None}

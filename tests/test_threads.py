@@ -7,6 +7,8 @@ import select
 import signal
 import subprocess
 import sys
+import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -298,6 +300,28 @@ def test_a_limit_on_the_calling_thread_is_obeyed_and_told_and_ends(capsys):
     cl.set_num_threads(2)
     with threadpool_limits(3):
         assert kernels.team_size() == 2
+
+
+@with_openmp
+def test_threads_that_train_at_the_same_time_share_the_number():
+    cl.set_num_threads(8)
+    ends, seen = threading.Event(), set()
+
+    def train_until_the_other_has_seen_it(net):
+        model, optimizer, x, y, batch = prepared(net, "SGD", np.float32)
+        while not ends.is_set():
+            train(model, x, y, optimizer=optimizer, batch_size=batch, epochs=20)
+
+    with ThreadPoolExecutor(2) as pool:
+        trainings = [pool.submit(train_until_the_other_has_seen_it, "784-512-512-10") for _ in range(2)]
+        deadline = time.monotonic() + 60
+        while 4 not in seen and time.monotonic() < deadline:
+            seen.add(kernels.team_size())
+        ends.set()
+        for training in trainings:
+            training.result()
+    assert 4 in seen
+    assert kernels.team_size() == 8
 
 
 def in_a_process(program, **environment):

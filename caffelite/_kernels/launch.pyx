@@ -52,6 +52,7 @@ cdef int num_threads = 1
 cdef int untouched = untouched_max_threads()
 cdef bint has_run_in_parallel = False
 cdef bint must_be_serial = not OPENMP
+cdef int replays = 0                      # how many threads are in a replay now; written under the GIL
 
 # From so much work on, in operations of a matrix product, a call is cut among threads, and lets other Python threads
 # run. At 100 GFLOP/s it is 40 µs and 2 µs. Alone, a call gains from a second thread after 5 µs, which is what
@@ -78,23 +79,36 @@ def get_num_threads():
 def after_fork():
     """In a forked child: if calls were cut among threads before, none is any more, since OpenMP would wait for threads
     that are not there. Returns whether that is so."""
-    global must_be_serial
+    global must_be_serial, replays
+    replays = 0
     must_be_serial = must_be_serial or has_run_in_parallel
     return has_run_in_parallel
+
+
+cdef void begin_replay() noexcept:
+    """This thread is in a replay from now on, until `end_replay`: it shares the number that was set with others."""
+    global replays
+    replays += 1
+
+
+cdef void end_replay() noexcept:
+    global replays
+    replays = max(replays - 1, 0)
 
 
 cpdef int team_size() noexcept nogil:
     """Among how many threads a call with enough work is cut if it is made on this thread.
 
-    The number that was set; or less, where OpenMP's own number for this thread is less and is not what it is by
-    default. Then somebody has lowered it: threadpoolctl, or omp_set_num_threads. (To just the default can't be told
-    from not at all.)
+    The number that was set, divided by the number of threads that are replaying at the same time; or less, where
+    OpenMP's own number for this thread is less and is not what it is by default. Then somebody has lowered it:
+    threadpoolctl, or omp_set_num_threads. (To just the default can't be told from not at all.)
     """
-    cdef int limit
+    cdef int limit, share
     if num_threads == 1 or must_be_serial:
         return 1
     limit = omp_get_max_threads()
-    return num_threads if limit == untouched else min(num_threads, limit)
+    share = max(num_threads // max(replays, 1), 1)
+    return share if limit == untouched else min(share, limit)
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------

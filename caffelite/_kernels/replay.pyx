@@ -10,7 +10,7 @@ cimport numpy as cnp
 import numpy as np
 
 from caffelite._kernels.call cimport *
-from caffelite._kernels.launch cimport run
+from caffelite._kernels.launch cimport begin_replay, end_replay, run
 from caffelite._kernels.record cimport RecordedCall
 
 cnp.import_array()
@@ -73,12 +73,15 @@ cdef class Replay:
         return CONTINUE
 
     cdef int call_python(self, Py_ssize_t i) noexcept with gil:
+        end_replay()                      # Python may replay something else meanwhile
         try:
             self.entries[i]()
             return CONTINUE
         except BaseException as error:
             self.error = error
             return PYTHON_ERROR
+        finally:
+            begin_replay()
 
     cdef object result(self, int stop):
         if stop == PYTHON_ERROR:
@@ -88,8 +91,10 @@ cdef class Replay:
 
     cdef object run_once(self):
         cdef int stop
+        begin_replay()
         with nogil:
             stop = self.run_all()
+        end_replay()
         return self.result(stop)
 
     def run(self):
@@ -100,11 +105,13 @@ cdef class Replay:
         cdef cnp.ndarray best = np.full(self.length, np.inf)
         cdef Py_ssize_t _n
         cdef int stop = CONTINUE
+        begin_replay()
         with nogil:
             for _n in range(replays):
                 stop = self.run_all(<double*> cnp.PyArray_DATA(best))
                 if stop != CONTINUE:
                     break
+        end_replay()
         stopped = self.result(stop)
         if stopped is not None:
             stopped.raise_why()
@@ -230,6 +237,7 @@ cdef class Epochs:
         cdef Replay replay = None
         cdef int stop = CONTINUE
         cdef Py_ssize_t until
+        begin_replay()
         while self.epoch < epochs and stop == CONTINUE and seconds_now() < end and not self.interrupted():
             replay = self.full if self.batch < self.full_batches else self.last
             until = self.full_batches if self.batch < self.full_batches else self.batches
@@ -244,4 +252,5 @@ cdef class Epochs:
                     self.end_batch()
                     if self.batch % until == 0 or seconds_now() >= end or self.interrupted():
                         break
+        end_replay()
         return None if replay is None else replay.result(stop)

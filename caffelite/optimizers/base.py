@@ -19,7 +19,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import FLOATS, as_real, nonnegative, positive
-from caffelite.optimizers.schedules import Followed, tabulated
+from caffelite.optimizers.schedules import Followed, tabulated, writeable
 from caffelite.recording import in_python
 from caffelite.tensor import Tensor
 
@@ -385,6 +385,9 @@ class Optimizer(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_layout": [], "_runs": []}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({name: writeable(value) for name, value in state.items()})
 
     # ---- runs ---------------------------------------------------------------------------------------------------
 

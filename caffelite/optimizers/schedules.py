@@ -116,6 +116,15 @@ def tabulated(schedule: Any) -> np.ndarray:
     return np.array([nonnegative(f"the schedule's rate at step {t}", schedule(t)) for t in range(steps + 1)])
 
 
+def writeable(value: Any) -> Any:
+    """The value, arrays in it as ones that can be written: what unpickles them may map them from a file, read-only."""
+    if isinstance(value, np.ndarray):
+        return value if value.flags.writeable else value.copy()
+    if type(value) is dict:
+        return {name: writeable(x) for name, x in value.items()}
+    return tuple(map(writeable, value)) if type(value) is tuple else value
+
+
 class Followed:
     """The schedules that an optimizer's groups follow, and how far each has come."""
 
@@ -125,6 +134,9 @@ class Followed:
 
     def __init__(self, groups: int) -> None:
         self._rates_and_t: tuple[tuple[np.ndarray, np.ndarray] | None, ...] = (None,) * groups
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({name: writeable(value) for name, value in state.items()})
 
     def __getitem__(self, group: int) -> tuple[np.ndarray, int] | None:
         """The rates of a group's schedule and the step that is next; None where it follows none."""

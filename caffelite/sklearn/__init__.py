@@ -1,0 +1,20 @@
+"""Estimators for scikit-learn: its multilayer perceptrons, and any Model, trained by caffelite. Needs the extra
+`sklearn`.
+
+    from caffelite.sklearn import MLPClassifier
+
+    model = MLPClassifier(hidden_layer_sizes=(64,), random_state=0).fit(x, y)
+
+`MLPClassifier` and `MLPRegressor` have the parameters and fitted attributes of scikit-learn's own, and what they mean;
+`NetClassifier(build)` and `NetRegressor(build)` train the Model that `build(n_features, n_outputs)` returns. They go
+where estimators go: pipelines, searches, cross-validation, calibration, ensembles.
+"""
+
+try:
+    from sklearn.utils.validation import validate_data  # noqa: F401 (is there since 1.6)
+except ImportError as error:
+    raise ImportError("caffelite.sklearn needs scikit-learn 1.6 or later: pip install caffelite[sklearn]") from error
+
+from caffelite.sklearn.estimators import MLPClassifier, MLPRegressor, NetClassifier, NetRegressor
+
+__all__ = ["MLPClassifier", "MLPRegressor", "NetClassifier", "NetRegressor"]
