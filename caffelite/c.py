@@ -74,7 +74,7 @@ def _row_shape(model: Model, given: Any) -> Shape:
         if not isinstance(given, tuple | list):
             raise TypeError(f"export: expected input_shape to be the shape of a row, such as (64,), got {given!r}")
         return integers("export: input_shape", given, len(given), most=LARGEST)
-    required = [n for n in (model.required_input_shape or (None, None))[1:] if n is not ...]
+    required: list[Any] = [n for n in (model.required_input_shape or (None, None))[1:] if n is not ...]
     if None in required:
         raise ValueError(f"export: {model!r} takes rows of other shapes, too: give one, as in input_shape=(3, 32, 32)")
     return tuple(required)
@@ -124,12 +124,13 @@ class Net:
         self.kept: list[Value] = []  # that calls will read which are not there yet
         self.calls: list[tuple[str, list[tuple[Value, Shape]]]] = []  # a layer's name, and its arrays as it sees them
         self.names: dict[tuple, str] = {}  # of layers, by what they were made of
+        self.places: dict[int, str] = {}  # where Functions are first, as names say it
         self.definitions: list[str] = []
         self.used: set[str] = set()  # helpers
         self.constant_bytes = 0
         self.y, self.y_shape = self.apply(model, (), self.x, shape)
         if self.y is self.x:
-            self.y = self.call(model, (), copied(shape), [self.x], [shape, shape])
+            self.y = self.call(model, (0,), copied(shape), [self.x], [shape, shape])
         self.y.place = "y"
         self.memory = _arrange([value for value in self.values if value is not self.y])
 
@@ -151,14 +152,12 @@ class Net:
         layer = LAYERS[type(function)](function, *shapes, y_shape)
         return self.call(function, place, layer, inputs, [*shapes, y_shape]), y_shape
 
-    def branches(
-        self, functions: Sequence[Function], place: Shape, x: Value, shape: Shape
-    ) -> list[tuple[Value, Shape]]:
+    def branches(self, beside: Sequence[Function], place: Shape, x: Value, shape: Shape) -> list[tuple[Value, Shape]]:
         """What each Function makes of x, and its shape; nothing of that is written over, and x is not."""
         before = len(self.kept)
         self.kept.append(x)
         outputs = []
-        for i, function in enumerate(functions):
+        for i, function in enumerate(beside):
             outputs.append(self.apply(function, (*place, i), x, shape))
             self.kept.append(outputs[-1][0])
         del self.kept[before:]
@@ -170,35 +169,39 @@ class Net:
         y = free[0] if free else Value(_count(shapes[-1]), first=len(self.calls))
         if not free:
             self.values.append(y)
-        over = [name for name, x in zip(layer.inputs, inputs, strict=True) if x is y]
-        arrays = [(x, dims) for x, dims in zip(inputs, layer.inputs.values(), strict=True) if x is not y]
         for x in (*inputs, y):
             x.last = len(self.calls)
-        key = (id(function), *shapes, *over)
+        given = dict(zip(layer.inputs, inputs, strict=True))
+        renamed = {name: "y" if x is y else next(n for n, z in given.items() if z is x) for name, x in given.items()}
+        key = (id(function), *shapes, *renamed.values())
         if key not in self.names:
-            self.names[key] = self.define(function, place, layer, over, shapes)
+            self.names[key] = self.define(function, place, layer, renamed, shapes)
+        arrays = [(x, layer.inputs[name]) for name, x in given.items() if renamed[name] == name]
         self.calls.append((self.names[key], [*arrays, (y, layer.y)]))
         return y
 
-    def define(self, function: Function, place: Shape, layer: Layer, over: list[str], shapes: list) -> str:
-        """Write a layer in C, with y in place of the inputs named in `over`; its name."""
+    def define(
+        self, function: Function, place: Shape, layer: Layer, renamed: dict[str, str], shapes: list[Shape]
+    ) -> str:
+        """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name."""
         suffix = "".join(f"_{i}" for i in place)
-        name = f"{type(function).__name__.lower()}{suffix}"
+        first = self.places.setdefault(id(function), suffix)  # where its weights are, which several layers may share
         body = "\n".join(layer.body)
-        for x in over:
-            body = re.sub(rf"\b{x}\[", "y[", body)
-        for constant in layer.constants:
-            body = re.sub(rf"\b{constant}\[", f"{constant}{suffix}[", body)
-        arrays = {x: seen for x, seen in layer.inputs.items() if x not in over}
-        parameters = [*[f"const {_parameter(x, seen)}" for x, seen in arrays.items()], _parameter("y", layer.y)]
-        sizes = f"{', '.join(map(shape_text, shapes[:-1]))} -> {shape_text(shapes[-1])}{', in place' if over else ''}"
-        text = _as_comment(f"{'.'.join(map(str, place))}: {shortened(repr(function), MOST_SAID)}: {sizes}")
-        self.definitions += [
-            f"/* {text} */",
-            *[self.constant(f"{constant}{suffix}", array) for constant, array in layer.constants.items()],
-            self.c(f"static void {name}({', '.join(parameters)})\n{{\n{_indented(body)}\n}}\n"),
-        ]
-        return name
+        for name, other in renamed.items():
+            body = re.sub(rf"\b{name}\[", f"{other}[", body)
+        for name in layer.constants:
+            body = re.sub(rf"\b{name}\[", f"{name}{first}[", body)
+        inputs = [f"const {_parameter(name, layer.inputs[name])}" for name in renamed if renamed[name] == name]
+        head = f"{type(function).__name__.lower()}{suffix}"
+        what = f"{'.'.join(map(str, place))}: {shortened(repr(function), MOST_SAID)}"
+        sizes = f"{', '.join(map(shape_text, shapes[:-1]))} -> {shape_text(shapes[-1])}"
+        over = ", in place" if "y" in renamed.values() else ""
+        self.definitions.append(f"/* {_as_comment(what)}: {sizes}{over} */")
+        if first == suffix:
+            self.definitions += [self.constant(f"{name}{first}", array) for name, array in layer.constants.items()]
+        signature = f"static void {head}({', '.join([*inputs, _parameter('y', layer.y)])})"
+        self.definitions.append(self.c(f"{signature}\n{{\n{_indented(body)}\n}}\n"))
+        return head
 
     def c(self, code: str) -> str:
         """C for numbers of the model's dtype, of C for `float`."""
@@ -281,7 +284,7 @@ def loop(index: str, count: object, *body: str, begin: object = 0) -> str:
 def loops(counts: Mapping[str, int], *body: str) -> list[str]:
     """Statements for all values of several indices, the last of which runs fastest."""
     statements = list(body)
-    for index, count in reversed(counts.items()):
+    for index, count in reversed([*counts.items()]):
         statements = [loop(index, count, *statements)]
     return statements
 
@@ -409,11 +412,9 @@ def _bias(f: Any, index: str) -> str:
 class Windows:
     """Windows that move over images or series, of a `length` along each axis, and stop at so many `positions`.
 
-    At position i, tap k of the window is at place s i + d k - p, with stride s, dilation d and padding p. The loops over
-    taps are the outer ones: those over positions then run along rows, and only over those where the tap is inside.
+    At position i, tap k of the window is at place s i + d k - p, with stride s, dilation d and padding p.
+    The loops over taps are the outer ones: those over positions run along rows, and only where the tap is inside.
     """
-
-    indices = [("i", "k", "top", "bottom"), ("j", "l", "left", "right")]
 
     def __init__(self, f: Any, length: Shape, positions: Shape, dilation: Shape) -> None:
         self.position = self.place = self.tap = ""
@@ -421,7 +422,7 @@ class Windows:
         self.over_positions: dict[str, int] = {}
         self.over_taps: dict[str, int] = {}
         self.inside: dict[str, tuple[Any, Any]] = {}  # of the positions, by index: begin and end
-        names = self.indices[-len(length) :]
+        names = [("i", "k", "top", "bottom"), ("j", "l", "left", "right")][-len(length) :]
         along = zip(names, length, positions, f.kernel_size, f.stride, dilation, f.padding, strict=True)
         for (i, k, first, last), n, m, taps, s, d, p in along:
             self.over_positions[i], self.over_taps[k] = m, taps
