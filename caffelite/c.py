@@ -336,7 +336,7 @@ def _braced(array: np.ndarray) -> str:
         texts[inner - 1 :: inner] = [f"{text}}}" for text in texts[inner - 1 :: inner]]
     lines, line = [], ""
     for text in texts:
-        if len(line) + len(text) > WIDTH - 6:
+        if len(line) + len(text) > WIDTH - 7:  # 4 of indentation, and 3 of commas and a blank
             lines.append(f"{line},")
             line = ""
         line = f"{line}, {text}" if line else text
@@ -506,7 +506,7 @@ def average_pool(f: Any, x: Shape, y: Shape) -> Layer:
 def global_average_pool(f: functions.GlobalAvgPool, x: Shape, y: Shape) -> Layer:
     counts = {"c": x[0], "i": math.prod(x[1:])}
     mean = f"y[c] = (float)(sum / {counts['i']});"
-    body = loops({"c": x[0]}, "double sum = 0;", loop("i", counts["i"], "sum += x[c][i];"), mean)
+    body = loops({"c": x[0]}, "double sum = 0;", loop("i", counts["i"], "sum += (double)x[c][i];"), mean)
     return Layer({"x": dims(counts)}, y, body)
 
 
@@ -526,21 +526,19 @@ def batch_norm(f: functions.BatchNorm, x: Shape, y: Shape) -> Layer:
 
 
 def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> Layer:
-    """Moments in double, for numbers that differ little from their mean."""
+    """Of differences from the first number, which are exact where numbers differ little from their mean."""
     rows, n = axes(r=math.prod(x[:-1])), f.features
-    element = f"[{'r][' if rows else ''}j]"
+    row = at(rows) if rows else ""
+    shift = "" if f.shift is None else " + shift[j]"
     body = loops(
         rows,
-        "double mean = 0, variance = 0;",
-        loop("j", n, f"mean += x{element};"),
+        f"const float first = x{row}[0];",
+        "float mean = 0, variance = 0;",
+        loop("j", n, f"mean += x{row}[j] - first;"),
         f"mean /= {n};",
-        loop("j", n, f"variance += (x{element} - mean) * (x{element} - mean);"),
-        f"const double factor = 1 / sqrt(variance / {n} + {literal(np.float64(f.eps))});",
-        loop(
-            "j",
-            n,
-            f"y{element} = (float)((x{element} - mean) * factor) * scale[j]{' + shift[j]' * (f.shift is not None)};",
-        ),
+        loop("j", n, f"variance += (x{row}[j] - first - mean) * (x{row}[j] - first - mean);"),
+        f"const float factor = 1 / sqrtf(variance / {n} + {literal(f.eps)});",
+        loop("j", n, f"y{row}[j] = (x{row}[j] - first - mean) * factor * scale[j]{shift};"),
     )
     constants = {"scale": f.scale.data} | ({} if f.shift is None else {"shift": f.shift.data})
     return Layer({"x": (*rows.values(), n)}, (*rows.values(), n), body, constants, in_place=True)
@@ -607,15 +605,18 @@ HEAD = """\
 /*
  * {name}: a neural network, written by caffelite.
  *
- *     void predict(const {number} *x, {number} *y);
+ *     void predict(const {number} *x, {number} *y);        (in C++ extern "C")
  *
- * sets y, {outputs:,} numbers of shape {y_shape}, to what the net makes of a row x, {inputs:,} numbers of shape
- * {x_shape}, both in C order. They must not overlap.
+ * computes the outputs y of one row x, both in C order. They must not overlap.
+ *
+ *     x         {x}
+ *     y         {y}
+ *     weights   {weights}, constant
+ *     memory    {memory}
  *
  *     cc -std=c99 -O3 -c {name}
- *     cc -std=c99 -O3 -DPREDICT=other -c {name}     calls the function `other`, where there are several nets
  *
- * and -lm to link. The weights are {constants} of constants. {memory}
+ * and -lm to link. -DPREDICT=other names the function otherwise, where a program has several nets.{storage}
  *
  * {summary}
  */
@@ -625,7 +626,7 @@ HEAD = """\
 #ifndef PREDICT
 #define PREDICT predict
 #endif
-{storage}
+{definition}
 enum {{ PREDICT_INPUTS = {inputs}, PREDICT_OUTPUTS = {outputs} }};
 
 #ifdef __cplusplus
@@ -635,12 +636,11 @@ extern "C"
 void PREDICT(const {number} *x, {number} *y);
 """
 
-NO_MEMORY = "No other memory is used, and calls may run at the same time."
-MEMORY = """\
-What is between the layers takes {bytes}, in static memory: calls
- * must not run at the same time. With -DPREDICT_MEMORY= it is on the stack, and they may; so they may if each thread
- * has its own, with -DPREDICT_MEMORY="static _Thread_local" (C11)."""
-STORAGE = """
+STORAGE = """ The memory is
+ * static: one call runs at a time. With -DPREDICT_MEMORY= it is on the stack, and with -std=c11 and
+ * -DPREDICT_MEMORY="static _Thread_local" each thread has its own."""
+
+DEFINITION = """
 #ifndef PREDICT_MEMORY
 #define PREDICT_MEMORY static
 #endif
@@ -651,18 +651,20 @@ def source(model: Model, name: str, input_shape: Sequence[int] | None = None) ->
     """The text of a file of this name; see `export`."""
     _check(model)
     shape = _row_shape(model, input_shape)
-    net = Net(model, shape)
+    with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
+        net = Net(model, shape)
     head = HEAD.format(
         name=_as_comment(name),
         number=net.number,
-        inputs=net.x.size,
-        x_shape=shape_text(shape),
-        outputs=net.y.size,
-        y_shape=shape_text(net.y_shape),
-        constants=bytes_text(net.constant_bytes),
-        memory=MEMORY.format(bytes=bytes_text(net.memory * model.dtype.itemsize)) if net.memory else NO_MEMORY,
+        x=f"{net.x.size:,} numbers, shape {shape_text(shape)}",
+        y=f"{net.y.size:,} numbers, shape {shape_text(net.y_shape)}",
+        weights=bytes_text(net.constant_bytes),
+        memory=bytes_text(net.memory * model.dtype.itemsize),
         storage=STORAGE if net.memory else "",
         summary=_as_comment(str(model.summary(shape))),
+        definition=DEFINITION if net.memory else "",
+        inputs=net.x.size,
+        outputs=net.y.size,
     )
     helpers = [f"{net.c(text)}\n" for name, text in HELPERS.items() if name in net.used]
     return "\n".join([head, *helpers, *net.definitions, _predict(net), ""])

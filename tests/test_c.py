@@ -1,138 +1,332 @@
-"""Nets in C: compiled with every warning an error, run under sanitizers, and compared with `predict`."""
+"""Models as C: what they compute there, what the files are like, and what can't be written."""
 
-import random
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from compiled import CC, SANITIZED, STRICT, Drawn, differing, outputs_in_c
 from conftest import run
+from reference import special_values
 
 import caffelite as cl
-from caffelite import c
+from caffelite import c, functions
+from caffelite.function import Function
 
-CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-pytestmark = pytest.mark.skipif(CC is None, reason="there is no C compiler")
+needs_compiler = pytest.mark.skipif(CC is None, reason="there is no C compiler")
+F32, F64 = np.float32, np.float64
 
-STRICT = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
-SANITIZED = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-ROWS = 3
 
-MAIN = """\
-#include <stdio.h>
-#include <stdlib.h>
+def rows(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(F32)
 
-/* Rows from the standard input; what a net makes of them to the standard output. In arrays with guarded ends. */
-#define RUN(number, predict, rows, inputs, outputs)                                        \\
-    do {                                                                                   \\
-        void predict(const number *x, number *y);                                          \\
-        number *x = malloc(inputs * sizeof *x), *y = malloc(outputs * sizeof *y);          \\
-        for (int i = 0; i < rows && fread(x, sizeof *x, inputs, stdin) == inputs; i++) {   \\
-            predict(x, y);                                                                 \\
-            fwrite(y, sizeof *y, outputs, stdout);                                         \\
-        }                                                                                  \\
-        free(x);                                                                           \\
-        free(y);                                                                           \\
-    } while (0)
 
-int main(void)
+def lenet():
+    model = cl.Model([cl.Conv2d(1, 6, 5, padding=2), cl.ReLU(), cl.MaxPool2d(2)], seed=0)
+    model.add(cl.Conv2d(6, 16, 5)).add(cl.ReLU()).add(cl.MaxPool2d(2)).add(cl.Flatten())
+    return model.add(cl.Linear(400, 120)).add(cl.ReLU()).add(cl.Linear(120, 10))
+
+
+def memory(model, input_shape=None):
+    """How many numbers there are between the layers."""
+    found = re.findall(r"PREDICT_MEMORY \w+ memory\[(\d+)\];", c.source(model, "net.c", input_shape))
+    return int(found[0]) if found else 0
+
+
+# ---- what is computed -----------------------------------------------------------------------------------------------
+
+ACTIVATIONS = [
+    *[cl.ReLU(), cl.LeakyReLU(0.1), cl.ELU(0.5), cl.GELU(), cl.GELU(approximate=True), cl.SiLU(), cl.Softplus()],
+    *[cl.Tanh(), cl.Sigmoid()],
+]
+
+
+def listed():
+    """Models in which each kind of layer is, and the shapes of their rows."""
+    shared = cl.Linear(4, 4)
+    models = [
+        ((7,), [cl.MLP(7, [5, 3]), cl.Dropout(), cl.Softmax()]),
+        (
+            (1, 9, 8),
+            [
+                cl.Conv2d(1, 4, (3, 2), (2, 1), (2, 0), (1, 2)),
+                cl.AvgPool2d(3, 2, 1),
+                cl.ConvTranspose2d(4, 6, 3, 2, 1, 1, 2),
+            ],
+        ),
+        (
+            (6, 9),
+            [cl.Conv1d(6, 4, 3, stride=2, padding=2, groups=2), cl.MaxPool1d(3, 2, 1), cl.Upsample(2), cl.AvgPool1d(2)],
+        ),
+        (
+            (4, 5, 3),
+            [
+                cl.Residual(cl.Model([cl.Conv2d(4, 4, 4, padding="same", groups=4), cl.BatchNorm(4), cl.ReLU()])),
+                cl.MaxPool2d(2),
+                cl.Upsample((1, 3)),
+                cl.GlobalAvgPool(),
+            ],
+        ),
+        (
+            (3, 4),
+            [
+                cl.DropConnect(4, 4),
+                cl.LayerNorm(4),
+                cl.Parallel([cl.Softmax(1), shared, cl.LogSoftmax()], axis=1),
+                shared,
+                cl.Reshape((4, 9)),
+                cl.Linear(9, 2),
+            ],
+        ),
+        (
+            (2, 3),
+            [
+                cl.Parallel([cl.Dropout(), cl.Dropout(), cl.Tanh()]),
+                cl.Residual(cl.Dropout()),
+                cl.Residual(cl.Residual(cl.Tanh())),
+            ],
+        ),
+        ((5,), [cl.Parallel(ACTIVATIONS)]),
+        ((2, 2), [cl.Flatten(), cl.Dropout()]),
+        ((1,), [cl.Linear(1, 1), cl.Residual(cl.Linear(1, 1, bias=False))]),
+    ]
+    return [(shape, cl.Model(layers, seed=1)) for shape, layers in models]
+
+
+@needs_compiler
+def test_models_of_each_kind_of_layer_compute_what_predict_does(tmp_path):
+    nets = [(model, rows(3, *shape)) for shape, model in listed()]
+    nets += [(cl.Model(model.functions, dtype=F64), rows(3, *shape)) for shape, model in listed()[1:5]]
+    assert differing(tmp_path, nets) == []
+    kinds = {type(function) for model, _ in nets for function in model.all_functions()}
+    assert kinds >= {*c.LAYERS, *c.IDENTITIES}
+
+
+@needs_compiler
+def test_random_nets_compute_what_predict_does(tmp_path):
+    assert differing(tmp_path, [Drawn(seed).net() for seed in range(12)]) == []
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_many_random_nets_compute_what_predict_does(tmp_path):
+    assert differing(tmp_path, [Drawn(seed).net() for seed in range(1000, 1200)]) == []
+
+
+@needs_compiler
+def test_a_compilers_optimizations_change_little(tmp_path):
+    assert differing(tmp_path, [(model, rows(3, *shape)) for shape, model in listed()[1:3]], ["-O3"]) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_nan_and_infinities_are_what_they_are_in_predict(tmp_path, dtype):
+    values = special_values(dtype).reshape(-1, 1)
+    several = np.array(
+        [[1, 2, np.nan], [np.nan, 0, 1], [np.inf, 0, 1], [-np.inf, 0, 1], [-np.inf] * 3, [88, 800, -800]]
+    )
+    along = cl.Model(
+        [cl.Reshape((1, 3)), cl.Parallel([cl.Softmax(), cl.LogSoftmax(), cl.MaxPool1d(2, 1)])], dtype=dtype
+    )
+    nets = [(cl.Model([cl.Parallel(ACTIVATIONS)], dtype=dtype), values), (along, several)]
+    for (model, x), y in zip(nets, outputs_in_c(tmp_path, nets, SANITIZED), strict=True):
+        np.testing.assert_allclose(y, model.predict(x), rtol=2e-6, atol=1e-30 if dtype == F64 else 1e-37)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_weights_have_the_bits_that_they_had(tmp_path, dtype):
+    bits = {F32: np.uint32, F64: np.uint64}[dtype]
+    rng, info = np.random.default_rng(0), np.finfo(dtype)
+    drawn = rng.integers(0, np.iinfo(bits).max, 2000, dtype=bits).view(dtype)
+    special = [
+        0.0,
+        -0.0,
+        1.0,
+        0.1,
+        info.max,
+        -info.max,
+        info.tiny,
+        info.smallest_subnormal,
+        np.inf,
+        -np.inf,
+        1 / 3,
+        1e16,
+    ]
+    weights = np.concatenate([drawn[~np.isnan(drawn)], np.array(special, dtype)])
+    model = cl.Model([cl.Linear(len(weights), 1, bias=False)], dtype=dtype)
+    model.functions[0].weight.data = weights[:, None]
+    c.export(model, tmp_path / "net.c")
+    main = (
+        'FILE *file = fopen("weights", "wb"); return fwrite(weight_0, sizeof weight_0, 1, file) != 1 || fclose(file);'
+    )
+    (tmp_path / "main.c").write_text(f'#include <stdio.h>\n#include "net.c"\nint main(void)\n{{\n    {main}\n}}\n')
+    run(CC, *STRICT, "main.c", "-o", "main", "-lm", cwd=tmp_path)
+    run("./main", cwd=tmp_path)
+    assert (tmp_path / "weights").read_bytes() == weights.tobytes()
+
+
+@needs_compiler
+def test_weights_that_are_nan_make_nan(tmp_path):
+    model = cl.Model([cl.Linear(3, 2, bias=False)])
+    model.functions[0].weight.data = [[1, np.nan], [2, 0], [3, 0]]
+    x = np.ones((1, 3), F32)
+    (y,) = outputs_in_c(tmp_path, [(model, x)], SANITIZED)
+    np.testing.assert_array_equal(y, [[6, np.nan]])
+
+
+# ---- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_says_what_it_is(tmp_path):
+    model = lenet()
+    path = tmp_path / "lenet.c"
+    c.export(model, path, input_shape=(1, 28, 28))
+    text = path.read_text()
+    comment = text[: text.index("*/")]
+    assert comment.startswith("/*\n * lenet.c: ")
+    for line in str(model.summary((1, 28, 28))).splitlines():
+        assert f"\n * {line}\n" in comment
+    size = model.functions[0].weight.dtype.itemsize * sum(p.size for p in model.parameters())
+    assert f"{size / 1000:.1f} kB, constant" in comment
+    assert "23.5 kB" in comment
+    assert "enum { PREDICT_INPUTS = 784, PREDICT_OUTPUTS = 10 };" in text
+    assert max(map(len, text.splitlines())) <= len(" * ") + 120
+    assert not [path for path in tmp_path.iterdir() if path.name != "lenet.c"]
+
+
+def test_the_file_of_a_float64_model_has_no_float():
+    model = cl.Model([cl.Linear(2, 3), cl.GELU(), cl.LayerNorm(3), cl.Softmax()], dtype=F64)
+    text = c.source(model, "net.c")
+    code = text[text.index("*/") :]
+    assert not re.search(r"\bfloat\b|\df\b|\b(exp|erfc|sqrt)f\b", code)
+    assert "void predict(const double *x, double *y);" in text
+
+
+def test_values_share_memory_where_they_are_not_needed_at_the_same_time():
+    assert memory(cl.Model([cl.Linear(9, 4), cl.Softmax()])) == 0  # what comes last is where the caller wants it
+    assert memory(cl.MLP(9, [7, 8, 5])) == 7 + 8
+    assert memory(cl.MLP(9, [7, 8, 6, 8, 7, 3])) == 8 + 7
+    assert memory(lenet(), (1, 28, 28)) == 6 * 28 * 28 + 6 * 14 * 14
+    wide = cl.Model(
+        [cl.Linear(4, 10), cl.Residual(cl.Model([cl.Linear(10, 20), cl.ReLU(), cl.Linear(20, 10)])), cl.Linear(10, 1)]
+    )
+    assert memory(wide) == 10 + 20 + 10
+    beside = cl.Model([cl.Linear(4, 10), cl.Parallel([cl.MLP(10, [50, 2]), cl.MLP(10, [60, 3])]), cl.ReLU()])
+    assert memory(beside) == 10 + 60 + 2
+
+
+def test_weights_of_a_layer_that_is_used_several_times_are_written_once():
+    shared = cl.Linear(4, 4)
+    text = c.source(cl.Model([shared, cl.ReLU(), shared, cl.Reshape((2, 2)), cl.Flatten(), shared]), "net.c")
+    assert len(re.findall(r"weight\w*\[4\]\[4\] =", text)) == 1
+    assert len(re.findall(r"^static void linear", text, re.MULTILINE)) == 1
+    assert len(re.findall(r"^    linear_0\(", text, re.MULTILINE)) == 3
+
+
+@needs_compiler
+def test_two_nets_are_in_one_program_and_cplusplus_calls_them(tmp_path):
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    one, two = cl.MLP(2, [3, 1], seed=0), cl.Model([cl.Linear(2, 1)], seed=1)
+    c.export(one, tmp_path / "one.c")
+    c.export(two, tmp_path / "two.c")
+    run(CC, *STRICT, "-DPREDICT=two", "-c", "two.c", cwd=tmp_path)
+    strict = ["-Wall", "-Wextra", "-pedantic", "-Werror"]
+    run(compiler, *strict, "-x", "c++", "-c", "one.c", cwd=tmp_path)  # as C++, in which its name is C's as well
+    main = """\
+#include <cstdio>
+extern "C" void predict(const float *x, float *y);
+extern "C" void two(const float *x, float *y);
+int main()
 {
+    const float x[2] = {0.5f, -2.0f};
+    float y[2];
+    predict(x, y);
+    two(x, y + 1);
+    std::printf("%.9g %.9g", y[0], y[1]);
+}
 """
+    (tmp_path / "main.cpp").write_text(main)
+    run(compiler, *strict, "main.cpp", "one.o", "two.o", "-o", "main", "-lm", cwd=tmp_path)
+    found = [float(number) for number in run("./main", cwd=tmp_path).split()]
+    x = np.array([[0.5, -2.0]], F32)
+    np.testing.assert_allclose(found, [one.predict(x).item(), two.predict(x).item()], rtol=1e-6)
 
 
-def outputs_in_c(folder, models, inputs, flags=SANITIZED):
-    """What the models, exported, compiled and linked into one program, make of their inputs."""
-    main, objects = MAIN, []
-    for i, (model, x) in enumerate(zip(models, inputs, strict=True)):
-        c.export(model, folder / f"net{i}.c", x.shape[1:])
-        run(CC, *STRICT, *flags, f"-DPREDICT=predict{i}", "-c", f"net{i}.c", cwd=folder)
-        objects.append(f"net{i}.o")
-        number = "float" if model.dtype == np.float32 else "double"
-        main += f"    RUN({number}, predict{i}, {len(x)}, {x[0].size}, {model.predict(x)[0].size});\n"
-    (folder / "main.c").write_text(main + "    return 0;\n}\n")
-    run(CC, *flags, "main.c", *objects, "-o", "program", "-lm", cwd=folder)
-    given = b"".join(x.astype(model.dtype).tobytes() for model, x in zip(models, inputs, strict=True))
-    done = subprocess.run([folder / "program"], input=given, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-    found, start = [], 0
-    for model, x in zip(models, inputs, strict=True):
-        y = model.predict(x)
-        found.append(np.frombuffer(done.stdout, model.dtype, y.size, start).reshape(y.shape))
-        start += y.nbytes
-    assert start == len(done.stdout)
-    return found
+@needs_compiler
+def test_threads_may_call_it_at_the_same_time_where_the_memory_is_their_own(tmp_path):
+    c.export(cl.MLP(2, [3, 3, 1]), tmp_path / "net.c")
+    run(CC, *STRICT, "-DPREDICT_MEMORY=", "-c", "net.c", cwd=tmp_path)
+    run(CC, *STRICT, "-std=c11", "-DPREDICT_MEMORY=static _Thread_local", "-c", "net.c", cwd=tmp_path)
 
 
-def check(folder, models, inputs, **options):
-    """In C the models make of their inputs what `predict` does."""
-    for model, x, y in zip(models, inputs, outputs_in_c(folder, models, inputs, **options), strict=True):
-        truth = model.predict(x)
-        scale = abs(truth).max()
-        tolerance = (1e-5 if model.dtype == np.float32 else 1e-12) * scale
-        assert np.isfinite(scale), model
-        assert abs(y - truth).max() <= tolerance, f"{model!r} {x.shape}: {abs(y - truth).max() / scale}"
+# ---- what can't be written ------------------------------------------------------------------------------------------
+
+#: Functions that are no layers of a net as it is used, or that C is not written for.
+NOT_IN_C = {
+    *["Abs", "Add", "Clip", "Divide", "Exp", "Index", "Log", "MatMul", "Max", "Mean", "Min", "Multiply", "Negative"],
+    *["Power", "Sqrt", "Stack", "Subtract", "Sum", "ToShape", "Transpose", "Where", "Concatenate"],
+    *["HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"],
+    *["Embedding", "GRU", "LSTM", "MultiHeadAttention", "PositionalEncoding", "RNN", "TransformerBlock"],
+}
 
 
-def rows(shape, seed=0, n=ROWS):
-    return np.random.default_rng(seed).normal(size=(n, *shape)).astype(np.float32)
+def test_of_each_function_it_is_known_whether_there_is_c():
+    every = {x for x in vars(functions).values() if isinstance(x, type) and issubclass(x, Function)}
+    assert {kind.__name__ for kind in every - {*c.LAYERS, *c.IDENTITIES}} == NOT_IN_C
 
 
-# ---- random nets ----------------------------------------------------------------------------------------------------
+class Doubled(cl.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
 
 
-class Drawn:
-    """Random nets: layers that fit, one after the other, with parameters and running moments that were drawn."""
+class Called(cl.Model):
+    def __init__(self):
+        super().__init__()
+        self.f = cl.Linear(3, 3)
 
-    def __init__(self, seed):
-        self.random = random.Random(seed)
-        self.numbers = np.random.default_rng(seed)
+    def call(self, x):
+        return self.f(x) + x
 
-    def net(self):
-        """A model, and rows for it."""
-        axes = self.random.choice([1, 1, 2, 2, 3, 3, 3])
-        shape = tuple([self.random.randint(1, 12 if axes < 3 else 9) for _ in range(axes)])
-        functions, _ = self.sequence(shape, self.random.randint(1, 7), depth=0)
-        model = cl.Model(functions, seed=0, dtype=self.random.choice([np.float32, np.float32, np.float64]))
-        for p in model.parameters():
-            spread = 1 / np.sqrt(max(1, p.size // max(p.shape)))
-            p.data = self.numbers.normal(size=p.shape) * spread + (p.name == "scale")
-        for function in model.all_functions():
-            if isinstance(function, cl.BatchNorm):
-                function.mean[:] = self.numbers.normal(size=function.features)
-                function.variance[:] = self.numbers.uniform(0.2, 3, function.features)
-        return model, self.numbers.normal(size=(ROWS, *shape)).astype(np.float32)
 
-    def sequence(self, shape, length, depth):
-        functions = []
-        while len(functions) < length:
-            function = self.random.choice(self.fitting(shape, depth))()
-            if np.prod(made := function.output_shape((None, *shape))[1:]) <= 2000:
-                functions.append(function)
-                shape = made
-        return functions, shape
+@pytest.mark.parametrize(
+    ("model", "input_shape", "error", "message"),
+    [
+        (cl.Model([cl.Linear(3, 4), cl.Reshape((2, 2)), cl.GRU(2, 3)]), None, TypeError, r"no C for GRU\(2, 3\)"),
+        (cl.Model([cl.Residual(cl.Model([Doubled(3, 3)]))]), None, TypeError, r"no C for Linear\(3, 3\)"),
+        (Called(), (3,), TypeError, r"no C for Called\(f=Linear\(3, 3\)\)"),
+        (cl.Model([cl.Linear(3, 3), Called()]), (3,), TypeError, "no C for Called"),
+        (
+            cl.Model([cl.Parallel([cl.Exp()])]) if hasattr(cl, "Exp") else cl.Model([functions.Exp()]),
+            (3,),
+            TypeError,
+            r"no C for Exp\(\)",
+        ),
+        (cl.Linear(3, 4), None, TypeError, r"export takes a Model, got Linear\(3, 4\)"),
+        (cl.Model([cl.ReLU()]), None, ValueError, r"ReLU.*takes rows of other shapes.*input_shape="),
+        (cl.Model([cl.Conv2d(1, 2, 3)]), None, ValueError, "input_shape="),
+        (cl.Model(), None, ValueError, "input_shape="),
+        (cl.Model([cl.Conv2d(1, 2, 3)]), (3, 8, 8), ValueError, r"Conv2d\(1, 2, 3\) got shape \(n, 3, 8, 8\)"),
+        (cl.Model([cl.ReLU()]), 3, TypeError, "expected input_shape to be the shape of a row"),
+        (cl.Model([cl.ReLU()]), (3, 0), ValueError, r"input_shape takes 1 to"),
+        (cl.Model([cl.ReLU()]), (3, 1.5), TypeError, "input_shape takes integers"),
+        (cl.Model([cl.ReLU()]), (2**16, 2**16), ValueError, r"1 to 2,147,483,647 numbers, got shape \(65536, 65536\)"),
+        (cl.Model([cl.Softmax(0)]), (3,), ValueError, r"no C for Softmax\(0\)"),
+        (cl.Model([cl.Parallel([cl.ReLU()], axis=0)]), (3,), ValueError, r"no C for Parallel\(\[ReLU\(\)\], axis=0\)"),
+    ],
+)
+def test_what_can_not_be_written_is_named_and_nothing_is_written(tmp_path, model, input_shape, error, message):
+    path = tmp_path / "net.c"
+    path.write_text("the older one")
+    with pytest.raises(error, match=message):
+        c.export(model, path, input_shape)
+    assert path.read_text() == "the older one"
+    assert len(list(tmp_path.iterdir())) == 1
 
-    def fitting(self, shape, depth):
-        """What makes the layers that take rows of this shape."""
-        whole, up_to = self.random.choice, self.random.randint
-        axes = len(shape) - 1  # of an image, or a series
-        made = [
-            *[cl.ReLU, cl.Tanh, cl.Sigmoid, cl.SiLU, cl.Softplus, cl.GELU, lambda: cl.GELU(approximate=True)],
-            *[lambda: cl.LeakyReLU(whole([0.0, 0.1, 2.0])), lambda: cl.ELU(whole([1.0, 0.3]))],
-            *[cl.Dropout, cl.Flatten, lambda: cl.Reshape(self.divided(shape)), lambda: cl.LayerNorm(shape[-1])],
-            *[lambda: cl.LayerNorm(shape[-1], eps=1e-3, bias=False), lambda: cl.BatchNorm(shape[0])],
-            *[lambda: kind(axis=up_to(1, len(shape))) for kind in (cl.Softmax, cl.LogSoftmax)],
-            *[lambda: cl.Linear(shape[-1], up_to(1, 12), bias=whole([True, False]))] * 4,
-            lambda: cl.DropConnect(shape[-1], up_to(1, 12)),
-            *[cl.GlobalAvgPool] * (axes > 0),
-            *[lambda: cl.Upsample(up_to(1, 3))] * (axes in (1, 2)),
-            *[lambda: cl.Upsample((up_to(1, 3), up_to(1, 3)))] * (axes == 2),
-            *[lambda: self.window([cl.Conv1d, cl.Conv2d][axes - 1], shape)] * 6 * (axes in (1, 2)),
-            *[lambda: self.window(cl.ConvTranspose2d, shape)] * 3 * (axes == 2),
-            *[lambda: self.window(kind[axes - 1], shape) for kind in POOLS if axes in (1, 2)] * 2,
-        ]
-        if depth < 2:
-            made += [lambda: self.residual(shape, depth), lambda: self.parallel(shape, depth)] * 2
-            made += [lambda: cl.Model(self.sequence(shape, up_to(0, 3), depth + 1)[0])]
-        return made
+
+def test_a_file_that_can_not_be_written_is_named(tmp_path):
+    with pytest.raises(OSError, match=r"nothing was written.*net\.c"):
+        c.export(cl.MLP(2, [1]), tmp_path / "missing" / "net.c")

@@ -24,7 +24,20 @@ LAYERS = [
     {"callbacks", "training"},
     {"checkpoints"},
     {"model"},
-    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""},
+    {
+        "c",
+        "gradcheck",
+        "graph",
+        "inspection",
+        "threads",
+        "datasets",
+        "loading",
+        "plots",
+        "rates",
+        "cli",
+        "__main__",
+        "",
+    },
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 
