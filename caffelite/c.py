@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,17 +21,23 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import _kernels as kernels
 from caffelite import files, functions
 from caffelite.arrays import integers, normalized_axes
+from caffelite.autograd import inputs_first
 from caffelite.function import Function, shape_text
 from caffelite.model import Model
+from caffelite.modes import inference, mode, probing
+from caffelite.recording import Recording
 from caffelite.tables import bytes_text, shortened
+from caffelite.tensor import Tensor
 
 __all__ = ["export"]
 
 WIDTH = 120  # characters of a line
 MOST_SAID = 80  # characters of a Function's `repr`
 LARGEST = 2**31 - 1  # what an `int` counts to
+ROWS = 2  # with which a model is traced: as good as any other number, but no length that something is broadcast from
 
 Shape = tuple[int, ...]  # in this file, of a row
 
@@ -46,26 +53,14 @@ def export(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | N
 
     The model is made of Linear, convolutions, pools, GlobalAvgPool, Upsample, BatchNorm (by its running mean and
     variance), LayerNorm, the activations, Softmax and LogSoftmax, Flatten, Reshape, Dropout and DropConnect (which drop
-    nothing), Residual, Parallel, and Models in sequence. `input_shape` is that of a row, needed where the first
-    Function takes any.
+    nothing), Residual, Parallel, and Models. One that writes `call` is followed on zeros: besides those Functions it
+    may use + - * / ** of Tensors of one shape and of numbers, exp, log, sqrt, abs, concatenate and reshape; what it
+    decides by looking at values is refused. `input_shape` is that of a row, needed where the first Function takes any.
 
     Raises, before anything is written, TypeError naming a Function of another kind, and ValueError for shapes that
     don't fit; OSError naming the path if it can't be written. The file replaces an older one when it is whole.
     """
     files.replace(path, [source(model, Path(path).name, input_shape).encode()])
-
-
-def _check(model: Any) -> None:
-    """TypeError unless it is a model that can be written."""
-    if not isinstance(model, Model):
-        raise TypeError(f"export takes a Model, got {model!r}")
-    for function in (model, *model.all_functions()):
-        if isinstance(function, Model):
-            known = type(function).call is Model.call and type(function).forward is Model.forward
-        else:
-            known = type(function) in (*LAYERS, *IDENTITIES, functions.Concatenate)
-        if not known:
-            raise TypeError(f"export: there is no C for {function!r}")
 
 
 def _row_shape(model: Model, given: Any) -> Shape:
@@ -76,7 +71,7 @@ def _row_shape(model: Model, given: Any) -> Shape:
         return integers("export: input_shape", given, len(given), most=LARGEST)
     required: list[Any] = [n for n in (model.required_input_shape or (None, None))[1:] if n is not ...]
     if None in required:
-        raise ValueError(f"export: {model!r} takes rows of other shapes, too: give one, as in input_shape=(3, 32, 32)")
+        raise ValueError(f"export: {model!r} takes rows of several shapes: say which, as in input_shape=(3, 32, 32)")
     return tuple(required)
 
 
@@ -96,6 +91,9 @@ class Value:
     def is_needed_beside(self, other: Value) -> bool:
         """Whether there is a call at which both are needed."""
         return self.first <= other.last and other.first <= self.last
+
+
+Part = tuple[Any, Any]  # a value and its shape; or None and a number
 
 
 @dataclass
@@ -124,47 +122,79 @@ class Net:
         self.kept: list[Value] = []  # that calls will read which are not there yet
         self.calls: list[tuple[str, list[tuple[Value, Shape]]]] = []  # a layer's name, and its arrays as it sees them
         self.names: dict[tuple, str] = {}  # of layers, by what they were made of
-        self.places: dict[int, str] = {}  # where Functions are first, as names say it
+        self.places: dict[tuple, str] = {}  # where Functions are first, as names say it
         self.definitions: list[str] = []
         self.used: set[str] = set()  # helpers
         self.constant_bytes = 0
-        self.y, self.y_shape = self.apply(model, (), self.x, shape)
+        self.y, self.y_shape = self.apply(model, (), [(self.x, shape)])
         if self.y is self.x:
-            self.y = self.call(model, (0,), copied(shape), [self.x], [shape, shape])
+            self.y = self.call(model, (0,), copied(shape), [(self.x, shape)], shape)
         self.y.place = "y"
         self.memory = _arrange([value for value in self.values if value is not self.y])
 
-    def apply(self, function: Function, place: Shape, x: Value, shape: Shape) -> tuple[Value, Shape]:
-        """The output for an x of this shape, and its shape; `place` says where in the model the Function is."""
-        y_shape: Any = function.output_shape((None, *shape))[1:]
-        if isinstance(function, Model):
-            for i, inner in enumerate(function.functions):
-                x, shape = self.apply(inner, (*place, i), x, shape)
-            return x, shape
-        if type(function) in IDENTITIES:
-            return x, y_shape
-        parts = [(x, shape)]
-        if isinstance(function, functions.Residual):
-            parts += self.branches([function.function], place, x, shape)
-        elif isinstance(function, functions.Parallel):
-            parts = self.branches(function.functions, place, x, shape)
-        inputs, shapes = zip(*parts, strict=True)
-        layer = LAYERS[type(function)](function, *shapes, y_shape)
-        return self.call(function, place, layer, inputs, [*shapes, y_shape]), y_shape
+    def apply(self, function: Any, place: Shape, parts: list[Part], y_shape: Any = None) -> Part:
+        """The output for inputs of these shapes, and its shape; `place` says where in the model the Function is."""
+        kind, (x, *_) = type(function), parts
+        if isinstance(function, Model) and kind.forward is Model.forward:
+            return self.sequence(function, place, x) if kind.call is Model.call else self.graph(function, place, x)
+        if kind not in LAYERS and kind not in IDENTITIES:
+            raise TypeError(f"export: there is no C for {function!r}")
+        if y_shape is None:
+            y_shape = function.output_shape(*[(None, *shape) for _, shape in parts])[1:]
+        if kind in IDENTITIES:
+            return x[0], y_shape
+        if kind is functions.Residual:
+            parts = [x, *self.branches([function.function], place, x)]
+        elif kind is functions.Parallel:
+            parts = self.branches(function.functions, place, x)
+        layer = LAYERS[kind](function, *[shape for _, shape in parts], y_shape)
+        arrays = [part for part in parts if isinstance(part[0], Value)]
+        return self.call(function, place, layer, arrays, y_shape), y_shape
 
-    def branches(self, beside: Sequence[Function], place: Shape, x: Value, shape: Shape) -> list[tuple[Value, Shape]]:
-        """What each Function makes of x, and its shape; nothing of that is written over, and x is not."""
+    def sequence(self, model: Model, place: Shape, x: Part) -> Part:
+        """What the Functions of a model make of x, one after the other."""
+        for i, function in enumerate(model.functions):
+            x = self.apply(function, (*place, i), [x])
+        return x
+
+    def branches(self, beside: Sequence[Function], place: Shape, x: Part) -> list[Part]:
+        """What each Function makes of x; neither that nor x is written over meanwhile."""
         before = len(self.kept)
-        self.kept.append(x)
+        self.kept.append(x[0])
         outputs = []
         for i, function in enumerate(beside):
-            outputs.append(self.apply(function, (*place, i), x, shape))
+            outputs.append(self.apply(function, (*place, i), [x]))
             self.kept.append(outputs[-1][0])
         del self.kept[before:]
         return outputs
 
-    def call(self, function: Function, place: Shape, layer: Layer, inputs: Sequence[Value], shapes: list) -> Value:
-        """Note a call of a layer, of a Function with input and output of these shapes; y, a new value or in place."""
+    def graph(self, model: Model, place: Shape, x: Part) -> Part:
+        """What a model that writes `call` makes of x, by the graph of Tensors that it makes of zeros."""
+        given, y, numbers = _traced(model, x[1], self.dtype)
+        tensors = [tensor for tensor in inputs_first(y) if tensor.function is not None]
+        uses = Counter(id(tensor) for made in tensors for tensor in made.inputs)
+        found: dict[int, Part] = {id(given): x}
+        self.kept += [x[0]] * uses[id(given)]
+        for i, tensor in enumerate(tensors):
+            function: Any = tensor.function
+            if tensor.shape[:1] != (ROWS,) or tensor._place is not None:
+                raise TypeError(f"export: there is no C for {function!r} as it is used in {model!r}")
+            parts = []
+            for k, part in enumerate(tensor.inputs):
+                number = numbers.get((kernels.address(tensor._data), k))
+                if id(part) not in found and number is None:
+                    raise TypeError(f"export: there is no C for {function!r} of what is made of no row, in {model!r}")
+                parts.append(found.get(id(part), (None, number)))
+            for value, _ in parts:
+                if value is not None:
+                    self.kept.remove(value)
+            found[id(tensor)] = made = self.apply(function, (*place, i), parts, tensor.shape[1:])
+            self.kept += [made[0]] * uses[id(tensor)]
+        return found[id(y)]
+
+    def call(self, function: Function, place: Shape, layer: Layer, parts: list[Part], y_shape: Shape) -> Value:
+        """Note a call of the layer of a Function; its y, a new value or in the place of an input."""
+        inputs, shapes = [x for x, _ in parts], [*[shape for _, shape in parts], y_shape]
         free = [x for x in inputs if layer.in_place and x is not self.x and x not in self.kept]
         y = free[0] if free else Value(_count(shapes[-1]), first=len(self.calls))
         if not free:
@@ -173,7 +203,7 @@ class Net:
             x.last = len(self.calls)
         given = dict(zip(layer.inputs, inputs, strict=True))
         renamed = {name: "y" if x is y else next(n for n, z in given.items() if z is x) for name, x in given.items()}
-        key = (id(function), *shapes, *renamed.values())
+        key = (*_identity(function), *layer.body, *shapes, *renamed.values())
         if key not in self.names:
             self.names[key] = self.define(function, place, layer, renamed, shapes)
         arrays = [(x, layer.inputs[name]) for name, x in given.items() if renamed[name] == name]
@@ -185,7 +215,9 @@ class Net:
     ) -> str:
         """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name."""
         suffix = "".join(f"_{i}" for i in place)
-        first = self.places.setdefault(id(function), suffix)  # where its weights are, which several layers may share
+        first = self.places.setdefault(
+            _identity(function), suffix
+        )  # where its weights are, which several layers may share
         body = "\n".join(layer.body)
         for name, other in renamed.items():
             body = re.sub(rf"\b{name}\[", f"{other}[", body)
@@ -213,6 +245,37 @@ class Net:
         array = array.astype(self.dtype)
         self.constant_bytes += array.nbytes
         return f"static const {self.number} {name}{_brackets(array.shape)} ={_braced(array)};"
+
+
+def _traced(model: Model, shape: Shape, dtype: np.dtype) -> tuple[Tensor, Tensor, dict[tuple[int, int], Any]]:
+    """Rows of zeros, the Tensor that a model makes of them, as in use, with its graph, and the numbers in operators.
+
+    The numbers are by the address of what the operator makes and by which of its inputs they are. TypeError where the
+    model can't be followed, as where it looks at values.
+    """
+    model.all_functions()
+    with inference(), probing(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
+        mode.records_graph = True  # until the end of `inference`
+        x = Tensor(np.zeros((ROWS, *shape), dtype), requires_grad=True)
+        try:
+            y = model(x)
+        except Exception as error:
+            raise TypeError(f"export: {model!r} can't be followed through `call`: {error}") from error
+    if not isinstance(y, Tensor) or not y.requires_grad:
+        raise TypeError(f"export: {model!r} makes {y!r} of a row, and no Tensor that depends on it")
+    numbers = {
+        (kernels.address(call.arrays[0]), i): array.reshape(-1)[0]
+        for call in recording.entries
+        if isinstance(call, kernels.RecordedCall)
+        for i, array in enumerate(call.arrays[1:])
+        if array is not None and array.size == 1
+    }
+    return x, y, numbers
+
+
+def _identity(function: Function) -> tuple:
+    """What two Functions share that compute the same with the same weights, copies for example."""
+    return repr(function), *map(id, function.parameters()), *map(id, function.buffers().values())
 
 
 def _arrange(values: list[Value]) -> int:
@@ -270,7 +333,7 @@ static float larger(float a, float b) { return b > a || b != b ? b : a; }""",
 def in_double(code: str) -> str:
     """C for `double` of C for `float`."""
     code = re.sub(r"\bfloat\b", "double", code)
-    code = re.sub(r"\b(erfc|exp|expm1|fabs|log|log1p|sqrt|tanh)f\(", r"\1(", code)
+    code = re.sub(r"\b(erfc|exp|expm1|fabs|log|log1p|pow|sqrt|tanh)f\(", r"\1(", code)
     return re.sub(r"(\d)f\b", r"\1", code)
 
 
@@ -323,7 +386,7 @@ def literal(value: Any) -> str:
         return "NAN"
     if math.isinf(value):
         return "INFINITY" if value > 0 else "-INFINITY"
-    return f"{value}" if isinstance(value, np.float64) else f"{value}f"
+    return str(value) if isinstance(value, np.float64) else f"{value!s}f"
 
 
 def _braced(array: np.ndarray) -> str:
@@ -371,13 +434,30 @@ def copied(shape: Shape) -> Layer:
     return elementwise(shape, "x[]", "x")
 
 
+def arithmetic(text: str) -> Callable[..., Layer]:
+    """What writes an operator of Tensors of one shape, or of a Tensor and a number."""
+
+    def write(f: Function, a: Any, b: Any, y: Shape) -> Layer:
+        operands = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, tuple)}
+        if {*operands.values()} != {y}:
+            raise TypeError(f"export: there is no C for {f!r} of shapes {a} and {b}, which are broadcast")
+        a, b = (f"{name}[]" if name in operands else literal(x) for name, x in (("a", a), ("b", b)))
+        return elementwise(y, text.format(a, b), *operands)
+
+    return write
+
+
+def negative(f: functions.Negative, x: Shape, y: Shape) -> Layer:
+    return elementwise(x, "-x[]", "x")
+
+
 def residual(f: functions.Residual, x: Shape, fx: Shape, y: Shape) -> Layer:
     return elementwise(x, "x[] + f[]", "x", "f")
 
 
-def parallel(f: functions.Parallel, *shapes: Shape) -> Layer:
+def side_by_side(f: Any, *shapes: Shape) -> Layer:
     """`part0`, `part1` … side by side: seen as rows r, all axes before the one along which they are, of elements j."""
-    (axis,) = normalized_axes(f.concatenate.axis, 1 + len(shapes[0]))
+    (axis,) = normalized_axes(getattr(f, "concatenate", f).axis, 1 + len(shapes[0]))
     if axis == 0:
         raise ValueError(f"export: there is no C for {f!r}, which puts rows together")
     *parts, y = [axes(r=math.prod(shape[: axis - 1]), j=math.prod(shape[axis - 1 :])) for shape in shapes]
@@ -592,11 +672,22 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Softmax: softmax,
     functions.LogSoftmax: softmax,
     functions.Residual: residual,
-    functions.Parallel: parallel,
+    functions.Parallel: side_by_side,
+    functions.Concatenate: side_by_side,
+    functions.Add: arithmetic("{} + {}"),
+    functions.Subtract: arithmetic("{} - {}"),
+    functions.Multiply: arithmetic("{} * {}"),
+    functions.Divide: arithmetic("{} / {}"),
+    functions.Power: arithmetic("powf({}, {})"),
+    functions.Negative: negative,
+    functions.Exp: activation("expf"),
+    functions.Log: activation("logf"),
+    functions.Sqrt: activation("sqrtf"),
+    functions.Abs: activation("fabsf"),
 }
 
 #: Functions whose output is their input, seen as another shape perhaps.
-IDENTITIES = (functions.Dropout, functions.Flatten, functions.Reshape)
+IDENTITIES = (functions.Dropout, functions.Flatten, functions.Reshape, functions.ToShape)
 
 
 # ---- the file -------------------------------------------------------------------------------------------------------
@@ -649,7 +740,8 @@ DEFINITION = """
 
 def source(model: Model, name: str, input_shape: Sequence[int] | None = None) -> str:
     """The text of a file of this name; see `export`."""
-    _check(model)
+    if not isinstance(model, Model):
+        raise TypeError(f"export takes a Model, got {model!r}")
     shape = _row_shape(model, input_shape)
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
         net = Net(model, shape)
