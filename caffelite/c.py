@@ -215,9 +215,7 @@ class Net:
     ) -> str:
         """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name."""
         suffix = "".join(f"_{i}" for i in place)
-        first = self.places.setdefault(
-            _identity(function), suffix
-        )  # where its weights are, which several layers may share
+        first = self.places.setdefault(_identity(function), suffix)  # whose weights it shares
         body = "\n".join(layer.body)
         for name, other in renamed.items():
             body = re.sub(rf"\b{name}\[", f"{other}[", body)
