@@ -461,7 +461,8 @@ def side_by_side(f: Any, *shapes: Shape) -> Layer:
     *parts, y = [axes(r=math.prod(shape[: axis - 1]), j=math.prod(shape[axis - 1 :])) for shape in shapes]
     body, begin = [], 0
     for i, (part, shape) in enumerate(zip(parts, shapes[:-1], strict=True)):
-        place = at(y).replace("[j]", f"[{begin} + j]" if "j" in part else f"[{begin}]")
+        behind = [str(begin)] * (begin > 0) + ["j"] * ("j" in part)
+        place = at(y).replace("[j]", f"[{' + '.join(behind) or 0}]")
         body += loops(part, f"y{place} = part{i}{at(part)};")
         begin += math.prod(shape[axis - 1 :])
     return Layer({f"part{i}": dims(part) for i, part in enumerate(parts)}, dims(y), body)
