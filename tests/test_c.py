@@ -45,7 +45,7 @@ def listed():
     """Models in which each kind of layer is, and the shapes of their rows."""
     shared = cl.Linear(4, 4)
     models = [
-        ((7,), [cl.MLP(7, [5, 3]), cl.Dropout(), cl.Softmax()]),
+        ((7,), [cl.MLP(7, [5, 5, 5, 3]), cl.Dropout(), cl.Softmax()]),
         (
             (1, 9, 8),
             [

@@ -24,20 +24,8 @@ LAYERS = [
     {"callbacks", "training"},
     {"checkpoints"},
     {"model"},
-    {
-        "c",
-        "gradcheck",
-        "graph",
-        "inspection",
-        "threads",
-        "datasets",
-        "loading",
-        "plots",
-        "rates",
-        "cli",
-        "__main__",
-        "",
-    },
+    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""},
+    {"c"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 
