@@ -35,6 +35,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/threshold.py
 	$(BIN)/python benchmarks/files.py
 	$(BIN)/python benchmarks/sources.py
+	$(BIN)/python benchmarks/exported.py
 
 clean:
 	rm -rf .venv build *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c

@@ -3,6 +3,7 @@
 import functools
 import gzip
 import re
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -134,6 +135,16 @@ def test_lenet_classifies_96_percent_of_the_digits_made_larger():
     assert all(name in output for name in ("Conv2d(1, 6, 5, padding=2)", "Conv2d(6, 16, 5)", "61,706"))
     (accuracy,) = numbers_after("test images: .* accuracy", output)
     assert accuracy >= 0.96
+
+
+def test_the_digits_are_read_in_c_as_in_python():
+    output = run("digits_in_c.py").stdout
+    assert "digits.c: a neural network" in output
+    if shutil.which("cc") is not None:
+        (accuracy,) = numbers_after("test images: accuracy", output)
+        assert accuracy >= 0.95
+        (difference,) = numbers_after("largest difference from model.predict", output)
+        assert difference <= 1e-5
 
 
 def test_lenet_classifies_what_is_in_the_files_of_mnist(files_of_mnist):

@@ -2,13 +2,17 @@
 
 import operator
 import re
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import copy_of_project, run
 
 import caffelite as cl
+import caffelite.c
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -18,7 +22,8 @@ def blocks(language):
     return re.findall(rf"^```{language}\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 
 
-def test_the_programs_run_and_print_what_their_comments_say(capsys):
+def test_the_programs_run_and_print_what_their_comments_say(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where they write their files
     namespace = {}
     expected = []
     for block in blocks("python"):
@@ -30,6 +35,26 @@ def test_the_programs_run_and_print_what_their_comments_say(capsys):
     listing = next(block for block in blocks("text") if block.startswith("kernel ")).splitlines()
     start = printed.index(listing[0])
     assert [line.rstrip() for line in printed[start : start + len(listing)]] == listing
+
+
+def test_the_net_in_c_takes_the_memory_that_is_said_and_is_called_as_shown(tmp_path):
+    net = cl.Model([cl.Conv2d(1, 16, 3, padding="same"), cl.BatchNorm(16), cl.ReLU(), cl.MaxPool2d(2)], seed=0)
+    net.add(cl.Flatten()).add(cl.Linear(16 * 4 * 4, 10))
+    caffelite.c.export(net, tmp_path / "digits.c", input_shape=(1, 8, 8))
+    written = (tmp_path / "digits.c").read_text()
+    weights, memory = re.search(
+        r"here ([\d.]+ kB) of constants and ([\d.]+ kB) between", README.replace("\n", " ")
+    ).groups()
+    assert re.search(rf"weights +{weights}, constant\n.*memory +{memory}\n", written)
+
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    image = np.random.default_rng(0).random((1, 1, 8, 8)).astype(np.float32)
+    numbers = ", ".join(map(str, image.ravel()))
+    main = f"int main(void) {{ const float image[64] = {{{numbers}}}; return read_digit(image); }}"
+    (tmp_path / "program.c").write_text("\n".join([*blocks("c"), main]))
+    run("cc", "-std=c99", "-O3", "program.c", "digits.c", "-lm", cwd=tmp_path)
+    assert subprocess.run([tmp_path / "a.out"], check=False).returncode == net.predict(image).argmax()
 
 
 def test_the_names_in_the_text_are_caffelites():

@@ -1,0 +1,245 @@
+"""Nets in C, compiled with every warning an error, run under sanitizers, and compared with `predict`.
+
+    python tests/compiled.py 1000 --seed 1
+
+draws as many nets. Each has to make of its rows what `predict` does, to 1e-5 of the largest output in float32; what
+does not is printed, and the exit status is 1.
+"""
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from conftest import run
+
+import caffelite as cl
+from caffelite import c
+
+CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+STRICT = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
+SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-13}  # of the largest output
+LARGEST = 1500  # numbers of a row between layers
+
+MAIN = """\
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Rows from the standard input; what a net makes of them, to the standard output. In arrays whose ends are guarded. */
+#define RUN(number, predict, rows, inputs, outputs)                                  \\
+    void predict(const number *x, number *y);                                        \\
+    static void run_##predict(void)                                                  \\
+    {                                                                                \\
+        number *x = malloc(inputs * sizeof *x), *y = malloc(outputs * sizeof *y);    \\
+        for (int i = 0; i < rows && fread(x, sizeof *x, inputs, stdin) > 0; i++) {   \\
+            predict(x, y);                                                           \\
+            fwrite(y, sizeof *y, outputs, stdout);                                   \\
+        }                                                                            \\
+        free(x);                                                                     \\
+        free(y);                                                                     \\
+    }
+"""
+
+
+def outputs_in_c(folder, nets, flags):
+    """What models, exported, compiled and linked into one program, make of their rows. `nets` are pairs of these."""
+    declared, called, objects = [], [], []
+    for i, (model, x) in enumerate(nets):
+        (folder / f"net{i}.c").write_text(c.source(model, f"net{i}.c", x.shape[1:]))
+        run(CC, *STRICT, *flags, f"-DPREDICT=predict{i}", "-c", f"net{i}.c", cwd=folder)
+        number = "float" if model.dtype == np.float32 else "double"
+        declared.append(f"RUN({number}, predict{i}, {len(x)}, {x[0].size}, {model.predict(x)[0].size})\n")
+        called.append(f"    run_predict{i}();\n")
+        objects.append(f"net{i}.o")
+    main = [MAIN, *declared, "int main(void)\n{\n", *called, "    return 0;\n}\n"]
+    (folder / "main.c").write_text("".join(main))
+    run(CC, *flags, "main.c", *objects, "-o", "program", "-lm", cwd=folder)
+    given = b"".join([x.astype(model.dtype).tobytes() for model, x in nets])
+    done = subprocess.run([folder / "program"], input=given, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    found, start = [], 0
+    for model, x in nets:
+        y = model.predict(x)
+        found.append(np.frombuffer(done.stdout, model.dtype, y.size, start).reshape(y.shape))
+        start += y.nbytes
+    assert start == len(done.stdout)
+    return found
+
+
+def differing(folder, nets, flags=SANITIZED):
+    """Of these models with their rows, what is said of those that compute something else in C."""
+    found = []
+    for (model, x), y in zip(nets, outputs_in_c(folder, nets, flags), strict=True):
+        truth = model.predict(x)
+        assert np.isfinite(truth).all(), f"{model!r} makes {truth}"
+        error = abs(y - truth).max() / max(abs(truth).max(), 1e-3)  # where all but rounding cancels
+        if not error <= TOLERANCE[model.dtype]:
+            found.append(f"{error:.1e} for {x.shape}, {model.dtype}: {model!r}")
+    return found
+
+
+OPERATORS = [
+    lambda a, b: a + b,
+    lambda a, b: a - 0.3 * b,
+    lambda a, b: a * b.sigmoid() + (1 - b.sigmoid()) * 0.5,
+    lambda a, b: (a + b) / 2,
+    lambda a, b: a / (1 + b * b).sqrt(),
+    lambda a, b: (-a.abs()).exp() + b,
+]
+
+
+class Woven(cl.Model):
+    """A model that writes `call`: layers that keep the shape, and operators on what there is so far."""
+
+    def __init__(self, layers, operators):
+        super().__init__()
+        self.layers, self.operators = layers, operators  # pairs of places among `found`, and an operator
+
+    def call(self, x):
+        found = [x]
+        for layer in self.layers:
+            found.append(layer(found[-1]))
+        for i, j, operator in self.operators:
+            found.append(operator(found[i % len(found)], found[j % len(found)]))
+        return found[-1]
+
+
+class Drawn:
+    """What is drawn from a seed."""
+
+    def __init__(self, seed):
+        self.random, self.numbers = random.Random(seed), np.random.default_rng(seed)
+        self.integer, self.choice = self.random.randint, self.random.choice
+
+    def net(self):
+        """A model with parameters and running moments, and rows for it."""
+        axes = self.choice([1, 2, 2, 3, 3, 3, 4])
+        shape = tuple([self.integer(1, {1: 40, 2: 15, 3: 9, 4: 4}[axes]) for _ in range(axes)])
+        functions, _ = self.sequence(shape, self.integer(1, 7), depth=0)
+        model = cl.Model(functions, seed=0, dtype=self.choice([np.float32, np.float32, np.float64]))
+        for p in model.parameters():
+            p.data = p.data + self.numbers.normal(size=p.shape) * 0.1
+        for function in model.all_functions():
+            if isinstance(function, cl.BatchNorm):
+                function.mean[:] = self.numbers.normal(size=function.features)
+                function.variance[:] = self.numbers.uniform(0.2, 3, function.features)
+        return model, self.numbers.normal(size=(3, *shape)).astype(np.float32)
+
+    def sequence(self, shape, length, depth):
+        """So many Functions, one after the other, for rows of this shape, and the shape of what they make."""
+        functions = []
+        while len(functions) < length:
+            try:
+                function = self.choice(self.kinds(shape, depth))()
+                made = function.output_shape((None, *shape))[1:]
+            except ValueError:  # a window that does not fit
+                continue
+            if np.prod(made) <= LARGEST:
+                functions.append(function)
+                shape = made
+        return functions, shape
+
+    def kinds(self, shape, depth):
+        """What makes a Function for rows of this shape, if it fits."""
+        axes = len(shape) - 1  # of series and images
+        last, first, wide = shape[-1], shape[0], self.integer(1, 12)
+        activations = [cl.ReLU, cl.Tanh, cl.Sigmoid, cl.SiLU, cl.Softplus, cl.GELU]
+        made = [
+            self.choice(activations),
+            lambda: self.choice(
+                [cl.LeakyReLU(0.1), cl.LeakyReLU(2.0), cl.ELU(), cl.ELU(0.3), cl.GELU(approximate=True)]
+            ),
+            lambda: self.choice([cl.Softmax, cl.LogSoftmax])(self.choice([-1, self.integer(1, len(shape))])),
+            lambda: self.choice([cl.Dropout(), cl.Reshape(self.reshaped(shape))]),
+            *[cl.Flatten] * (self.integer(0, 3) == 0),
+            lambda: self.choice([cl.LayerNorm(last, 0.1), cl.LayerNorm(last, 0.01, bias=False), cl.BatchNorm(first)]),
+            *[lambda: self.choice([cl.Linear(last, wide), cl.Linear(last, wide, False), cl.DropConnect(last, wide)])]
+            * 2,
+        ]
+        if axes in (1, 2):
+            made += [lambda: self.convolution(first, axes)] * 8 + [lambda: self.pool(axes)] * 4
+            made += [
+                lambda: cl.Upsample(self.several(axes, 1, 3) if axes == 2 else self.integer(1, 3)),
+                cl.GlobalAvgPool,
+            ]
+        if depth < 2:
+            made += [lambda: self.composed(shape, depth + 1)] * 2
+        return made
+
+    def several(self, axes, least, most):
+        return tuple([self.integer(least, most) for _ in range(axes)])
+
+    def reshaped(self, shape):
+        """Another shape of as many elements."""
+        n = int(np.prod(shape))
+        divisors = [m for m in range(1, n + 1) if n % m == 0]
+        first = self.choice(divisors)
+        return self.choice([(first, n // first), (first, -1), (1, first, n // first), (first, 1, 1, n // first)])
+
+    def convolution(self, channels, axes):
+        groups = self.choice([g for g in range(1, channels + 1) if channels % g == 0] + [1] * 3)
+        outputs, kernel = groups * self.integer(1, 4), self.several(axes, 1, 4)
+        stride, dilation = self.several(axes, 1, 3), self.several(axes, 1, 2)
+        padding, bias = self.several(axes, 0, 4), self.choice([True, True, False])
+        options = {"dilation": dilation, "groups": groups, "bias": bias}
+        if axes == 2 and self.integer(0, 2) == 0:
+            more = tuple([self.integer(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True)])
+            return cl.ConvTranspose2d(channels, outputs, kernel, stride, padding, more, **options)
+        kind = cl.Conv1d if axes == 1 else cl.Conv2d
+        if self.integer(0, 2) == 0:
+            return kind(channels, outputs, kernel, padding="same", **options)
+        return kind(channels, outputs, kernel, stride, padding, **options)
+
+    def pool(self, axes):
+        kernel = self.several(axes, 1, 4)
+        kind = self.choice([[cl.MaxPool1d, cl.AvgPool1d], [cl.MaxPool2d, cl.AvgPool2d]][axes - 1])
+        return kind(kernel, self.several(axes, 1, 3), tuple([self.integer(0, k // 2) for k in kernel]))
+
+    def composed(self, shape, depth):
+        """A Model, a Residual, a Parallel or a model that writes `call`."""
+        functions, _ = self.sequence(shape, self.integer(0, 3), depth)
+        kind = self.integer(0, 4)
+        if kind == 0:
+            return cl.Model(functions)
+        if kind in (1, 4):  # of what keeps the shape
+            kernel, groups = self.choice([1, 3]), self.choice([1, shape[0]])
+            keeping = [cl.LayerNorm(shape[-1], 0.1), cl.Linear(shape[-1], shape[-1]), cl.Tanh(), cl.Dropout()]
+            keeping += [cl.Conv1d(shape[0], shape[0], kernel, padding="same", groups=groups)] * 2 * (len(shape) == 2)
+            keeping += [cl.Conv2d(shape[0], shape[0], kernel, padding="same", groups=groups)] * 2 * (len(shape) == 3)
+            keeping += [cl.Residual(self.choice(keeping))]
+            branch = self.random.sample(keeping, self.integer(1, 3))
+            if kind == 4:
+                places = [self.several(2, 0, 9) for _ in range(self.integer(0, 4))]
+                return Woven(branch, [(*pair, self.choice(OPERATORS)) for pair in places])
+            return cl.Residual(branch[0] if len(branch) == 1 else cl.Model(branch))
+        axis = self.choice([-1, *range(1, len(shape) + 1)])
+        beside = [self.sequence(shape, self.integer(0, 2), depth)[0] for _ in range(self.integer(0, 2))]
+        parts = [cl.Model(part) for part in (functions, *beside)]
+        if kind == 2:
+            parts = [cl.Model([*part.functions, cl.Flatten()]) for part in parts]
+            axis = -1
+        return cl.Parallel(parts, axis)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    different = []
+    for start in range(0, arguments.count, 50):
+        seeds = range(arguments.seed + start, arguments.seed + min(start + 50, arguments.count))
+        with tempfile.TemporaryDirectory() as folder:
+            different += differing(Path(folder), [Drawn(seed).net() for seed in seeds])
+        print(f"{seeds.stop - arguments.seed} nets, {len(different)} of them different", flush=True)
+    print("\n".join(different))
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

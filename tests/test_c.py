@@ -1,0 +1,375 @@
+"""Models as C: what they compute there, what the files are like, and what can't be written."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+from compiled import CC, SANITIZED, STRICT, Drawn, differing, outputs_in_c
+from conftest import run
+from reference import special_values
+
+import caffelite as cl
+from caffelite import c, functions
+from caffelite.function import Function
+
+needs_compiler = pytest.mark.skipif(CC is None, reason="there is no C compiler")
+F32, F64 = np.float32, np.float64
+
+
+def rows(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(F32)
+
+
+def lenet():
+    model = cl.Model([cl.Conv2d(1, 6, 5, padding=2), cl.ReLU(), cl.MaxPool2d(2)], seed=0)
+    model.add(cl.Conv2d(6, 16, 5)).add(cl.ReLU()).add(cl.MaxPool2d(2)).add(cl.Flatten())
+    return model.add(cl.Linear(400, 120)).add(cl.ReLU()).add(cl.Linear(120, 10))
+
+
+def memory(model, input_shape=None):
+    """How many numbers there are between the layers."""
+    found = re.findall(r"PREDICT_MEMORY \w+ memory\[(\d+)\];", c.source(model, "net.c", input_shape))
+    return int(found[0]) if found else 0
+
+
+# ---- what is computed -----------------------------------------------------------------------------------------------
+
+ACTIVATIONS = [
+    *[cl.ReLU(), cl.LeakyReLU(0.1), cl.ELU(0.5), cl.GELU(), cl.GELU(approximate=True), cl.SiLU(), cl.Softplus()],
+    *[cl.Tanh(), cl.Sigmoid()],
+]
+
+
+def listed():
+    """Models in which each kind of layer is, and the shapes of their rows."""
+    shared = cl.Linear(4, 4)
+    models = [
+        ((7,), [cl.MLP(7, [5, 5, 5, 3]), cl.Dropout(), cl.Softmax()]),
+        (
+            (1, 9, 8),
+            [
+                cl.Conv2d(1, 4, (3, 2), (2, 1), (2, 0), (1, 2)),
+                cl.AvgPool2d(3, 2, 1),
+                cl.ConvTranspose2d(4, 6, 3, 2, 1, 1, 2),
+            ],
+        ),
+        (
+            (6, 9),
+            [cl.Conv1d(6, 4, 3, stride=2, padding=2, groups=2), cl.MaxPool1d(3, 2, 1), cl.Upsample(2), cl.AvgPool1d(2)],
+        ),
+        (
+            (4, 5, 3),
+            [
+                cl.Residual(cl.Model([cl.Conv2d(4, 4, 4, padding="same", groups=4), cl.BatchNorm(4), cl.ReLU()])),
+                cl.MaxPool2d(2),
+                cl.Upsample((1, 3)),
+                cl.GlobalAvgPool(),
+            ],
+        ),
+        (
+            (3, 4),
+            [
+                cl.DropConnect(4, 4),
+                cl.LayerNorm(4),
+                cl.Parallel([cl.Softmax(1), shared, cl.LogSoftmax()], axis=1),
+                shared,
+                cl.Reshape((4, 9)),
+                cl.Linear(9, 2),
+            ],
+        ),
+        (
+            (2, 3),
+            [
+                cl.Parallel([cl.Dropout(), cl.Dropout(), cl.Tanh()]),
+                cl.Residual(cl.Dropout()),
+                cl.Residual(cl.Residual(cl.Tanh())),
+            ],
+        ),
+        ((5,), [cl.Parallel(ACTIVATIONS)]),
+        ((2, 2), [cl.Flatten(), cl.Dropout()]),
+        ((1,), [cl.Linear(1, 1), cl.Residual(cl.Linear(1, 1, bias=False))]),
+    ]
+    return [(shape, cl.Model(layers, seed=1)) for shape, layers in models]
+
+
+@needs_compiler
+def test_models_of_each_kind_of_layer_compute_what_predict_does(tmp_path):
+    nets = [(model, rows(3, *shape)) for shape, model in listed()]
+    nets += [(cl.Model(model.functions, dtype=F64), rows(3, *shape)) for shape, model in listed()[1:5]]
+    assert differing(tmp_path, nets) == []
+    kinds = {type(function) for model, _ in nets for function in model.all_functions()}
+    assert kinds >= {kind for kind in (*c.LAYERS, *c.IDENTITIES) if hasattr(cl, kind.__name__)}  # all but operators
+
+
+class Calling(cl.Model):
+    """A model that does this, and has a layer `f` and a parameter."""
+
+    def __init__(self, compute, dtype=F32):
+        super().__init__(seed=0, dtype=dtype)
+        self.compute, self.f, self.scale = compute, cl.Linear(3, 3), cl.LayerNorm(3)
+        self.half = cl.Tensor(np.full(1, 0.5, dtype))
+
+    def call(self, x):
+        return self.compute(self, x)
+
+
+def gated(model, x):
+    a = model.f(x)
+    s = model.scale(a).sigmoid()
+    h = a * s - x / (2.0 * s) + (1 - s) * (-x) + model.half * model.f(model.f(a)) + 2 / (s + 1) + s**2 + 1.5**s
+    h = cl.concatenate([h, x, (h.abs() + 0.1).log(), s.exp().sqrt()], axis=1)
+    return h.reshape(len(x), 4, 3)
+
+
+class Block(cl.Model):
+    """A block of a residual net, as in examples/resnet.py."""
+
+    def __init__(self, in_channels, out_channels, stride=1):
+        super().__init__()
+        self.f = cl.Model([cl.Conv2d(in_channels, out_channels, 3, stride, 1, bias=False), cl.BatchNorm(out_channels)])
+        self.g = cl.Conv2d(in_channels, out_channels, 1, stride) if in_channels != out_channels else None
+
+    def call(self, x):
+        return (self.f(x) + (x if self.g is None else self.g(x))).relu()
+
+
+@needs_compiler
+def test_models_that_write_call_compute_what_predict_does(tmp_path):
+    blocks = cl.Model(
+        [cl.Conv2d(3, 4, 3), Block(4, 4), Block(4, 6, 2), cl.Residual(Block(6, 6)), cl.GlobalAvgPool()], seed=0
+    )
+    nets = [(Calling(gated), rows(3, 3)), (Calling(gated, F64), rows(3, 3)), (blocks, rows(3, 3, 8, 8))]
+    nets += [
+        (cl.Model([cl.Linear(2, 3), Calling(gated), cl.Tanh()], seed=0), rows(3, 2)),
+        (Calling(lambda model, x: x), rows(3, 3)),
+    ]
+    assert differing(tmp_path, nets) == []
+
+
+@needs_compiler
+def test_random_nets_compute_what_predict_does(tmp_path):
+    assert differing(tmp_path, [Drawn(seed).net() for seed in range(12)]) == []
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_many_random_nets_compute_what_predict_does(tmp_path):
+    assert differing(tmp_path, [Drawn(seed).net() for seed in range(1000, 1200)]) == []
+
+
+@needs_compiler
+def test_a_compilers_optimizations_change_little(tmp_path):
+    assert differing(tmp_path, [(model, rows(3, *shape)) for shape, model in listed()[1:3]], ["-O3"]) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_nan_and_infinities_are_what_they_are_in_predict(tmp_path, dtype):
+    values = special_values(dtype).reshape(-1, 1)
+    several = np.array(
+        [[1, 2, np.nan], [np.nan, 0, 1], [np.inf, 0, 1], [-np.inf, 0, 1], [-np.inf] * 3, [88, 800, -800]]
+    )
+    along = cl.Model(
+        [cl.Reshape((1, 3)), cl.Parallel([cl.Softmax(), cl.LogSoftmax(), cl.MaxPool1d(2, 1)])], dtype=dtype
+    )
+    nets = [(cl.Model([cl.Parallel(ACTIVATIONS)], dtype=dtype), values), (along, several)]
+    for (model, x), y in zip(nets, outputs_in_c(tmp_path, nets, SANITIZED), strict=True):
+        np.testing.assert_allclose(y, model.predict(x), rtol=2e-6, atol=1e-30 if dtype == F64 else 1e-37)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_weights_have_the_bits_that_they_had(tmp_path, dtype):
+    bits = {F32: np.uint32, F64: np.uint64}[dtype]
+    rng, info = np.random.default_rng(0), np.finfo(dtype)
+    drawn = rng.integers(0, np.iinfo(bits).max, 2000, dtype=bits).view(dtype)
+    special = [
+        0.0,
+        -0.0,
+        1.0,
+        0.1,
+        info.max,
+        -info.max,
+        info.tiny,
+        info.smallest_subnormal,
+        np.inf,
+        -np.inf,
+        1 / 3,
+        1e16,
+    ]
+    weights = np.concatenate([drawn[~np.isnan(drawn)], np.array(special, dtype)])
+    model = cl.Model([cl.Linear(len(weights), 1, bias=False)], dtype=dtype)
+    model.functions[0].weight.data = weights[:, None]
+    c.export(model, tmp_path / "net.c")
+    main = (
+        'FILE *file = fopen("weights", "wb"); return fwrite(weight_0, sizeof weight_0, 1, file) != 1 || fclose(file);'
+    )
+    (tmp_path / "main.c").write_text(f'#include <stdio.h>\n#include "net.c"\nint main(void)\n{{\n    {main}\n}}\n')
+    run(CC, *STRICT, "main.c", "-o", "main", "-lm", cwd=tmp_path)
+    run("./main", cwd=tmp_path)
+    assert (tmp_path / "weights").read_bytes() == weights.tobytes()
+
+
+@needs_compiler
+def test_weights_that_are_nan_make_nan(tmp_path):
+    model = cl.Model([cl.Linear(3, 2, bias=False)])
+    model.functions[0].weight.data = [[1, np.nan], [2, 0], [3, 0]]
+    x = np.ones((1, 3), F32)
+    (y,) = outputs_in_c(tmp_path, [(model, x)], SANITIZED)
+    np.testing.assert_array_equal(y, [[6, np.nan]])
+
+
+# ---- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_says_what_it_is(tmp_path):
+    model = lenet()
+    path = tmp_path / "lenet.c"
+    c.export(model, path, input_shape=(1, 28, 28))
+    text = path.read_text()
+    comment = text[: text.index("*/")]
+    assert comment.startswith("/*\n * lenet.c: ")
+    for line in str(model.summary((1, 28, 28))).splitlines():
+        assert f"\n * {line}\n" in comment
+    size = model.functions[0].weight.dtype.itemsize * sum(p.size for p in model.parameters())
+    assert f"{size / 1000:.1f} kB, constant" in comment
+    assert "23.5 kB" in comment
+    assert "enum { PREDICT_INPUTS = 784, PREDICT_OUTPUTS = 10 };" in text
+    assert max(map(len, text.splitlines())) <= len(" * ") + 120
+    assert not [path for path in tmp_path.iterdir() if path.name != "lenet.c"]
+
+
+def test_the_file_of_a_float64_model_has_no_float():
+    model = cl.Model([cl.Linear(2, 3), cl.GELU(), cl.LayerNorm(3), cl.Softmax()], dtype=F64)
+    text = c.source(model, "net.c")
+    code = text[text.index("*/") :]
+    assert not re.search(r"\bfloat\b|\df\b|\b(exp|erfc|sqrt)f\b", code)
+    assert "void predict(const double *x, double *y);" in text
+
+
+def test_values_share_memory_where_they_are_not_needed_at_the_same_time():
+    assert memory(cl.Model([cl.Linear(9, 4), cl.Softmax()])) == 0  # what comes last is where the caller wants it
+    assert memory(cl.MLP(9, [7, 8, 5])) == 7 + 8
+    assert memory(cl.MLP(9, [7, 8, 6, 8, 7, 3])) == 8 + 7
+    assert memory(lenet(), (1, 28, 28)) == 6 * 28 * 28 + 6 * 14 * 14
+    wide = cl.Model(
+        [cl.Linear(4, 10), cl.Residual(cl.Model([cl.Linear(10, 20), cl.ReLU(), cl.Linear(20, 10)])), cl.Linear(10, 1)]
+    )
+    assert memory(wide) == 10 + 20 + 10
+    beside = cl.Model([cl.Linear(4, 10), cl.Parallel([cl.MLP(10, [50, 2]), cl.MLP(10, [60, 3])]), cl.ReLU()])
+    assert memory(beside) == 10 + 60 + 2
+
+
+def test_weights_of_a_layer_that_is_used_several_times_are_written_once():
+    shared = cl.Linear(4, 4)
+    text = c.source(cl.Model([shared, cl.ReLU(), shared, cl.Reshape((2, 2)), cl.Flatten(), shared]), "net.c")
+    assert len(re.findall(r"weight\w*\[4\]\[4\] =", text)) == 1
+    assert len(re.findall(r"^static void linear", text, re.MULTILINE)) == 1
+    assert len(re.findall(r"^    linear_0\(", text, re.MULTILINE)) == 3
+
+
+@needs_compiler
+def test_two_nets_are_in_one_program_and_cplusplus_calls_them(tmp_path):
+    compiler = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    one, two = cl.MLP(2, [3, 1], seed=0), cl.Model([cl.Linear(2, 1)], seed=1)
+    c.export(one, tmp_path / "one.c")
+    c.export(two, tmp_path / "two.c")
+    run(CC, *STRICT, "-DPREDICT=two", "-c", "two.c", cwd=tmp_path)
+    strict = ["-Wall", "-Wextra", "-pedantic", "-Werror"]
+    run(compiler, *strict, "-x", "c++", "-c", "one.c", cwd=tmp_path)  # as C++, in which its name is C's as well
+    main = """\
+#include <cstdio>
+extern "C" void predict(const float *x, float *y);
+extern "C" void two(const float *x, float *y);
+int main()
+{
+    const float x[2] = {0.5f, -2.0f};
+    float y[2];
+    predict(x, y);
+    two(x, y + 1);
+    std::printf("%.9g %.9g", y[0], y[1]);
+}
+"""
+    (tmp_path / "main.cpp").write_text(main)
+    run(compiler, *strict, "main.cpp", "one.o", "two.o", "-o", "main", "-lm", cwd=tmp_path)
+    found = [float(number) for number in run("./main", cwd=tmp_path).split()]
+    x = np.array([[0.5, -2.0]], F32)
+    np.testing.assert_allclose(found, [one.predict(x).item(), two.predict(x).item()], rtol=1e-6)
+
+
+@needs_compiler
+def test_threads_may_call_it_at_the_same_time_where_the_memory_is_their_own(tmp_path):
+    c.export(cl.MLP(2, [3, 3, 1]), tmp_path / "net.c")
+    run(CC, *STRICT, "-DPREDICT_MEMORY=", "-c", "net.c", cwd=tmp_path)
+    run(CC, *STRICT, "-std=c11", "-DPREDICT_MEMORY=static _Thread_local", "-c", "net.c", cwd=tmp_path)
+
+
+# ---- what can't be written ------------------------------------------------------------------------------------------
+
+#: Functions that C is not written for.
+NOT_IN_C = {
+    *["Clip", "Index", "MatMul", "Max", "Mean", "Min", "Stack", "Sum", "Transpose", "Where"],
+    *["HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"],
+    *["Embedding", "GRU", "LSTM", "MultiHeadAttention", "PositionalEncoding", "RNN", "TransformerBlock"],
+}
+
+
+def test_of_each_function_it_is_known_whether_there_is_c():
+    every = {x for x in vars(functions).values() if isinstance(x, type) and issubclass(x, Function)}
+    assert {kind.__name__ for kind in every - {*c.LAYERS, *c.IDENTITIES}} == NOT_IN_C
+
+
+class Doubled(cl.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "input_shape", "error", "message"),
+    [
+        (cl.Model([cl.Linear(3, 4), cl.Reshape((2, 2)), cl.GRU(2, 3)]), None, TypeError, r"no C for GRU\(2, 3\)"),
+        (cl.Model([cl.Residual(cl.Model([Doubled(3, 3)]))]), None, TypeError, r"no C for Linear\(3, 3\)"),
+        (Calling(lambda model, x: model.f(x) @ model.f.weight), (3,), TypeError, r"no C for MatMul\(\)"),
+        (Calling(lambda model, x: x - x.mean()), (3,), TypeError, r"no C for Mean\(\) as it is used"),
+        (Calling(lambda model, x: x + x.mean(axis=1, keepdims=True)), (3,), TypeError, r"no C for Mean"),
+        (
+            Calling(lambda model, x: x + model.scale.shift),
+            (3,),
+            TypeError,
+            r"no C for Add\(\) of what is made of no row",
+        ),
+        (Calling(lambda model, x: x.reshape(-1, 1)), (3,), TypeError, r"no C for ToShape\(-1, 1\) as it is used"),
+        (Calling(lambda model, x: cl.concatenate([x, x])), (3,), TypeError, r"no C for Concatenate\(\) as it is used"),
+        (Calling(lambda model, x: x if float(x.sum()) > 0 else -x), (3,), TypeError, "can't be followed"),
+        (Calling(lambda model, x: (x, x)), (3,), TypeError, "no Tensor that depends on it"),
+        (Calling(lambda model, x: cl.Tensor([[1.0]])), (3,), TypeError, "no Tensor that depends on it"),
+        (Calling(lambda model, x: model.f(x)), None, ValueError, "input_shape="),
+        (Calling(lambda model, x: model.f(x)), (4,), TypeError, r"can't be followed.*Linear\(3 → 3\) got"),
+        (cl.Linear(3, 4), None, TypeError, r"export takes a Model, got Linear\(3, 4\)"),
+        (cl.Model([cl.ReLU()]), None, ValueError, r"ReLU.*takes rows of several shapes.*input_shape="),
+        (cl.Model([cl.Conv2d(1, 2, 3)]), None, ValueError, "input_shape="),
+        (cl.Model(), None, ValueError, "input_shape="),
+        (cl.Model([cl.Conv2d(1, 2, 3)]), (3, 8, 8), ValueError, r"Conv2d\(1, 2, 3\) got shape \(n, 3, 8, 8\)"),
+        (cl.Model([cl.ReLU()]), 3, TypeError, "expected input_shape to be the shape of a row"),
+        (cl.Model([cl.ReLU()]), (3, 0), ValueError, r"input_shape takes 1 to"),
+        (cl.Model([cl.ReLU()]), (3, 1.5), TypeError, "input_shape takes integers"),
+        (cl.Model([cl.ReLU()]), (2**16, 2**16), ValueError, r"1 to 2,147,483,647 numbers, got shape \(65536, 65536\)"),
+        (cl.Model([cl.Softmax(0)]), (3,), ValueError, r"no C for Softmax\(0\)"),
+        (cl.Model([cl.Parallel([cl.ReLU()], axis=0)]), (3,), ValueError, r"no C for Parallel\(\[ReLU\(\)\], axis=0\)"),
+    ],
+)
+def test_what_can_not_be_written_is_named_and_nothing_is_written(tmp_path, model, input_shape, error, message):
+    path = tmp_path / "net.c"
+    path.write_text("the older one")
+    with pytest.raises(error, match=message):
+        c.export(model, path, input_shape)
+    assert path.read_text() == "the older one"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_that_can_not_be_written_is_named(tmp_path):
+    with pytest.raises(OSError, match=r"nothing was written.*net\.c"):
+        c.export(cl.MLP(2, [1]), tmp_path / "missing" / "net.c")
