@@ -24,7 +24,8 @@ LAYERS = [
     {"callbacks", "training"},
     {"checkpoints", "checks"},
     {"model"},
-    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""},
+    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""}
+    | {"tabular"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 
