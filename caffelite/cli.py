@@ -241,10 +241,18 @@ def predict(arguments: argparse.Namespace) -> int:
     for remark in remarks:
         print(f"caffelite predict: {remark}", file=sys.stderr)
     text = tables.as_csv(lines)
-    if arguments.output is None:
+    if arguments.output is not None:
+        failed = _write(arguments.output, lambda: files.replace(arguments.output, [text.encode()]))
+        if not failed:
+            print(f"predictions in {arguments.output}")
+        return failed
+    try:
         sys.stdout.write(text)
-        return 0
-    return _write(arguments.output, lambda: files.replace(arguments.output, [text.encode()]))
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough; nothing is to be said of it when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
 
 
 def export(arguments: argparse.Namespace) -> int:

@@ -20,7 +20,6 @@ MOST_TEXT = 900_000  # bytes of categories in a file
 MOST_CLASSES = 20  # of numbers that are taken for classes
 DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(\D|$)")
 OTHER, MISSING = "(other)", "(missing)"  # the categories of words that are no category, and of no word
-EPS32 = float(np.finfo(np.float32).eps)
 
 
 class Encoding(NamedTuple):
@@ -76,6 +75,8 @@ def target_of(table: Table, name: str, task: str | None = None) -> Target:
         if task == "regression":
             if len(different) == 1:
                 raise ValueError(f"{table.path}: {name}, the target, is {different[0]:g} everywhere")
+            if _are_about_the_same(column):
+                raise ValueError(f"{table.path}: {name}, the target, is all {_about(column)}")
             return Target(name, column, None)
         words = [str(int(x)) if x == np.floor(x) else repr(float(x)) for x in different]
     if len(words) == 1:
@@ -128,11 +129,10 @@ def _take_numbers(name: str, column: np.ndarray, training: np.ndarray, encoding:
     if there.size == 0:
         return Fact(name, "left out", "empty")
     mean = float(there.mean())
-    spread = float(there.std())
     if there.min() == there.max():
         return Fact(name, "left out", f"{there[0]:g} everywhere")
-    if spread < 100 * EPS32 * abs(mean):
-        return Fact(name, "left out", f"all about {mean:g}: float32 hardly tells them apart; subtract that first")
+    if _are_about_the_same(there):
+        return Fact(name, "left out", f"all {_about(there)}")
     encoding.numbers[name] = mean
     missing = int(np.isnan(column).sum())
     if np.isnan(column[training]).any():
@@ -188,7 +188,7 @@ def encoded(table: Table, encoding: Encoding) -> tuple[dict[str, Any], list[str]
     if absent := [name for name in wanted if name not in table.columns]:
         raise ValueError(f"{table.path} has no column {', '.join(map(repr, absent[:10]))}, which the model needs")
     frame: dict[str, Any] = {}
-    remarks = []
+    remarks: list[str] = []
     for name in wanted:
         column = table.columns[name]
         if name in encoding.categories:
@@ -218,6 +218,15 @@ def _categories(table: Table, name: str, column: Any, names: list[str], remarks:
         what = "no word" if column.codes[row] < 0 else repr(column.words[column.codes[row]])
         remarks.append(f"{name} has {what} {table.where(new)}, no category of the training: {OTHER} stands in")
     return Categories(np.maximum(codes, 0), names)
+
+
+def _are_about_the_same(numbers: np.ndarray) -> bool:
+    """Whether float32, in which a net computes, rounds by a hundredth of their standard deviation or more."""
+    return bool(numbers.std() < 100 * np.finfo(np.float32).eps * abs(numbers.mean()))
+
+
+def _about(numbers: np.ndarray) -> str:
+    return f"about {numbers.mean():g}, where float32 hardly tells them apart: subtract that before"
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------

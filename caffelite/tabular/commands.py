@@ -118,7 +118,11 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
     Of a table, `TableModel.as_sequence`; what its numbers are is printed. Nothing is written unless all can be.
     """
     model = load(path)
-    whole = model.as_sequence() if isinstance(model, TableModel) else model
+    whole = model
+    if isinstance(model, TableModel):
+        if input_shape is not None:
+            raise ValueError(f"{path} is a model of a table, whose rows have a shape: leave out --input-shape")
+        whole, input_shape = model.as_sequence(), (len(model.features()),)
     with ExitStack() as stack:
         written = {}
         for module, target in paths.items():

@@ -60,7 +60,7 @@ class Judgement:
         """
         differences = self.losses[worse] - self.losses[better]
         if self.target.classes is None:
-            differences = differences / self.target.values[self.parts.test].var()
+            differences = differences / (self.target.values[self.parts.test].var() or 1.0)
         error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
         return Difference(float(differences.mean()), float(error))
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from caffelite.callbacks import EarlyStopping
 from caffelite.frames import Categories
+from caffelite.function import Function
 from caffelite.functions import Columns, Linear, MSELoss, ReLU, SoftmaxLoss
 from caffelite.history import History
 from caffelite.optimizers import AdamW
@@ -99,9 +100,10 @@ def learn(frame: Frame, target: Target, parts: Split, options: Options) -> tuple
     for embedding in columns.embeddings:
         embedding.weight.data = SMALL * embedding.weight.data
 
-    values, loss, metric = target.values, SoftmaxLoss(), "accuracy"
+    values, metric = target.values, "accuracy"
+    loss: Function = SoftmaxLoss()
     if target.classes is None:
-        mean, scale = values[parts.training].mean(), values[parts.training].std()
+        mean, scale = values[parts.training].mean(), values[parts.training].std() or 1.0
         values, loss, metric = (values[:, None] - mean) / scale, MSELoss(), "r2"
     try:
         history = model.fit(
@@ -110,19 +112,19 @@ def learn(frame: Frame, target: Target, parts: Split, options: Options) -> tuple
             loss=loss,
             optimizer=AdamW(model.parameters(), lr=options.lr),
             epochs=options.epochs,
-            batch_size=options.batch_size or batch_size(np.count_nonzero(parts.training)),
+            batch_size=options.batch_size or batch_size(int(parts.training.sum())),
             validation_data=(rows_of(frame, parts.validation), values[parts.validation]),
             metrics=[metric],
             callbacks=[EarlyStopping(patience=PATIENCE)],
             verbose=options.verbose,
         )
     except KeyboardInterrupt as interrupt:
-        history = getattr(interrupt, "history", History(loss=[]))
+        history = getattr(interrupt, "history", None) or History(loss=[])
         if history.epochs == 0:
             raise
         print(f"caffelite: stopped in epoch {history.epochs + 1:,}", file=sys.stderr)
     if target.classes is None:
-        last = layers[-2]
+        last: Any = layers[-2]
         last.weight.data, last.bias.data = last.weight.data * scale, last.bias.data * scale + mean
     _give_others_a_vector(columns, seen)
     return model, history

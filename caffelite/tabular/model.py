@@ -41,8 +41,8 @@ class TableModel(Model):
         if not isinstance(target, str) or (classes is not None and not all(isinstance(name, str) for name in classes)):
             raise TypeError(f"TableModel: expected a target and classes that are words, got {target!r} and {classes!r}")
         self.target, self.classes = target, None if classes is None else tuple(classes)
-        if [type(f) for f in self.functions[:2]] != [Columns, Linear]:
-            raise ValueError(f"TableModel: expected Columns, a Linear layer and what follows, got {self.functions}")
+        if [type(f) for f in self.functions[:2]] != [Columns, Linear] or not self.functions[1].arguments()["bias"]:
+            raise ValueError(f"TableModel: expected Columns, Linear with a bias and what follows, got {self.functions}")
         outputs = 1 if self.classes is None else len(set(self.classes))
         rows = [(None, len(given)) for given in (self.columns.numbers, self.columns.categories) if given]
         if outputs != len(self.classes or "1") or self.output_shape(*rows) != (None, outputs):
@@ -64,7 +64,8 @@ class TableModel(Model):
         The numbers are standardized by a BatchNorm; the vector of a category and the weights that it meets become one
         row of weights.
         """
-        columns, first = self.columns, self.functions[1]
+        columns = self.columns
+        first: Any = self.functions[1]
         scaling = BatchNorm(len(self.features()), eps=0.0)
         k = len(columns.numbers)
         scaling.mean[:k], scaling.variance[:k] = columns.mean, columns.deviation**2
@@ -72,6 +73,6 @@ class TableModel(Model):
         for embedding in columns.embeddings:
             k, start = k + embedding.size, k
             weights.append(embedding.weight.data @ first.weight.data[start:k])
-        linear = Linear(len(self.features()), first.out_features)
+        linear: Any = Linear(len(self.features()), first.out_features)
         linear.weight.data, linear.bias.data = np.concatenate(weights), first.bias.data
         return Model([scaling, linear, *copy.deepcopy(self.functions[2:])], dtype=self.dtype)

@@ -29,12 +29,12 @@ def of_target(target: Target, parts: Split) -> str:
         text = f"{target.name}: regression, {values.min():g} … {values.max():g}, mean {values.mean():.4g}"
     else:
         counts = np.bincount(values)
-        often = np.argsort(-counts, kind="stable")
+        often = np.argsort(-counts, kind="stable").tolist()
         shown = [f"{shortened(target.classes[i], LONGEST)} {_share(counts[i] / len(values))}" for i in often]
         shown[MOST_CLASSES:] = [f"{len(shown) - MOST_CLASSES:,} more"] if len(shown) > MOST_CLASSES else []
         text = f"{target.name}: classification, {len(often):,} classes: {', '.join(shown)}"
-    counts = [f"{np.count_nonzero(rows):,} for the {name}" for name, rows in parts._asdict().items()]
-    return f"{text}\n{len(values):,} rows: {', '.join(counts)}"
+    uses = [f"{np.count_nonzero(rows):,} for the {name}" for name, rows in parts._asdict().items()]
+    return f"{text}\n{len(values):,} rows: {', '.join(uses)}"
 
 
 def of_scores(judgement: Judgement) -> Table:
