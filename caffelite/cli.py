@@ -237,6 +237,7 @@ def train(arguments: argparse.Namespace) -> int:
 def predict(arguments: argparse.Namespace) -> int:
     """Predict for the rows of a table."""
     with _refusing():
+        tables.check_apart([arguments.model, arguments.data], arguments.output)
         lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
     for remark in remarks:
         print(f"caffelite predict: {remark}", file=sys.stderr)
@@ -261,6 +262,7 @@ def export(arguments: argparse.Namespace) -> int:
     with _refusing():
         if not paths:
             raise ValueError("name a file to write: --onnx FILE, --c FILE or both")
+        tables.check_apart([arguments.model], *paths.values())
         tables.export(arguments.model, paths, arguments.input_shape)
     for path in paths.values():
         print(f"model in {path}")
@@ -277,7 +279,7 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise Refused(f"cannot read {str(error.filename)!r}: {error.strerror}" if error.filename else error) from None
+        raise Refused(f"{error.filename}: {error.strerror}" if error.filename else error) from None
     except (ValueError, TypeError, ImportError, TrainingDiverged, argparse.ArgumentTypeError) as error:
         raise Refused(error) from None
 

@@ -6,7 +6,7 @@ import csv
 import io
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +25,7 @@ from caffelite.tabular import columns, report
 from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Options, learn, split
 from caffelite.tabular.model import TableModel
-from caffelite.tabular.reading import Table, read
+from caffelite.tabular.reading import Table, counted, read
 
 LINEAR_RATE = 10  # times the net's learning rate: what a linear model learns has one minimum, and no cliffs
 
@@ -77,7 +77,7 @@ def train(
     judgement = Judgement(net, linear, frame, target, parts, options.seed)
     best = int(np.argmin(history["val_loss"])) + 1
     print(f"{net.summary()}\n")
-    print(f"{history.epochs:,} epochs in {seconds:.2f} seconds, the best for the validation: {best:,}\n")
+    print(f"{counted(history.epochs, 'epoch')} in {seconds:.2f} seconds, the best for the validation: {best:,}\n")
     print(f"{report.of_scores(judgement)}\n\n{fill(report.verdict(judgement), WIDTH)}\n")
     print(f"{report.of_importances(judgement)}\n")
     return Trained(net, history, judgement)
@@ -136,6 +136,17 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
         print(f"{report.of_features(model)}\n\nOne input, these numbers of each row, float32; one output, {what}.")
         if model.classes is not None:
             print("The class is that of the highest score; softmax makes probabilities of them.")
+
+
+def check_apart(read: Sequence[str], *written: Path | None) -> None:
+    """ValueError where a file that is to be written is one of those that are read, or to be written twice."""
+    for i, path in enumerate(written):
+        if path is not None and any(_is_same(path, other) for other in (*read, *written[:i])):
+            raise ValueError(f"{path} is in use here already: write another file")
+
+
+def _is_same(path: Path, other: str | Path) -> bool:
+    return path == Path(other) or (path.exists() and os.path.exists(other) and path.samefile(other))
 
 
 def _check_names(data: Table, names: list[str]) -> None:

@@ -42,7 +42,8 @@ class Table(NamedTuple):
     def where(self, rows: np.ndarray) -> str:
         """Where the rows are that are True in (n,) bool: "in line 7", and how many others there are."""
         others = np.count_nonzero(rows) - 1
-        return f"in line {self.lines[rows.argmax()]:,}{f' and {others:,} others' if others else ''}"
+        more = f" and {counted(others, 'other')}" if others else ""
+        return f"in line {self.lines[rows.argmax()]:,}{more}"
 
 
 def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Collection[str] = ()) -> Table:
@@ -108,7 +109,7 @@ def _rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int
             if len(row) != count and row:
                 if count:
                     raise ValueError(
-                        f"{path}: line {reader.line_num:,} has {_count(len(row), 'cell')}, the first has {count:,}"
+                        f"{path}: line {reader.line_num:,} has {counted(len(row), 'cell')}, the first has {count:,}"
                     )
                 count = len(row)
             if row:
@@ -177,5 +178,6 @@ class Column:
         return values if self.words is None else Words(values, list(self.words))
 
 
-def _count(n: int, what: str) -> str:
+def counted(n: int, what: str) -> str:
+    """A number of things: "1 row", "2 rows"."""
     return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -74,7 +74,11 @@ def of_importances(judgement: Judgement) -> Table:
     """The columns that matter most."""
     main = next(iter(judgement.scores[0]))
     shown = list(judgement.importances.items())[:MOST_COLUMNS]
-    return table(["column", f"{main} lost without it"], [(shortened(k, LONGEST), f"{x:.3f}") for k, x in shown], "<>")
+    return table(
+        ["column", f"{main} lost without it"],
+        [(shortened(k, LONGEST), f"{round(x, 3) + 0.0:.3f}") for k, x in shown],
+        "<>",
+    )
 
 
 def of_features(model: TableModel) -> Table:
