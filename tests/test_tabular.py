@@ -246,6 +246,12 @@ def test_only_the_most_frequent_words_of_too_many_are_categories(path, monkeypat
     assert facts[0].text == "a 39%, c 33%, 1 rare: (other)"
 
 
+def test_what_numbers_the_rows_is_said_to(path):
+    rows = [["id", "x", "z", "y"], *[[7 - i, 1 + i // 2, i if i else "", 1] for i in range(6)]]
+    _, _, facts = taken(path, rows)
+    assert [fact.name for fact in facts if fact.text.endswith("; if it numbers the rows, --drop it")] == ["id"]
+
+
 def test_a_table_with_nothing_to_predict_from_is_refused_with_the_reasons(path):
     with pytest.raises(ValueError, match="nothing to predict y from; x: 1 everywhere, w: as you said"):
         taken(path, [["x", "w", "y"], [1, 1, 1], [1, 2, 3]], ignored=["w"])

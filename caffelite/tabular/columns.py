@@ -138,7 +138,14 @@ def _take_numbers(name: str, column: np.ndarray, training: np.ndarray, encoding:
     if np.isnan(column[training]).any():
         encoding.numbers[flag(name)] = 0.0
     text = f"{there.min():g} … {there.max():g}, mean {mean:.4g}"
-    return Fact(name, "numbers", f"{text}; {missing:,} missing" if missing else text)
+    text += f"; {missing:,} missing" if missing else ""
+    text += "; if it numbers the rows, --drop it" if _numbers_rows(column) else ""
+    return Fact(name, "numbers", text)
+
+
+def _numbers_rows(column: np.ndarray) -> bool:
+    """Whether it is integers one after the other, in whatever order."""
+    return bool((np.diff(np.sort(column)) == 1).all())
 
 
 def _take_words(name: str, column: Words, training: np.ndarray, encoding: Encoding) -> Fact:

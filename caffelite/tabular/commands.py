@@ -68,7 +68,8 @@ def train(
     parts = split(target, test, options.seed)
     encoding, facts = columns.taken_for(data, parts.training, target_name, drop)
     frame, _ = columns.encoded(data, encoding)
-    print(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts)}\n", flush=True)
+    print(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts)}\n")
+    print("The net learns, and then the linear model:", flush=True)
 
     started = time.perf_counter()
     net, history = learn(frame, target, parts, options)
@@ -76,7 +77,7 @@ def train(
     linear, _ = learn(frame, target, parts, options._replace(hidden=(), lr=LINEAR_RATE * options.lr))
     judgement = Judgement(net, linear, frame, target, parts, options.seed)
     best = int(np.argmin(history["val_loss"])) + 1
-    print(f"{net.summary()}\n")
+    print(f"\n{net.summary()}\n")
     print(f"{counted(history.epochs, 'epoch')} in {seconds:.2f} seconds, the best for the validation: {best:,}\n")
     print(f"{report.of_scores(judgement)}\n\n{fill(report.verdict(judgement), WIDTH)}\n")
     print(f"{report.of_importances(judgement)}\n")
