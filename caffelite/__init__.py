@@ -15,7 +15,7 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 from typing import Any
 
 from caffelite import augment, callbacks, datasets, functions, initializers, optimizers, plots
-from caffelite.data import DataGenerator
+from caffelite.data import DataGenerator, Prefetch
 from caffelite.function import Function
 from caffelite.functions import *
 from caffelite.gradcheck import check_gradients
@@ -37,6 +37,7 @@ __all__ = [
     "Function",
     "History",
     "Model",
+    "Prefetch",
     "Program",
     "Tensor",
     "augment",

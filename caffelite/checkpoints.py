@@ -20,6 +20,7 @@ from caffelite import files
 from caffelite.arrays import FLOATS
 from caffelite.callbacks import Callbacks, Training
 from caffelite.data import DataGenerator
+from caffelite.sources import Source
 from caffelite.tables import shortened
 from caffelite.training import State, Trainer
 
@@ -88,12 +89,11 @@ class Checkpoints:
         }
         if isinstance(self.batches, DataGenerator):
             data = self.batches
-            columns = [a for a in (*data._inputs(), data.y, data.sample_weight) if a is not None]
             found |= {
                 "batch size": data.batch_size,
-                "number of rows": len(data._order),
+                "number of rows": data.rows,
                 "way of shuffling": [data.shuffle, data.drop_last],
-                "data": [[list(a.shape), a.dtype.str, hashlib.blake2b(a.data).hexdigest()[:32]] for a in columns],
+                "data": [[list(a.shape), a.dtype.str, _digest(a)] for a in data._columns()],
             }
         return found
 
@@ -195,6 +195,11 @@ def _arrays(state: dict[str, Any]) -> dict[str, np.ndarray]:
 def _others(state: dict[str, Any]) -> dict[str, Any]:
     plain = {name: x for name, x in state.items() if not isinstance(x, np.ndarray)}
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in plain.items()}
+
+
+def _digest(column: Any) -> str:
+    """A hash of all rows; of a source, of some from all over it."""
+    return column.digest() if isinstance(column, Source) else hashlib.blake2b(column.data).hexdigest()[:32]
 
 
 def _short(value: Any) -> str:

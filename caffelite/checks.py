@@ -12,7 +12,8 @@ from caffelite.data import Batch, DataGenerator, as_targets, as_weights, plain
 from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.optimizers import Optimizer
-from caffelite.training import check_takes_weights, in_memory
+from caffelite.sources import Blocks, Source, part
+from caffelite.training import check_takes_weights, is_replayed
 
 
 def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, **options: Any) -> Iterable:
@@ -29,7 +30,7 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
         if x.y is None:
             raise ValueError(f"{name} is a DataGenerator without targets")
         model.check_columns(name, x.columns)
-        if in_memory(x):  # else each batch is checked
+        if is_replayed(x):  # else each batch is checked
             inputs = x.x if isinstance(x.x, tuple) else (x.x,)
             model.check_rows(name, inputs)
             model.check_indices(name, inputs)
@@ -41,8 +42,9 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
 
 
 def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
-    """All rows as arrays that the model and the loss can take."""
-    inputs, targets = model.as_inputs(name, x), as_array(plain(y, "targets"), name)
+    """All rows as arrays, or Sources, that the model and the loss can take."""
+    inputs, targets = model.as_inputs(name, x), plain(y, "targets")
+    targets = targets if isinstance(targets, Source) else as_array(targets, name)
     rows = model.check_rows(name, inputs)
     model.check_indices(name, inputs)
     if targets.shape[:1] != (rows,):
@@ -69,8 +71,9 @@ def validation_batches(model: Any, data: Any, loss: Function, columns: Any = Non
     return batches(model, "validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
 
 
-def _check_targets(model: Any, loss: Function, inputs: tuple[np.ndarray, ...], y: Any, weights: Any) -> None:
-    if hasattr(loss, "check_targets"):
+def _check_targets(model: Any, loss: Function, inputs: tuple[Any, ...], y: Any, weights: Any) -> None:
+    """ValueError for targets and weights that the loss does not take; targets that are read are checked then."""
+    if hasattr(loss, "check_targets") and not isinstance(y, Source):
         loss.check_targets(y, model.shape_for(inputs, len(inputs[0])))
     if weights is not None:
         check_takes_weights(loss)
@@ -100,7 +103,7 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
 
 
 def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """The rows to train on, in their order, and the rows to evaluate."""
+    """The rows to train on, in their order, and the rows to evaluate, drawn block by block from a source."""
     if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
         raise TypeError(f"validation_split must be a number, got {share!r}")
     if not 0 <= share < 1:
@@ -109,7 +112,10 @@ def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, B
     count = int(rows * share)
     if count == 0:
         raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
+    weighted, columns = data.weights is not None, data.columns()
+    if any(isinstance(column, Source) for column in columns):
+        ranges = Blocks(columns, rows).held_out(count, rng)
+        return tuple([Batch.of([part(a, those) for a in columns], weighted) for those in ranges])  # type: ignore
     held_out = np.zeros(rows, dtype=bool)
     held_out[rng.permutation(rows)[:count]] = True
-    weighted = data.weights is not None
-    return tuple([Batch.of([a[which] for a in data.columns()], weighted) for which in (~held_out, held_out)])  # type: ignore
+    return tuple([Batch.of([a[which] for a in columns], weighted) for which in (~held_out, held_out)])  # type: ignore

@@ -1,30 +1,36 @@
-"""DataGenerator: mini-batches. And what `fit` needs to turn anything with rows into what a model takes."""
+"""DataGenerator and Prefetch: mini-batches. And what turns anything with rows into what a model takes."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import reprlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite import frames
+from caffelite import frames, sources
+from caffelite.ahead import Call, ahead, raise_
 from caffelite.arrays import as_array, as_indices, as_real, nonnegative, positive_integer, random_stream
 from caffelite.augment import drawing
+from caffelite.sources import Blocks, Source, is_source
 
 INT64 = np.dtype(np.int64)
 
 
 class Batch(NamedTuple):
-    """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same)."""
+    """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same).
 
-    inputs: tuple[np.ndarray, ...]
-    targets: np.ndarray
+    Inputs and targets are arrays, or Sources, which are read as they are needed.
+    """
+
+    inputs: tuple[Any, ...]
+    targets: Any
     weights: np.ndarray | None = None
 
-    def columns(self) -> list[np.ndarray]:
+    def columns(self) -> list[Any]:
         """All of it, in this order."""
         return [*self.inputs, self.targets, *([] if self.weights is None else [self.weights])]
 
@@ -39,9 +45,10 @@ class DataGenerator:
 
     Parameters
     ----------
-    x, y : array-like, or a frame of numbers
+    x, y : array-like, a frame of numbers, or a source
         Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
-        many rows.
+        many rows. What is mapped from a file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype`
+        and slices is read block by block, if it is larger than 128 MiB: `caffelite.sources` says in what order.
     batch_size : int
         Rows a batch; the last batch has what is left.
     shuffle : bool
@@ -64,7 +71,8 @@ class DataGenerator:
     Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
     finite, and for a batch_size below 1; TypeError for a batch_size that is not an integer, for Python objects, and for
     a transform that can't be called. A transform that returns no pair is a TypeError, other numbers of rows a
-    ValueError.
+    ValueError, and so is a source that changes its shape, or gives other rows than it said; what it raises itself comes
+    through.
     """
 
     def __init__(
@@ -82,7 +90,7 @@ class DataGenerator:
         self.columns = frames.names_of_inputs(x)
         self.x = tuple([_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else _rows("x", x)
         self.y = None if y is None else _rows("y", y)
-        rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
+        self.rows = rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
         if self.y is not None and len(self.y) != rows:
             shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
             raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}")
@@ -98,27 +106,77 @@ class DataGenerator:
         self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
         if drop_last and rows < self.batch_size:
             raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
+        columns = self._columns()
+        is_read = any(isinstance(a, Source) for a in columns)
+        #: How the rows are read, where not all of them are in memory.
+        self.blocks = Blocks(columns, rows, self.batch_size) if is_read else None
         # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.
-        self._order = np.arange(rows, dtype=np.int64)
+        self._order = np.arange(0 if is_read else rows, dtype=np.int64)
         self._state = _four_words(random_stream("seed", seed))
-        self._seed = int(self._state[0] >> np.uint64(1))  # of augmentations
+        self._seed = int(self._state[0] >> np.uint64(1))  # of augmentations, and of the order of what is read
         self._epochs = 0  # that were begun
 
     def __len__(self) -> int:
-        rows = len(self._order)
-        return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)
+        return self.rows // self.batch_size if self.drop_last else -(-self.rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
         return (batch() for batch in self.epoch())
 
-    def epoch(self) -> Iterator[Callable[[], Any]]:
-        """The batches of a new epoch, each made when it is called: what a transform raises is then not the iterator's,
-        which would end at a StopIteration."""
+    def epoch(self, first: int = 0) -> Iterator[Call]:
+        """The batches of a new epoch, but for so many first ones, each made when it is called: what a transform raises
+        is then not the iterator's, which would end at a StopIteration."""
+        if self.blocks is not None:
+            return self._read_batches(first)
         if self.shuffle:
             kernels.shuffle(self._order, self._state)
         self._epochs += 1
-        order, epoch = self._order.copy(), self._epochs
-        return (functools.partial(self._batch, order, epoch, i) for i in range(len(self)))
+        columns, order, epoch = self._columns(), self._order.copy(), self._epochs
+        return (functools.partial(self._batch, columns, order, epoch, i, i) for i in range(first, len(self)))
+
+    def _read_batches(self, first: int) -> Iterator[Call]:
+        assert self.blocks is not None
+        buffers = self.buffers(self._columns(), first // self.blocks.batches)
+        epoch, number = self._epochs, first
+        for read in buffers:
+            try:
+                buffer = read()
+            except StopIteration as error:  # of a user's source
+                yield functools.partial(raise_, error)
+                return
+            for i in range(number % self.blocks.batches, -(-len(buffer.order) // self.batch_size)):
+                yield functools.partial(self._batch, buffer.columns, buffer.order, epoch, number, i)
+                number += 1
+
+    def buffers(self, columns: list[Any], first: int = 0) -> Generator[Callable[[], Buffer]]:
+        """The buffers of a new epoch, but for so many first ones; see `caffelite.sources`.
+
+        The columns are mine, read as they are to be. A thread reads each buffer while the one before is in use, which
+        ends when the next one is asked for: its memory is used again.
+        """
+        assert self.blocks is not None
+        self._epochs += 1
+        return self._buffers(self.blocks, columns, self._epochs, first)
+
+    def _buffers(self, blocks: Blocks, columns: list[Any], epoch: int, first: int) -> Generator[Callable[[], Buffer]]:
+        rows = len(self) * self.batch_size if self.drop_last else self.rows
+        ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
+        size = min(blocks.buffer, rows)
+        memory = [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(min(2, -(-rows // size)))]
+
+        def buffer(number: int) -> Buffer:
+            pieces = blocks.pieces(ranges, number, rows)
+            order = np.arange(sum(stop - start for start, stop in pieces))
+            into = [array[: len(order)] for array in memory[number % len(memory)]]
+            sources.read(columns, pieces, into)
+            if self.shuffle:
+                kernels.shuffle(order, self._words(epoch, number))
+            return Buffer(into, order, pieces)
+
+        return ahead((functools.partial(buffer, i) for i in range(first, -(-rows // blocks.buffer))), depth=1)
+
+    def _words(self, *numbers: int) -> np.ndarray:
+        """Random bits of an epoch, or of a buffer in it, from the seed."""
+        return np.random.SeedSequence((self._seed, *numbers)).generate_state(4, np.uint64)
 
     def state(self) -> dict[str, np.ndarray]:
         """Where it is in its sequence of orders and draws, as copies by name."""
@@ -140,18 +198,89 @@ class DataGenerator:
         self._order[:], self._state[:] = state["order"], state["words"]
         self._seed, self._epochs = map(int, state["numbers"])
 
-    def _inputs(self) -> tuple[np.ndarray, ...]:
+    def _columns(self) -> list[Any]:
+        """The inputs, and targets and weights where there are any."""
+        return [*self._inputs(), *[a for a in (self.y, self.sample_weight) if a is not None]]
+
+    def _inputs(self) -> tuple[Any, ...]:
         return self.x if isinstance(self.x, tuple) else (self.x,)
 
-    def _batch(self, order: np.ndarray, epoch: int, i: int) -> Any:
-        rows = order[i * self.batch_size : (i + 1) * self.batch_size]
-        inputs = tuple([kernels.take(x, rows) for x in self._inputs()])
-        x = inputs if isinstance(self.x, tuple) else inputs[0]
-        others = [kernels.take(a, rows) for a in (self.y, self.sample_weight) if a is not None]
+    def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
+        """Batch i of columns in this order, which is that of this number in its epoch."""
+        rows, n = order[i * self.batch_size : (i + 1) * self.batch_size], len(self._inputs())
+        taken = [kernels.take(column, rows) for column in columns]
+        x, others = tuple(taken[:n]) if isinstance(self.x, tuple) else taken[0], taken[n:]
         if self.transform is not None:
-            with drawing(self._seed, (epoch << 32) + i):
+            with drawing(self._seed, (epoch << 32) + number):
                 x, others[0] = _pair(self.transform(x, others[0]), len(rows))
         return (x, *others) if others else x
+
+
+class Buffer(NamedTuple):
+    """Rows that were read, in columns; the order in which they are due; and the ranges in which they lay, in theirs."""
+
+    columns: list[np.ndarray]
+    order: np.ndarray
+    pieces: list[tuple[int, int]]
+
+
+class Prefetch:
+    """Batches that are made ahead of their use, by a thread that begins and ends with each pass over them.
+
+        model.fit(cl.Prefetch(batches), …)      # batches: any iterable that `fit` takes, a DataGenerator too
+
+    It pays where making a batch waits, for a disk or a network, or computes without Python's lock, as NumPy does.
+
+    Parameters
+    ----------
+    batches : iterable
+        Gone through once for each pass, in order. Arrays in a batch may be filled again for the next one: they are
+        copied.
+    depth : int
+        How many batches may be ready, or in the making, besides the one in use.
+
+    What is raised while a batch is made is raised in its place. Leaving a pass early stops its thread after the batch
+    in the making; so does Ctrl-C. `len()` is that of `batches`. Raises TypeError for what is no iterable, TypeError or
+    ValueError for a depth that is no positive integer, and RuntimeError where a process that was forked in the midst of
+    a pass goes on with it: threads don't come along.
+    """
+
+    def __init__(self, batches: Iterable, depth: int = 2) -> None:
+        if not isinstance(batches, Iterable):
+            raise TypeError(f"Prefetch takes an iterable of batches, got {type(batches).__name__}")
+        self.batches, self.depth = batches, positive_integer("depth", depth)
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (batch() for batch in self.epoch())
+
+    def epoch(self, first: int = 0) -> Iterator[Call]:
+        """The batches of a pass, but for so many first ones, each given when it is called."""
+        return ahead(epoch_of(self.batches, first, copied=True), self.depth)
+
+
+def epoch_of(batches: Iterable, first: int = 0, copied: bool = False) -> Iterator[Call]:
+    """The batches of an epoch, but for so many first ones, each made when it is called; see `DataGenerator.epoch`.
+
+    Those of an iterable that is not caffelite's are made all the same. They can be had as copies of what it gave.
+    """
+    if type(batches) is DataGenerator or type(batches) is Prefetch:
+        return batches.epoch(first)
+    return _given(iter(batches), first, _copied if copied else lambda batch: batch)
+
+
+def _given(batches: Iterator, first: int, change: Callable[[Any], Any]) -> Iterator[Call]:
+    for batch in itertools.islice(batches, first, None):
+        yield functools.partial(change, batch)
+
+
+def _copied(batch: Any) -> Any:
+    """A batch with copies of its arrays."""
+    if isinstance(batch, tuple | list):
+        return type(batch)(map(_copied, batch)) if type(batch) in (tuple, list) else batch
+    return batch.copy() if isinstance(batch, np.ndarray) else batch
 
 
 def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
@@ -183,21 +312,30 @@ def _four_words(rng: np.random.Generator) -> np.ndarray:
 
 
 def plain(data: Any, what: str) -> Any:
-    """Numbers in a frame or in a column of one as an array; all else as it is. Raises as `frames.as_array` does."""
-    if type(data) is not np.ndarray and (frames.is_series(data) or frames.is_frame(data)):
+    """Numbers in a frame, or in a column of one, as an array, and rows of a source; all else as it is.
+
+    A source that is larger than a buffer becomes a Source, which is read later. Raises as `frames.as_array` and
+    `Source.read` do.
+    """
+    if type(data) is np.ndarray or isinstance(data, Source):
+        return data
+    if frames.is_series(data) or frames.is_frame(data):
         return frames.as_array(data, what)
-    return data
+    if not is_source(data):
+        return data
+    source = Source(data, what)
+    return source if len(source) * source.row_bytes > sources.BUFFER else source.rows(0, len(source))
 
 
-def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[np.ndarray, ...]:
+def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[Any, ...]:
     """The inputs of a model of this dtype: x, or each member of a tuple x.
 
     Numbers become `dtype`; what the model takes as indices, integers of any width, becomes int64. One of several inputs
     that is bool stays bool: a mask. Raises TypeError for anything else, ValueError where `takes_indices` speaks of
     another number of inputs, IndexError for an index beyond int64.
     """
-    if not takes_indices and not isinstance(x, tuple):  # as is usual
-        return (as_real(plain(x, name), dtype, name),)
+    if not takes_indices and type(x) is np.ndarray:  # as is usual
+        return (as_real(x, dtype, name),)
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):
@@ -205,19 +343,24 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays = []
     for given, indices, of in zip(inputs, takes, names, strict=True):
-        array = plain(given, of)
+        found = plain(given, of)
+        array = found.blank if isinstance(found, Source) else found
         if indices:
-            arrays.append(as_indices(array, of))
+            array = as_indices(array, of)
         elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
-            arrays.append(mask)
+            array = mask
         else:
-            arrays.append(as_real(array, dtype, of))
+            array = as_real(array, dtype, of)
+        arrays.append(found.astype(array.dtype) if isinstance(found, Source) else array)
     return tuple(arrays)
 
 
-def as_targets(y: Any, dtype: np.dtype) -> np.ndarray:
+def as_targets(y: Any, dtype: np.dtype) -> Any:
     """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
-    array = as_array(plain(y, "targets"), "targets")
+    given = plain(y, "targets")
+    if isinstance(given, Source):
+        return given.astype(as_targets(given.blank, dtype).dtype)
+    array = as_array(given, "targets")
     if array.dtype.kind in "iub":
         return plain_integers(array)
     return as_real(array, dtype, "targets")
@@ -229,7 +372,7 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
     Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
     TypeError for what is no number.
     """
-    array = as_real(plain(weights, name), dtype, name)
+    array = as_real(_whole(plain(weights, name)), dtype, name)
     if array.shape != (rows,):
         raise ValueError(f"{name}: expected a weight for each of {rows} rows, ({rows},), got shape {array.shape}")
     bad = ~((array >= 0) & (array < np.inf))
@@ -271,7 +414,7 @@ class ClassWeights:
 
 
 def _labels(y: Any) -> np.ndarray:
-    labels = as_array(plain(y, "y"), "y")
+    labels = as_array(_whole(plain(y, "y")), "y")
     if labels.dtype.kind not in "iub":
         hint = ", of which y.argmax(axis=1) makes some" if labels.ndim == 2 and labels.shape[1] > 1 else ""
         raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
@@ -287,7 +430,7 @@ def plain_integers(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, dtype=np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}"))
 
 
-def same_length(name: str, inputs: tuple[np.ndarray, ...]) -> int:
+def same_length(name: str, inputs: tuple[Any, ...]) -> int:
     """The number of rows that all inputs have; ValueError where they have none or different numbers."""
     for x in inputs:
         if x.ndim == 0 or len(x) == 0:
@@ -301,10 +444,17 @@ def same_length(name: str, inputs: tuple[np.ndarray, ...]) -> int:
     return len(inputs[0])
 
 
-def _rows(name: str, data: Any) -> np.ndarray:
-    array = as_array(plain(data, name), name)
+def _whole(data: Any) -> Any:
+    """What is read of a source; all else as it is."""
+    return data.rows(0, len(data)) if isinstance(data, Source) else data
+
+
+def _rows(name: str, data: Any) -> Any:
+    """Rows as an array, or as a Source; ValueError for none, TypeError for Python objects."""
+    given = plain(data, name)
+    array = given if isinstance(given, Source) else as_array(given, name)
     if array.ndim == 0 or len(array) == 0:
         raise ValueError(f"{name} has no rows: shape {array.shape}")
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
-    return np.ascontiguousarray(array)
+    return array if isinstance(array, Source) else np.ascontiguousarray(array)

@@ -31,6 +31,7 @@ from caffelite.model import Model
 from caffelite.modes import mode
 from caffelite.observing import Application, observed
 from caffelite.plots import PALETTE
+from caffelite.sources import Source
 from caffelite.tables import Table, shortened, table
 from caffelite.tensor import Tensor
 
@@ -200,6 +201,8 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
         raise TypeError(f"inspect takes a Model, got {model!r}")
     check_loss(loss)
     batch = checked(model, "inspect", x, y, None, loss)
+    if any(isinstance(column, Source) for column in batch.columns()):
+        raise ValueError("inspect takes rows in memory, some hundreds, such as x[:500]; got a source that is not")
     before = mode.records_graph, mode.training
     mode.records_graph = mode.training = True
     try:

@@ -9,8 +9,8 @@ import os
 import threading
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
@@ -43,6 +43,7 @@ from caffelite.observing import Application, bytes_made, largest_indices, multip
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.recording import Recording
+from caffelite.sources import Source
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Trainer
@@ -551,11 +552,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
         """The names of columns, for each input, in the texts of a file; ValueError for what are none."""
         given = files.strict_json(texts.get("caffelite.columns", "null"))
-        inputs = [] if given is None else given if isinstance(given, list) else [0]
-        if not all(names is None or isinstance(names, list) for names in inputs) or not all(
-            isinstance(name, str | int) for names in inputs for name in names or ()
-        ):
+        inputs = [] if given is None else given
+        if not isinstance(inputs, list) or not all(names is None or isinstance(names, list) for names in inputs):
             raise ValueError(f"expected the names of columns, for each input, got {given!r}")
+        if not all(isinstance(name, str | int) for names in inputs for name in names or ()):
+            raise ValueError(f"expected names of columns that are words or integers, got {given!r}")
         return given
 
     def _freeze(self, names: set[str]) -> None:
@@ -809,13 +810,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
             None if validation_data is None else checks.validation_batches(self, validation_data, loss, columns)
         )
 
-        self.remember_columns(columns)
         history = History({name: [] for name in ["loss", *measures]})
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
 
         trainer = Trainer(self, loss, measures, optimizer, clip_norm)
-        count = len(batches) if isinstance(batches, Sized) else None
+        count = None
+        with suppress(TypeError):  # of what has no length, or wraps what has none
+            count = len(batches)  # type: ignore[arg-type]
         training = Training(self, optimizer, loss, history)
         checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
         training = training._replace(write=checkpoints.write)
@@ -823,6 +825,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
+        self.remember_columns(columns)
         shown = Progress(verbose, epochs, count, history.epochs)
         attended = len(called) > 0 or validation is not None or verbose == 2
         try:
@@ -868,6 +871,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         batch_size = positive_integer("batch_size", batch_size)
         inputs = self.as_inputs("predict", x)
         rows = same_length("predict", inputs)
+        if any(isinstance(x, Source) for x in inputs):
+            return self._predict_source(inputs, rows, batch_size)
         try:
             with inference():
                 if rows <= batch_size:
@@ -879,6 +884,25 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if isinstance(outputs[0], tuple):
             return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
         return np.concatenate(outputs)
+
+    def _predict_source(self, inputs: tuple[Any, ...], rows: int, batch_size: int) -> Any:
+        """The outputs for rows of which some are read."""
+        outputs: Any = None
+        generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
+        with closing(generator.buffers(list(inputs))) as buffers:
+            place = 0
+            for read in buffers:
+                columns, order, _ = read()
+                try:
+                    found = self.predict(tuple(columns), batch_size=batch_size)
+                except IndexError as error:
+                    raise IndexError(f"of the rows from {place:,} on, counted from 0: {error}") from None
+                if outputs is None:
+                    outputs = [np.empty((rows, *y.shape[1:]), y.dtype) for y in _listed(found)]
+                for y, part in zip(outputs, _listed(found), strict=True):
+                    y[place : place + len(order)] = part
+                place += len(order)
+        return tuple(outputs) if isinstance(found, tuple) else outputs[0]
 
     def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
         forms = [(x.shape, x.dtype) for x in inputs]
@@ -965,7 +989,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             return
         names = [f"{name}[{i}]" for i in range(len(inputs))] if len(inputs) > 1 else [name]
         for x, of, most in zip(inputs, names, self._largest_indices(inputs), strict=True):
-            if most is not None:
+            if most is not None and not isinstance(x, Source):  # which is checked when it has been read
                 indices = as_indices(x, of)
                 if (indices.view(np.uint64) > most).any():
                     refuse_indices(of, most, x.shape, x.dtype, indices)

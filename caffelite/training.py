@@ -2,25 +2,26 @@
 
 A step is an ordinary function of a batch, written with Functions, a loss and an optimizer. It adds what it measures
 to the sums of its epoch, in memory. Where the data are in memory too, it also fetches its batch by itself, so that
-many epochs are replayed in one go. A batch whose weights are all 0 is passed over: there is no step.
+many epochs are replayed in one go; and what is read from a source, buffer by buffer, is in memory, too, while it is
+trained on. A batch whose weights are all 0 is passed over: there is no step.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, nullcontext
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import flat_int64
-from caffelite.data import Batch, DataGenerator, as_inputs, as_targets, as_weights
+from caffelite.data import Batch, Buffer, DataGenerator, as_inputs, as_targets, as_weights, epoch_of
 from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.functions.loss import Loss, Penalized
@@ -33,6 +34,7 @@ from caffelite.program import Program
 from caffelite.program.running import Borrowed
 from caffelite.progress import Progress
 from caffelite.recording import PythonCall, Recording, call_python
+from caffelite.sources import Source
 from caffelite.tensor import Tensor
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
@@ -93,7 +95,7 @@ class Trainer:
                 self.of_batch[name] = metric
         self.programs: Programs = model._programs
         self.cursor = self.programs.cursor
-        self.run: InMemory | Streamed | None = None  # the training under way
+        self.run: InMemory | Buffered | Streamed | None = None  # the training under way
 
     # ---- a step -------------------------------------------------------------------------------------------------
 
@@ -175,49 +177,64 @@ class Trainer:
         epochs that are done have been told: then, and in `completed`, `run.state()` is what a later training takes as
         `resumed` to go on there. `epochs` includes what was done before.
         """
-        if in_memory(batches):
-            self.run = run = InMemory(self, batches, epochs, interrupts)
-            if resumed is not None:
-                run.restore(resumed)
-            done, ends = run.epoch, False
-            one_by_one = attended or bool(self.of_epoch)
-            while done < epochs and not ends:
-                stopped, steps = None, run.steps
-                try:
-                    with interrupts.held():
-                        run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
-                except (KeyboardInterrupt, TrainingDiverged) as error:
-                    stopped = error
-                progress.steps_done(run.steps - steps, run.loss)
-                if done < run.epoch and (stopped is None or not attended):
-                    ends = completed(run.results(done))
-                    done = run.epoch
-                if stopped is not None:
-                    raise stopped
-                if between_steps is not None and not ends:
-                    between_steps()
+        if is_replayed(batches):
+            self.run = run = self._run(batches, epochs, interrupts)
+            with closing(run):
+                if resumed is not None:
+                    run.restore(resumed)
+                self._replay_epochs(run, epochs, progress, attended, completed, between_steps)
             return
         self.run = stream = Streamed(self, batches)
-        if resumed is not None:
-            stream.restore(resumed)
-        while stream.epoch < epochs:
-            while stream.step(interrupts):
-                progress.steps_done(1, stream.loss)
-                if between_steps is not None:
-                    between_steps()
-            if completed(stream.end_epoch()):
-                return
+        with closing(stream):
+            if resumed is not None:
+                stream.restore(resumed)
+            while stream.epoch < epochs:
+                while stream.step(interrupts):
+                    progress.steps_done(1, stream.loss)
+                    if between_steps is not None:
+                        between_steps()
+                if completed(stream.end_epoch()):
+                    return
+
+    def _replay_epochs(
+        self,
+        run: InMemory | Buffered,
+        epochs: int,
+        progress: Progress,
+        attended: bool,
+        completed: Callable[[np.ndarray], bool],
+        between_steps: Callable[[], None] | None,
+    ) -> None:
+        done, ends = run.epoch, False
+        one_by_one = attended or bool(self.of_epoch) or isinstance(run, Buffered)
+        while done < epochs and not ends:
+            stopped, steps = None, run.steps
+            try:
+                run.go(done + 1 if one_by_one else min(epochs, done - done % AT_ONCE + AT_ONCE))
+            except (KeyboardInterrupt, TrainingDiverged) as error:
+                stopped = error
+            progress.steps_done(run.steps - steps, run.loss)
+            if done < run.epoch and (stopped is None or not attended):
+                ends = completed(run.results(done))
+                done = run.epoch
+            if stopped is not None:
+                raise stopped
+            if between_steps is not None and not ends:
+                between_steps()
+
+    def _run(self, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None) -> InMemory | Buffered:
+        return (InMemory if data.blocks is None else Buffered)(self, data, epochs, interrupts)
 
     def evaluate(self, batches: Iterable) -> dict[str, float]:
         """The means over all batches, and the metrics of the epoch."""
-        if in_memory(batches):
-            run = InMemory(self, batches, 1)
-            while run.epoch < 1:
-                run.go(1)
-            results = run.results(0)
+        if is_replayed(batches):
+            with closing(self._run(batches, 1, None)) as run:
+                while run.epoch < 1:
+                    run.go(1)
+                results = run.results(0)
         else:
             sums = Sums(self)
-            for given in _epoch(batches):
+            for given in epoch_of(batches):
                 self._replay(self.batch(given()), sums)
             results = sums.results("to evaluate")
         return dict(zip(self.names, results[0].tolist(), strict=True))
@@ -301,8 +318,8 @@ class Sums:
         return np.concatenate(outputs), np.concatenate(targets)
 
 
-def in_memory(batches: Iterable) -> TypeGuard[DataGenerator]:
-    """Whether steps fetch their batches by themselves, from arrays."""
+def is_replayed(batches: Iterable) -> TypeGuard[DataGenerator]:
+    """Whether steps fetch their batches by themselves, from arrays or from buffers that are read."""
     return type(batches) is DataGenerator and batches.transform is None
 
 
@@ -326,7 +343,8 @@ class State(NamedTuple):
             raise ValueError("expected as many outputs as targets of the epoch")
         if isinstance(batches, DataGenerator):
             batches.check(arrays)
-            last = len(batches) - in_memory(batches)  # of which a stream comes back before it begins the next epoch
+            in_memory = is_replayed(batches) and batches.blocks is None
+            last = len(batches) - in_memory  # others come back before they begin the next epoch
             if batch > last or measured > batch * batches.batch_size:
                 raise ValueError(
                     f"batch {batch} of {len(batches)}, and {measured} rows of the epoch, are no place in it"
@@ -356,7 +374,7 @@ class Streamed:
         (As a generator this would make another exception of a user's StopIteration.)
         """
         if self.rest is None:
-            self.rest = self._from(self.batch)
+            self.rest = epoch_of(self.batches, self.batch)
         for given in self.rest:
             batch = self.of.batch(given())
             with interrupts.held(), located(Position(self.epoch, self.batch), batch):
@@ -364,14 +382,6 @@ class Streamed:
                 self.batch += 1
             return True
         return False
-
-    def _from(self, batch: int) -> Iterator[Callable[[], Any]]:
-        """The batches of a new epoch, but for the first ones."""
-        batches = _epoch(self.batches)
-        for given in itertools.islice(batches, batch):
-            if not isinstance(self.batches, DataGenerator):
-                given()
-        return batches
 
     def loss(self) -> float:
         """The mean loss of the epoch under way."""
@@ -396,12 +406,17 @@ class Streamed:
             self.batches.restore(arrays)
         else:
             for _ in range(self.epoch):
-                for given in _epoch(self.batches):
+                for given in epoch_of(self.batches):
                     given()
         self._begin_epoch()
         self.sums.means[0], self.sums.batches = arrays["sums"], self.batch
         if "outputs" in arrays:
             self.sums.kept = [(arrays["outputs"], arrays["targets"])]
+
+    def close(self) -> None:
+        """Leave the epoch under way: where a thread makes its batches, it ends."""
+        if self.rest is not None and hasattr(self.rest, "close"):
+            self.rest.close()
 
 
 class InMemory:
@@ -410,10 +425,10 @@ class InMemory:
     def __init__(
         self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
     ) -> None:
-        self.of = steps
+        self.of, self.interrupts = steps, interrupts
         self.generator = data
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None
-        rows = len(data._order)
+        rows = data.rows
         if weights is not None:
             weights = as_weights(weights, rows, dtype)
             counts = weights != 0
@@ -440,6 +455,7 @@ class InMemory:
             None if counts is None or counts.all() else counts,
             None if interrupts is None else interrupts.pending,
         )
+        self.at: Any = self.epochs  # its `epoch` and `batch` are where the training is
 
     @property
     def epoch(self) -> int:
@@ -478,9 +494,10 @@ class InMemory:
         return float(means(self.sums[row : row + 1])[0, 0]) if self.epochs.batch else np.nan
 
     def go(self, epochs: int) -> None:
-        """Go on, for a while, towards so many epochs."""
+        """Go on, for a while, towards so many epochs. A Ctrl-C takes effect at the end."""
         weighted = self.data.weights is not None
-        with self.of.programs.using_cursor(), located(self.epochs, self.data):
+        held = nullcontext() if self.interrupts is None else self.interrupts.held()
+        with held, self.of.programs.using_cursor(), located(self.at, self.data):
             programs = [
                 self.of.program("fetch and step", weighted, self.columns, rows) if rows else None for rows in self.rows
             ]
@@ -551,6 +568,142 @@ class InMemory:
             self.of.loss.check_targets(self.data.targets, shape)
         stopped.raise_why()
 
+    def all_kept(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The outputs and targets of the rows of the epoch so far, if they are kept: one pair."""
+        measured = self.epochs.measured
+        return [(self.kept[0][:measured], self.kept[1][:measured])] if self.kept else []
+
+    def close(self) -> None:
+        """There is nothing to leave."""
+
+
+class Buffered:
+    """Epochs over a DataGenerator that reads: each buffer is trained on as what is in memory, while the next is read.
+
+    `epoch` and `batch` are what is done.
+    """
+
+    def __init__(
+        self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
+    ) -> None:
+        self.of, self.generator, self.interrupts = steps, data, interrupts
+        dtype, weights = steps.model.dtype, data.sample_weight
+        weights = None if weights is None else as_weights(weights, data.rows, dtype)
+        inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
+        self.data = Batch(inputs, as_targets(data.y, dtype), weights)
+        self.epoch = 0
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.before = self.generator.state()
+        self.sums = Sums(self.of)
+        self.done = 0  # batches of the epoch, before the buffer under way
+        self.buffers: Generator[Callable[[], Buffer]] | None = None
+        self.run: InMemory | None = None  # on the buffer under way
+
+    @property
+    def batch(self) -> int:
+        """How many batches of the epoch are done."""
+        return self.done + (0 if self.run is None else self.run.steps)
+
+    @property
+    def steps(self) -> int:
+        """How many steps are done."""
+        return self.epoch * len(self.generator) + self.batch
+
+    def go(self, epochs: int) -> None:
+        """Go on, for a while, towards the end of the epoch. A Ctrl-C takes effect between two steps or buffers."""
+        if self.batch < len(self.generator):
+            if self.run is None:
+                self.run = self._next_run()
+            self.run.go(1)
+        with nullcontext() if self.interrupts is None else self.interrupts.held():
+            if self.run is not None and self.run.epoch == 1:
+                self._end_buffer(self.run)
+            if self.done == len(self.generator):
+                self.sums.batches = self.done
+                self.last_results = self.sums.results(f"in epoch {self.epoch + 1}")
+                self.close()
+                self.epoch += 1
+                self._begin_epoch()
+
+    def _next_run(self) -> InMemory:
+        """The training on the next buffer, from its first batch that is due."""
+        per_buffer = self.generator.blocks.batches  # type: ignore[union-attr]
+        first = self.done // per_buffer
+        if self.buffers is None:
+            self.buffers = self.generator.buffers(self.data.columns(), first)
+        buffer = next(self.buffers)()
+        batch = Batch.of(buffer.columns, self.data.weights is not None)
+        self._check(batch, buffer.pieces)
+        x = batch.inputs if isinstance(self.generator.x, tuple) else batch.inputs[0]
+        size = self.generator.batch_size
+        data = DataGenerator(x, batch.targets, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
+        data._order[:] = buffer.order
+        run = InMemory(self.of, data, 1, self.interrupts)
+        run.epochs.go_to(0, self.done - first * per_buffer, 0)
+        self.done = first * per_buffer
+        run.sums[0], run.at = self.sums.means[0], self
+        return run
+
+    def _check(self, data: Batch, pieces: list[tuple[int, int]]) -> None:
+        """Raise what the model and the loss raise for these rows, and say which of the source they are."""
+        try:
+            self._check_rows(data)
+        except (ValueError, IndexError):
+            place = 0
+            for start, stop in pieces:
+                rows = [column[place : place + stop - start] for column in data.columns()]
+                try:
+                    self._check_rows(Batch.of(rows, data.weights is not None))
+                except (ValueError, IndexError) as error:
+                    raise type(error)(f"of the rows {start:,} … {stop - 1:,}, counted from 0: {error}") from None
+                place += stop - start
+            raise
+
+    def _check_rows(self, data: Batch) -> None:
+        self.of.model.check_indices("x", data.inputs)
+        if hasattr(self.of.loss, "check_targets") and isinstance(self.data.targets, Source):  # others were checked
+            shape = self.of.model.shape_for(data.inputs, len(data.targets))
+            self.of.loss.check_targets(data.targets, shape)
+
+    def _end_buffer(self, run: InMemory) -> None:
+        self.done += run.steps
+        self.sums.means[0] = run.sums[0]
+        self.sums.kept += run.all_kept()
+        self.run = None
+
+    def results(self, done: int) -> np.ndarray:
+        """A row of loss and metrics for the epoch that was done last."""
+        return self.last_results
+
+    def loss(self) -> float:
+        """The mean loss of the epoch under way, NaN before its first step."""
+        return self.sums.loss() if self.run is None else self.run.loss()
+
+    def state(self) -> State:
+        """For `restore`."""
+        run, sums, kept = self.run, self.sums.means[0], list(self.sums.kept)
+        if run is not None:
+            sums = run.sums[0]
+            kept += run.all_kept()
+        named = dict(zip(("outputs", "targets"), map(np.concatenate, zip(*kept, strict=True)), strict=False))
+        return State(self.epoch, self.batch, {**self.before, "sums": sums, **named})
+
+    def restore(self, state: State) -> None:
+        """Go on where `state()` was."""
+        self.epoch, batch, arrays = state
+        self.generator.restore(arrays)
+        self._begin_epoch()
+        self.done, self.sums.means[0] = batch, arrays["sums"]
+        if "outputs" in arrays:
+            self.sums.kept = [(arrays["outputs"], arrays["targets"])]
+
+    def close(self) -> None:
+        """Leave the epoch under way: the thread that reads ends."""
+        if self.buffers is not None:
+            self.buffers.close()
+
 
 class located:
     """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1.
@@ -609,15 +762,6 @@ def check_takes_weights(loss: Any) -> None:
         raise TypeError(
             f"{loss!r} takes no weights: its forward has to be forward(outputs, targets, weights)"
         ) from None
-
-
-def _epoch(batches: Iterable) -> Iterator[Callable[[], Any]]:
-    """An epoch's batches, each given when it is called; see `DataGenerator.epoch`."""
-
-    def as_it_is(batch: Any) -> Callable[[], Any]:
-        return lambda: batch
-
-    return batches.epoch() if type(batches) is DataGenerator else map(as_it_is, batches)
 
 
 def _mean_of(metric: Metric, several: bool, *arrays: np.ndarray) -> np.float64:

@@ -1,0 +1,79 @@
+"""What comes next is made by a thread, while what came before is in use."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+Call = Callable[[], Any]
+
+
+class _Shared:
+    """What the thread that makes results and the one that uses them have in common."""
+
+    def __init__(self, depth: int) -> None:
+        self.results: deque[Call | None] = deque()  # None: there are no more
+        self.ready, self.free = threading.Semaphore(0), threading.Semaphore(depth)
+        self.stopped = False
+
+
+def ahead(made: Iterator[Call], depth: int) -> Generator[Call]:
+    """What these calls return or raise, in order, made by a thread; each is given, or raised, when it is called.
+
+    At most `depth` results are ready or in the making besides the last one that was taken.
+    """
+    shared, process = _Shared(depth), os.getpid()
+    thread = threading.Thread(target=_make, args=(made, shared), name="caffelite prefetch", daemon=True)
+    thread.start()
+    try:
+        while True:
+            if os.getpid() != process:
+                raise RuntimeError("batches are read ahead by a thread, which this forked process has not: begin anew")
+            shared.ready.acquire()
+            result = shared.results.popleft()
+            if result is None:
+                return
+            shared.free.release()
+            yield result
+            del result
+    finally:
+        if os.getpid() == process:
+            shared.stopped = True
+            shared.free.release()
+            thread.join()
+
+
+def _make(made: Iterator[Call], shared: _Shared) -> None:
+    while True:
+        shared.free.acquire()
+        if shared.stopped:
+            break
+        try:
+            call = next(made, None)
+        except BaseException as error:
+            call = functools.partial(raise_, error)
+        result = None if call is None else _result(call)
+        shared.results.append(result)
+        shared.ready.release()
+        if result is None:
+            break
+    if hasattr(made, "close"):
+        made.close()
+
+
+def _result(call: Call) -> Call:
+    """What gives the result of this call, made now."""
+    try:
+        value = call()
+        return lambda: value
+    except BaseException as error:
+        return functools.partial(raise_, error)
+
+
+def raise_(error: BaseException) -> None:
+    """Raise this."""
+    raise error
