@@ -877,3 +877,12 @@ def test_nothing_is_exported_where_something_cannot_be(trained, tmp_path, monkey
     assert (found.status, found.out) == (2, "")
     assert found.err == "caffelite export: error: Swish can't be exported\n"
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["onnx", "c"])
+@pytest.mark.parametrize("task", ["classes", "values"])
+def test_the_modules_take_what_export_gives_them(name, task, trained, tmp_path):
+    pytest.importorskip(f"caffelite.{name}", exc_type=ImportError)
+    found = run("export", getattr(trained, task).model, f"--{name}", tmp_path / "net")
+    assert (found.status, found.err) == (0, "")
+    assert (tmp_path / "net").stat().st_size > 10_000
