@@ -126,6 +126,10 @@ def test_delimiters_are_found_and_decimal_commas_read_between_semicolons(text, d
     assert words(table.columns["b"]) == ["x"]
 
 
+def test_a_comma_between_commas_is_no_decimal_comma(path):
+    assert words(read(write(path, 'a,b\n"1,234",x\n')).columns["a"]) == ["1,234"]
+
+
 def test_quoted_cells_hold_anything_and_errors_name_the_line_of_the_file(path):
     text = 'a,b\n1,"x, ""y""\nz"\n2,w\n3\n'
     with pytest.raises(ValueError, match=r"table.csv: line 5 has 1 cell, the first has 2$"):
@@ -331,6 +335,13 @@ def test_rows_are_held_out_at_random_the_same_share_of_each_class(classes):
     assert 0.1 < (others[1] & parts.test).sum() / 200 < 0.35
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_class_of_one_row_is_in_the_training(seed):
+    labels = np.r_[np.zeros(30, int), np.arange(1, 11)]
+    parts = learning.split(columns.Target("y", labels, [str(i) for i in range(11)]), 0.3, seed)
+    assert parts.training[30:].all()
+
+
 def test_too_few_rows_are_refused():
     with pytest.raises(ValueError, match="19 rows are too few"):
         learning.split(columns.Target("y", np.arange(19.0), None), 0.2, 0)
@@ -503,6 +514,7 @@ def test_the_file_is_the_whole_model_and_load_makes_it_again(trained):
     [
         ({"classes": ["a"]}, "are no names of outputs"),
         ({"classes": ["a", "a"]}, "are no names of outputs"),
+        ({"classes": ["a", "a", "b"]}, "are no names of outputs"),
         ({"classes": None}, "are no names of outputs"),
         ({"classes": ["a", 1]}, "classes that are words"),
         ({"classes": 10**9}, "can't be made"),
@@ -786,6 +798,16 @@ def test_what_cannot_be_done_is_said_in_a_sentence_and_nothing_is_written(argume
     assert (found.status, found.out) == (2, "")
     assert found.err.splitlines()[-1] == f"caffelite {message}"
     assert {name: Path(name).read_bytes() for name in os.listdir()} == before
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_picture_that_could_not_be_written_beside_the_model_is_refused_before_the_training(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    (tmp_path / "m.png").mkdir()
+    found = run("train", data, "--target", "price", "--output", tmp_path / "m.safetensors")
+    assert (found.status, found.out) == (2, "")
+    assert re.fullmatch(r"caffelite train: error: cannot write '.*m.png': Is a directory\n", found.err)
+    assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.png"]
 
 
 def test_a_training_that_diverges_writes_nothing(tmp_path):
