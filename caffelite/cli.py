@@ -237,7 +237,7 @@ def train(arguments: argparse.Namespace) -> int:
 def predict(arguments: argparse.Namespace) -> int:
     """Predict for the rows of a table."""
     with _refusing():
-        tables.check_apart([arguments.model, arguments.data], arguments.output)
+        tables.check_apart([arguments.model, arguments.data], [arguments.output] if arguments.output else [])
         lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
     for remark in remarks:
         print(f"caffelite predict: {remark}", file=sys.stderr)
@@ -262,7 +262,7 @@ def export(arguments: argparse.Namespace) -> int:
     with _refusing():
         if not paths:
             raise ValueError("name a file to write: --onnx FILE, --c FILE or both")
-        tables.check_apart([arguments.model], *paths.values())
+        tables.check_apart([arguments.model], list(paths.values()))
         tables.export(arguments.model, paths, arguments.input_shape)
     for path in paths.values():
         print(f"model in {path}")

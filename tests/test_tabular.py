@@ -290,6 +290,8 @@ def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task
     table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]), as_words=as_words)
     target = columns.target_of(table, "y", task)
     assert target.classes == classes
+    other = {"1": "regression", "0": "regression"}.get(classes[0]) if classes else "classification"
+    assert columns.other_task(table.columns["y"], target) == (None if 0.5 in cells or "01" in cells else other)
     if classes is None:
         assert target.values.tolist() == list(cells)
     else:

@@ -88,6 +88,13 @@ def target_of(table: Table, name: str, task: str | None = None) -> Target:
     return Target(name, np.array([places[word] for word in words])[values], classes)
 
 
+def other_task(column: np.ndarray | Words, target: Target) -> str | None:
+    """What else could be done with a column of integers than what is: `--task` decides."""
+    if isinstance(column, Words) or (column != np.floor(column)).any():
+        return None
+    return "classification" if target.classes is None else "regression"
+
+
 # ---- the other columns ----------------------------------------------------------------------------------------------
 
 

@@ -68,7 +68,8 @@ def train(
     parts = split(target, test, options.seed)
     encoding, facts = columns.taken_for(data, parts.training, target_name, drop)
     frame, _ = columns.encoded(data, encoding)
-    print(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts)}\n")
+    other = columns.other_task(data.columns[target_name], target) if task is None else None
+    print(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n")
     print("The net learns, and then the linear model:", flush=True)
 
     started = time.perf_counter()
@@ -139,15 +140,15 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
             print("The class is that of the highest score; softmax makes probabilities of them.")
 
 
-def check_apart(read: Sequence[str], *written: Path | None) -> None:
+def check_apart(read: Sequence[str], written: Sequence[Path]) -> None:
     """ValueError where a file that is to be written is one of those that are read, or to be written twice."""
     for i, path in enumerate(written):
-        if path is not None and any(_is_same(path, other) for other in (*read, *written[:i])):
+        if any(_is_same(path, other) for other in [*map(Path, read), *written[:i]]):
             raise ValueError(f"{path} is in use here already: write another file")
 
 
-def _is_same(path: Path, other: str | Path) -> bool:
-    return path == Path(other) or (path.exists() and os.path.exists(other) and path.samefile(other))
+def _is_same(path: Path, other: Path) -> bool:
+    return path == other or (path.exists() and other.exists() and path.samefile(other))
 
 
 def _check_names(data: Table, names: list[str]) -> None:

@@ -73,7 +73,7 @@ def split(target: Target, test: float, seed: int) -> Split:
 
 
 def batch_size(rows: int) -> int:
-    """A power of 2 from 32 to 1,024 that makes 500 steps of an epoch, or more."""
+    """32, or of many rows a power of 2, up to 1,024, that leaves 500 steps of an epoch."""
     return min(1024, max(32, 2 ** int(math.log2(rows / 500 + 1))))
 
 
@@ -89,8 +89,7 @@ def learn(frame: Frame, target: Target, parts: Split, options: Options) -> tuple
     """A net with the hidden layers of the options, a linear model where there are none, that has learned the training.
 
     It has the parameters of the epoch with the least loss on the validation rows, also where Ctrl-C ends the training
-    after an epoch or more. Its outputs are scores of the
-    classes, or values like the target's.
+    after an epoch or more. Its outputs are scores of the classes, or values like the target's.
     """
     seen = rows_of(frame, parts.training)
     columns = Columns(seen, size=EMBEDDING)

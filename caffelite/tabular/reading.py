@@ -41,7 +41,7 @@ class Table(NamedTuple):
 
     def where(self, rows: np.ndarray) -> str:
         """Where the rows are that are True in (n,) bool: "in line 7", and how many others there are."""
-        others = np.count_nonzero(rows) - 1
+        others = int(np.count_nonzero(rows)) - 1
         more = f" and {counted(others, 'other')}" if others else ""
         return f"in line {self.lines[rows.argmax()]:,}{more}"
 

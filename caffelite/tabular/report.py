@@ -22,8 +22,8 @@ def of_columns(facts: list[Fact]) -> Table:
     return table(["column", "taken for", ""], rows, "<<<", cut=2)
 
 
-def of_target(target: Target, parts: Split) -> str:
-    """What is to be predicted, how often each class comes, and which rows are for what."""
+def of_target(target: Target, parts: Split, other: str | None) -> str:
+    """What is to be predicted, how often each class comes, which rows are for what; and the other task there is."""
     values = target.values
     if target.classes is None:
         text = f"{target.name}: regression, {values.min():g} … {values.max():g}, mean {values.mean():.4g}"
@@ -33,6 +33,7 @@ def of_target(target: Target, parts: Split) -> str:
         shown = [f"{shortened(target.classes[i], LONGEST)} {_share(counts[i] / len(values))}" for i in often]
         shown[MOST_CLASSES:] = [f"{len(shown) - MOST_CLASSES:,} more"] if len(shown) > MOST_CLASSES else []
         text = f"{target.name}: classification, {len(often):,} classes: {', '.join(shown)}"
+    text += f"; or --task {other}" if other else ""
     uses = [f"{np.count_nonzero(rows):,} for the {name}" for name, rows in parts._asdict().items()]
     return f"{text}\n{len(values):,} rows: {', '.join(uses)}"
 
@@ -62,9 +63,8 @@ def verdict(judgement: Judgement) -> str:
     apart = f"a difference in {quantity} of {abs(difference.mean):.3g} ± {difference.error:.2g} (standard error)"
     compared = f"{main} {linear:.4g} on the test rows, the net's {net:.4g}; {apart}"
     if difference.is_sure:
-        return (
-            f"The net does better than a linear model: {main} {net:.4g} on the test rows against {linear:.4g}; {apart}."
-        )
+        found = f"{main} {net:.4g} on the test rows against {linear:.4g}"
+        return f"The net does better than a linear model: {found}; {apart}."
     if judgement.difference(1, 0).is_sure:
         return f"A linear model does better: {compared}."
     return f"A linear model does as well: {compared} may be chance."
@@ -74,11 +74,8 @@ def of_importances(judgement: Judgement) -> Table:
     """The columns that matter most."""
     main = next(iter(judgement.scores[0]))
     shown = list(judgement.importances.items())[:MOST_COLUMNS]
-    return table(
-        ["column", f"{main} lost without it"],
-        [(shortened(k, LONGEST), f"{round(x, 3) + 0.0:.3f}") for k, x in shown],
-        "<>",
-    )
+    rows = [(shortened(name, LONGEST), f"{round(fall, 3) + 0.0:.3f}") for name, fall in shown]
+    return table(["column", f"{main} lost without it"], rows, "<>")
 
 
 def of_features(model: TableModel) -> Table:
@@ -87,10 +84,8 @@ def of_features(model: TableModel) -> Table:
     flags = {flag(name): name for name in columns.numbers}
     rows = []
     for name, mean in zip(columns.numbers, columns.mean, strict=True):
-        told = (
-            f"1 where {flags[name]} is missing, else 0" if name in flags else f"number; {mean:.7g} where it is missing"
-        )
-        rows.append((name, told))
+        of_number = f"number; {mean:.7g} where it is missing"
+        rows.append((name, f"1 where {flags[name]} is missing, else 0" if name in flags else of_number))
     for name, known in columns.categories.items():
         for category in known:
             told = "none of these" if category == OTHER else "missing" if category == MISSING else repr(category)
