@@ -45,6 +45,11 @@ class Target(NamedTuple):
     classes: list[str] | None
 
 
+def percent(share: float) -> str:
+    """A share as text: "40%", "1.5%"."""
+    return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+
+
 def flag(name: str) -> str:
     """The name of the column that says where this one, of numbers, is missing: 1 there, else 0."""
     return f"{name} is missing"
@@ -170,10 +175,10 @@ def _take_words(name: str, column: Words, training: np.ndarray, encoding: Encodi
     if not kept:
         return Fact(name, "left out", f"{different:,} words in {len(there):,} rows, all rare")
     encoding.categories[name] = [OTHER, *[MISSING] * (missing > 0), *(w for w in kept if w not in (OTHER, MISSING))]
-    shown = [f"{shortened(column.words[i], 20)} {counts[i] / len(there):.0%}" for i in frequent[:3] if counts[i]]
+    shown = [f"{shortened(column.words[i], 20)} {percent(counts[i] / len(there))}" for i in frequent[:3] if counts[i]]
     rest = [f"{len(kept) - 3:,} more"] if len(kept) > 3 else []
     rest += [f"{different - len(kept):,} rare: {OTHER}"] if different > len(kept) else []
-    rest += [f"{missing / len(there):.0%} {MISSING}"] if missing else []
+    rest += [f"{percent(missing / len(there))} {MISSING}"] if missing else []
     return Fact(name, f"{len(kept):,} categories", ", ".join(shown + rest))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from caffelite.tables import Table, shortened, table
-from caffelite.tabular.columns import MISSING, OTHER, Fact, Target, flag
+from caffelite.tabular.columns import MISSING, OTHER, Fact, Target, flag, percent
 from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Split
 from caffelite.tabular.model import TableModel
@@ -30,7 +30,7 @@ def of_target(target: Target, parts: Split, other: str | None) -> str:
     else:
         counts = np.bincount(values)
         often = np.argsort(-counts, kind="stable").tolist()
-        shown = [f"{shortened(target.classes[i], LONGEST)} {_share(counts[i] / len(values))}" for i in often]
+        shown = [f"{shortened(target.classes[i], LONGEST)} {percent(counts[i] / len(values))}" for i in often]
         shown[MOST_CLASSES:] = [f"{len(shown) - MOST_CLASSES:,} more"] if len(shown) > MOST_CLASSES else []
         text = f"{target.name}: classification, {len(often):,} classes: {', '.join(shown)}"
     text += f"; or --task {other}" if other else ""
@@ -91,7 +91,3 @@ def of_features(model: TableModel) -> Table:
             told = "none of these" if category == OTHER else "missing" if category == MISSING else repr(category)
             rows.append((name, f"1 where it is {told}, else 0"))
     return table(["", "column", "what"], [(str(i), *row) for i, row in enumerate(rows)], "><<")
-
-
-def _share(x: float) -> str:
-    return f"{x:.0%}" if x >= 0.1 else f"{x:.1%}"
