@@ -59,15 +59,17 @@ def verdict(judgement: Judgement) -> str:
     if not any(judgement.difference(i, 2).is_sure for i in (0, 1)):
         return f"Neither the net nor a linear model is surely better than saying {baseline(judgement)}."
     difference = judgement.difference(0, 1)
-    quantity = "R²" if judgement.target.classes is None else "log loss"
-    apart = f"a difference in {quantity} of {abs(difference.mean):.3g} ± {difference.error:.2g} (standard error)"
-    compared = f"{main} {linear:.4g} on the test rows, the net's {net:.4g}; {apart}"
+    quantity, better = ("R²", "higher") if judgement.target.classes is None else ("log loss", "lower")
+    apart = f"{abs(difference.mean):.3g} ± {difference.error:.2g} (standard error)"
+    sure = f"its {quantity} on the test rows is {apart} {better}"
     if difference.is_sure:
-        found = f"{main} {net:.4g} on the test rows against {linear:.4g}"
-        return f"The net does better than a linear model: {found}; {apart}."
+        return f"The net does better than a linear model: {sure}; {main} {net:.4g} against {linear:.4g}."
     if judgement.difference(1, 0).is_sure:
-        return f"A linear model does better: {compared}."
-    return f"A linear model does as well: {compared} may be chance."
+        return f"A linear model does better: {sure}; {main} {linear:.4g} against {net:.4g}."
+    return (
+        f"A linear model does as well: {main} {linear:.4g} on the test rows, the net's {net:.4g}; "
+        f"the difference in {quantity}, {apart}, may be chance."
+    )
 
 
 def of_importances(judgement: Judgement) -> Table:
