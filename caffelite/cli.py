@@ -1,4 +1,4 @@
-"""The `caffelite` command: train on built-in data or a text, say how it went, and draw a picture of it."""
+"""The `caffelite` command: train on built-in data, a text or a table, say how it went, and draw a picture of it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from caffelite import augment, datasets, initializers, plots
+from caffelite import augment, datasets, files, initializers, plots
 from caffelite.data import DataGenerator
 from caffelite.functions import (
     BatchNorm,
@@ -28,8 +29,10 @@ from caffelite.functions import (
     TransformerBlock,
 )
 from caffelite.model import History, Model
-from caffelite.optimizers import SGD, Adam, AdamW, Optimizer
+from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
 from caffelite.progress import rate_text
+from caffelite.tabular import commands as tables
+from caffelite.tabular.learning import Options
 from caffelite.threads import show_config
 
 BATCH_SIZE = 32
@@ -61,6 +64,27 @@ count as an epoch; the learning rate falls from 0.001 to 0. Ctrl-C ends the trai
 learned. The picture shows text that was held out, each character the darker the less it was expected, the loss and the
 accuracy."""
 
+TRAIN = """\
+Learn a column of a table, DATA.csv, from the others: a net, and beside it a linear model. Prints what each column was
+taken for, how good both are on rows that were held out, whether the linear model does as well, and which columns
+matter; writes the net, which predict and export take, and a picture. Numbers are standardized, words become categories,
+those of fewer than 5 rows one, (other), as which words count that come later. What is missing is a category of its own;
+of numbers the mean stands in, and another number says where. Left out are columns that are the same everywhere, dates
+and words that hardly come twice. A fifth of the rows that are not held out says when the net gets no better; Ctrl-C
+ends the training, too."""
+
+PREDICT = """\
+Predict for each row of a table, DATA.csv, by a model that caffelite train has written. The columns are found by their
+names; others are left alone. Writes lines of comma-separated values, in the order of the rows: the class and the
+probability of each, or the value."""
+
+EXPORT = """\
+Write a model for other programs, as ONNX, as a file of C99, or both. A row of a table is to them one line of numbers,
+which are listed: the numbers of the table as they are, and for each category 1 or 0."""
+
+READ = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
+DELIMITER = "between cells (default: comma, semicolon, tab or bar, whichever makes the most columns)"
+
 INFO = "Print the version, the instruction set, the number of threads and why, and whether OpenMP is there."
 
 
@@ -74,8 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
         if arguments.run is None:
             parser.print_help(sys.stderr)
-            parser.exit(2, "\ncaffelite: error: name a command: spiral, digits, gpt or info\n")
+            parser.exit(2, "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt or info\n")
         return arguments.run(arguments)
+    except Refused as error:
+        print(f"caffelite {arguments.run.__name__}: error: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt as interrupt:
         history = getattr(interrupt, "history", None)
         when = "" if history is None else f" after {_count(history.epochs, 'epoch')}"
@@ -179,6 +206,85 @@ def _documentation() -> str:
     return "\n\n".join(dict.fromkeys("\n\n".join(topics.values()).split("\n\n")))
 
 
+def train(arguments: argparse.Namespace) -> int:
+    """Learn a column of a table from the others, say how well, and draw it."""
+    options = Options(
+        arguments.hidden,
+        arguments.epochs,
+        arguments.batch_size,
+        arguments.lr,
+        arguments.seed,
+        verbose=1 if sys.stderr.isatty() else "auto",
+    )
+    with _refusing():
+        picture = arguments.picture or _output(str(arguments.output.with_suffix(".png")))
+        trained = tables.train(
+            arguments.data,
+            arguments.target,
+            options,
+            task=arguments.task,
+            test=arguments.test,
+            drop=arguments.drop,
+            categories=arguments.category,
+            delimiter=arguments.delimiter,
+        )
+    failed = _write(arguments.output, lambda: trained.net.save(arguments.output))
+    if failed:
+        return failed
+    print(f"model in {arguments.output}")
+    return _draw(trained.picture, picture)
+
+
+def predict(arguments: argparse.Namespace) -> int:
+    """Predict for the rows of a table."""
+    with _refusing():
+        tables.check_apart([arguments.model, arguments.data], [arguments.output] if arguments.output else [])
+        lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
+    for remark in remarks:
+        print(f"caffelite predict: {remark}", file=sys.stderr)
+    text = tables.as_csv(lines)
+    if arguments.output is not None:
+        failed = _write(arguments.output, lambda: files.replace(arguments.output, [text.encode()]))
+        if not failed:
+            print(f"predictions in {arguments.output}")
+        return failed
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads has enough; nothing is to be said of it when Python ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write a model for other programs."""
+    paths = {name: path for name in ("onnx", "c") if (path := getattr(arguments, name)) is not None}
+    with _refusing():
+        if not paths:
+            raise ValueError("name a file to write: --onnx FILE, --c FILE or both")
+        tables.check_apart([arguments.model], list(paths.values()))
+        tables.export(arguments.model, paths, arguments.input_shape)
+    for path in paths.values():
+        print(f"model in {path}")
+    return 0
+
+
+class Refused(Exception):
+    """What was given can't be used, as its message says."""
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Errors inside are told as what they are: of what was given."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused(f"{error.filename}: {error.strerror}" if error.filename else error) from None
+    except (ValueError, TypeError, ImportError, TrainingDiverged, argparse.ArgumentTypeError) as error:
+        raise Refused(error) from None
+
+
 def info(arguments: argparse.Namespace) -> int:
     """Print the configuration."""
     show_config()
@@ -220,14 +326,23 @@ def _train(
 def _draw(picture: Callable[[], Any], output: Path) -> int:
     """Make a figure and write it; returns the exit status. Without matplotlib, say that there is no picture."""
     try:
-        picture().savefig(output, dpi="figure")
+        figure = picture()
     except ImportError:
         print("picture skipped: it needs matplotlib (pip install 'caffelite[plot]')")
+        return 0
+    failed = _write(output, lambda: figure.savefig(output, dpi="figure"))
+    if not failed:
+        print(f"picture in {output}")
+    return failed
+
+
+def _write(output: Path, write: Callable[[], Any]) -> int:
+    """Write a file; returns the exit status."""
+    try:
+        write()
     except OSError as error:
         print(f"caffelite: could not write {output}: {error.strerror or error}", file=sys.stderr)
         return 1
-    else:
-        print(f"picture in {output}")
     return 0
 
 
@@ -241,29 +356,26 @@ def _count(n: int, what: str) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="caffelite",
-        description="Train a small neural network on built-in data, or a text, with no download.",
+        description="Train a small neural network on a table, a text or built-in data, with no download.",
         epilog="caffelite COMMAND --help says what a command trains and takes.",
     )
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_tables(commands)
     _add_training(commands, spiral, 400, "learn three intertwined spirals and draw the regions", SPIRAL)
     _add_training(commands, digits, 20, "learn handwritten digits and draw those that are read wrongly", DIGITS)
     line, epoch = "learn to write like a text, write, and draw what was not expected", f"epochs of {STEPS} steps"
-    add = _add_training(commands, gpt, 20, line, GPT, epoch).add_argument
+    add = _add_training(commands, gpt, 20, line, GPT, epoch)
     add("file", nargs="?", type=_text, metavar="FILE", help=f"a text in UTF-8, of {SHORTEST:,} characters or more")
     add("--sample", type=_length, default=SAMPLE, metavar="N", help="characters to write (default: %(default)s)")
-    commands.add_parser("info", help="print version, instruction set and threads", description=INFO).set_defaults(
-        run=info
-    )
+    _add_command(commands, info, "print version, instruction set and threads", INFO)
     return parser
 
 
 def _add_training(
     commands: Any, run: Callable[..., int], epochs: int, line: str, text: str, epoch: str = "passes over the data"
-) -> argparse.ArgumentParser:
-    command = commands.add_parser(run.__name__, help=line, description=text)
-    command.set_defaults(run=run)
-    add = command.add_argument
+) -> Callable[..., Any]:
+    add = _add_command(commands, run, line, text)
     add("--epochs", type=_epochs, default=epochs, metavar="N", help=f"{epoch} (default: %(default)s)")
     add("--seed", type=_seed, default=0, metavar="N", help="the same seed gives the same run (default: %(default)s)")
     add(
@@ -273,7 +385,58 @@ def _add_training(
         metavar="PICTURE",
         help=f"file to draw into; its extension, {' or '.join(FORMATS)}, is the format (default: %(default)s)",
     )
-    return command
+    return add
+
+
+def _add_tables(commands: Any) -> None:
+    """The commands `train`, `predict` and `export`."""
+    add = _add_command(commands, train, "learn a column of a table from the others", TRAIN)
+    add("data", metavar="DATA.csv", help=READ)
+    add("--target", required=True, metavar="COLUMN", help="the column to be predicted")
+    add("--hidden", type=_sizes, default="64,64", metavar="SIZES", help="of the hidden layers (default: %(default)s)")
+    add(
+        "--output",
+        type=_model,
+        default="model.safetensors",
+        metavar="MODEL",
+        help="file to write (default: %(default)s)",
+    )
+    add("--picture", type=_output, metavar="PICTURE", help="file to draw into (default: the model's name with .png)")
+    tasks = ("classification", "regression")
+    add("--task", choices=tasks, help="default: words, and up to 20 different integers, are classes, else numbers")
+    add("--drop", action="append", default=[], metavar="COLUMN", help="a column to leave out; may be given repeatedly")
+    text = "a column of numbers that are names, such as postal codes; may be given repeatedly"
+    add("--category", action="append", default=[], metavar="COLUMN", help=text)
+    add("--test", type=_share, default=0.2, metavar="SHARE", help="of the rows, to be held out (default: %(default)s)")
+    add(
+        "--epochs",
+        type=_epochs,
+        default=200,
+        metavar="N",
+        help="at most; it ends when it gets no better (default: %(default)s)",
+    )
+    add("--batch-size", type=_epochs, metavar="N", help="rows a step (default: 32, of many rows up to 1,024)")
+    add("--lr", type=_rate, default=1e-3, metavar="RATE", help="learning rate (default: %(default)s)")
+    add("--seed", type=_seed, default=0, metavar="N", help="the same seed gives the same run (default: %(default)s)")
+    add("--delimiter", type=_delimiter, metavar="CHARACTER", help=DELIMITER)
+
+    add = _add_command(commands, predict, "predict for the rows of a table", PREDICT)
+    add("model", metavar="MODEL", help="a file that caffelite train has written")
+    add("data", metavar="DATA.csv", help=READ)
+    add("--output", type=_file, metavar="FILE.csv", help="file to write (default: the standard output)")
+    add("--delimiter", type=_delimiter, metavar="CHARACTER", help=DELIMITER)
+
+    add = _add_command(commands, export, "write a model for other programs", EXPORT)
+    add("model", metavar="MODEL", help="a file that caffelite train, or model.save, has written")
+    add("--onnx", type=_file, metavar="FILE.onnx", help="write ONNX")
+    add("--c", type=_file, metavar="FILE.c", help="write a file of C99")
+    add("--input-shape", type=_sizes, metavar="SIZES", help="of a row, such as 1,28,28, where the model takes any")
+
+
+def _add_command(commands: Any, run: Callable[..., int], line: str, text: str) -> Callable[..., Any]:
+    command = commands.add_parser(run.__name__, help=line, description=text)
+    command.set_defaults(run=run)
+    return command.add_argument
 
 
 def _integer(text: str, least: int) -> int:
@@ -311,11 +474,53 @@ def _text(name: str) -> str:
     return written
 
 
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple([_integer(size, 1) for size in text.split(",")])
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"expected integers, 1 or more, such as 64,64, got {text!r}") from None
+
+
+def _number(text: str, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < most:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below {most:g}, got {text!r}")
+    return value
+
+
+def _share(text: str) -> float:
+    return _number(text, 1.0)
+
+
+def _rate(text: str) -> float:
+    return _number(text, 1e6)
+
+
+def _delimiter(text: str) -> str:
+    text = "\t" if text in ("\\t", "tab") else text
+    if len(text) != 1 or text in '"\r\n':
+        raise argparse.ArgumentTypeError(f"expected one character, or tab, got {text!r}")
+    return text
+
+
+def _model(text: str) -> Path:
+    """The path of a model, refused as a picture's is."""
+    return _file(text, (".safetensors",))
+
+
 def _output(text: str) -> Path:
     """The path of a picture, refused where it could not be written after the training."""
+    return _file(text, FORMATS)
+
+
+def _file(text: str, formats: Sequence[str] = ("",)) -> Path:
+    """The path of a file to write, refused where it could not be, or ends otherwise."""
     path = Path(text)
-    if path.suffix.lower() not in FORMATS:
-        raise argparse.ArgumentTypeError(f"expected a file that ends in {' or '.join(FORMATS)}, got {text!r}")
+    if not any(format in ("", path.suffix.lower()) for format in formats):
+        raise argparse.ArgumentTypeError(f"expected a file that ends in {' or '.join(formats)}, got {text!r}")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
     existed = os.path.lexists(path)

@@ -10,6 +10,7 @@ from caffelite import structure
 from caffelite.files import File, strict_json
 from caffelite.model import Model
 from caffelite.modes import without_values
+from caffelite.tabular.model import TableModel
 
 
 def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Model:
@@ -32,7 +33,7 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
         try:
             with without_values():
                 entries = strict_json(file.texts["caffelite.structure"])
-                model = structure.made(entries, {**structure.NAMES, "Model": Model}, custom)
+                model = structure.made(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
                 if not isinstance(model, Model):
                     raise ValueError(f"expected a Model, its structure is that of {type(model).__name__}")
                 frozen, columns = model._frozen_in(file.texts), model._columns_in(file.texts)

@@ -8,6 +8,7 @@ it is given some, else on a figure of its own, made without pyplot, so that noth
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -17,6 +18,7 @@ from caffelite.function import Function
 from caffelite.functions import Conv2d
 from caffelite.model import History, Model
 from caffelite.modes import no_grad
+from caffelite.tables import shortened
 
 # M. Okabe and K. Ito, "Color Universal Design", 2008: colours that stay apart for colour-blind readers.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
@@ -306,6 +308,76 @@ def text_picture(history: History, characters: str, probabilities: Any) -> Any:
     return figure
 
 
+def table_picture(
+    history: History, truth: Any, predictions: Any, classes: Sequence[str] | None, importances: Mapping[str, float]
+) -> Any:
+    """A matplotlib Figure: what was predicted for held-out rows, curves over the epochs, and which columns mattered.
+
+    truth (n,) and predictions (n,), labels of the classes, of which it draws how many were taken for which; or without
+    classes values, one over the other. `importances` are numbers by the names of columns.
+    """
+    truth, predictions = _columns("table_picture", "truth", truth, "predictions", predictions)
+    figure = _page()
+    left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 0.85, 0.85], wspace=0.03)
+    axes = left.subplots()
+    if classes is None:
+        _draw_predicted(axes, truth, predictions)
+    else:
+        _draw_confusion(axes, truth, predictions, classes)
+    _draw_curves(middle, history, "validation")
+    _draw_importances(right.subplots(), importances, "R²" if classes is None else "accuracy")
+    return figure
+
+
+def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, classes: Sequence[str]) -> None:
+    """How many rows of each class were taken for each, the darker the larger their share of the row."""
+    count = len(classes)
+    counts = np.zeros((count, count), np.int64)
+    np.add.at(counts, (labels, predictions), 1)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1, interpolation="nearest")
+    for i, j in np.ndindex(counts.shape) if count <= 20 else ():  # more can't be read
+        colour = "white" if shares[i, j] > 0.5 else INK
+        axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=min(11, 90 / count), color=colour)
+    names = [shortened(name, 14) for name in classes]
+    places = range(0, count, math.ceil(count / 20))
+    axes.set_xticks(places, [names[i] for i in places], rotation=90 if count > 4 else 0)
+    axes.set_yticks(places, [names[i] for i in places])
+    axes.set(xlabel="predicted", ylabel="true")
+    right = (labels == predictions).mean()
+    _finish(axes, f"{right:.1%} of {len(labels):,} held-out rows right")
+
+
+def _draw_predicted(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> None:
+    """Predictions over true values, a point a row; on the line they are right."""
+    shown = np.linspace(0, len(truth) - 1, min(len(truth), 5000)).astype(int)
+    both = np.concatenate([truth, predictions])
+    ends = both.min(), both.max()
+    axes.plot(ends, ends, color=INK, linewidth=1, zorder=1)
+    axes.scatter(truth[shown], predictions[shown], s=12, alpha=0.6, color=PALETTE[0], linewidths=0)
+    axes.set(xlabel="true", ylabel="predicted")
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    _finish(axes, f"{len(truth):,} held-out rows")
+
+
+def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) -> None:
+    """Bars of the columns that matter most."""
+    shown = sorted(importances.items(), key=lambda item: item[1])[-10:]
+    axes.barh([shortened(name, 18) for name, _ in shown], [x for _, x in shown], color=PALETTE[0], height=0.6)
+    axes.grid(axis="x", color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    _finish(axes, f"{what} lost without")
+
+
+def _finish(axes: Any, title: str) -> None:
+    axes.set_title(title, fontsize=11, color=INK, loc="left")
+    axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    axes.spines[:].set_visible(False)
+
+
 def _page() -> Any:
     """A figure of 1600 × 700 pixels, empty."""
     from matplotlib.figure import Figure
@@ -315,22 +387,29 @@ def _page() -> Any:
 
 def _beside_curves(figure: Any, history: History, title: str) -> Any:
     """Draw the loss and the accuracy on the right of a figure; titled axes on its left, empty."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
     left, right = figure.subfigures(1, 2, width_ratios=[0.8, 1], wspace=0.04)
     main = left.subplots()
     main.set_title(title, fontsize=11, color=INK)
-    loss, accuracy = right.subplots(2, 1, sharex=True)
+    _draw_curves(right, history)
+    return main
+
+
+def _draw_curves(figure: Any, history: History, held_out: str = "held out") -> None:
+    """The loss, and below it what else was measured first, over the epochs."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    loss, other = figure.subplots(2, 1, sharex=True)
     _draw_curve(loss, history, "loss")
     loss.set(xlabel="", yscale="log")
     loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     loss.yaxis.set_major_formatter("{x:g}")
     loss.yaxis.set_minor_locator(NullLocator())
     if "val_loss" in history:
-        loss.legend(["training", "held out"], frameon=False, fontsize=9, labelcolor=INK)
-    _draw_curve(accuracy, history, "accuracy")
-    accuracy.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    return main
+        loss.legend(["training", held_out], frameon=False, fontsize=9, labelcolor=INK)
+    name = next(name for name in history if name != "loss")
+    _draw_curve(other, history, name)
+    if name == "accuracy":
+        other.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
 def _figure(width: float, height: float) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 
 import caffelite as cl
 from caffelite import structure
+from caffelite.tabular.model import TableModel
 
 SCALARS = [
     *[None, True, False, -1, 0, 1, 2, 3, 7, 10**9, 2**31, 2**63, 10**30, -(2**70), 0.5, -0.0, 1e308, 1e-320],
@@ -28,7 +29,18 @@ SCALARS = [
     *[[], {}, [[]], [1, 2], [0], [10**9, 10**9], {"#": 0}, {"#": 1}, {"#": -1}, {"#": True}, {"#": 10**9}, {"#": "0"}],
     *[[1] * 2000, [{"#": 0}] * 3000, {"a": {"b": {}}}],
 ]
-NAMES = [*structure.NAMES, "Model", "Swish", "eval", "Tensor", "numpy.zeros", "MLP", "Function", "Grouped"]
+NAMES = [
+    *structure.NAMES,
+    "Model",
+    "TableModel",
+    "Swish",
+    "eval",
+    "Tensor",
+    "numpy.zeros",
+    "MLP",
+    "Function",
+    "Grouped",
+]
 
 
 def good_files(folder):
@@ -59,6 +71,9 @@ def good_files(folder):
             ]
         ),
     ]
+    columns = cl.Columns({"x": np.arange(3.0), "w": np.array(["a", "b", "a"])})
+    layers = [columns, cl.Linear(columns.features, 3), cl.ReLU(), cl.Linear(3, 2)]
+    models.append(TableModel(layers, "y", ["no", "yes"], seed=2))
     models[0].functions[0].requires_grad = False
     path = Path(folder, "good.safetensors")
     contents = []

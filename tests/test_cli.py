@@ -325,7 +325,9 @@ def test_no_command_prints_the_help_and_is_refused():
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.startswith("usage: caffelite ")
-    assert result.stderr.endswith("\ncaffelite: error: name a command: spiral, digits, gpt or info\n")
+    assert result.stderr.endswith(
+        "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt or info\n"
+    )
 
 
 # ---- help, info and Ctrl-C ------------------------------------------------------------------------------------------
@@ -334,7 +336,13 @@ def test_no_command_prints_the_help_and_is_refused():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["spiral", "digits", "gpt", "info"]),
+        ([], ["train", "predict", "export", "spiral", "digits", "gpt", "info"]),
+        (
+            ["train"],
+            ["a column of a table", "default: 64,64", "default: model.safetensors", "default: 0.2", "default: 200"],
+        ),
+        (["predict"], ["for each row of a table", "default: the standard output"]),
+        (["export"], ["as ONNX, as a file of C99, or both", "--input-shape SIZES"]),
         (["spiral"], ["three intertwined spirals", "--epochs", "default: 400", "default: 0", "default: spiral.png"]),
         (["digits"], ["handwritten digits", "--epochs", "default: 20", "default: 0", "default: digits.png"]),
         (["gpt"], ["write like a text", "times 2 steps (default: 20)", "default: 0", "default: gpt.png", "default: 5"]),

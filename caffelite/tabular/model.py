@@ -1,0 +1,78 @@
+"""TableModel: a Model of the rows of a table, which knows what it predicts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite.function import Function
+from caffelite.functions import BatchNorm, Columns, Linear
+from caffelite.model import Model
+
+
+class TableModel(Model):
+    """A Model that begins with Columns and a Linear layer, and predicts a column.
+
+    Parameters
+    ----------
+    functions : list of Function
+        Columns, Linear and what follows.
+    target : str
+        The name of the column.
+    classes : list of str, optional
+        What the outputs (n, classes) are scores of. Without, they are values (n, 1).
+
+    ValueError for outputs that are none of these.
+    """
+
+    def __init__(
+        self,
+        functions: Iterable[Function],
+        target: str,
+        classes: Sequence[str] | None = None,
+        *,
+        seed: int | None = None,
+        dtype: Any = np.float32,
+    ) -> None:
+        super().__init__(functions, seed=seed, dtype=dtype)
+        if not isinstance(target, str) or (classes is not None and not all(isinstance(name, str) for name in classes)):
+            raise TypeError(f"TableModel: expected a target and classes that are words, got {target!r} and {classes!r}")
+        self.target, self.classes = target, None if classes is None else tuple(classes)
+        if [type(f) for f in self.functions[:2]] != [Columns, Linear] or not self.functions[1].arguments()["bias"]:
+            raise ValueError(f"TableModel: expected Columns, Linear with a bias and what follows, got {self.functions}")
+        outputs = 1 if self.classes is None else len(set(self.classes))
+        rows = [(None, len(given)) for given in (self.columns.numbers, self.columns.categories) if given]
+        if outputs != len(self.classes or "1") or self.output_shape(*rows) != (None, outputs):
+            raise ValueError(f"TableModel: {self.classes} are no names of outputs {self.output_shape(*rows)}")
+
+    @property
+    def columns(self) -> Columns:
+        """What its inputs are made of."""
+        return self.functions[0]  # type: ignore[return-value]
+
+    def features(self) -> list[str]:
+        """What the numbers of a row are that `as_sequence` takes: "age", and 1 or 0 for "city = Ulm"."""
+        of_categories = self.columns.categories.items()
+        return [*self.columns.numbers, *(f"{name} = {category}" for name, known in of_categories for category in known)]
+
+    def as_sequence(self) -> Model:
+        """The same as a Model of one input (n, features), numbers as they are in the table.
+
+        The numbers are standardized by a BatchNorm; the vector of a category and the weights that it meets become one
+        row of weights.
+        """
+        columns = self.columns
+        first: Any = self.functions[1]
+        scaling = BatchNorm(len(self.features()), eps=0.0)
+        k = len(columns.numbers)
+        scaling.mean[:k], scaling.variance[:k] = columns.mean, columns.deviation**2
+        weights = [first.weight.data[:k]]
+        for embedding in columns.embeddings:
+            k, start = k + embedding.size, k
+            weights.append(embedding.weight.data @ first.weight.data[start:k])
+        linear: Any = Linear(len(self.features()), first.out_features)
+        linear.weight.data, linear.bias.data = np.concatenate(weights), first.bias.data
+        return Model([scaling, linear, *copy.deepcopy(self.functions[2:])], dtype=self.dtype)

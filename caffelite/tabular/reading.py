@@ -1,0 +1,183 @@
+"""Tables in files of comma-separated values: read into columns of numbers and columns of words."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import os
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+DELIMITERS = (",", ";", "\t", "|")
+NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # in lower case: what is missing
+NO_NUMBER = NO_WORD | {"none"}  # which may be a word like others
+CHUNK = 1000  # rows that are text at a time: as text they take ten times the memory
+GZIP = b"\x1f\x8b"  # how such a file begins
+
+
+class Words(NamedTuple):
+    """A column of words: each row's place in the list of those that differ, −1 where it is missing."""
+
+    codes: np.ndarray  # (n,) int64
+    words: list[str]  # in the order of their first rows
+
+
+class Table(NamedTuple):
+    """What a file has: columns by name, and the line in which each row ends.
+
+    A column is numbers, (n,) float64 with NaN where one is missing, or Words.
+    """
+
+    path: str
+    columns: dict[str, np.ndarray | Words]
+    lines: np.ndarray  # (n,) int64, from 1
+    nameless: int = 0  # columns that were left out, for they have no name
+
+    def where(self, rows: np.ndarray) -> str:
+        """Where the rows are that are True in (n,) bool: "in line 7", and how many others there are."""
+        others = int(np.count_nonzero(rows)) - 1
+        more = f" and {counted(others, 'other')}" if others else ""
+        return f"in line {self.lines[rows.argmax()]:,}{more}"
+
+
+def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Collection[str] = ()) -> Table:
+    """The table in a file of comma-separated values, the first line of which has the names of the columns.
+
+    UTF-8, with or without a byte order mark, plain or compressed by gzip. Cells may be quoted; blanks around them and
+    empty lines don't count. Without a `delimiter` it is the comma, semicolon, tab or bar that finds the most names.
+    A column is numbers if every cell is one, where semicolons delimit also with a decimal comma, or is missing:
+    empty, or NA, NaN, null, None or ?. Else, and where its name is in `as_words`, it is words.
+
+    Raises OSError for a path that can't be read, and ValueError, naming the line, for what is no such table.
+    """
+    path, words = os.fspath(path), set(as_words)
+    while True:
+        try:
+            with _opened(path) as file:
+                table, other_words = _read(path, file, delimiter, words)
+        except UnicodeDecodeError as error:
+            byte = error.object[error.start]
+            raise ValueError(f"{path} is no text in UTF-8, it has the byte {byte:#04x}: save it as UTF-8") from None
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} is no whole gzip file: {error}") from None
+        if table is not None:
+            return table
+        words |= other_words
+
+
+def _opened(path: str) -> Any:
+    with open(path, "rb") as file:
+        compressed = file.read(2) == GZIP
+    raw: Any = gzip.open(path) if compressed else open(path, "rb")  # noqa: SIM115 (closed with what is around it)
+    return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+
+
+def _read(path: str, file: Any, delimiter: str | None, words: set[str]) -> tuple[Table | None, set[str]]:
+    """The table; or none, and the names of columns that are words, though they began with numbers that are gone."""
+    first = file.readline()
+    delimiter = delimiter or max(DELIMITERS, key=lambda d: len(next(csv.reader([first], delimiter=d), [])))
+    rows = _rows(path, chain([first], file), delimiter)
+    _, names = next(rows, (0, []))
+    _check_names(path, names)
+    columns = {name: Column(name in words, delimiter == ";") for name in names if name}
+    lines, found = [], set[str]()
+    while chunk := list(islice(rows, CHUNK)):
+        lines += [line for line, _ in chunk]
+        for name, cells in zip(names, zip(*[cells for _, cells in chunk], strict=True), strict=True):
+            if name and not columns[name].take(cells):
+                found.add(name)
+    if found:
+        return None, found
+    if not lines:
+        raise ValueError(f"{path} has the names of columns and no rows")
+    whole = {name: column.whole() for name, column in columns.items()}
+    return Table(path, whole, np.array(lines), names.count("")), found
+
+
+def _rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """The rows, that of the names first, each with the line in which it ends; ValueError where one is none."""
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True, strict=True)
+    count = 0
+    try:
+        for row in reader:
+            if len(row) != count and row:
+                if count:
+                    raise ValueError(
+                        f"{path}: line {reader.line_num:,} has {counted(len(row), 'cell')}, the first has {count:,}"
+                    )
+                count = len(row)
+            if row:
+                yield reader.line_num, row
+    except csv.Error as error:
+        raise ValueError(f"{path}: line {reader.line_num:,} is no row of comma-separated values: {error}") from None
+
+
+def _check_names(path: str, names: list[str]) -> None:
+    names[:] = [name.strip() for name in names]
+    if not any(names):
+        raise ValueError(f"{path} is empty, expected the names of columns in its first line")
+    if Column(False, False).numbers([name for name in names if name]) is not None:
+        raise ValueError(f"{path} begins with numbers, expected the names of columns in its first line")
+    twice = [name for name, times in Counter(names).items() if name and times > 1]
+    if twice:
+        raise ValueError(f"{path} has more than one column {twice[0]!r}")
+
+
+class Column:
+    """A column that is being read: numbers as long as all cells are."""
+
+    def __init__(self, as_words: bool, decimal_comma: bool) -> None:
+        self.decimal_comma = decimal_comma
+        self.parts: list[np.ndarray] = []
+        self.words: dict[str, int] | None = {} if as_words else None
+        self._codes: dict[str, int] = {}  # of cells as they stand there
+
+    def take(self, cells: Sequence[str]) -> bool:
+        """Take further cells; False where they are words, and those before were kept as numbers."""
+        if self.words is None:
+            numbers = self.numbers(cells)
+            if numbers is not None:
+                self.parts.append(numbers)
+                return True
+            if self.parts:
+                return False
+            self.words = {}
+        for cell in dict.fromkeys(cells):
+            if cell not in self._codes:
+                word = cell.strip()
+                missing = word.lower() in NO_WORD
+                self._codes[cell] = -1 if missing else self.words.setdefault(word, len(self.words))
+        self.parts.append(np.fromiter(map(self._codes.__getitem__, cells), np.int64, len(cells)))
+        return True
+
+    def numbers(self, cells: Sequence[str]) -> np.ndarray | None:
+        """The cells as numbers, None where one is not. (For Python, but for nobody else, "1_000" is one.)"""
+        try:
+            numbers = np.fromiter(map(float, cells), np.float64, len(cells))
+        except ValueError:
+            try:
+                numbers = np.array([self._number(cell.strip().lower()) for cell in cells], np.float64)
+            except ValueError:
+                return None
+        return None if "_" in "".join(cells) else numbers
+
+    def _number(self, cell: str) -> float:
+        if cell in NO_NUMBER:
+            return np.nan
+        return float(cell.replace(",", ".") if self.decimal_comma and "." not in cell else cell)
+
+    def whole(self) -> np.ndarray | Words:
+        """All that was taken."""
+        values = np.concatenate(self.parts)
+        return values if self.words is None else Words(values, list(self.words))
+
+
+def counted(n: int, what: str) -> str:
+    """A number of things: "1 row", "2 rows"."""
+    return f"{n:,} {what}{'' if n == 1 else 's'}"

@@ -1,0 +1,916 @@
+"""Tables: read, taken for what they are, learned from, judged; and the commands `train`, `predict` and `export`."""
+
+import contextlib
+import csv
+import gzip
+import io
+import os
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+import caffelite as cl
+from caffelite import cli, plots, structure
+from caffelite.files import File
+from caffelite.frames import Categories
+from caffelite.tabular import columns, commands, judging, learning, report
+from caffelite.tabular.model import TableModel
+from caffelite.tabular.reading import read
+
+N = 400
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "table.csv"
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text.encode(encoding))
+    return path
+
+
+def words(column):
+    return [None if code < 0 else column.words[code] for code in column.codes]
+
+
+def shop(n=N, seed=0):
+    """The lines of a table in which `price` is not linear in size, and `sold` follows from city and price."""
+    rng = np.random.default_rng(seed)
+    size, city = rng.uniform(-2, 2, n), rng.choice(["Ulm", "Bonn", "Aachen"], n, p=[0.5, 0.3, 0.2])
+    price = size**2 + 2 * (city == "Bonn") + 0.1 * rng.normal(size=n)
+    sold = np.where(price + (city == "Ulm") > 2, "yes", "no")
+    names = ["", "size", "city", "age", "country", "name", "since", "price", "sold"]
+    ages = ["" if rng.random() < 0.1 else str(age) for age in rng.integers(1, 90, n)]
+    cells = zip(
+        range(n),
+        size,
+        city,
+        ages,
+        ["DE"] * n,
+        map("n{}".format, range(n)),
+        ["2020-01-02"] * n,
+        price,
+        sold,
+        strict=True,
+    )
+    return [names, *cells]
+
+
+def write_rows(path, rows):
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(rows)
+    return str(path)
+
+
+def run(*arguments):
+    """The exit status of a command, and what it printed."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = cli.main([str(argument) for argument in arguments])
+        except SystemExit as exit:
+            status = exit.code
+    return SimpleNamespace(status=status, out=out.getvalue(), err=err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A model of each task that `caffelite train` has written, with what was printed."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = write_rows(folder / "shop.csv", shop())
+    found = SimpleNamespace(folder=folder, data=data)
+    for name, target, other in (("classes", "sold", "price"), ("values", "price", "sold")):
+        model = folder / f"{name}.safetensors"
+        said = run("train", data, "--target", target, "--drop", other, "--epochs", 40, "--lr", 0.01, "--output", model)
+        assert said.err == ""
+        assert said.status == 0
+        setattr(found, name, SimpleNamespace(model=model, picture=folder / f"{name}.png", out=said.out))
+    return found
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_words_and_what_is_missing_are_read(path):
+    table = read(write(path, "a, b,c ,d\n1,x, 1e3,2020\n,?,NA,\n\n-.5, y z ,None,nan\n 2 ,x,inf,null\n"))
+    np.testing.assert_array_equal(table.columns["a"], [1, np.nan, -0.5, 2])
+    assert words(table.columns["b"]) == ["x", None, "y z", "x"]
+    np.testing.assert_array_equal(table.columns["c"], [1000, np.nan, np.nan, np.inf])
+    np.testing.assert_array_equal(table.columns["d"], [2020, np.nan, np.nan, np.nan])
+    np.testing.assert_array_equal(table.lines, [2, 3, 5, 6])
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter"),
+    [
+        ("a,b\n1.5,x\n", None),
+        ("a;b\n1,5;x\n", None),
+        ("a;b\n1.5;x\n", None),
+        ("a\tb\n1.5\tx\n", None),
+        ("a|b\n1.5|x\n", None),
+        ("a:b\n1.5:x\n", ":"),
+        ('"a","b"\n"1.5","x"\n', None),
+        ("\ufeffa,b\r\n1.5,x\r\n", None),
+    ],
+)
+def test_delimiters_are_found_and_decimal_commas_read_between_semicolons(text, delimiter, path):
+    table = read(write(path, text), delimiter)
+    assert list(table.columns) == ["a", "b"]
+    np.testing.assert_array_equal(table.columns["a"], [1.5])
+    assert words(table.columns["b"]) == ["x"]
+
+
+def test_a_comma_between_commas_is_no_decimal_comma(path):
+    assert words(read(write(path, 'a,b\n"1,234",x\n')).columns["a"]) == ["1,234"]
+
+
+def test_quoted_cells_hold_anything_and_errors_name_the_line_of_the_file(path):
+    text = 'a,b\n1,"x, ""y""\nz"\n2,w\n3\n'
+    with pytest.raises(ValueError, match=r"table.csv: line 5 has 1 cell, the first has 2$"):
+        read(write(path, text))
+    table = read(write(path, text.removesuffix("3\n")))
+    assert words(table.columns["b"]) == ['x, "y"\nz', "w"]
+    np.testing.assert_array_equal(table.lines, [3, 4])
+
+
+def test_gzip_is_read(path):
+    path.write_bytes(gzip.compress(b"a,b\n1,x\n"))
+    assert list(read(path).columns) == ["a", "b"]
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="no whole gzip file"):
+        read(path)
+
+
+def test_a_column_that_turns_out_to_be_words_has_the_words_it_began_with(path, monkeypatch):
+    monkeypatch.setattr("caffelite.tabular.reading.CHUNK", 2)
+    table = read(write(path, "a,b,c\n01,1,1\n1.0,2,2\n,3,3\nx,4,4\n1,5,1_0\n"))
+    assert words(table.columns["a"]) == ["01", "1.0", None, "x", "1"]
+    np.testing.assert_array_equal(table.columns["b"], [1, 2, 3, 4, 5])
+    assert words(table.columns["c"]) == ["1", "2", "3", "4", "1_0"]  # a number to Python alone
+
+
+def test_numbers_are_words_where_that_is_wanted(path):
+    table = read(write(path, "a,b\n01,1\n1,2\n"), as_words=["a"])
+    assert words(table.columns["a"]) == ["01", "1"]
+    np.testing.assert_array_equal(table.columns["b"], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty, expected the names of columns in its first line"),
+        (b"\n\n", "is empty"),
+        (b"a,b\n", "has the names of columns and no rows"),
+        (b"1,2\n3,4\n", "begins with numbers, expected the names of columns"),
+        (b"a,b,a\n1,2,3\n", "has more than one column 'a'"),
+        (b"a,b\ncaf\xe9,1\n", "is no text in UTF-8, it has the byte 0xe9"),
+        ("a,b\n1,2\n".encode("utf-16"), "is no text in UTF-8"),
+        (b'a,b\n1,"x\n', "line 2 is no row of comma-separated values"),
+        (b'a,b\n1,"x"y\n', "line 2 is no row of comma-separated values"),
+        (b"a,b\n1,2,3\n", "line 2 has 3 cells, the first has 2"),
+    ],
+)
+def test_what_is_no_table_is_refused(content, message, path):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        read(path)
+
+
+# ---- what columns are taken for -------------------------------------------------------------------------------------
+
+
+def taken(path, rows, target="y", **options):
+    table = read(write_rows(path, rows))
+    everything = np.ones(len(rows) - 1, bool)
+    return table, *columns.taken_for(table, everything, target, **options)
+
+
+def test_numbers_are_kept_with_their_mean_and_words_with_those_that_are_frequent(path):
+    cells = [[1 + i % 3, "ab"[i % 2] if i < 14 else "rare", ""] for i in range(15)]
+    table, encoding, facts = taken(path, [["x", "w", "y"], *cells])
+    assert encoding.numbers == {"x": 2.0}
+    assert encoding.categories == {"w": ["(other)", "a", "b"]}
+    assert [(fact.name, fact.taken_for) for fact in facts] == [("x", "numbers"), ("w", "2 categories")]
+    frame, remarks = columns.encoded(table, encoding)
+    np.testing.assert_array_equal(frame["x"], table.columns["x"])
+    np.testing.assert_array_equal(frame["w"].codes, [1, 2] * 7 + [0])
+    assert frame["w"].names == encoding.categories["w"]
+    assert remarks == ["w has 'rare' in line 16, no category of the training: (other) stands in"]
+
+
+def test_what_is_missing_is_a_category_and_of_numbers_the_mean_with_a_flag(path):
+    cells = [["" if i == 3 else i, "" if i % 2 else "a", 1] for i in range(10)]
+    table, encoding, _ = taken(path, [["x", "w", "y"], *cells])
+    mean = np.mean([0, 1, 2, 4, 5, 6, 7, 8, 9])
+    assert encoding.numbers == {"x": mean, "x is missing": 0.0}
+    assert encoding.categories == {"w": ["(other)", "(missing)", "a"]}
+    frame, remarks = columns.encoded(table, encoding)
+    assert remarks == []
+    np.testing.assert_array_equal(frame["x"], [0, 1, 2, mean, 4, 5, 6, 7, 8, 9])
+    np.testing.assert_array_equal(frame["x is missing"], [0, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+    np.testing.assert_array_equal(frame["w"].codes, [2, 1] * 5)
+
+
+def test_only_rows_of_the_training_say_what_there_is(path):
+    table = read(write_rows(path, [["x", "w", "y"], *[[i, "ab"[i >= 8], 1] for i in range(16)]]))
+    encoding, _ = columns.taken_for(table, np.arange(16) < 8, "y")
+    assert encoding.numbers == {"x": 3.5}
+    assert encoding.categories == {}  # "a" alone
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        (["a"] * 9, "'a' everywhere"),
+        ([7.5] * 9, "7.5 everywhere"),
+        ([""] * 9, "empty"),
+        (list("abcdefghi"), "9 words in 9 rows, all rare"),
+        ([f"2020-01-0{i + 1}" for i in range(9)], "dates"),
+        (["3.1.2020 12:00"] * 4 + ["4.1.2020"] * 5, "dates"),
+        ([1e9 + i for i in range(9)], "all about 1e+09, where float32 hardly tells them apart"),
+    ],
+)
+def test_columns_that_tell_nothing_are_left_out_with_the_reason(cells, reason, path):
+    _, encoding, facts = taken(path, [["x", "w", "y"], *[[i, cell, 1] for i, cell in enumerate(cells)]])
+    assert list(encoding.numbers) == ["x"]
+    assert facts[1].taken_for == "left out"
+    assert facts[1].text.startswith(reason)
+
+
+def test_only_the_most_frequent_words_of_too_many_are_categories(path, monkeypatch):
+    monkeypatch.setattr(columns, "MOST_CATEGORIES", 2)
+    _, encoding, facts = taken(path, [["w", "y"], *[[word, 1] for word in "aaaaaaabbbbbcccccc"]])
+    assert encoding.categories == {"w": ["(other)", "a", "c"]}
+    assert facts[0].text == "a 39%, c 33%, 1 rare: (other)"
+
+
+def test_what_numbers_the_rows_is_said_to(path):
+    rows = [["id", "x", "z", "y"], *[[7 - i, 1 + i // 2, i if i else "", 1] for i in range(6)]]
+    _, _, facts = taken(path, rows)
+    assert [fact.name for fact in facts if fact.text.endswith("; if it numbers the rows, --drop it")] == ["id"]
+
+
+def test_a_table_with_nothing_to_predict_from_is_refused_with_the_reasons(path):
+    with pytest.raises(ValueError, match="nothing to predict y from; x: 1 everywhere, w: as you said"):
+        taken(path, [["x", "w", "y"], [1, 1, 1], [1, 2, 3]], ignored=["w"])
+
+
+def test_numbers_beyond_float32_are_refused_with_their_line(path):
+    with pytest.raises(ValueError, match=r"x is inf in line 3 and 1 other, beyond float32"):
+        taken(path, [["x", "y"], [1, 1], ["inf", 1], ["-1e39", 1]])
+
+
+def test_words_that_would_not_fit_into_a_file_are_refused_before_the_training(path, monkeypatch):
+    monkeypatch.setattr(columns, "MOST_TEXT", 100)
+    with pytest.raises(ValueError, match="most of them in 'w': drop it"):
+        taken(path, [["w", "y"], *[["a" * 200, 1], ["b" * 200, 2]] * 5])
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "classes"),
+    [
+        (["b", "a"] * 5, None, ["a", "b"]),
+        ([3, 1, 10] * 4, None, ["1", "3", "10"]),
+        ([0.0, 1.0] * 4, None, ["0", "1"]),
+        (range(21), None, None),
+        ([0.5, 1.5] * 4, None, None),
+        ([0, 1] * 4, "regression", None),
+        (["01", "1"] * 4, "classification", ["01", "1"]),
+        ([0.5, 1.5] * 4, "classification", ["0.5", "1.5"]),
+    ],
+)
+def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task, classes, path):
+    as_words = ["y"] if task == "classification" else []
+    table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]), as_words=as_words)
+    target = columns.target_of(table, "y", task)
+    assert target.classes == classes
+    other = {"1": "regression", "0": "regression"}.get(classes[0]) if classes else "classification"
+    assert columns.other_task(table.columns["y"], target) == (None if 0.5 in cells or "01" in cells else other)
+    if classes is None:
+        assert target.values.tolist() == list(cells)
+    else:
+        assert [classes[label] for label in target.values] == [str(cell).removesuffix(".0") for cell in cells]
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "message"),
+    [
+        (["a", "", "b", "", "a"], None, "y, the target, is missing in line 3 and 1 other: leave these rows out"),
+        ([1.5, "", 2], None, "y, the target, is missing in line 3: leave"),
+        (["a"] * 5, None, "is 'a' everywhere"),
+        ([1.5] * 5, "regression", "is 1.5 everywhere"),
+        (["1", "2", "x", "3"], "regression", "y is 'x' in line 4; regression takes numbers"),
+        (list("abcde"), None, "has 5 classes in 5 rows"),
+        ([1.5, "inf"], None, "y is inf in line 3, beyond float32"),
+        ([1e9 + 0.5, 1e9 + 1], None, "the target, is all about 1e[+]09, where float32"),
+    ],
+)
+def test_a_target_that_cannot_be_learned_is_refused(cells, task, message, path):
+    table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]))
+    with pytest.raises(ValueError, match=message):
+        columns.target_of(table, "y", task)
+
+
+# ---- learning and judging -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [None, ["a", "b", "c", "d"]])
+def test_rows_are_held_out_at_random_the_same_share_of_each_class(classes):
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 3], [500, 300, 199, 1]))
+    target = columns.Target("y", labels if classes else labels + 0.5, classes)
+    parts = learning.split(target, 0.2, seed=1)
+    np.testing.assert_array_equal(sum(part.astype(int) for part in parts), 1)
+    np.testing.assert_allclose([part.sum() for part in parts], [640, 160, 200], atol=3)
+    for label in range(3 if classes else 0):
+        shares = [np.mean(labels[part] == label) for part in parts]
+        np.testing.assert_allclose(shares, np.mean(labels == label), atol=0.01)
+    if classes:
+        assert parts.training[labels == 3].all()
+    others = [learning.split(target, 0.2, seed=seed).test for seed in (1, 2)]
+    assert (others[0] == parts.test).all()
+    assert 0.1 < (others[1] & parts.test).sum() / 200 < 0.35
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_class_of_one_row_is_in_the_training(seed):
+    labels = np.r_[np.zeros(30, int), np.arange(1, 11)]
+    parts = learning.split(columns.Target("y", labels, [str(i) for i in range(11)]), 0.3, seed)
+    assert parts.training[30:].all()
+
+
+def test_too_few_rows_are_refused():
+    with pytest.raises(ValueError, match="19 rows are too few"):
+        learning.split(columns.Target("y", np.arange(19.0), None), 0.2, 0)
+
+
+def learned(frame, target, hidden=(), **options):
+    parts = learning.split(target, 0.25, 0)
+    chosen = {"epochs": 60, "batch_size": 16, "lr": 0.01, "seed": 0, "verbose": 0} | options
+    return (*learning.learn(frame, target, parts, learning.Options(hidden, **chosen)), parts)
+
+
+def test_a_linear_model_finds_the_least_squares_in_the_units_of_the_table():
+    rng = np.random.default_rng(0)
+    x, c = rng.normal(1000, 50, 400), rng.integers(0, 3, 400)
+    y = 5e4 + 20 * x + np.array([0, 1000, -3000])[c]
+    frame = {"x": x, "c": Categories(c, ["(other)", "a", "b"])}
+    model, history, parts = learned(frame, columns.Target("y", y, None), epochs=200)
+    predicted = model.predict(learning.rows_of(frame, parts.test))[:, 0]
+    np.testing.assert_allclose(predicted, y[parts.test], atol=0.02 * y.std())
+    assert history["val_loss"][-1] < 1e-3  # of standardized values
+    assert (model.target, model.classes) == ("y", None)
+
+
+def test_the_best_epoch_for_the_validation_is_kept_when_it_gets_no_better():
+    rng = np.random.default_rng(0)
+    frame, target = {"x": rng.normal(size=60), "z": rng.normal(size=60)}, columns.Target("y", rng.normal(size=60), None)
+    model, history, parts = learned(frame, target, hidden=(64, 64), epochs=1000)
+    best = int(np.argmin(history["val_loss"]))
+    assert history.epochs == best + 1 + learning.PATIENCE
+    y = target.values
+    scale = y[parts.training].std()
+    errors = model.predict(learning.rows_of(frame, parts.validation))[:, 0] - y[parts.validation]
+    assert np.mean((errors / scale) ** 2) == pytest.approx(history["val_loss"][best], rel=1e-4)
+
+
+@pytest.mark.parametrize("rare", [False, True])
+def test_words_to_come_are_what_rare_ones_are_or_the_mean_of_all(rare):
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0 if rare else 1, 3, 300)
+    frame = {"c": Categories(codes, ["(other)", "a", "b"])}
+    model, _, parts = learned(frame, columns.Target("y", np.array([7.0, 0.0, 2.0])[codes], None), epochs=200)
+    (embedding,) = model.columns.embeddings
+    of_other, a, b = (model.predict({"c": Categories(np.array([i]), frame["c"].names)}).item() for i in range(3))
+    np.testing.assert_allclose([a, b], [0, 2], atol=0.2)
+    if rare:
+        assert of_other == pytest.approx(7, abs=0.3)
+    else:
+        shares = np.bincount(codes[parts.training], minlength=3)[1:] / parts.training.sum()
+        np.testing.assert_allclose(embedding.weight.data[0], shares @ embedding.weight.data[1:], rtol=1e-5)
+
+
+def test_ctrl_c_ends_the_training_with_what_was_best(monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    frame, target = {"x": rng.normal(size=60)}, columns.Target("y", rng.normal(size=60), None)
+
+    class Interrupted(cl.callbacks.EarlyStopping):
+        last = 3
+
+        def __call__(self, epoch, history):
+            super().__call__(epoch, history)
+            if epoch == self.last:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(learning, "EarlyStopping", Interrupted)
+    _, history, _ = learned(frame, target)
+    assert history.epochs == 4
+    assert capsys.readouterr().err == "caffelite: stopped in epoch 5\n"
+
+
+def test_losses_and_scores_are_what_they_are_called():
+    target = columns.Target("y", np.array([0, 1, 1, 2]), ["a", "b", "c"])
+    rows = np.ones(4, bool)
+    p = np.array([[0.7, 0.2, 0.1], [0.5, 0.4, 0.1], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]])
+    expected = -np.log([0.7, 0.4, 0.8, 0.6])
+    np.testing.assert_allclose(judging.losses(np.log(p) + 5, target, rows), expected)
+    scores = judging.scores(np.log(p), target, rows)
+    assert next(iter(scores)) == "accuracy"
+    assert scores["accuracy"] == 0.75
+    assert scores["log loss"] == pytest.approx(expected.mean())
+    values = columns.Target("y", np.array([1.0, 2.0, 4.0]), None)
+    outputs = np.array([[1.0], [3.0], [4.0]])
+    np.testing.assert_allclose(judging.losses(outputs, values, rows[:3]), [0, 1, 0])
+    found = judging.scores(outputs, values, rows[:3])
+    assert found["R²"] == pytest.approx(1 - 1 / np.sum((np.array([1, 2, 4]) - 7 / 3) ** 2))
+    assert found["root mean squared error"] == pytest.approx(np.sqrt(1 / 3))
+    assert found["mean absolute error"] == pytest.approx(1 / 3)
+
+
+class Says:
+    """A model that says what a function makes of a frame."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def predict(self, frame):
+        return self.function(frame)[:, None]
+
+
+def judgement(net, linear, noise=0.1, n=400):
+    """Of models of y = x + noise."""
+    rng = np.random.default_rng(0)
+    frame = {"x": rng.normal(size=n), "z": rng.normal(size=n)}
+    target = columns.Target("y", frame["x"] + noise * rng.normal(size=n), None)
+    return judging.Judgement(Says(net), Says(linear), frame, target, learning.split(target, 0.25, 0), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("net", "linear", "said"),
+    [
+        (
+            lambda f: f["x"],
+            lambda f: 0.7 * f["x"],
+            "The net does better than a linear model: its R² on the test rows is 0.09",
+        ),
+        (lambda f: 0.7 * f["x"], lambda f: f["x"], "A linear model does better: its R² on the test rows is 0.09"),
+        (lambda f: f["x"], lambda f: 1.005 * f["x"], "A linear model does as well: R² 0.99"),
+        (
+            lambda f: f["z"],
+            lambda f: 0.01 * f["z"],
+            "Neither the net nor a linear model is surely better than saying the mean.",
+        ),
+    ],
+)
+def test_the_verdict_says_which_is_better_if_that_is_more_than_chance(net, linear, said):
+    assert report.verdict(judgement(net, linear)).startswith(said)
+
+
+def test_a_difference_is_paired_and_has_the_standard_error_of_its_mean():
+    found = judgement(lambda f: f["x"], lambda f: f["x"] + 0.1)
+    y = found.target.values[found.parts.test]
+    d = (found.losses[1] - found.losses[0]) / y.var()
+    mean, error = found.difference(0, 1)
+    assert mean == pytest.approx(d.mean())
+    assert error == pytest.approx(d.std(ddof=1) / np.sqrt(len(d)))
+    assert found.difference(1, 0).mean == -mean
+
+
+def test_a_column_matters_by_what_is_lost_when_it_is_shuffled():
+    found = judgement(lambda f: f["x"], lambda f: f["x"])
+    assert list(found.importances) == ["x", "z"]
+    assert 1.5 < found.importances["x"] < 2.5  # R² of a shuffled copy is about −1
+    assert found.importances["z"] == 0
+
+
+def test_a_column_is_shuffled_with_its_flag():
+    rng = np.random.default_rng(0)
+    missing = rng.random(200) < 0.5
+    frame = {"x": np.where(missing, 0.0, 5.0), "x is missing": missing.astype(float)}
+    target = columns.Target("y", missing * 1.0, None)
+
+    def predict(shown):
+        np.testing.assert_array_equal(shown["x"] == 0, shown["x is missing"] == 1)
+        return shown["x is missing"]
+
+    found = judging.importances(Says(predict), frame, target, np.ones(200, bool), 0)
+    assert list(found) == ["x"]
+    assert found["x"] > 1
+
+
+# ---- the file -------------------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_the_whole_model_and_load_makes_it_again(trained):
+    model = cl.load(trained.classes.model)
+    assert type(model) is TableModel
+    assert (model.target, model.classes) == ("sold", ("no", "yes"))
+    assert model.columns.categories == {"city": ("(other)", "Ulm", "Bonn", "Aachen")}
+    assert model.columns.numbers == ["size", "age", "age is missing"]
+    assert cl.load(trained.values.model).classes is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": ["a"]}, "are no names of outputs"),
+        ({"classes": ["a", "a"]}, "are no names of outputs"),
+        ({"classes": ["a", "a", "b"]}, "are no names of outputs"),
+        ({"classes": None}, "are no names of outputs"),
+        ({"classes": ["a", 1]}, "classes that are words"),
+        ({"classes": 10**9}, "can't be made"),
+        ({"target": 3}, "target and classes that are words"),
+    ],
+)
+def test_a_structure_of_no_table_is_refused(change, message, tmp_path):
+    columns_ = cl.Columns({"x": np.arange(3.0), "w": np.array(["a", "b", "a"])})
+    model = TableModel([columns_, cl.Linear(columns_.features, 2)], "y", ["no", "yes"])
+    with File(_saved(model, tmp_path)) as file:
+        texts, arrays = dict(file.texts), file.arrays(file.forms)
+    entries = structure.described(model)
+    entries[-1]["arguments"] |= change
+    texts["caffelite.structure"] = structure.as_text(entries)
+    cl.files.write(tmp_path / "other", arrays, texts)
+    with pytest.raises(ValueError, match=message):
+        cl.load(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [
+        [],
+        [cl.Linear(3, 2)],
+        [cl.Columns({"x": np.arange(3)}), cl.ReLU()],
+        [cl.Columns({"x": np.arange(3)}), cl.Linear(1, 2, bias=False)],
+    ],
+)
+def test_a_model_that_is_none_of_a_table_is_not_made(functions):
+    with pytest.raises(ValueError, match="expected Columns, Linear with a bias and what follows"):
+        TableModel(functions, "y", ["no", "yes"])
+
+
+def _saved(model, folder):
+    model.save(folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def test_a_model_of_one_input_computes_the_same(trained):
+    for name in ("classes", "values"):
+        model = cl.load(getattr(trained, name).model)
+        table = read(trained.data, as_words=model.columns.categories)
+        frame, _ = columns.encoded(table, columns.encoding_of(model.columns))
+        flat = [frame[name] for name in model.columns.numbers]
+        flat += [frame[name].codes == i for name, known in model.columns.categories.items() for i in range(len(known))]
+        sequence = model.as_sequence()
+        assert [type(f) for f in sequence.functions[:2]] == [cl.BatchNorm, cl.Linear]
+        np.testing.assert_allclose(sequence.predict(np.stack(flat, 1)), model.predict(frame), rtol=1e-4, atol=1e-4)
+        assert model.features()[3:6] == ["city = (other)", "city = Ulm", "city = Bonn"]
+        assert len(model.features()) == len(flat)
+
+
+# ---- the commands ---------------------------------------------------------------------------------------------------
+
+
+def test_train_says_what_the_columns_were_taken_for_and_how_good_both_models_are(trained):
+    out = trained.classes.out
+    for line in [
+        r"\(1 without a name\) +left out",
+        r"size +numbers +-?[\d.]+ … [\d.]+, mean -?[\d.]+",
+        r"city +3 categories +Ulm \d+%, Bonn \d+%, Aachen \d+%",
+        r"age +numbers +1 … 89, mean [\d.]+; \d+ missing",
+        r"country +left out +'DE' everywhere",
+        r"name +left out +\d+ words in \d+ rows, all rare",
+        r"since +left out +dates: .*",
+        r"price +left out +as you said",
+        r"sold: classification, 2 classes: (no|yes) \d+%, (no|yes) \d+%",
+        r"400 rows: 2\d\d for the training, \d\d for the validation, \d\d for the test",
+        r"0  Columns\(.*",
+        r"\d+ epochs in [\d.]+ seconds, the best for the validation: \d+",
+        r" +training +validation +test +linear, test +always (no|yes), test",
+        r"accuracy( +[\d.]+){5}",
+        r"F1 of yes( +[\d.]+){5}",
+        r"area under the ROC curve( +[\d.]+){5}",
+        r"log loss( +[\d.]+){5}",
+        r"The net does better than a linear model: its log loss on the test rows is .*",
+        r"size +0\.\d\d\d",
+        rf"model in {trained.classes.model}",
+        rf"picture in {trained.classes.picture}",
+    ]:
+        assert len(re.findall(rf"^{line}$", out, re.MULTILINE)) == 1, line
+    assert max(map(len, out.splitlines())) <= 120
+
+
+def test_a_regression_is_said_in_the_units_of_the_table(trained):
+    found = re.search(r"^root mean squared error((?: +[\d.]+){5})$", trained.values.out, re.MULTILINE)
+    *net, linear, mean = map(float, found[1].split())
+    assert max(net) < 0.5 < linear < mean < 2
+    assert "linear, test  the mean, test\n" in trained.values.out
+    assert re.search(r"^price: regression, -?[\d.]+ … [\d.]+, mean [\d.]+$", trained.values.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", ["classes", "values"])
+def test_the_picture_shows_predictions_curves_and_columns(name, trained):
+    pixels = matplotlib.image.imread(getattr(trained, name).picture)[..., :3]
+    assert pixels.shape == (700, 1600, 3)
+    for part in (pixels[:, :550], pixels[:, 650:1080], pixels[:, 1120:]):
+        assert 0.005 < (part < 0.9).any(axis=-1).mean() < 0.99
+
+
+def test_the_picture_counts_what_was_taken_for_what():
+    history = cl.History({name: [1.0, 0.5] for name in ("loss", "accuracy", "val_loss", "val_accuracy")})
+    truth, predictions = np.array([0, 0, 0, 1, 1, 2]), np.array([0, 0, 1, 1, 1, 0])
+    figure = plots.table_picture(history, truth, predictions, ["a", "b", "c" * 30], {"x": 0.5, "z": -0.1})
+    (confusion,), curves, (bars,) = [part.axes for part in figure.subfigs]
+    assert [text.get_text() for text in confusion.texts] == ["2", "1", "0", "0", "2", "0", "1", "0", "0"]
+    assert confusion.get_title(loc="left") == "66.7% of 6 held-out rows right"
+    assert [label.get_text() for label in confusion.get_yticklabels()] == ["a", "b", "c" * 13 + "…"]
+    assert len(curves) == 2
+    assert [bar.get_width() for bar in bars.patches] == [-0.1, 0.5]
+
+
+def test_predict_gives_classes_with_probabilities_and_values_for_rows_in_any_order_of_columns(trained, tmp_path):
+    names, *rows = shop(50, seed=1)
+    mixed = [[*row[::-1], "more"] for row in [names, *rows]]
+    data = write_rows(tmp_path / "new.csv", mixed)
+    found = run("predict", trained.classes.model, data)
+    assert (found.status, found.err) == (0, "")
+    lines = list(csv.reader(io.StringIO(found.out)))
+    assert lines[0] == ["sold", "P(no)", "P(yes)"]
+    assert len(lines) == 51
+    p = np.array([line[1:] for line in lines[1:]], float)
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-5)
+    assert [line[0] for line in lines[1:]] == [["no", "yes"][i] for i in p.argmax(axis=1)]
+    assert np.mean([line[0] == row[-1] for line, row in zip(lines[1:], rows, strict=True)]) > 0.8
+    output = tmp_path / "predictions.csv"
+    found = run("predict", trained.values.model, data, "--output", output)
+    assert (found.status, found.out) == (0, f"predictions in {output}\n")
+    first, *lines = output.read_text().splitlines()
+    assert first == "price"
+    assert np.corrcoef(np.array(lines, float), [row[-2] for row in rows])[0, 1] > 0.95
+
+
+def test_what_predict_says_of_the_test_rows_is_what_train_said(trained):
+    table = read(trained.data)
+    target = columns.target_of(table, "price")
+    parts = learning.split(target, 0.2, 0)
+    lines = run("predict", trained.values.model, trained.data).out.splitlines()
+    errors = (np.array(lines[1:], float) - target.values)[parts.test]
+    said = re.search(r"^root mean squared error +[\d.]+ +[\d.]+ +([\d.]+)", trained.values.out, re.MULTILINE)
+    assert float(said[1]) == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)
+
+
+def test_new_words_and_missing_numbers_are_predicted_and_said(trained, tmp_path):
+    rows = [["size", "city", "age"], [1, "Rome", 3], [1, "Paris", ""], ["", "", 3]]
+    found = run("predict", trained.classes.model, write_rows(tmp_path / "new.csv", rows))
+    assert found.status == 0
+    assert len(found.out.splitlines()) == 4
+    assert found.err.splitlines() == [
+        "caffelite predict: size is missing in line 4, never in the training: the mean stands in",
+        "caffelite predict: city has 'Rome' in line 2 and 2 others, no category of the training: (other) stands in",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([["size", "age"], [1, 2]], "has no column 'city', which the model needs"),
+        (
+            [["size", "city", "age"], [1, "Ulm", 2], ["big", "Ulm", 3]],
+            "size is 'big' in line 3; the model takes numbers there",
+        ),
+        ([["size", "city", "age"], ["inf", "Ulm", 3]], "size is inf in line 2, beyond float32"),
+        ([["size", "city", "age"]], "has the names of columns and no rows"),
+    ],
+)
+def test_tables_that_a_model_cannot_be_applied_to_are_refused(rows, message, trained, tmp_path):
+    data = write_rows(tmp_path / "new.csv", rows)
+    found = run("predict", trained.classes.model, data, "--output", tmp_path / "out.csv")
+    assert (found.status, found.out) == (2, "")
+    assert re.fullmatch(rf"caffelite predict: error: {re.escape(data)}:? {re.escape(message)}\n", found.err)
+    assert os.listdir(tmp_path) == ["new.csv"]
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_numbers_that_are_names_are_categories_where_that_is_said_and_at_predictions_too(tmp_path):
+    rows = [["code", "y"], *[[f"0{1 + i % 3}", [5.5, 0.25, 2.75][i % 3]] for i in range(90)]]
+    data = write_rows(tmp_path / "data.csv", rows)
+    model = tmp_path / "model.safetensors"
+    options = ["--category", "code", "--epochs", 100, "--lr", 0.03, "--hidden", 32, "--output", model]
+    found = run("train", data, "--target", "y", *options)
+    assert re.search(r"^code +3 categories +0\d 3\d%, 0\d 3\d%, 0\d 3\d%$", found.out, re.MULTILINE)
+    new = write_rows(tmp_path / "new.csv", [["code"], ["02"], ["01"], ["03"]])
+    values = run("predict", model, new).out.split()[1:]
+    np.testing.assert_allclose(np.array(values, float), [0.25, 5.5, 2.75], atol=0.3)
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch):
+    """As if matplotlib were not installed: no picture, which takes longer than a small training."""
+    for name in [*[name for name in sys.modules if name.split(".")[0] == "matplotlib"], "matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
+
+
+@pytest.mark.usefixtures("no_training")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "none.csv", "--target", "y"], "train: error: none.csv: No such file or directory"),
+        (["train", ".", "--target", "y"], "train: error: .: Is a directory"),
+        (["train", "data.csv", "--target", "Y"], "train: error: data.csv has no column 'Y'; it has x, y"),
+        (
+            ["train", "data.csv", "--target", "y", "--drop", "z"],
+            "train: error: data.csv has no column 'z'; it has x, y",
+        ),
+        (["train", "data.csv"], "train: error: the following arguments are required: --target"),
+        (
+            ["train", "data.csv", "--target", "y"],
+            "train: error: 15 rows are too few to learn from some and be judged by others",
+        ),
+        (
+            ["train", "data.csv", "--target", "y", "--output", "m.txt"],
+            "train: error: argument --output: expected a file that ends in .safetensors, got 'm.txt'",
+        ),
+        (
+            ["train", "data.csv", "--target", "y", "--output", "no/m.safetensors"],
+            "train: error: argument --output: there is no folder no",
+        ),
+        (
+            ["train", "data.csv", "--target", "y", "--picture", "m.txt"],
+            "train: error: argument --picture: expected a file that ends in .png or .jpg or .svg or .pdf, got 'm.txt'",
+        ),
+        *[
+            (
+                ["train", "data.csv", "--target", "y", f"--hidden={x}"],
+                f"train: error: argument --hidden: expected integers, 1 or more, such as 64,64, got {x!r}",
+            )
+            for x in ("", "0", "4,,4", "x", "-1")
+        ],
+        *[
+            (
+                ["train", "data.csv", "--target", "y", f"--test={x}"],
+                f"train: error: argument --test: expected a number above 0 and below 1, got {x!r}",
+            )
+            for x in ("0", "1", "nan", "x")
+        ],
+        (
+            ["train", "data.csv", "--target", "y", "--lr=0"],
+            "train: error: argument --lr: expected a number above 0 and below 1e+06, got '0'",
+        ),
+        (
+            ["train", "data.csv", "--target", "y", "--delimiter=::"],
+            "train: error: argument --delimiter: expected one character, or tab, got '::'",
+        ),
+        (["predict", "none.safetensors", "data.csv"], "predict: error: none.safetensors: No such file or directory"),
+        (
+            ["predict", "data.csv", "data.csv"],
+            "predict: error: data.csv: 64 bytes that are no safetensors file, or not all of one",
+        ),
+        (
+            ["predict", "net.safetensors", "data.csv"],
+            "predict: error: net.safetensors is no model of a table, as caffelite train makes them",
+        ),
+        (
+            ["predict", "net.safetensors", "data.csv", "--output", "./data.csv"],
+            "predict: error: data.csv is in use here already: write another file",
+        ),
+        (["export", "net.safetensors"], "export: error: name a file to write: --onnx FILE, --c FILE or both"),
+        (
+            ["export", "net.safetensors", "--c", "net.safetensors"],
+            "export: error: net.safetensors is in use here already: write another file",
+        ),
+        (
+            ["export", "net.safetensors", "--c", "net", "--onnx", "net"],
+            "export: error: net is in use here already: write another file",
+        ),
+        (["export", "none.safetensors", "--c", "net.c"], "export: error: none.safetensors: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence_and_nothing_is_written(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("data.csv").write_text("x,y\n" + "1,2\n3,4\n5,6\n" * 5)
+    cl.MLP(2, [2], seed=0).save("net.safetensors")
+    before = {name: Path(name).read_bytes() for name in os.listdir()}
+    found = run(*arguments)
+    assert (found.status, found.out) == (2, "")
+    assert found.err.splitlines()[-1] == f"caffelite {message}"
+    assert {name: Path(name).read_bytes() for name in os.listdir()} == before
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_picture_that_could_not_be_written_beside_the_model_is_refused_before_the_training(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    (tmp_path / "m.png").mkdir()
+    found = run("train", data, "--target", "price", "--output", tmp_path / "m.safetensors")
+    assert (found.status, found.out) == (2, "")
+    assert re.fullmatch(r"caffelite train: error: cannot write '.*m.png': Is a directory\n", found.err)
+    assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.png"]
+
+
+def test_a_training_that_diverges_writes_nothing(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    found = run("train", data, "--target", "price", "--lr", 1e5, "--output", tmp_path / "m.safetensors")
+    assert found.status == 2
+    assert re.fullmatch(r"caffelite train: error: .*epoch.*\n", found.err)
+    assert os.listdir(tmp_path) == ["data.csv"]
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_the_same_seed_makes_the_same_file_and_another_another(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    contents = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        run(
+            "train",
+            data,
+            "--target",
+            "sold",
+            "--epochs",
+            2,
+            "--seed",
+            seed,
+            "--output",
+            tmp_path / f"{name}.safetensors",
+        )
+        contents.append((tmp_path / f"{name}.safetensors").read_bytes())
+    assert contents[0] == contents[1] != contents[2]
+
+
+@pytest.mark.usefixtures("no_matplotlib")
+def test_without_matplotlib_there_is_a_model_and_no_picture(tmp_path):
+    data = write_rows(tmp_path / "data.csv", shop(100))
+    found = run("train", data, "--target", "sold", "--epochs", 2, "--output", tmp_path / "m.safetensors")
+    assert found.status == 0
+    assert found.out.endswith("picture skipped: it needs matplotlib (pip install 'caffelite[plot]')\n")
+    assert sorted(os.listdir(tmp_path)) == ["data.csv", "m.safetensors"]
+
+
+def exporter(fails=False):
+    """A module that exports, as `caffelite.onnx` and `caffelite.c` do."""
+    calls = []
+
+    def export(model, path, input_shape=None):
+        if fails:
+            raise TypeError("Swish can't be exported")
+        calls.append((model, input_shape))
+        Path(path).write_text(f"{path.name} of {model!r}")
+
+    return SimpleNamespace(export=export, calls=calls)
+
+
+def test_export_gives_the_modules_a_model_of_one_input_and_says_what_that_is(trained, tmp_path, monkeypatch):
+    modules = {"caffelite.onnx": exporter(), "caffelite.c": exporter()}
+    monkeypatch.setattr(commands, "import_module", modules.get)
+    onnx, c = tmp_path / "net.onnx", tmp_path / "net.c"
+    found = run("export", trained.classes.model, "--onnx", onnx, "--c", c)
+    assert (found.status, found.err) == (0, "")
+    for line in [
+        "0  size            number; .* where it is missing",
+        "2  age is missing  1 where age is missing, else 0",
+        "3  city            1 where it is none of these, else 0",
+        "4  city            1 where it is 'Ulm', else 0",
+        "One input, these numbers of each row, float32; one output, a score for each of no, yes.",
+        f"model in {onnx}",
+    ]:
+        assert re.search(rf"^{line}$", found.out, re.MULTILINE), line
+    for module in modules.values():
+        ((model, shape),) = module.calls
+        assert shape == (7,)
+        assert model.predict(np.zeros((1, 7))).shape == (1, 2)
+    assert sorted(os.listdir(tmp_path)) == ["net.c", "net.onnx"]
+    assert c.read_text().startswith("net.c of Model")
+
+
+def test_export_of_any_model_takes_the_shape_of_a_row(tmp_path, monkeypatch):
+    module = exporter()
+    monkeypatch.setattr(commands, "import_module", {"caffelite.c": module}.get)
+    cl.Model([cl.Flatten(), cl.Linear(12, 2)]).save(tmp_path / "net.safetensors")
+    assert run("export", tmp_path / "net.safetensors", "--c", tmp_path / "net.c", "--input-shape", "3,2,2").status == 0
+    assert module.calls[0][1] == (3, 2, 2)
+
+
+def test_nothing_is_exported_where_something_cannot_be(trained, tmp_path, monkeypatch):
+    modules = {"caffelite.onnx": exporter(), "caffelite.c": exporter(fails=True)}
+    monkeypatch.setattr(commands, "import_module", modules.get)
+    found = run("export", trained.classes.model, "--onnx", tmp_path / "net.onnx", "--c", tmp_path / "net.c")
+    assert (found.status, found.out) == (2, "")
+    assert found.err == "caffelite export: error: Swish can't be exported\n"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["onnx", "c"])
+@pytest.mark.parametrize("task", ["classes", "values"])
+def test_the_modules_take_what_export_gives_them(name, task, trained, tmp_path):
+    pytest.importorskip(f"caffelite.{name}", exc_type=ImportError)
+    found = run("export", getattr(trained, task).model, f"--{name}", tmp_path / "net")
+    assert (found.status, found.err) == (0, "")
+    assert (tmp_path / "net").stat().st_size > 10_000
