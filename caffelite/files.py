@@ -62,13 +62,18 @@ def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict
     header = _header(parts, texts)
     if len(header) > longest_header(len(header) + sum(array.nbytes for array in parts.values())):
         raise ValueError(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
+    replace(path, [len(header).to_bytes(8, "little"), header, *parts.values()])
+
+
+def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
+    """Write bytes and contiguous arrays, one after the other, to a file, which replaces an older one; see `write`."""
     target = os.path.realpath(path)  # of a link, the file it leads to
     beside = f"{target}.part"
     try:
         if os.path.exists(target) and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, "the file that is there is read-only")
         with open(beside, "wb", buffering=0) as file:
-            for part in (len(header).to_bytes(8, "little"), header, *parts.values()):
+            for part in parts:
                 _write_all(file, _bytes(part))
             os.fsync(file.fileno())
         os.replace(beside, target)

@@ -25,6 +25,7 @@ LAYERS = [
     {"checkpoints"},
     {"model"},
     {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "__main__", ""},
+    {"onnx"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 
