@@ -14,5 +14,6 @@ except ImportError as error:
     raise ImportError("caffelite.onnx needs the onnx package: pip install 'caffelite[onnx]'") from error
 
 from caffelite.onnx.exporting import export
+from caffelite.onnx.importing import load
 
-__all__ = ["export"]
+__all__ = ["export", "load"]

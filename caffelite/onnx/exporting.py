@@ -440,7 +440,7 @@ def layer_norm(g: Writer, a: Application, x: Value) -> str:
 def batch_norm(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
     moments = [g.stored(y) for y in (f.scale, f.shift, f.mean, f.variance)]
-    return g.node("BatchNormalization", x, *moments, epsilon=f.eps)
+    return g.node("BatchNormalization", x, *moments, epsilon=f.eps, momentum=1 - f.momentum)
 
 
 def embedding(g: Writer, a: Application, x: Value) -> str:
@@ -596,7 +596,7 @@ def transpose(g: Writer, a: Application, x: Value) -> str:
 
 
 def concatenate(g: Writer, a: Application, *inputs: Value) -> str:
-    return g.node("Concat", *inputs, axis=a.function.axis % inputs[0].ndim)  # type: ignore[attr-defined]
+    return g.node("Concat", *inputs, axis=a.function.axis)  # type: ignore[attr-defined]
 
 
 def stack(g: Writer, a: Application, *inputs: Value) -> str:
