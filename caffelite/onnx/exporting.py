@@ -679,7 +679,7 @@ RULES: dict[type, Rule] = {
     functions.RNN: recurrent("RNN", [0]),
     functions.GRU: recurrent("GRU", [1, 0, 2], linear_before_reset=1),
     functions.LSTM: recurrent("LSTM", [0, 3, 1, 2]),
-    functions.Dropout: lambda g, a, x: x.name,
+    functions.Dropout: lambda g, a, x: g.node("Dropout", x, g.constant(np.float32(a.function.p))),
     functions.Flatten: flatten,
     functions.Reshape: reshape_rows,
     functions.ToShape: reshape,

@@ -20,7 +20,7 @@ from caffelite.arrays import FLOATS
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model import Model
 from caffelite.onnx.layers import Layers
-from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, Node
+from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node
 from caffelite.tables import shortened
 from caffelite.tensor import Tensor
 
@@ -80,6 +80,8 @@ class Reader:
         #: The constants that are learned.
         self.weights = {name for name, a in self.constants.items() if a.dtype.kind == "f" and a.ndim > 0}
         self.nodes = [self._node(node, i) for i, node in enumerate(graph.node)]
+        uses = [(name, i in SETTINGS.get(node.operator, ())) for node in self.nodes for i, name in enumerate(node.inputs)]
+        self.weights -= {name for name, is_setting in uses if is_setting}
         self.outputs = self._outputs(graph)
         self._check_names()
 
@@ -162,6 +164,8 @@ class Reader:
             if needed.intersection(node.outputs):
                 needed.update(node.inputs)
                 nodes.append(node)
+                if node.operator not in SEVERAL and needed.intersection(node.outputs[1:]):
+                    raise node.refuse(f"makes {node.outputs[1]!r} besides, which caffelite has not")
         self.nodes = nodes[::-1]
         return outputs
 

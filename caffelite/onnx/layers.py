@@ -38,6 +38,7 @@ class Layers:
         for table in (GROUPS, SINGLE):
             self._replace(table)
         self._contain()
+        self.functions = {node.layer: self.functions[node.layer] for node in self.nodes if node.layer is not None}
 
     # ---- the graph ----------------------------------------------------------------------------------------------
 
@@ -509,6 +510,8 @@ def _alone(g: Layers, name: str, output: int) -> tuple[Node, list[Any]] | None:
     node = g.makers.get(name)
     if node is None or node.operator not in RECURRENT or _refusal(node) or not g.is_used_once(name):
         return None
+    if node.operator == "GRU" and not node.get("linear_before_reset", 0):
+        return None
     used = [i for i, y in enumerate(node.outputs) if y and (y in g.users or y in g.reader.outputs)]
     before = g.maker(node.inputs[0], "Transpose")
     if used != [output] or before is None or before.get("perm") != [1, 0, 2] or any(node.inputs[4:5]):
@@ -540,6 +543,8 @@ def recurrent_last(g: Layers, node: Node) -> Node | None:
 
 def recurrence(g: Layers, node: Node) -> Node | None:
     """A recurrent layer in ONNX's order of axes."""
+    if node.operator == "GRU" and not node.get("linear_before_reset", 0):
+        raise node.refuse("resets before the product (linear_before_reset = 0), which caffelite has not")
     layers = _layers_of(g, node)
     if layers is None:
         raise node.refuse("has weights that are no constants, or peepholes")
@@ -671,10 +676,10 @@ def transposed_convolution(g: Layers, node: Node) -> Node | None:
 def batch_norm(g: Layers, node: Node) -> Node | None:
     x, *others = node.inputs
     arrays = [g.array(name, 1) for name in others]
-    if any(a is None for a in arrays) or any(node.outputs[1:]):
-        raise node.refuse("has parameters that are no constants, or is trained")
+    if any(a is None for a in arrays):
+        raise node.refuse("has parameters that are no constants")
     size = len(arrays[0])  # type: ignore[arg-type]
-    layer = f.BatchNorm(size, _shortest(1 - node.get("momentum", 0.9)), _shortest(node.get("epsilon", 1e-5)))
+    layer = f.BatchNorm(size, round(1 - node.get("momentum", 0.9), 6), _shortest(node.get("epsilon", 1e-5)))
     if any(a.shape != (size,) for a in arrays):  # type: ignore[union-attr]
         raise node.refuse("has parameters of different lengths")
     layer.mean, layer.variance = (np.array(a) for a in arrays[2:])
@@ -684,7 +689,7 @@ def batch_norm(g: Layers, node: Node) -> Node | None:
 def layer_norm(g: Layers, node: Node) -> Node | None:
     x, scale, *shifts = node.inputs
     a, shift = g.array(scale, 1), g.array(shifts[0], 1) if any(shifts) else None
-    if a is None or (any(shifts) and shift is None) or node.get("axis", -1) != -1 or any(node.outputs[1:]):
+    if a is None or (any(shifts) and shift is None) or node.get("axis", -1) != -1:
         return None
     weights = {"scale": scale, **({"shift": shifts[0]} if any(shifts) else {})}
     return g.layer(
@@ -701,8 +706,6 @@ def embedding(g: Layers, node: Node) -> Node | None:
 
 
 def dropout(g: Layers, node: Node) -> Node | None:
-    if any(node.outputs[1:]):
-        raise node.refuse("gives its mask, which caffelite does not")
     ratio = g.number(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else node.get("ratio", 0.5)
     return None if ratio is None else g.layer(node, lambda: f.Dropout(ratio), node.inputs[:1])
 
@@ -725,8 +728,8 @@ def pool(*kinds: Any) -> Callable[[Layers, Node], Node | None]:
         before, after = pads[: len(window)], pads[len(window) :]
         counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
-        if len(window) not in (1, 2) or any(node.outputs[1:]):
-            raise node.refuse("is no pool of images or series, or gives indices")
+        if len(window) not in (1, 2):
+            raise node.refuse("is no pool of images or series")
         if (
             not counts
             or not fits

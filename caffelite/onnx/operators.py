@@ -84,6 +84,31 @@ class Computed(Function):
         return getattr(self.compute, "__name__", "Computed")
 
 
+class Elementwise(Function):
+    """An elementary function that caffelite has no kernel for, in NumPy, and its derivative."""
+
+    def __init__(self, compute: Callable[[np.ndarray], np.ndarray], derivative: Callable[[np.ndarray], Any]) -> None:
+        self.compute, self.derivative = compute, derivative
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return self.compute(x).astype(x.dtype)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return (dy * self.derivative(self.x)).astype(dy.dtype)
+
+    def __repr__(self) -> str:
+        return getattr(self.compute, "__name__", "Elementwise")
+
+
+def smooth(compute: Any, derivative: Any) -> Rule:
+    """The rule for an elementary function."""
+    return lambda node, x: compute(x) if is_plain(x) else Elementwise(compute, derivative)(x)
+
+
+erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
 def in_steps(compute: Callable[..., Any]) -> Rule:
     """The rule for what changes in steps: comparisons, logic, rounding."""
 
@@ -180,11 +205,12 @@ def clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
     return f.clip(x, low, high) if isinstance(x, Tensor) else np.clip(x, low, high).astype(x.dtype)
 
 
-def cast(node: Node, x: Any) -> Any:
-    try:
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
-    except (KeyError, TypeError):
-        raise node.refuse(f"casts to a type {node.get('to')} that there is not") from None
+def cast(node: Node, x: Any, dtype: Any = None) -> Any:
+    if dtype is None:
+        try:
+            dtype = np.dtype(helper.tensor_dtype_to_np_dtype(node.get("to")))
+        except (KeyError, TypeError):
+            raise node.refuse(f"casts to a type {node.get('to')} that there is not") from None
     if isinstance(x, Tensor):
         if dtype.kind == "f":
             if dtype != x.dtype:
@@ -264,9 +290,8 @@ def mean_variance_norm(node: Node, x: Any) -> Any:
 
 def lp_norm(node: Node, x: Any) -> Any:
     x, axis = float_of(x), node.get("axis", -1)
-    if node.get("p", 2) == 1:
-        return x / x.abs().sum(axis, True)
-    return x / (x * x).sum(axis, True).sqrt()
+    norm = x.abs().sum(axis, True) if node.get("p", 2) == 1 else (x * x).sum(axis, True).sqrt()
+    return x / f.where(norm, norm, 1.0)
 
 
 # ---- shapes ---------------------------------------------------------------------------------------------------------
@@ -345,6 +370,22 @@ def gather(node: Node, x: Any, places: Any) -> Any:
     if isinstance(places, Tensor):
         places = np.asarray(places).astype(np.int64)
     return taken(float_of(x), axis, int(places) if places.ndim == 0 and is_plain(places) else places)
+
+
+def gather_nd(node: Node, x: Any, places: Any) -> Any:
+    places = node.constant(places, "place")
+    return x[tuple(np.moveaxis(places, -1, 0))]
+
+
+def cast_like(node: Node, x: Any, like: Any) -> Any:
+    dtype = node.dtype if isinstance(like, Tensor) else like.dtype
+    return cast(node, x, dtype)
+
+
+def mod(node: Node, a: Any, b: Any) -> Any:
+    if not is_plain(a, b):
+        raise node.refuse("divides what depends on data")
+    return np.fmod(a, b) if node.get("fmod", 0) else np.mod(a, b)
 
 
 def sliced(node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None) -> Any:
@@ -475,7 +516,7 @@ def _places(mode: str, n: int, m: int, scale: float) -> np.ndarray:
     """Where in an axis of length n the m elements of the result are."""
     i = np.arange(m, dtype=np.float64)
     if mode == "align_corners":
-        return i * (n - 1) / (m - 1) if m > 1 else i * 0
+        return i * (n - 1) / (n * scale - 1) if n * scale > 1 else i * 0
     if mode == "asymmetric":
         return i / scale
     if mode == "pytorch_half_pixel" and m == 1:
@@ -565,6 +606,7 @@ OPERATORS: dict[str, Rule] = {
     "Identity": lambda node, x: x,
     "ZipMap": lambda node, x: x,
     "Cast": cast,
+    "CastLike": cast_like,
     "Constant": lambda node: node.get("value"),
     "Add": lambda node, a, b: a + b,
     "Sub": lambda node, a, b: a - b,
@@ -572,7 +614,7 @@ OPERATORS: dict[str, Rule] = {
     "Div": divide,
     "Pow": power,
     "Neg": lambda node, x: -x,
-    "Mod": lambda node, a, b: np.fmod(a, b) if node.get("fmod", 0) else np.mod(a, b),
+    "Mod": mod,
     "Reciprocal": lambda node, x: 1 / x,
     "Sum": total,
     "Mean": lambda node, *values: total(node, *values) / float(len(values)),
@@ -603,6 +645,18 @@ OPERATORS: dict[str, Rule] = {
     "Softmax": softmax(f.Softmax),
     "LogSoftmax": softmax(f.LogSoftmax),
     "Clip": clip,
+    "Erf": smooth(erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
+    "Sin": smooth(np.sin, np.cos),
+    "Cos": smooth(np.cos, lambda x: -np.sin(x)),
+    "Tan": smooth(np.tan, lambda x: 1 / np.cos(x) ** 2),
+    "Asin": smooth(np.arcsin, lambda x: 1 / np.sqrt(1 - x * x)),
+    "Acos": smooth(np.arccos, lambda x: -1 / np.sqrt(1 - x * x)),
+    "Atan": smooth(np.arctan, lambda x: 1 / (1 + x * x)),
+    "Sinh": smooth(np.sinh, np.cosh),
+    "Cosh": smooth(np.cosh, np.sinh),
+    "Asinh": smooth(np.arcsinh, lambda x: 1 / np.sqrt(x * x + 1)),
+    "Acosh": smooth(np.arccosh, lambda x: 1 / np.sqrt(x * x - 1)),
+    "Atanh": smooth(np.arctanh, lambda x: 1 / (1 - x * x)),
     "Floor": in_steps(np.floor),
     "Ceil": in_steps(np.ceil),
     "Round": in_steps(np.round),
@@ -644,6 +698,7 @@ OPERATORS: dict[str, Rule] = {
     "Tile": tile,
     "Concat": concat,
     "Gather": gather,
+    "GatherND": gather_nd,
     "Slice": sliced,
     "Split": split,
     "Pad": pad,
@@ -671,6 +726,8 @@ ONLY: dict[str, dict[str, tuple]] = {
         "keep_aspect_ratio_policy": ("stretch",),
     },
     "Upsample": {"mode": ("nearest",)},
+    "SpaceToDepth": {"mode": ("DCR",)},
+    "GatherND": {"batch_dims": (0,)},
     "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
     "LayerNormalization": {"stash_type": (1,)},
     "RMSNormalization": {"stash_type": (1,)},
@@ -685,7 +742,20 @@ ONLY: dict[str, dict[str, tuple]] = {
     "Reshape": {"allowzero": (0, 1)},
 }
 
-#: Attributes that there may not be, and outputs: only so many of the first.
+#: Inputs that say how something is done, by their places, and are never learned.
+SETTINGS: dict[str, tuple[int, ...]] = {
+    "Resize": (1, 2, 3),
+    "Upsample": (1,),
+    "Clip": (1, 2),
+    "Pad": (2,),
+    "Range": (0, 1, 2),
+    "Dropout": (1,),
+}
+
+#: Operators that have several outputs; of others only the first is known.
+SEVERAL = ("Split", "RNN", "GRU", "LSTM")
+
+#: Attributes that there may not be.
 NOT_WITH: dict[str, tuple[str, ...]] = {
     "LSTM": ("clip", "activation_alpha", "activation_beta"),
     "GRU": ("clip", "activation_alpha", "activation_beta"),
