@@ -20,7 +20,7 @@ from caffelite.arrays import FLOATS
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model import Model
 from caffelite.onnx.layers import Layers
-from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node
+from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, is_plain
 from caffelite.tables import shortened
 from caffelite.tensor import Tensor
 
@@ -80,7 +80,9 @@ class Reader:
         #: The constants that are learned.
         self.weights = {name for name, a in self.constants.items() if a.dtype.kind == "f" and a.ndim > 0}
         self.nodes = [self._node(node, i) for i, node in enumerate(graph.node)]
-        uses = [(name, i in SETTINGS.get(node.operator, ())) for node in self.nodes for i, name in enumerate(node.inputs)]
+        uses = [
+            (name, i in SETTINGS.get(node.operator, ())) for node in self.nodes for i, name in enumerate(node.inputs)
+        ]
         self.weights -= {name for name, is_setting in uses if is_setting}
         self.outputs = self._outputs(graph)
         self._check_names()
@@ -151,10 +153,9 @@ class Reader:
         makers = {name: node for node in self.nodes for name in node.outputs}
         outputs = []
         for info in graph.output:
-            tensor, maker = info.type.tensor_type, makers.get(info.name)
-            if (maker is not None and maker.operator == "ZipMap") or (
-                info.type.HasField("tensor_type") and tensor.elem_type in (0, TensorProto.FLOAT, TensorProto.DOUBLE)
-            ):
+            maker, is_array = makers.get(info.name), info.type.HasField("tensor_type")
+            is_float = info.type.tensor_type.elem_type in (TensorProto.UNDEFINED, TensorProto.FLOAT, TensorProto.DOUBLE)
+            if (is_array and is_float) or (maker is not None and maker.operator == "ZipMap"):
                 outputs.append(info.name)
         if not outputs:
             raise ValueError("it has no output that is an array of float32 or float64")
@@ -299,9 +300,18 @@ class Graph(Model):
             given = [values[name] for name in node.inputs]
             rule: Callable[..., Any] = OPERATORS.get(node.operator, node.refuse)
             y = rule(node, *given) if node.layer is None else self.layers[node.layer](*given)
-            values.update(zip(node.outputs, y if isinstance(y, tuple) else (y,), strict=False))
+            ys = y if isinstance(y, tuple) else (y,)
+            values.update({name: self._kept(node, y) for name, y in zip(node.outputs, ys, strict=False)})
         outputs = [as_tensor(values[name]) for name in self.outputs]
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @staticmethod
+    def _kept(node: Node, y: Any) -> Any:
+        """A result; numbers that are computed of shapes are kept."""
+        if not is_plain(y):
+            return y
+        y = np.asarray(y)
+        return y[()] if y.ndim == 0 and y.dtype.kind == "f" else node.kept(y)
 
     def __repr__(self) -> str:
         return f"Graph({', '.join(f'{name}={layer!r}' for name, layer in self.layers.items())})"

@@ -7,18 +7,23 @@ place, or None. At last, what is beside a connection becomes a Residual, and wha
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from caffelite import functions as f
 from caffelite.function import Function, Shape
 from caffelite.model import Model
 from caffelite.modes import without_values
-from caffelite.onnx.operators import MOST, NOT_WITH, ONLY, OPERATORS, Node
+from caffelite.onnx.operators import MOST, NOT_WITH, ONLY, OPERATORS, Kept, Node
 from caffelite.tensor import Tensor
+
+#: The types of floats that models have.
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 #: Operators whose results are no larger than their inputs.
 NO_LARGER = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Concat"}
@@ -35,6 +40,7 @@ class Layers:
         self._weights: dict[Any, Tensor] = {}
         self._layers: dict[Any, str] = {}  # those made before, by what they were made of
         self._fold()
+        self._integers = self._find_integers()
         for table in (GROUPS, SINGLE):
             self._replace(table)
         self._contain()
@@ -78,7 +84,10 @@ class Layers:
         left = []
         for node in self.nodes:
             used = [name for name in node.inputs if name]
-            tied = any(name in self.reader.weights and not self._goes_into_constants(name) for name in used)
+            # (Those who write files have one array for weights that are equal, and say so by Identity.)
+            tied = node.operator != "Identity" and any(
+                name in self.reader.weights and not self._goes_into_constants(name) for name in used
+            )
             if node.operator not in OPERATORS or tied or not all(name in self.constants for name in used):
                 left.append(node)
                 continue
@@ -113,18 +122,40 @@ class Layers:
             all(other == "" or other in self.constants for other in user.inputs) for user in users
         )
 
+    def _find_integers(self) -> set[str]:
+        """The names of what is integers or bool, lengths say, of which no layer computes anything."""
+        found = {name for name, a in self.constants.items() if a.dtype.kind != "f"}
+        found |= {name for name, kind in self.reader.inputs.items() if kind.tensor_type.elem_type not in FLOATS}
+        for node in self.nodes:
+            first = node.inputs[{"Where": 1, "CastLike": 1}.get(node.operator, 0)] if node.inputs else ""
+            if node.operator == "Cast":
+                is_integer = node.get("to") not in FLOATS
+            elif node.operator == "ConstantOfShape":
+                is_integer = "value" in node.attributes and node.attributes["value"].dtype.kind != "f"
+            else:
+                is_integer = node.operator in ("Shape", "Size") or first in found
+            if is_integer:
+                found.update(node.outputs)
+        return found
+
     def _replace(self, table: dict[str, list[Callable[[Layers, Node], Node | None]]]) -> None:
         """Put layers in the place of the nodes for which the table has some."""
         for node in list(self.nodes):
-            if node.layer is not None or not any(node is other for other in self.nodes):
+            if node.layer is not None or node.outputs[0] in self._integers or not self._has(node):
                 continue
             for find in table.get(node.operator, ()):
                 if _refusal(node):
                     break
                 if (new := find(self, node)) is not None:
-                    self.nodes[next(i for i, other in enumerate(self.nodes) if other is node)] = new
+                    self.nodes[self.place(node)] = new
                     self._without_unused()
                     break
+
+    def _has(self, node: Node) -> bool:
+        return any(node is other for other in self.nodes)
+
+    def place(self, node: Node) -> int:
+        return next(i for i, other in enumerate(self.nodes) if other is node)
 
     def _without_unused(self) -> None:
         """Leave out nodes that nothing needs any more."""
@@ -191,7 +222,7 @@ class Layers:
         """Find what is a Residual or a Parallel, and shapes on the way."""
         shapes = {name: _shape_of(kind) for name, kind in self.reader.inputs.items()}
         for node in list(self.nodes):
-            if not any(node is other for other in self.nodes):
+            if not self._has(node):
                 continue
             new = None
             if node.operator == "Add" and node.layer is None:
@@ -199,7 +230,7 @@ class Layers:
             elif node.operator == "Concat" and node.layer is None:
                 new = self._parallel(node)
             if new is not None:
-                self.nodes[next(i for i, other in enumerate(self.nodes) if other is node)] = node = new
+                self.nodes[self.place(node)] = node = new
                 self._without_unused()
             if node.layer is not None and (shape := shapes.get(node.inputs[0])) is not None:
                 self._of_rows(node, shape)
@@ -249,7 +280,7 @@ class Layers:
                     function.output_shape(shape)
                 except ValueError:
                     continue  # it is broadcast
-                return self.layer(node, lambda function=function: function, [x])
+                return self.layer(node, functools.partial(_given, function), [x])
         return None
 
     def _parallel(self, node: Node) -> Node | None:
@@ -266,7 +297,7 @@ class Layers:
         if len(self.reader.inputs) != 1 or len(self.reader.outputs) != 1:
             return None
         (name,) = self.reader.inputs
-        found = []
+        found: list[Function] = []
         for node in self.nodes:
             if node.layer is None or node.inputs != [name] or (found and not self.is_used_once(name)):
                 return None
@@ -275,6 +306,10 @@ class Layers:
             found.append(self.functions[node.layer])
             name = node.outputs[0]
         return found if [name] == self.reader.outputs and found else None
+
+
+def _given(function: Function) -> Function:
+    return function
 
 
 def _refusal(node: Node) -> bool:
@@ -305,7 +340,7 @@ def linear_of_product(g: Layers, node: Node) -> Node | None:
         x, w = matmul.inputs
         weight = g.array(w, 2)
         if weight is not None and x not in g.constants and b.shape == weight.shape[1:]:
-            return g.layer(node, lambda shape=weight.shape: f.Linear(*shape), [x], {"weight": w, "bias": bias})
+            return g.layer(node, functools.partial(f.Linear, *weight.shape), [x], {"weight": w, "bias": bias})
     return None
 
 
@@ -416,7 +451,7 @@ def positional_encoding(g: Layers, node: Node) -> Node | None:
         length, size = a.shape[-2:]
         function = f.PositionalEncoding(size, length)
         if x not in g.constants and np.allclose(function.table(a.dtype), a, atol=1e-6):
-            return g.layer(node, lambda: function, [x])
+            return g.layer(node, functools.partial(_given, function), [x])
     return None
 
 
@@ -438,7 +473,7 @@ class Recurrence(Model):
 
     def __init__(self, layers: list[Any], backward: bool, dtype: Any) -> None:
         super().__init__(dtype=dtype)
-        self.layers, self.backward_alone = layers, backward
+        self.layers, self.backward_alone, self.kept = layers, backward, Kept()
 
     def arguments(self) -> dict[str, Any]:
         return {"layers": self.layers, "backward": self.backward_alone, "dtype": self.dtype}
@@ -448,14 +483,15 @@ class Recurrence(Model):
         found = []
         for i, layer in enumerate(self.layers):
             turned = self.backward_alone or i == 1
-            given = [h[i] for h in states] or [np.zeros((len(x), layer.hidden), x.dtype) for _ in layer.state_names]
+            zero = self.kept(np.zeros((len(x), layer.hidden), x.dtype))
+            given = [h[i] for h in states] or [zero for _ in layer.state_names]
             y, last = layer(x[:, ::-1] if turned else x, *given, lengths=lengths)
             found.append((y[:, ::-1] if turned else y, *(last if isinstance(last, tuple) else (last,))))
         y, *last = [f.stack(parts) for parts in zip(*found, strict=True)]
         return (y.transpose(2, 0, 1, 3), *last)
 
 
-def _layers_of(g: Layers, node: Node) -> list[Function] | None:
+def _layers_of(g: Layers, node: Node) -> list[Any] | None:
     """The recurrent layers that a node is, one for each direction; None if its weights are no constants."""
     kind, order = RECURRENT[node.operator]
     w, r = (g.array(name, 3) for name in node.inputs[1:3])
@@ -473,10 +509,10 @@ def _layers_of(g: Layers, node: Node) -> list[Function] | None:
         or biases.shape != (directions, 2 * rows)
     ):
         raise node.refuse(f"has weights of shapes {w.shape}, {r.shape} and {biases.shape}")
-    expected = node.get("direction", "forward")
-    if directions != (2 if expected == "bidirectional" else 1):
-        raise node.refuse(f"goes {expected}, and has weights for {directions} directions")
-    if node.get("activations") is None and node.get("hidden_size", hidden) != hidden:
+    direction = node.get("direction", "forward")
+    if directions != (2 if direction == "bidirectional" else 1):
+        raise node.refuse(f"goes {direction}, and has weights for {directions} directions")
+    if node.get("hidden_size", hidden) != hidden:
         raise node.refuse(f"has hidden_size {node.get('hidden_size')}, and weights of shape {r.shape}")
     layers = []
     for i in range(directions):
@@ -496,7 +532,7 @@ def _is_zero(g: Layers, name: str) -> bool:
     if not name:
         return True
     maker = g.makers.get(name)
-    if maker is not None and maker.operator == "Expand":
+    if maker is not None and maker.operator in ("Expand", "Slice", "Unsqueeze", "Reshape"):
         return _is_zero(g, maker.inputs[0])
     if maker is not None and maker.operator == "ConstantOfShape":
         return not np.any(maker.get("value", 0))
@@ -589,7 +625,8 @@ def linear(g: Layers, node: Node) -> Node | None:
     weight = g.array(w, 2)
     if weight is None or x in g.constants:
         return None
-    return g.layer(node, lambda: f.Linear(*weight.shape, bias=False), [x], {"weight": w})
+    rows, columns = weight.shape
+    return g.layer(node, lambda: f.Linear(rows, columns, False), [x], {"weight": w})
 
 
 def linear_of_gemm(g: Layers, node: Node) -> Node | None:
@@ -602,13 +639,13 @@ def linear_of_gemm(g: Layers, node: Node) -> Node | None:
     if node.get("alpha", 1.0) != 1 or (bias is not None and node.get("beta", 1.0) != 1):
         return None
     transposed = bool(node.get("transB", 0))
-    shape = weight.shape[::-1] if transposed else weight.shape
-    if bias is not None and bias.shape != shape[1:]:
+    rows, columns = weight.shape[::-1] if transposed else weight.shape
+    if bias is not None and bias.shape != (columns,):
         return None
     weights: dict[str, Any] = {"weight": (w,) if transposed else w}
     if bias is not None:
         weights["bias"] = biases[0]
-    return g.layer(node, lambda: f.Linear(*shape, bias=bias is not None), [x], weights)
+    return g.layer(node, lambda: f.Linear(rows, columns, bias is not None), [x], weights)
 
 
 def convolution(g: Layers, node: Node) -> Node | None:
@@ -642,7 +679,7 @@ def convolution(g: Layers, node: Node) -> Node | None:
     if padding is None:
         padded = f"{node.outputs[0]} padded"
         pad = Node("PadWindows", node.name, [x], [padded], dict(node.attributes), node.version, node.dtype)
-        g.nodes.insert(next(i for i, other in enumerate(g.nodes) if other is node), pad)
+        g.nodes.insert(g.place(node), pad)
         x, padding = padded, 0
     kind: Any = f.Conv1d if len(k) == 1 else f.Conv2d
     weights = {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
@@ -707,12 +744,12 @@ def embedding(g: Layers, node: Node) -> Node | None:
 
 def dropout(g: Layers, node: Node) -> Node | None:
     ratio = g.number(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else node.get("ratio", 0.5)
-    return None if ratio is None else g.layer(node, lambda: f.Dropout(ratio), node.inputs[:1])
+    return None if ratio is None else g.layer(node, lambda: f.Dropout(_shortest(ratio)), node.inputs[:1])
 
 
 def reshape(g: Layers, node: Node) -> Node | None:
     lengths = integers(g, node, "shape")
-    if lengths is None or node.get("allowzero", 0) or node.inputs[0] in g.constants or 0 in lengths[1:]:
+    if lengths is None or node.inputs[0] in g.constants or 0 in lengths[1 - node.get("allowzero", 0) :]:
         return None
     if lengths[:1] == [0] and lengths.count(-1) < 2:
         return g.layer(node, lambda: f.Flatten() if lengths == [0, -1] else f.Reshape(lengths[1:]), node.inputs[:1])

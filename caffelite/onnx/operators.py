@@ -10,6 +10,7 @@ Versions of an operator differ in where they have their arguments, as attributes
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,19 @@ Rule = Callable[..., Any]
 MOST = 2**26  # numbers in an array that a file makes of a few bytes
 
 
+class Kept:
+    """Arrays that NumPy makes of shapes. They are kept, the last hundred, since recordings take them for constants."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple, np.ndarray] = {}
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        found = self._arrays.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
+        while len(self._arrays) > 100:
+            self._arrays.pop(next(iter(self._arrays)), None)
+        return found
+
+
 @dataclass
 class Node:
     """A node of a graph."""
@@ -39,7 +53,8 @@ class Node:
     attributes: dict[str, Any]
     version: int  # of the operators
     dtype: np.dtype  # of the model
-    layer: str | None = field(default=None)  # the Function that it is, by name
+    layer: str | None = None  # the Function that it is, by name
+    kept: Kept = field(default_factory=Kept)
 
     def get(self, attribute: str, default: Any = None) -> Any:
         return self.attributes.get(attribute, default)
@@ -339,7 +354,7 @@ def transpose(node: Node, x: Any) -> Any:
 def expand(node: Node, x: Any, lengths: Any) -> Any:
     to = bounded(node, np.broadcast_shapes(x.shape, tuple(node.constant(lengths, "shape").tolist())))
     if isinstance(x, Tensor):
-        return x if list(x.shape) == to else x + np.zeros(to, x.dtype)
+        return x if list(x.shape) == to else x + node.kept(np.zeros(to, x.dtype))
     return np.broadcast_to(x, to)
 
 
@@ -405,7 +420,7 @@ def split(node: Node, x: Any, sizes: Any = None) -> Any:
         size = -(-x.shape[axis] // count)
         sizes = [size] * (count - 1) + [x.shape[axis] - size * (count - 1)]
     ends = np.cumsum([0, *sizes]).tolist()
-    return tuple([taken(x, axis, slice(a, b)) for a, b in zip(ends, ends[1:], strict=False)])
+    return tuple([taken(x, axis, slice(a, b)) for a, b in itertools.pairwise(ends)])
 
 
 def pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
@@ -414,11 +429,11 @@ def pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: Any = Non
     axes = node.argument("axes", axes, list(range(x.ndim)))
     bounded(node, [n + abs(max(pads, default=0)) for n in x.shape])
     for i, axis in enumerate(axes):
-        x = padded(x, axis, pads[i], pads[i + len(axes)], mode, value)
+        x = padded(node, x, axis, pads[i], pads[i + len(axes)], mode, value)
     return x
 
 
-def padded(x: Any, axis: int, before: int, after: int, mode: str = "constant", value: float = 0.0) -> Any:
+def padded(node: Node, x: Any, axis: int, before: int, after: int, mode: str = "constant", value: float = 0.0) -> Any:
     """x with more numbers along an axis, or with fewer where they are below 0."""
     n = x.shape[axis]
     if before < 0 or after < 0:
@@ -427,12 +442,10 @@ def padded(x: Any, axis: int, before: int, after: int, mode: str = "constant", v
     if before == after == 0:
         return x
     if mode != "constant":
-        return taken(x, axis, np.pad(np.arange(n), (before, after), mode))  # type: ignore[call-overload]
-    sides = [
-        np.full([m if i == axis % x.ndim else k for i, k in enumerate(x.shape)], value, x.dtype)
-        for m in (before, after)
-    ]
-    return concatenated([sides[0], x, sides[1]], axis)
+        return taken(x, axis, np.pad(np.arange(n), (before, after), mode).tolist())  # type: ignore[call-overload]
+    shapes = [[m if i == axis % x.ndim else k for i, k in enumerate(x.shape)] for m in (before, after)]
+    first, last = [node.kept(np.full(shape, value, x.dtype)) for shape in shapes]
+    return concatenated([first, x, last], axis)
 
 
 def depth_to_space(node: Node, x: Any) -> Any:
@@ -454,7 +467,7 @@ def trilu(node: Node, x: Any, k: Any = None) -> Any:
     if is_plain(x):
         return np.triu(x, k) if node.get("upper", 1) else np.tril(x, k)
     ones = np.ones(x.shape[-2:], np.bool_)
-    return f.where(np.triu(ones, k) if node.get("upper", 1) else np.tril(ones, k), x, 0.0)
+    return f.where(node.kept(np.triu(ones, k) if node.get("upper", 1) else np.tril(ones, k)), x, 0.0)
 
 
 def constant_of_shape(node: Node, lengths: Any) -> np.ndarray:
@@ -463,11 +476,12 @@ def constant_of_shape(node: Node, lengths: Any) -> np.ndarray:
 
 
 def numbers_from_to(node: Node, start: Any, limit: Any, step: Any) -> np.ndarray:
-    start, limit, step = (node.constant(x, "bound") for x in (start, limit, step))
+    dtype: Any = start.dtype
+    start, limit, step = (node.constant(x, "bound").item() for x in (start, limit, step))
     if step == 0:
         raise node.refuse("counts in steps of 0")
     bounded(node, [max(0, math.ceil((limit - start) / step))])
-    return np.arange(start, limit, step, start.dtype)
+    return np.arange(start, limit, step).astype(dtype)
 
 
 def where(node: Node, condition: Any, a: Any, b: Any) -> Any:
@@ -488,7 +502,7 @@ def resize(node: Node, x: Any, *inputs: Any) -> Any:
         )
         mode = node.get("coordinate_transformation_mode", "half_pixel")
     axes = node.get("axes") or list(range(x.ndim))
-    lengths = [int(math.floor(x.shape[axis] * scales[i])) if sizes is None else sizes[i] for i, axis in enumerate(axes)]
+    lengths = [math.floor(x.shape[axis] * scales[i]) if sizes is None else sizes[i] for i, axis in enumerate(axes)]
     bounded(node, lengths)
     for i, axis in enumerate(axes):
         n, m = x.shape[axis], lengths[i]
@@ -498,9 +512,9 @@ def resize(node: Node, x: Any, *inputs: Any) -> Any:
         places = _places(mode, n, m, scale)
         if node.get("mode", "nearest") == "nearest":
             how = node.get("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
-            x = taken(x, axis, np.clip(ROUNDED[how](places), 0, n - 1).astype(np.int64))
+            x = taken(x, axis, np.clip(ROUNDED[how](places), 0, n - 1).astype(np.int64).tolist())
         else:
-            x = _between(x, axis, np.clip(places, 0, n - 1))
+            x = _between(node, x, axis, np.clip(places, 0, n - 1))
     return x
 
 
@@ -524,19 +538,19 @@ def _places(mode: str, n: int, m: int, scale: float) -> np.ndarray:
     return (i + 0.5) / scale - 0.5
 
 
-def _between(x: Any, axis: int, places: np.ndarray) -> Any:
+def _between(node: Node, x: Any, axis: int, places: np.ndarray) -> Any:
     """The means of the elements beside these places."""
     before = np.floor(places).astype(np.int64)
     after = np.minimum(before + 1, x.shape[axis] - 1)
-    share = (places - before).reshape(-1, *[1] * (x.ndim - 1 - axis % x.ndim)).astype(x.dtype)
-    return taken(x, axis, before) * (1 - share) + taken(x, axis, after) * share
+    share = node.kept((places - before).reshape(-1, *[1] * (x.ndim - 1 - axis % x.ndim)).astype(x.dtype))
+    return taken(x, axis, before.tolist()) * node.kept(1 - share) + taken(x, axis, after.tolist()) * share
 
 
 # ---- windows --------------------------------------------------------------------------------------------------------
 
 
 def pads_of(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """The pads before and after each axis of this length, for a node with windows; as it says, or as it lets us find."""
+    """The pads before and after each axis of these lengths, for a node with windows: as it says, or lets us find."""
     window = node.get("kernel_shape")
     strides, dilations = node.get("strides") or [1] * len(window), node.get("dilations") or [1] * len(window)
     auto = node.get("auto_pad", "NOTSET")
@@ -567,7 +581,7 @@ def _ceiling(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) ->
 def max_pool(node: Node, x: Any) -> Any:
     x = float_of(x)
     for axis, (before, after) in enumerate(_ceiling(node, x.shape[2:], pads_of(node, x.shape[2:])), 2):
-        x = padded(x, axis, before, after, value=-math.inf)
+        x = padded(node, x, axis, before, after, value=-math.inf)
     kind = f.MaxPool1d if x.ndim == 3 else f.MaxPool2d
     return kind(node.get("kernel_shape"), node.get("strides") or 1)(x)
 
@@ -578,19 +592,22 @@ def average_pool(node: Node, x: Any) -> Any:
     pads = pads_of(node, x.shape[2:])
     counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
     for axis, ((before, after), (_, last)) in enumerate(zip(pads, _ceiling(node, x.shape[2:], pads), strict=True), 2):
-        x = padded(x, axis, before, last)
-        counted = padded(counted, axis, before, after, value=float(node.get("count_include_pad", 0)))
-        counted = padded(counted, axis, 0, last - after)
+        x = padded(node, x, axis, before, last)
+        counted = padded(node, counted, axis, before, after, value=float(node.get("count_include_pad", 0)))
+        counted = padded(node, counted, axis, 0, last - after)
     kind = f.AvgPool1d if x.ndim == 3 else f.AvgPool2d
     pool = kind(node.get("kernel_shape"), node.get("strides") or 1)
-    shares = pool.forward(np.ascontiguousarray(counted)) if (counted != 1).any() else None
-    return pool(x) if shares is None else pool(x) / shares.view(np.ndarray)
+    if (counted == 1).all():
+        return pool(x)
+    with kernels.Paused():
+        shares = pool.forward(counted)
+    return pool(x) / node.kept(shares)
 
 
 def padded_windows(node: Node, x: Any) -> Any:
     """x with the zeros around it that a convolution is to see."""
     for axis, (before, after) in enumerate(pads_of(node, x.shape[2:]), 2):
-        x = padded(x, axis, before, after)
+        x = padded(node, x, axis, before, after)
     return x
 
 
