@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from caffelite import functions as f
 from caffelite.function import Function, Shape
 from caffelite.model import Model
 from caffelite.modes import without_values
-from caffelite.onnx.operators import MOST, NOT_WITH, ONLY, OPERATORS, Kept, Node
+from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, Kept, Node
 from caffelite.tensor import Tensor
 
 #: The types of floats that models have.
@@ -41,6 +41,7 @@ class Layers:
         self._layers: dict[Any, str] = {}  # those made before, by what they were made of
         self._fold()
         self._integers = self._find_integers()
+        self._leave_out_copies()
         for table in (GROUPS, SINGLE):
             self._replace(table)
         self._contain()
@@ -77,6 +78,13 @@ class Layers:
         a = self.constants.get(name)
         return a if a is not None and a.ndim == ndim and a.dtype == self.reader.dtype else None
 
+    def row(self, name: str) -> np.ndarray | None:
+        """The constant vector of this name, also as one row, which it then becomes, unless somebody else has it."""
+        a = self.array(name, 2)
+        if a is not None and len(a) == 1 and self.is_used_once(name):
+            self.constants[name] = a[0]
+        return self.array(name, 1)
+
     def _fold(self) -> None:
         """Compute what can be computed of constants; of weights, where these are used for nothing else."""
         self._index()
@@ -91,11 +99,7 @@ class Layers:
             if node.operator not in OPERATORS or tied or not all(name in self.constants for name in used):
                 left.append(node)
                 continue
-            sizes = [self.constants[name].size for name in used]
-            if node.operator in NO_LARGER:
-                most -= sum(sizes)
-            elif node.operator != "Constant":
-                most -= min(math.prod(max(1, n) for n in sizes), MOST + 1)
+            most -= _most_made(node, [self.constants[name] for name in used])
             if most < 0:
                 raise node.refuse("makes more constants than a file of this size should")
             if not _refusal(node):
@@ -103,6 +107,7 @@ class Layers:
                     y = OPERATORS[node.operator](node, *[self.constants.get(name) for name in node.inputs])
                 ys = y if isinstance(y, tuple) else (y,)
                 if all(isinstance(a, np.ndarray | np.generic) for a in ys):
+                    most -= sum(a.size for a in ys)
                     self._keep(node, ys, any(name in self.reader.weights for name in used))
                     continue
             left.append(node)
@@ -137,6 +142,20 @@ class Layers:
             if is_integer:
                 found.update(node.outputs)
         return found
+
+    def _leave_out_copies(self) -> None:
+        """Leave out nodes that pass on what they get, floats to floats of the same kind say."""
+        names: dict[str, str] = {}
+        left = []
+        for node in self.nodes:
+            node.inputs = [names.get(name, name) for name in node.inputs]
+            to_floats = node.operator == "Cast" and node.get("to") == helper.np_dtype_to_tensor_dtype(node.dtype)
+            if node.operator in ("Identity", "ZipMap") or (to_floats and node.inputs[0] not in self._integers):
+                names[node.outputs[0]] = node.inputs[0]
+            else:
+                left.append(node)
+        self.nodes, self.reader.outputs = left, [names.get(name, name) for name in self.reader.outputs]
+        self._index()
 
     def _replace(self, table: dict[str, list[Callable[[Layers, Node], Node | None]]]) -> None:
         """Put layers in the place of the nodes for which the table has some."""
@@ -308,6 +327,20 @@ class Layers:
         return found if [name] == self.reader.outputs and found else None
 
 
+def _most_made(node: Node, arrays: list[np.ndarray]) -> int:
+    """How many numbers a node may make of constants, where it is not asked for a number of them."""
+    if node.operator in NO_LARGER:
+        return sum(a.size for a in arrays)
+    if node.operator == "Gather":
+        table, places = arrays
+        axis = node.get("axis", 0)
+        return places.size * (table.size // max(1, table.shape[axis]))
+    try:
+        return math.prod(np.broadcast_shapes(*[a.shape for a in arrays]))
+    except ValueError:
+        return math.prod(max(1, a.size) for a in arrays)
+
+
 def _given(function: Function) -> Function:
     return function
 
@@ -334,7 +367,7 @@ def _shape_of(kind: Any) -> Shape | None:
 def linear_of_product(g: Layers, node: Node) -> Node | None:
     """x W + b."""
     for product, bias in (node.inputs, node.inputs[::-1]):
-        b, matmul = g.array(bias, 1), g.maker(product, "MatMul")
+        b, matmul = g.row(bias), g.maker(product, "MatMul")
         if b is None or matmul is None:
             continue
         x, w = matmul.inputs
@@ -726,7 +759,7 @@ def batch_norm(g: Layers, node: Node) -> Node | None:
 def layer_norm(g: Layers, node: Node) -> Node | None:
     x, scale, *shifts = node.inputs
     a, shift = g.array(scale, 1), g.array(shifts[0], 1) if any(shifts) else None
-    if a is None or (any(shifts) and shift is None) or node.get("axis", -1) != -1:
+    if a is None or (any(shifts) and shift is None) or node.get("axis", -1) != -1 or any(node.outputs[1:]):
         return None
     weights = {"scale": scale, **({"shift": shifts[0]} if any(shifts) else {})}
     return g.layer(

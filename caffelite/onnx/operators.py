@@ -26,7 +26,7 @@ from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
 
 Rule = Callable[..., Any]
-MOST = 2**26  # numbers in an array that a file makes of a few bytes
+MOST = 2**24  # numbers in an array that a file makes of a few bytes
 
 
 class Kept:
@@ -264,9 +264,9 @@ def log_sum_exp(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
     return y if keepdims else y.reshape([n for i, n in enumerate(y.shape) if i not in axis])
 
 
-def normalized(x: Tensor, axes: tuple[int, ...], eps: float, centre: bool = True) -> Tensor:
-    """x with mean 0, if it is to be, and mean square 1 over axes."""
-    x = x - x.mean(axes, True) if centre else x
+def normalized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    """x with mean 0 and variance 1 over axes."""
+    x = x - x.mean(axes, True)
     return x / ((x * x).mean(axes, True) + eps).sqrt()
 
 
@@ -292,10 +292,14 @@ def group_norm(node: Node, x: Any, scale: Any, shift: Any) -> Any:
 
 
 def layer_norm(node: Node, x: Any, scale: Any, shift: Any = None) -> Any:
+    """With the means and the inverse deviations, if they are asked for."""
     x = float_of(x)
     axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
-    y = normalized(x, axes, node.get("epsilon", 1e-5), centre=node.operator == "LayerNormalization") * scale
-    return y if shift is None else y + shift
+    mean = x.mean(axes, True) if node.operator == "LayerNormalization" else 0.0
+    inverse = 1 / (((x - mean) * (x - mean)).mean(axes, True) + node.get("epsilon", 1e-5)).sqrt()
+    y = (x - mean) * inverse * scale
+    y = y if shift is None else y + shift
+    return y if len(node.outputs) == 1 else (y, mean, inverse)
 
 
 def mean_variance_norm(node: Node, x: Any) -> Any:
@@ -382,9 +386,22 @@ def gather(node: Node, x: Any, places: Any) -> Any:
     axis = node.get("axis", 0)
     if is_plain(x, places):
         return np.take(x, places, axis)
+    if isinstance(x, kernels.Recorded):
+        return taken(x, axis, _as_slice(node, node.constant(places, "place")))
     if isinstance(places, Tensor):
         places = np.asarray(places).astype(np.int64)
     return taken(float_of(x), axis, int(places) if places.ndim == 0 and is_plain(places) else places)
+
+
+def _as_slice(node: Node, places: np.ndarray) -> Any:
+    """Places that follow each other at the same distance as a slice; of integers, no others can be taken."""
+    if places.ndim == 0:
+        return int(places)
+    step = int(places[1] - places[0]) if places.size > 1 else 1
+    if places.ndim > 1 or step == 0 or (np.diff(places) != step).any():
+        raise node.refuse("takes integers in an order that caffelite has not")
+    end = int(places[-1]) + step
+    return slice(int(places[0]), None if end < 0 else end, step)
 
 
 def gather_nd(node: Node, x: Any, places: Any) -> Any:
@@ -621,7 +638,7 @@ def labels(node: Node, x: Any) -> Any:
 
 OPERATORS: dict[str, Rule] = {
     "Identity": lambda node, x: x,
-    "ZipMap": lambda node, x: x,
+    "ZipMap": lambda node, x: x,  # to words, of what are probabilities
     "Cast": cast,
     "CastLike": cast_like,
     "Constant": lambda node: node.get("value"),
@@ -770,7 +787,7 @@ SETTINGS: dict[str, tuple[int, ...]] = {
 }
 
 #: Operators that have several outputs; of others only the first is known.
-SEVERAL = ("Split", "RNN", "GRU", "LSTM")
+SEVERAL = ("Split", "LayerNormalization", "RNN", "GRU", "LSTM")
 
 #: Attributes that there may not be.
 NOT_WITH: dict[str, tuple[str, ...]] = {
