@@ -403,23 +403,62 @@ def test_constants_do_not_grow_beyond_what_a_file_of_their_size_should_have(path
         loaded_of(path, [*nodes, ("MatMul", ["x", "w40"], ["y"], {})], {"w0": W})
 
 
-@pytest.mark.parametrize("location", ["weights", "../weights", "/etc/hostname", "", "link"])
-def test_weights_in_another_file_are_read_from_the_same_folder_alone(location, path, tmp_path):
+def test_weights_in_another_file_are_read_from_the_same_folder_alone(tmp_path):
     proto = onnx.ModelProto.FromString(graph_of([("MatMul", ["x", "w"], ["y"], {})], {"w": 2 * W}))
     tensor = proto.graph.initializer[0]
-    (tmp_path / "weights").write_bytes(b"1234" + tensor.raw_data)
-    (tmp_path / "link").symlink_to(tmp_path / "weights")
+    content = b"1234" + tensor.raw_data
     tensor.ClearField("raw_data")
     tensor.data_location = onnx.TensorProto.EXTERNAL
-    for key, value in {"location": location, "offset": "4", "length": "36"}.items():
-        tensor.external_data.add(key=key, value=value)
-    path.write_bytes(proto.SerializeToString())
-    if location == "weights":
-        assert (caffelite.onnx.load(path).functions[0].weight.data == 2).all()
-        tensor.external_data[1].value = "8"
-        path.write_bytes(proto.SerializeToString())
-    with pytest.raises(ValueError, match="the tensor 'w'"):
-        caffelite.onnx.load(path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for target in (tmp_path / "weights", folder / "weights"):
+        target.write_bytes(content)
+    (folder / "link").symlink_to(tmp_path / "weights")
+
+    def load(location, offset=4, length=36):
+        del tensor.external_data[:]
+        for key, value in {"location": location, "offset": offset, "length": length}.items():
+            tensor.external_data.add(key=key, value=str(value))
+        (folder / "net.onnx").write_bytes(proto.SerializeToString())
+        return caffelite.onnx.load(folder / "net.onnx")
+
+    assert (load("weights").functions[0].weight.data == 2).all()
+    for location in ("../weights", str(tmp_path / "weights"), "link", "", "other", "."):
+        with pytest.raises(ValueError, match="the tensor 'w'"):
+            load(location)
+    for offset, length in ((8, 36), (-1, 36), (0, 40)):
+        with pytest.raises(ValueError, match="the tensor 'w' is not in the file"):
+            load("weights", offset, length)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes"),
+    [
+        ("AveragePool", {"pads": [1, 0, 2, 1]}),
+        ("AveragePool", {"pads": [1, 0, 2, 1], "count_include_pad": 1}),
+        ("AveragePool", {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ("AveragePool", {"ceil_mode": 1, "strides": [2, 3]}),
+        ("AveragePool", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        ("MaxPool", {"pads": [1, 0, 2, 1]}),
+        ("MaxPool", {"ceil_mode": 1, "strides": [2, 3]}),
+        ("MaxPool", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        ("Conv", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        ("Conv", {"auto_pad": "SAME_UPPER"}),
+        ("Conv", {"pads": [2, 0, 1, 1], "dilations": [2, 1]}),
+    ],
+)
+def test_windows_with_all_kinds_of_pads(operator, attributes, path):
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((2, 3, 3, 2)).astype(np.float32)} if operator == "Conv" else {}
+    model = loaded_of(
+        path,
+        [(operator, ["x", *weights], ["y"], {"kernel_shape": [3, 2], **attributes})],
+        weights,
+        inputs=[("x", FLOAT, ("n", 3, 8, 7))],
+    )
+    for n in (1, 3):
+        x = rng.standard_normal((n, 3, 8, 7)).astype(np.float32)
+        np.testing.assert_allclose(model.predict(x), run(path, x), atol=1e-5)
 
 
 def test_files_that_are_changed_at_random_are_models_or_a_valueerror(path, tmp_path):
