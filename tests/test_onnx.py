@@ -593,11 +593,27 @@ def test_a_classifier_is_exported_with_its_labels_and_probabilities(loss, column
     np.testing.assert_allclose(caffelite.onnx.load(path).predict(x), scores, atol=1e-6)
 
 
-def test_a_regressor_is_exported_as_its_model(path):
+def test_a_classifier_of_several_labels_a_row_says_which_are_likely(path):
+    model = cl.Model([cl.Linear(4, 3)], seed=0)
+    caffelite.onnx.export(Estimator(model, cl.SigmoidLoss(), [0, 1, 2]), path)
+    x = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    labels, found = run(path, x)
+    np.testing.assert_array_equal(labels, model.predict(x) > 0)
+    np.testing.assert_allclose(found, cl.SigmoidLoss().link(model.predict(x)), atol=1e-6)
+
+
+def test_a_regressor_is_exported_with_its_link(path):
     model = cl.MLP(2, [3, 1], seed=0)
-    caffelite.onnx.export(Estimator(model, cl.MSELoss()), path)
     x = np.ones((3, 2), np.float32)
-    np.testing.assert_allclose(run(path, x), model.predict(x), atol=1e-6)
+    estimator = Estimator(model, cl.MSELoss())
+    for estimator._link in (cl.MSELoss().link, np.exp):
+        caffelite.onnx.export(estimator, path)
+        np.testing.assert_allclose(run(path, x), estimator._link(model.predict(x)), atol=1e-6)
+    estimator._link = np.sinh
+    with pytest.raises(TypeError, match="link"):
+        caffelite.onnx.export(estimator, path)
+    with pytest.raises(ValueError, match="one class"):
+        caffelite.onnx.export(Estimator(model, cl.SigmoidLoss(), ["a"]), path)
 
 
 def test_without_onnx_it_is_said_what_to_install():

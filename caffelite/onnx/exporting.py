@@ -267,15 +267,22 @@ class Writer:
         return new
 
     def add_labels(self, estimator: Estimator) -> None:
-        """Have the label of the class of the highest score as an output, before the scores or probabilities."""
+        """Have the label of the class of the highest score as an output, before the scores or probabilities.
+
+        Where there are several labels a row, those that are more probable than not, as 1 and 0.
+        """
         if estimator.classes is None:
             return
         ((_, scores),) = self.outputs
         labels = np.asarray(estimator.classes)
         labels = labels.astype({"i": np.int64, "u": np.int64, "U": object}.get(labels.dtype.kind, labels.dtype))
-        best = self.node("ArgMax", scores, axis=1, keepdims=0)
-        label = Value(self.node("Gather", self.constant(labels), best), scores.shape[:1], labels.dtype)
-        self.outputs = [("label", label), ("probabilities" if estimator.gives_probabilities else "scores", scores)]
+        if estimator.has_several:
+            likely = self.node("Greater", scores, self.number(0.5))
+            label = Value(self.node("Cast", likely, to=TensorProto.INT64), scores.shape, np.dtype(np.int64))
+        else:
+            best = self.node("ArgMax", scores, axis=1, keepdims=0)
+            label = Value(self.node("Gather", self.constant(labels), best), scores.shape[:1], labels.dtype)
+        self.outputs = [("label", label), ("scores" if estimator.link == "scores" else "probabilities", scores)]
 
     # ---- the whole ----------------------------------------------------------------------------------------------
 
