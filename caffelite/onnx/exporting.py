@@ -382,7 +382,10 @@ def _rule_for(function: Function) -> Rule:
 
 
 def linear(g: Writer, a: Application, x: Value) -> str:
-    f: Any = a.function
+    return _linear(g, a.function, x)
+
+
+def _linear(g: Writer, f: Any, x: Value) -> str:
     if f.bias is None:
         return g.node("MatMul", x, g.stored(f.weight))
     if x.ndim == 2:
@@ -466,8 +469,7 @@ def attention(g: Writer, a: Application, x: Value, mask: Value | None = None) ->
     length, d = _plain(x.shape)[1], f.size // f.heads
 
     def heads(part: Any) -> str:
-        part = linear(g, Application((part,), [], []), x)
-        part = g.node("Reshape", part, g.integers((0, 0, f.heads, d)))
+        part = g.node("Reshape", _linear(g, part, x), g.integers((0, 0, f.heads, d)))
         return g.node("Transpose", part, perm=[0, 2, 1, 3])
 
     q, k, v = heads(f.query), heads(f.key), heads(f.value)
@@ -484,7 +486,7 @@ def attention(g: Writer, a: Application, x: Value, mask: Value | None = None) ->
         p = g.node("Where", seen, p, g.number(0))
     h = g.node("Transpose", g.node("MatMul", p, v), perm=[0, 2, 1, 3])
     h = g.node("Reshape", h, g.integers((0, 0, f.size)))
-    return linear(g, Application((f.output,), [], []), Value(h, x.shape, x.dtype))
+    return _linear(g, f.output, Value(h, x.shape, x.dtype))
 
 
 def recurrent(operator: str, order: Sequence[int], **attributes: int) -> Rule:

@@ -7,6 +7,7 @@ place, or None. At last, what is beside a connection becomes a Residual, and wha
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -63,10 +64,6 @@ class Layers:
 
     def is_used_once(self, name: str) -> bool:
         return len(self.users.get(name, ())) == 1 and name not in self.reader.outputs
-
-    def only_user(self, name: str, operator: str) -> Node | None:
-        """The node of this operator that is the only one to use a value."""
-        return self.users[name][0] if self.is_used_once(name) and self.users[name][0].operator == operator else None
 
     def number(self, name: str) -> float | None:
         """The constant number of this name."""
@@ -171,9 +168,11 @@ class Layers:
                     break
 
     def _has(self, node: Node) -> bool:
+        """Whether the node is still there."""
         return any(node is other for other in self.nodes)
 
     def place(self, node: Node) -> int:
+        """Where in the list the node is."""
         return next(i for i, other in enumerate(self.nodes) if other is node)
 
     def _without_unused(self) -> None:
@@ -200,36 +199,27 @@ class Layers:
     def layer(
         self, node: Node, make: Callable[[], Function], inputs: Sequence[str], weights: dict[str, Any] | None = None
     ) -> Node:
-        """A node that applies a layer. `weights` are its parameters by name: initializers, transposed ones, arrays.
+        """A node that applies a layer. `weights` are its parameters: names of initializers, in a tuple if transposed.
 
         One that is made of the same initializers as another is the same one.
         """
         weights = weights or {}
-        names = tuple(
-            [x if isinstance(x, str) else (x[0], "T") for x in weights.values() if isinstance(x, str | tuple)]
-        )
         with without_values():
             function = make()
-        key = (*names, repr(function)) if names else id(node)
+        key = (*weights.values(), repr(function) if weights else node.outputs[0])
         if key not in self._layers:
             for attribute, x in weights.items():
-                if isinstance(x, np.ndarray):
-                    setattr(
-                        function, attribute, Tensor(np.array(x, self.reader.dtype, order="C"), True, name=attribute)
-                    )
-                else:
-                    name, transposed = (x, False) if isinstance(x, str) else (x[0], True)
-                    setattr(function, attribute, self.weight(name, attribute, transposed))
-            self._layers[key] = self._name(node, names)
+                name, transposed = (x[0], True) if isinstance(x, tuple) else (x, False)
+                setattr(function, attribute, self.weight(name, attribute, transposed))
+            self._layers[key] = self._name(node, list(weights.values()))
             self.functions[self._layers[key]] = function
-        return Node(
-            node.operator, node.name, list(inputs), node.outputs, {}, node.version, node.dtype, self._layers[key]
-        )
+        return dataclasses.replace(node, inputs=list(inputs), attributes={}, layer=self._layers[key])
 
-    def _name(self, node: Node, weights: tuple) -> str:
+    def _name(self, node: Node, weights: list[Any]) -> str:
         """The name of a layer: that of its weights, `conv1` of `conv1.weight`, or its operator's."""
-        first = weights[0] if weights and isinstance(weights[0], str) else weights[0][0] if weights else ""
-        name = first.rpartition(".")[0] or node.operator.lower()
+        names = [x[0] if isinstance(x, tuple) else x for x in weights]
+        name = names[0].rpartition(".")[0] if names else ""
+        name = name or node.operator.lower()
         new, i = name, 1
         while new in self.functions:
             new, i = f"{name}_{i}", i + 1

@@ -42,7 +42,7 @@ class Kept:
         return found
 
 
-@dataclass
+@dataclass(eq=False)
 class Node:
     """A node of a graph."""
 
