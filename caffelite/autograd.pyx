@@ -228,6 +228,8 @@ cdef object apply(function, tuple inputs, parameters):
             recorded |= (<Node> p)._requires_grad
         if recorded:
             note_graph(function, tuple(tensors), versions, results)
+    if recording:
+        kernels.recorder().note_application(function, inputs, results)
     if type(y) is not tuple:
         return results[0]
     for i in range(len(<tuple> results)):

@@ -47,6 +47,9 @@ class Recording(kernels.Recorder):
         first = self.original(original)
         self._copies[id(copy)] = (copy, original if first is None else first)
 
+    def note_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
+        """A Function was applied, to Tensors, arrays, numbers or None. What it did its kernels have noted."""
+
     def note_optimizer(self, optimizer: Any) -> None:
         """An optimizer makes its step: its attributes have an influence on what happens."""
         self._optimizers[id(optimizer)] = optimizer

@@ -26,7 +26,7 @@ LAYERS = [
     {"checkpoints", "checks"},
     {"model"},
     {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "lbfgs"}
-    | {"__main__", "", "sklearn", "c", "tabular"},
+    | {"__main__", "", "sklearn", "c", "onnx", "tabular"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

@@ -1,0 +1,19 @@
+"""Models as files of ONNX, which many programs run; and Models from such files, whoever wrote them.
+
+    import caffelite.onnx
+
+    caffelite.onnx.export(model, "net.onnx")
+    model = caffelite.onnx.load("net.onnx")
+
+It takes the `onnx` package: pip install 'caffelite[onnx]'.
+"""
+
+try:
+    import onnx as _onnx  # noqa: F401
+except ImportError as error:
+    raise ImportError("caffelite.onnx needs the onnx package: pip install 'caffelite[onnx]'") from error
+
+from caffelite.onnx.exporting import export
+from caffelite.onnx.importing import load
+
+__all__ = ["export", "load"]

@@ -1,0 +1,54 @@
+"""What a fitted estimator has besides its model: the link from scores to what they mean, and the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from caffelite import functions as f
+from caffelite.tensor import Tensor
+
+#: What scores may mean.
+LINKS: dict[str, Callable[[Tensor], Tensor]] = {
+    "scores": lambda scores: scores,
+    "softmax": f.softmax,
+    "sigmoid": f.sigmoid,
+    "exp": f.exp,
+}
+
+
+class Estimator:
+    """A fitted estimator of `caffelite.sklearn`, or anything that has its attributes: `model_`, the Model; `_link`,
+    what makes of scores, an array, what they mean, the `link` of a loss; `classes_`, the labels, of a classifier.
+
+    TypeError for a link that is none of LINKS, ValueError for a classifier of one class.
+    """
+
+    def __init__(self, estimator: Any) -> None:
+        self.model = estimator.model_
+        self.classes = getattr(estimator, "classes_", None)
+        link = getattr(estimator, "_link", None) or estimator._loss()[0].link
+        self.link = _name_of(link)
+        self.has_several = False  # labels a row
+        if self.classes is not None and len(self.classes) < 2:
+            raise ValueError(f"export: the classifier has learned one class only, {self.classes!r}")
+
+    def finish(self, scores: Tensor) -> Tensor:
+        """The probabilities of the classes, or of each label of several, or what a regressor predicts."""
+        meant = LINKS[self.link](scores)
+        if self.classes is None or self.link != "sigmoid":
+            return meant
+        meant = meant if meant.ndim == 2 else meant.reshape(-1, 1)
+        self.has_several = meant.shape[1] > 1
+        return meant if self.has_several else f.concatenate([1 - meant, meant], axis=1)
+
+
+def _name_of(link: Callable[[np.ndarray], Any]) -> str:
+    """Which of LINKS does what this one does."""
+    scores = np.linspace(-2, 2, 6).reshape(2, 3)
+    for name, other in LINKS.items():
+        if np.allclose(link(scores), other(Tensor(scores)).numpy()):
+            return name
+    raise TypeError(f"export: the estimator's link is none of {', '.join(LINKS)}")

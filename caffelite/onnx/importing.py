@@ -1,0 +1,317 @@
+"""`load`: a Model of a file of ONNX, whoever wrote it.
+
+The nodes of the file are read and checked (`Reader`); those that make up a layer become one (`layers`); and what is
+left is a chain, a Model in sequence then, or any other graph, a `Graph`, which runs the nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from caffelite.arrays import FLOATS
+from caffelite.functions.arithmetic import as_tensor
+from caffelite.model import Model
+from caffelite.onnx.layers import Layers
+from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, is_plain
+from caffelite.tables import shortened
+from caffelite.tensor import Tensor
+
+OLDEST = 7  # the first opset whose operators broadcast as NumPy
+MOST_SAID = 500  # characters of what is wrong with a file
+DOMAINS = {"": 0, "ai.onnx": 0, "ai.onnx.ml": 1}
+OF_LABELS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer", "TopK"}  # without a gradient
+
+
+def load(path: str | os.PathLike) -> Model:
+    """The model in a file of ONNX: of caffelite's `export`, PyTorch's exporter, Keras' or skl2onnx.
+
+    A chain of layers becomes a Model in sequence, `Linear`, `ReLU`, `Conv2d` …; any other graph one that runs its nodes
+    with caffelite's Functions and Tensor's operators. What are weights in the file are parameters, to be trained on:
+    those of layers, and else every array of floats with an axis or more that is stored as an initializer. Inputs of
+    integers are indices. Outputs are arrays of floats; others, the labels of a classifier, are left out, so that the
+    model of such a file gives the probabilities.
+
+    Raises OSError for a path that can't be read; ValueError, before anything is computed, for what is no such file, and
+    naming the node for an operator, version or attribute that caffelite has not. float32 and float64 are known,
+    opsets from 7.
+    """
+    try:
+        return Reader(read(path), Path(path).parent).model()
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, ArithmeticError, MemoryError) as error:
+        raise ValueError(f"{os.fspath(path)}: {shortened(str(error), MOST_SAID)}") from error
+
+
+def read(path: str | os.PathLike) -> onnx.ModelProto:
+    """What is in a file; ValueError for what is no ONNX."""
+    with open(path, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("expected a file")
+        content = file.read()
+    try:
+        proto = onnx.ModelProto.FromString(content)
+    except Exception as error:  # protobuf's own
+        raise ValueError(f"no file of ONNX: {error}") from None
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ValueError("no file of ONNX, or none with a graph")
+    return proto
+
+
+class Reader:
+    """A graph: its inputs and outputs, its nodes, and its constants."""
+
+    def __init__(self, proto: onnx.ModelProto, folder: Path) -> None:
+        graph = proto.graph
+        self.version = self._version(proto)
+        if proto.functions:
+            raise ValueError(f"it defines an operator {proto.functions[0].name!r}, which caffelite has not")
+        if graph.sparse_initializer:
+            raise ValueError("it has sparse initializers")
+        self.constants = {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
+        self.inputs = {info.name: info.type for info in graph.input if info.name not in self.constants}
+        self.dtype = self._dtype()
+        #: The constants that are learned.
+        self.weights = {name for name, a in self.constants.items() if a.dtype.kind == "f" and a.ndim > 0}
+        self.nodes = [self._node(node, i) for i, node in enumerate(graph.node)]
+        uses = [
+            (name, i in SETTINGS.get(node.operator, ())) for node in self.nodes for i, name in enumerate(node.inputs)
+        ]
+        self.weights -= {name for name, is_setting in uses if is_setting}
+        self.outputs = self._outputs(graph)
+        self._check_names()
+
+    @staticmethod
+    def _version(proto: onnx.ModelProto) -> int:
+        versions = {opset.domain: opset.version for opset in proto.opset_import}
+        version = versions.get("", versions.get("ai.onnx", OLDEST))
+        newest = onnx.defs.onnx_opset_version()
+        if not OLDEST <= version <= newest:
+            raise ValueError(f"its opset is {version}; caffelite has those from {OLDEST} to {newest}")
+        return version
+
+    def _dtype(self) -> np.dtype:
+        """The one dtype of all floats; ValueError for others, and for inputs that are no arrays."""
+        found = {a.dtype for a in self.constants.values() if a.dtype.kind == "f" and a.ndim > 0}
+        for name, kind in self.inputs.items():
+            if not kind.HasField("tensor_type"):
+                raise ValueError(f"its input {name!r} is no array")
+            dtype = dtype_of(kind.tensor_type.elem_type, f"its input {name!r}")
+            if dtype.kind == "f":
+                found.add(dtype)
+        if len(found) > 1 or not found <= set(FLOATS):
+            raise ValueError(
+                f"it computes in {', '.join(sorted(map(str, found)))}; expected float32 or float64, one of them"
+            )
+        return found.pop() if found else np.dtype(np.float32)
+
+    def _node(self, proto: onnx.NodeProto, place: int) -> Node:
+        """A node, checked by itself."""
+        attributes = {a.name: self._attribute(a) for a in proto.attribute}
+        name = proto.name or f"{proto.op_type} {place}"
+        node = Node(proto.op_type, name, list(proto.input), list(proto.output), attributes, self.version, self.dtype)
+        if proto.op_type == "Constant":
+            node.attributes = {"value": self._constant(node)}
+        if proto.domain not in DOMAINS:
+            raise node.refuse(f"is of the domain {proto.domain!r}, which caffelite has not")
+        if not node.outputs:
+            raise node.refuse("has no output")
+        return node
+
+    @staticmethod
+    def _attribute(attribute: onnx.AttributeProto) -> Any:
+        if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+            return None
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, TensorProto):
+            return array_of(value, None)
+        if isinstance(value, bytes):
+            return value.decode("utf-8", "replace")
+        if isinstance(value, list | tuple) or hasattr(value, "__iter__"):
+            return [x.decode("utf-8", "replace") if isinstance(x, bytes) else x for x in value]
+        return value
+
+    @staticmethod
+    def _constant(node: Node) -> np.ndarray:
+        for name, dtype in {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64}.items():
+            if name in node.attributes:
+                return np.array(node.attributes[name], dtype)
+        if "value_ints" in node.attributes:
+            return np.array(node.attributes["value_ints"], np.int64)
+        if not isinstance(node.get("value"), np.ndarray):
+            raise node.refuse("is of a kind that caffelite has not")
+        return node.attributes["value"]
+
+    def _outputs(self, graph: onnx.GraphProto) -> list[str]:
+        """The names of the outputs that are arrays of floats; only what these need is kept."""
+        makers = {name: node for node in self.nodes for name in node.outputs}
+        outputs = []
+        for info in graph.output:
+            maker, is_array = makers.get(info.name), info.type.HasField("tensor_type")
+            is_float = info.type.tensor_type.elem_type in (TensorProto.UNDEFINED, TensorProto.FLOAT, TensorProto.DOUBLE)
+            if (is_array and is_float) or (maker is not None and maker.operator == "ZipMap"):
+                outputs.append(info.name)
+        if not outputs:
+            raise ValueError("it has no output that is an array of float32 or float64")
+        needed = set(outputs)
+        nodes = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(node.inputs)
+                nodes.append(node)
+                if node.operator not in SEVERAL and needed.intersection(node.outputs[1:]):
+                    raise node.refuse(f"makes {node.outputs[1]!r} besides, which caffelite has not")
+        self.nodes = nodes[::-1]
+        return outputs
+
+    def _check_names(self) -> None:
+        """ValueError unless every node's inputs are there before it, and every name is given once."""
+        known = {"", *self.inputs, *self.constants}
+        if len(known) < 1 + len(self.inputs) + len(self.constants):
+            raise ValueError("a name comes twice")
+        for node in self.nodes:
+            for name in node.inputs:
+                if name not in known:
+                    raise node.refuse(f"has the input {name!r}, which there is not before it")
+            for name in filter(None, node.outputs):
+                if name in known:
+                    raise node.refuse(f"makes {name!r}, which there is already")
+                known.add(name)
+        for name in self.outputs:
+            if name not in known:
+                raise ValueError(f"nothing makes its output {name!r}")
+
+    def model(self) -> Model:
+        """The Model."""
+        layers = Layers(self)
+        for node in layers.nodes:
+            check_operator(node)
+        if (functions := layers.in_sequence()) is not None:
+            return Model(functions, dtype=self.dtype)
+        return Graph(self, layers)
+
+
+def check_operator(node: Node) -> None:
+    """ValueError for an operator, or for one with an attribute, that caffelite has not."""
+    if node.layer is not None:
+        return
+    if node.operator in OF_LABELS:
+        raise node.refuse("makes labels, and something else is computed of them")
+    if node.operator not in OPERATORS:
+        raise node.refuse("is an operator that caffelite has not")
+    check_attributes(node)
+
+
+def check_attributes(node: Node) -> None:
+    for name, values in ONLY.get(node.operator, {}).items():
+        if name in node.attributes and node.attributes[name] not in values:
+            raise node.refuse(f"has {name} = {node.attributes[name]!r}, which caffelite has not")
+    for name in NOT_WITH.get(node.operator, ()):
+        if name in node.attributes:
+            raise node.refuse(f"has {name}, which caffelite has not")
+
+
+def dtype_of(code: int, what: str) -> np.dtype:
+    try:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    except (KeyError, TypeError):
+        raise ValueError(f"{what} is of type {code}, which there is not") from None
+
+
+def array_of(tensor: TensorProto, folder: Path | None) -> np.ndarray:
+    """The array that a tensor in a file is; its numbers may be in another file of that folder."""
+    what = f"the tensor {tensor.name!r}"
+    dtype = dtype_of(tensor.data_type, what)
+    size = 1
+    for n in tensor.dims:
+        size *= n
+    if any(n < 0 for n in tensor.dims):
+        raise ValueError(f"{what} has shape {tuple(tensor.dims)}")
+    if tensor.data_location == TensorProto.EXTERNAL:
+        content = external(tensor, folder, size * dtype.itemsize, what)
+        return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(tuple(tensor.dims))
+    try:
+        return np.array(numpy_helper.to_array(tensor))
+    except Exception as error:
+        raise ValueError(f"{what}: {error}") from None
+
+
+def external(tensor: TensorProto, folder: Path | None, size: int, what: str) -> bytes:
+    """The bytes of a tensor in another file of the folder; ValueError for one elsewhere, or without as many."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if folder is None or Path(location).name != location or location in ("", ".", ".."):
+        raise ValueError(f"{what} is in the file {location!r}; expected one in the same folder")
+    offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
+    try:
+        with open(folder / location, "rb", opener=_regular) as file:
+            if length != size or offset < 0 or offset + size > os.fstat(file.fileno()).st_size:
+                raise ValueError(f"{what} is not in the file {location!r}: expected {size} bytes at {offset}")
+            file.seek(offset)
+            return file.read(size)
+    except OSError as error:
+        raise ValueError(f"{what} can't be read: {error}") from None
+
+
+def _regular(path: Any, flags: int) -> int:
+    """Open a file that is no link and no device."""
+    if not stat.S_ISREG(os.lstat(path).st_mode):
+        raise OSError(f"{os.fspath(path)} is no file")
+    return os.open(path, flags)
+
+
+class Graph(Model):
+    """A net as a file of ONNX describes it, node after node. `layers` are the Functions in it, by name.
+
+    It is saved by its weights: made again by `caffelite.onnx.load`, it takes them over by `load`.
+    """
+
+    def __init__(self, reader: Reader, layers: Layers) -> None:
+        super().__init__(dtype=reader.dtype)
+        self.nodes, self.layers = layers.nodes, layers.functions
+        self.inputs, self.outputs = list(reader.inputs), reader.outputs
+        used = {name for node in self.nodes for name in node.inputs} | set(self.outputs)
+        self.weights = {name: layers.weight(name) for name in reader.constants if name in used & reader.weights}
+        self.constants = {k: a for k, a in reader.constants.items() if k in used - reader.weights}
+        codes = [kind.tensor_type.elem_type for kind in reader.inputs.values()]
+        are_indices = [dtype_of(code, "an input").kind in "iu" for code in codes]
+        self.takes_indices = are_indices[0] if len(are_indices) == 1 else tuple(are_indices)
+
+    def arguments(self) -> dict[str, Any]:
+        raise TypeError("it was loaded from a file of ONNX, and has to be loaded from there again")
+
+    def parameters(self) -> list[Tensor]:
+        """The weights that are in no layer, and those of the layers."""
+        return list(dict.fromkeys([*self.weights.values(), *super().parameters()]))
+
+    def call(self, *inputs: Any) -> Any:
+        """What the nodes compute, one after the other."""
+        if len(inputs) != len(self.inputs):
+            raise TypeError(f"the graph takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, got {len(inputs)}")
+        values: dict[str, Any] = {"": None, **self.constants, **self.weights}
+        values.update(zip(self.inputs, inputs, strict=True))
+        for node in self.nodes:
+            given = [values[name] for name in node.inputs]
+            rule: Callable[..., Any] = OPERATORS.get(node.operator, node.refuse)
+            y = rule(node, *given) if node.layer is None else self.layers[node.layer](*given)
+            ys = y if isinstance(y, tuple) else (y,)
+            values.update({name: self._kept(node, y) for name, y in zip(node.outputs, ys, strict=False)})
+        outputs = [as_tensor(values[name]) for name in self.outputs]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    @staticmethod
+    def _kept(node: Node, y: Any) -> Any:
+        """A result; numbers that are computed of shapes are kept."""
+        if not is_plain(y):
+            return y
+        y = np.asarray(y)
+        return y[()] if y.ndim == 0 and y.dtype.kind == "f" else node.kept(y)
+
+    def __repr__(self) -> str:
+        return f"Graph({', '.join(f'{name}={layer!r}' for name, layer in self.layers.items())})"

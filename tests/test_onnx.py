@@ -1,0 +1,622 @@
+"""ONNX: what is exported computes what the model does, for any number of rows; what is imported computes it too."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnx_nodes
+import pytest
+import random_nets
+from cases import FAMILIES, both_dtypes
+
+import caffelite as cl
+import caffelite.onnx
+from caffelite import functions
+from caffelite.functions.loss import Loss
+from caffelite.onnx import exporting
+from caffelite.onnx.checking import runner
+
+LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, Loss | functions.Penalized)}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "net.onnx"
+
+
+class Applied(cl.Model):
+    """A Function as a model."""
+
+    def __init__(self, function, dtype, takes_indices):
+        super().__init__(dtype=dtype)
+        self.function, self.takes_indices = function, takes_indices
+
+    def call(self, *inputs):
+        if isinstance(self.function, functions.recurrent.Recurrent) and len(inputs) > 1 and inputs[-1].ndim == 1:
+            outputs = self.function(*inputs[:-1], lengths=inputs[-1])
+        else:
+            outputs = self.function(*inputs)
+        if isinstance(outputs, tuple) and isinstance(outputs[1], tuple):
+            return outputs[0], *outputs[1]
+        return outputs
+
+
+def run(path, *inputs):
+    outputs = runner(onnx.load(path))(*inputs)
+    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+# The rows of these are no examples: they index, reshape or normalize the first axis.
+OF_ALL_ROWS = {functions.Index, functions.ToShape, functions.LayerNorm}
+
+
+@both_dtypes
+@pytest.mark.parametrize("kind", LAYERS, ids=lambda kind: kind.__name__)
+def test_every_function_is_exported_and_computes_the_same(kind, dtype, path):
+    exported = 0
+    for arguments in LAYERS[kind].listed:
+        case = LAYERS[kind].build(*arguments)
+        inputs = case.inputs(dtype)
+        if any(x.ndim == 0 or len(x) != len(inputs[0]) for x in inputs):
+            continue  # no rows, or not as many of each
+        model = Applied(case.function(dtype), dtype, tuple([x.dtype.kind == "i" for x in inputs]))
+        try:
+            caffelite.onnx.export(model, path, tuple([x.shape[1:] for x in inputs]))  # which compares them
+        except ValueError:
+            assert kind in OF_ALL_ROWS, arguments
+            continue
+        graph = onnx.load(path).graph
+        onnx.checker.check_model(path, full_check=True)
+        assert all(info.type.tensor_type.shape.dim[0].dim_param == "batch" for info in graph.input)
+        names = {initializer.name for initializer in graph.initializer}
+        assert {name for name, p in model._named_parameters().items()} <= names
+        exported += 1
+    assert exported > 0
+
+
+# ---- round trips ----------------------------------------------------------------------------------------------------
+
+
+def test_random_nets_are_exported_and_loaded_again(tmp_path):
+    as_it_was = 0
+    for seed in range(24):
+        model, loaded = random_nets.check(seed, tmp_path)
+        as_it_was += repr(model) == repr(loaded)
+    assert as_it_was > 6
+
+
+SEQUENCES = [
+    (cl.MLP(4, [8, 3], activation=cl.Tanh, seed=0), None),
+    (
+        cl.Model(
+            [
+                *[cl.Conv2d(1, 6, 5, padding=2), cl.BatchNorm(6, momentum=0.3), cl.ReLU(), cl.MaxPool2d(2)],
+                *[cl.Conv2d(6, 16, 3, stride=2, groups=2, bias=False), cl.SiLU(), cl.AvgPool2d(2, padding=1)],
+                *[cl.Upsample(2), cl.Dropout(0.2), cl.ConvTranspose2d(16, 3, 3, 2, 1, output_padding=1)],
+                *[cl.GlobalAvgPool(), cl.Linear(3, 4), cl.LogSoftmax()],
+            ],
+        ),
+        (1, 28, 28),
+    ),
+    (
+        cl.Model(
+            [
+                *[cl.Conv1d(2, 4, 4, padding="same"), cl.GELU(), cl.GELU(approximate=True), cl.LeakyReLU(0.2)],
+                *[cl.MaxPool1d(2, 1), cl.ELU(0.5), cl.Softplus(), cl.Flatten(), cl.Residual(cl.Linear(36, 36))],
+                *[cl.Residual(cl.Model([cl.LayerNorm(36, 0.1), cl.Linear(36, 36, bias=False), cl.Sigmoid()]))],
+                *[cl.Parallel([cl.Linear(36, 3), cl.Linear(36, 3)]), cl.Reshape((2, 3)), cl.Softmax(1)],
+            ],
+            dtype=np.float64,
+        ),
+        (2, 10),
+    ),
+    (
+        cl.Model(
+            [
+                *[cl.Embedding(7, 8), cl.PositionalEncoding(8, 6), cl.LSTM(8, 5, sequences=True)],
+                *[cl.GRU(5, 4, sequences=True), cl.RNN(4, 3), cl.LayerNorm(3, bias=False)],
+            ],
+        ),
+        (6,),
+    ),
+]
+
+
+@pytest.mark.parametrize(("model", "shape"), SEQUENCES)
+def test_a_sequence_comes_back_with_the_same_layers_names_and_values(model, shape, path):
+    caffelite.onnx.export(model, path, shape)
+    loaded = caffelite.onnx.load(path)
+    assert (repr(loaded), loaded.dtype) == (repr(model), model.dtype)
+    state, other = model.state_dict(), loaded.state_dict()
+    assert list(state) == list(other)
+    for name, array in state.items():
+        if not name.endswith("random"):  # the seed of a Dropout
+            np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+def test_what_is_loaded_can_be_trained_exported_saved_and_copied(path, tmp_path):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+    model = cl.Model([cl.Reshape((2, 1)), cl.TransformerBlock(1, 1), cl.Flatten(), cl.Linear(2, 3)], seed=0)
+    caffelite.onnx.export(model, path, (2,))
+    loaded = caffelite.onnx.load(path)
+    assert "Graph" in repr(loaded)
+    assert sum(p.size for p in loaded.parameters()) == sum(p.size for p in model.parameters())
+    copied = pickle.loads(pickle.dumps(loaded))
+    for one in (model, loaded, copied):
+        optimizer = cl.SGD(one.parameters(), lr=0.1)
+        one.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=2, shuffle=False, verbose=0)
+    np.testing.assert_allclose(loaded.predict(x), model.predict(x), atol=1e-5)
+    np.testing.assert_array_equal(loaded.predict(x), copied.predict(x))
+    caffelite.onnx.export(loaded, path, (2,))
+    np.testing.assert_allclose(run(path, x), loaded.predict(x), atol=1e-5)
+    loaded.save(tmp_path / "weights.safetensors")
+    copied.initialize(1)
+    copied.load(tmp_path / "weights.safetensors")
+    np.testing.assert_array_equal(copied.predict(x), loaded.predict(x))
+
+
+def test_a_tied_weight_stays_one(path):
+    class Tied(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.embedding, self.takes_indices = cl.Embedding(5, 4), True
+
+        def call(self, x):
+            return self.embedding(x).tanh() @ self.embedding.weight.T
+
+    caffelite.onnx.export(Tied(), path, (3,))
+    loaded = caffelite.onnx.load(path)
+    assert [p.shape for p in loaded.parameters()] == [(5, 4)]
+    x = np.array([[0, 4, 1]])
+    np.testing.assert_allclose(loaded.predict(x), run(path, x), atol=1e-6)
+
+
+# ---- models that write `call` ---------------------------------------------------------------------------------------
+
+
+class Everything(cl.Model):
+    """Several inputs, of which one is indices, one a mask, one lengths; several outputs."""
+
+    def __init__(self, dtype=np.float32):
+        super().__init__(seed=0, dtype=dtype)
+        self.takes_indices = (False, True, False, True)
+        self.embedding, self.block = cl.Embedding(5, 4), cl.TransformerBlock(4, 2, causal=True)
+        self.lstm, self.gru = cl.LSTM(4, 3, sequences=True), cl.GRU(4, 3)
+        self.zero = np.zeros((9, 3), dtype)
+
+    def call(self, x, tokens, mask, lengths):
+        h = self.block(x + self.embedding(tokens[:, ::-1]), mask)
+        y, (last, cells) = self.lstm(h, self.zero[: len(x)], self.zero[: len(x)], lengths=lengths)
+        flat = h.reshape(len(x) * 2, -1).reshape(len(x), -1)
+        kept = cl.where(mask, h.sum(2), 0.0)
+        return y[:, -1] + last, cells * 2 / len(x), cl.concatenate([flat, kept], 1), self.gru(h, lengths=lengths)
+
+
+def inputs_of_everything(n, dtype=np.float32):
+    rng = np.random.default_rng(n)
+    lengths = rng.integers(1, 7, n)
+    mask = np.arange(6) < lengths[:, None]
+    return rng.standard_normal((n, 6, 4)).astype(dtype), rng.integers(0, 5, (n, 6)), mask, lengths
+
+
+@both_dtypes
+def test_inputs_may_be_several_and_be_indices_masks_and_lengths(dtype, path):
+    model = Everything(dtype)
+    caffelite.onnx.export(model, path, ((6, 4), (6,), (6,), ()))
+    graph = onnx.load(path).graph
+    kinds = [onnx.helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type) for info in graph.input]
+    assert [info.name for info in graph.input] == ["x", "tokens", "mask", "lengths"]
+    assert kinds == [dtype, np.int64, np.bool_, np.int64]
+    loaded = caffelite.onnx.load(path)
+    for n in (1, 8):
+        inputs = inputs_of_everything(n, dtype)
+        expected = model.predict(inputs)
+        for y, other in zip(expected, loaded.predict(inputs), strict=True):
+            np.testing.assert_allclose(other, y, atol=1e-5)
+        if dtype == np.float32:
+            for y, other in zip(expected, run(path, *inputs), strict=True):
+                np.testing.assert_allclose(other, y, atol=1e-5)
+
+
+class Counted(cl.Model):
+    """Written as `compute` says."""
+
+    def __init__(self, compute):
+        super().__init__(seed=0)
+        self.f, self.compute = cl.Linear(3, 3), compute
+
+    def call(self, x):
+        return self.compute(self, x)
+
+
+class Swish(cl.Function):
+    def forward(self, x):
+        return x / (1 + np.exp(-x))
+
+    def backward(self, dy):
+        return dy
+
+
+class Scaled(cl.Linear):
+    """A layer that computes something else than its class."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+REFUSED = [
+    (lambda self, x: Swish()(x), TypeError, "Swish"),
+    (lambda self, x: Scaled(3, 3)(x), TypeError, "Scaled"),
+    (lambda self, x: cl.Tensor(np.tanh(x.data)), TypeError, "tanh"),
+    (lambda self, x: x * float(x.sum()), TypeError, "item"),
+    (lambda self, x: x / np.sqrt(len(x)), ValueError, "number of rows"),
+    (lambda self, x: self.f(x) if len(x) == 2 else x, ValueError, "another number of rows"),
+    (lambda self, x: cl.stack([x[i] for i in range(len(x))]), ValueError, "another number of rows"),
+    (lambda self, x: x[: len(x) // 2], ValueError, "number of rows"),
+    (lambda self, x: cl.Tensor(caffelite._kernels.exp(x.data)) + 1, TypeError, "kernel"),
+]
+
+
+@pytest.mark.parametrize(("compute", "error", "match"), REFUSED)
+def test_what_is_no_graph_for_any_number_of_rows_is_refused_and_nothing_is_written(compute, error, match, path):
+    path.write_bytes(b"older")
+    with pytest.raises(error, match=match):
+        caffelite.onnx.export(Counted(compute), path, (3,))
+    assert path.read_bytes() == b"older"
+    assert [other.name for other in path.parent.iterdir()] == ["net.onnx"]
+
+
+def test_a_shape_that_is_needed_or_does_not_fit_is_said(path):
+    conv = cl.Model([cl.Conv2d(1, 2, 3)])
+    for model, shape, error, match in [
+        (conv, None, ValueError, r"known only \(n, 1, \?, \?\)"),
+        (cl.Model([cl.ReLU()]), None, ValueError, "input_shape"),
+        (conv, (3, 8, 8), ValueError, "3, 8, 8"),
+        (conv, (1, 0, 8), ValueError, "1 or more"),
+        (conv, 28, TypeError, "28"),
+        (conv, (1, 8, 8.0), TypeError, "shape of a row"),
+        (conv, ((1, 8, 8), (1, 8, 8)), ValueError, "one input"),
+        (cl.Linear(2, 3), None, TypeError, "Model"),
+    ]:
+        with pytest.raises(error, match=match):
+            caffelite.onnx.export(model, path, shape)
+    assert not path.exists()
+
+
+@both_dtypes
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (functions.Tanh, lambda g, a, x: g.node("Sigmoid", x)),
+        (functions.Add, lambda g, a, x, y: g.node("Reshape", g.node("Add", x, y), g.integers((2, 3)))),
+    ],
+)
+def test_an_export_that_differs_is_noticed(kind, wrong, dtype, path, monkeypatch):
+    monkeypatch.setitem(exporting.RULES, kind, wrong)
+    model = cl.Model([cl.Residual(cl.Tanh())], dtype=dtype)
+    with pytest.raises(Exception, match=r"anh|Reshape|ONNX"):
+        caffelite.onnx.export(model, path, (3,))
+    assert not path.exists()
+
+
+# ---- files of others ------------------------------------------------------------------------------------------------
+
+
+def test_onnxs_own_tests_of_its_operators(path):
+    computed, _, _ = onnx_nodes.check(path, long=False)
+    assert computed >= 300
+
+
+@pytest.mark.slow
+def test_all_of_onnxs_own_tests_of_its_operators(path):
+    computed, refused, _ = onnx_nodes.check(path, long=True)
+    assert computed >= 600
+    assert refused >= onnx_nodes.NOT_THERE  # the list is no longer than it has to be
+
+
+FLOAT, DOUBLE, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64
+
+
+def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y", FLOAT, None),), opset=17, ml=False):
+    """A file's content: nodes (operator, inputs, outputs, attributes), arrays by name."""
+    make = onnx.helper
+    protos = [make.make_node(operator, i, o, name=f"the {operator}", **a) for operator, i, o, a in nodes]
+    for proto in protos:
+        proto.domain = "ai.onnx.ml" if proto.op_type in ("ArrayFeatureExtractor", "ZipMap") else ""
+    graph = make.make_graph(
+        protos,
+        "graph",
+        [make.make_tensor_value_info(*info) for info in inputs],
+        [
+            make.make_tensor_value_info(*info) if len(info) == 3 else make.make_empty_tensor_value_info(*info)
+            for info in outputs
+        ],
+        [onnx.numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+    )
+    opsets = [make.make_opsetid("", opset)] + [make.make_opsetid("ai.onnx.ml", 3)] * ml
+    return make.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def loaded_of(path, *arguments, **options):
+    path.write_bytes(graph_of(*arguments, **options))
+    return caffelite.onnx.load(path)
+
+
+def test_a_classifier_of_scikit_learns_converter_gives_its_probabilities(path):
+    rng = np.random.default_rng(0)
+    w, b, v, c = (rng.standard_normal(shape).astype(np.float32) for shape in ((3, 5), (1, 5), (5, 2), (1, 2)))
+    model = loaded_of(
+        path,
+        [
+            ("Cast", ["x"], ["cast"], {"to": FLOAT}),
+            ("MatMul", ["cast", "w"], ["xw"], {}),
+            ("Add", ["xw", "b"], ["h"], {}),
+            ("Relu", ["h"], ["a"], {}),
+            ("MatMul", ["a", "v"], ["av"], {}),
+            ("Add", ["av", "c"], ["s"], {}),
+            ("Softmax", ["s"], ["p"], {"axis": 1}),
+            ("ArgMax", ["p"], ["best"], {"axis": 1}),
+            ("ArrayFeatureExtractor", ["classes", "best"], ["label"], {}),
+        ],
+        {"w": w, "b": b, "v": v, "c": c, "classes": np.array([3, 7])},
+        outputs=(("label", INT64, None), ("p", FLOAT, None)),
+        ml=True,
+    )
+    assert repr(model) == "Model([Linear(3, 5), ReLU(), Linear(5, 2), Softmax(1)])"
+    x = rng.standard_normal((4, 3)).astype(np.float32)
+    scores = np.exp(np.maximum(x @ w + b, 0) @ v + c)
+    np.testing.assert_allclose(model.predict(x), scores / scores.sum(1, keepdims=True), rtol=1e-5)
+
+
+W = np.ones((3, 3), np.float32)
+
+BAD_GRAPHS = [
+    ([("Einsum", ["x", "w"], ["y"], {"equation": "ij,jk"})], {"w": W}, {}, r"'the Einsum' \(Einsum\)"),
+    ([("If", ["x"], ["y"], {})], {}, {}, r"'the If' \(If\)"),
+    ([("Resize", ["x", "", "s"], ["y"], {"mode": "cubic"})], {"s": np.ones(2, np.float32)}, {}, "mode = 'cubic'"),
+    ([("Relu", ["z"], ["y"], {})], {}, {}, "the Relu.*'z'"),
+    ([("Relu", ["x"], ["x"], {}), ("Relu", ["x"], ["y"], {})], {}, {}, "makes 'x'"),
+    ([("Relu", ["x"], ["z"], {})], {}, {}, "its output 'y'"),
+    ([("Relu", ["x"], ["y"], {})], {}, {"opset": 6}, "opset is 6"),
+    ([("Relu", ["x"], ["y"], {})], {}, {"opset": 10**6}, "opset is 1000000"),
+    ([("Mul", ["x", "w"], ["y"], {})], {"w": W.astype(np.float16)}, {}, "float16"),
+    ([("Mul", ["x", "w"], ["y"], {})], {"w": W.astype(np.float64)}, {}, "float32, float64"),
+    ([("ArgMax", ["x"], ["y"], {})], {}, {"outputs": [("y", INT64, None)]}, "no output"),
+    ([("MatMul", ["x", "w"], ["y"], {})], {"w": W[:2]}, {"inputs": []}, "the MatMul"),
+    ([("GRU", ["x", "w", "w"], ["y"], {})], {"w": W[None]}, {}, "the GRU.*linear_before_reset"),
+    ([("ConstantOfShape", ["s"], ["y"], {})], {"s": np.array([10**6, 10**6])}, {}, "the ConstantOfShape"),
+    ([("Expand", ["w", "s"], ["y"], {})], {"w": W, "s": np.array([10**9, 3, 3])}, {}, "the Expand"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "constants", "options", "match"), BAD_GRAPHS)
+def test_what_caffelite_has_not_is_refused_by_the_name_of_the_node(nodes, constants, options, match, path):
+    with pytest.raises(ValueError, match=match):
+        loaded_of(path, nodes, constants, **options)
+
+
+def test_constants_do_not_grow_beyond_what_a_file_of_their_size_should_have(path):
+    nodes = [("Concat", [f"w{i}"] * 2, [f"w{i + 1}"], {"axis": 0}) for i in range(40)]
+    with pytest.raises(ValueError, match="makes more constants"):
+        loaded_of(path, [*nodes, ("MatMul", ["x", "w40"], ["y"], {})], {"w0": W})
+
+
+def test_weights_in_another_file_are_read_from_the_same_folder_alone(tmp_path):
+    proto = onnx.ModelProto.FromString(graph_of([("MatMul", ["x", "w"], ["y"], {})], {"w": 2 * W}))
+    tensor = proto.graph.initializer[0]
+    content = b"1234" + tensor.raw_data
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for target in (tmp_path / "weights", folder / "weights"):
+        target.write_bytes(content)
+    (folder / "link").symlink_to(tmp_path / "weights")
+
+    def load(location, offset=4, length=36):
+        del tensor.external_data[:]
+        for key, value in {"location": location, "offset": offset, "length": length}.items():
+            tensor.external_data.add(key=key, value=str(value))
+        (folder / "net.onnx").write_bytes(proto.SerializeToString())
+        return caffelite.onnx.load(folder / "net.onnx")
+
+    assert (load("weights").functions[0].weight.data == 2).all()
+    for location in ("../weights", str(tmp_path / "weights"), "link", "", "other", "."):
+        with pytest.raises(ValueError, match="the tensor 'w'"):
+            load(location)
+    for offset, length in ((8, 36), (-1, 36), (0, 40)):
+        with pytest.raises(ValueError, match="the tensor 'w' is not in the file"):
+            load("weights", offset, length)
+
+
+@pytest.mark.parametrize(
+    ("operator", "attributes"),
+    [
+        ("AveragePool", {"pads": [1, 0, 2, 1]}),
+        ("AveragePool", {"pads": [1, 0, 2, 1], "count_include_pad": 1}),
+        ("AveragePool", {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+        ("AveragePool", {"ceil_mode": 1, "strides": [2, 3]}),
+        ("AveragePool", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        ("MaxPool", {"pads": [1, 0, 2, 1]}),
+        ("MaxPool", {"ceil_mode": 1, "strides": [2, 3]}),
+        ("MaxPool", {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        ("Conv", {"auto_pad": "SAME_LOWER", "strides": [2, 2]}),
+        ("Conv", {"auto_pad": "SAME_UPPER"}),
+        ("Conv", {"pads": [2, 0, 1, 1], "dilations": [2, 1]}),
+    ],
+)
+def test_windows_with_all_kinds_of_pads(operator, attributes, path):
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((2, 3, 3, 2)).astype(np.float32)} if operator == "Conv" else {}
+    model = loaded_of(
+        path,
+        [(operator, ["x", *weights], ["y"], {"kernel_shape": [3, 2], **attributes})],
+        weights,
+        inputs=[("x", FLOAT, ("n", 3, 8, 7))],
+    )
+    for n in (1, 3):
+        x = rng.standard_normal((n, 3, 8, 7)).astype(np.float32)
+        np.testing.assert_allclose(model.predict(x), run(path, x), atol=1e-5)
+
+
+def test_files_that_are_changed_at_random_are_models_or_a_valueerror(path, tmp_path):
+    rng = np.random.default_rng(0)
+    contents = []
+    for model, shape in SEQUENCES[1:]:
+        caffelite.onnx.export(model, path, shape)
+        contents.append(path.read_bytes())
+    opened, refused = 0, []
+    for i in range(300):
+        content = bytearray(contents[i % len(contents)])
+        head = 400 if i % 2 else len(content)
+        for place in rng.integers(0, head, rng.integers(1, 5)):
+            content[place] = rng.integers(256)
+        if i % 5 == 0:
+            del content[rng.integers(len(content)) :]
+        path.write_bytes(content)
+        try:
+            opened += isinstance(caffelite.onnx.load(path), cl.Model)
+        except ValueError as error:
+            refused.append(str(error))
+    assert opened
+    assert refused
+    assert all(str(path) in why for why in refused)
+
+
+def test_what_is_no_file_of_onnx_is_said(path, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        caffelite.onnx.load(path)
+    for content in (b"", b"no graph at all", bytes(100)):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="no file of ONNX"):
+            caffelite.onnx.load(path)
+    with pytest.raises(OSError, match="directory"):
+        caffelite.onnx.load(tmp_path)
+
+
+def test_layers_of_two_directions_with_states_and_lengths(path):
+    rng = np.random.default_rng(0)
+    parts = {"w": (2, 12, 4), "r": (2, 12, 3), "b": (2, 24)}
+    constants = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in parts.items()}
+    content = graph_of(
+        [
+            (
+                "LSTM",
+                ["x", "w", "r", "b", "", "h", "c"],
+                ["y", "hn", "cn"],
+                {"hidden_size": 3, "direction": "bidirectional"},
+            )
+        ],
+        constants,
+        inputs=[("x", FLOAT, (5, "n", 4)), ("h", FLOAT, (2, "n", 3)), ("c", FLOAT, (2, "n", 3))],
+        outputs=[(name, FLOAT, None) for name in ("y", "hn", "cn")],
+    )
+    path.write_bytes(content)
+    inputs = [rng.standard_normal(shape).astype(np.float32) for shape in ((5, 2, 4), (2, 2, 3), (2, 2, 3))]
+    with cl.inference():
+        found = caffelite.onnx.load(path)(*inputs)
+    for y, other in zip(runner(onnx.load(path))(*inputs), found, strict=True):
+        np.testing.assert_allclose(other.numpy(), y, atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_nets_that_pytorch_exports_are_loaded(path):
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    torch.manual_seed(0)
+    lenet = nn.Sequential(
+        *[nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.GELU(), nn.AvgPool2d(2)],
+        *[nn.Flatten(), nn.Linear(400, 84), nn.SiLU(), nn.BatchNorm1d(84), nn.Dropout(), nn.Linear(84, 10)],
+    )
+
+    class Series(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.attention = nn.Embedding(11, 8), nn.MultiheadAttention(8, 2, batch_first=True)
+            self.lstm = nn.LSTM(8, 5, num_layers=2, bidirectional=True, batch_first=True)
+
+        def forward(self, x):
+            x = self.embedding(x)
+            return self.lstm(x + self.attention(x, x, x, need_weights=False)[0])[0][:, -1]
+
+    expected = (
+        "Model([Conv2d(1, 6, 5, padding=2), ReLU(), MaxPool2d(2), Conv2d(6, 16, 5), GELU(), AvgPool2d(2), Flatten(), "
+        "Linear(400, 84), SiLU(), BatchNorm(84), Linear(84, 10)])"
+    )
+    for model, x, text in [
+        (lenet, torch.randn(3, 1, 28, 28), expected),
+        (Series(), torch.randint(0, 11, (3, 6)), "Graph"),
+    ]:
+        model.eval()
+        torch.onnx.export(model, (x,), path, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "n"}})
+        loaded = caffelite.onnx.load(path)
+        assert repr(loaded).startswith(text)
+        more = torch.cat([x, x])
+        np.testing.assert_allclose(loaded.predict(more.numpy()), model(more).detach().numpy(), atol=1e-5)
+
+
+# ---- estimators, and what is not installed --------------------------------------------------------------------------
+
+
+class Estimator:
+    """What `export` asks of an estimator."""
+
+    def __init__(self, model, loss, classes=None):
+        self.model_, self._link = model, loss.link
+        if classes is not None:
+            self.classes_ = np.asarray(classes)
+
+
+@both_dtypes
+@pytest.mark.parametrize(
+    ("loss", "columns", "classes"),
+    [
+        (cl.SoftmaxLoss(), 3, ["ant", "bee", "cat"]),
+        (cl.SoftmaxLoss(), 3, [10, 20, 30]),
+        (cl.SigmoidLoss(), 1, [False, True]),
+        (cl.HingeLoss(), 3, [1, 2, 3]),
+    ],
+)
+def test_a_classifier_is_exported_with_its_labels_and_probabilities(loss, columns, classes, dtype, path):
+    model = cl.Model([cl.Linear(4, columns)], seed=0, dtype=dtype)
+    caffelite.onnx.export(Estimator(model, loss, classes), path)
+    x = np.random.default_rng(0).standard_normal((50, 4)).astype(dtype)
+    labels, found = run(path, x)
+    scores = loss.link(model.predict(x))
+    scores = np.hstack([1 - scores, scores]) if columns == 1 else scores
+    np.testing.assert_allclose(found, scores, atol=1e-6)
+    assert list(labels) == [classes[i] for i in scores.argmax(1)]
+    names = [info.name for info in onnx.load(path).graph.output]
+    assert names == ["label", "scores" if isinstance(loss, cl.HingeLoss) else "probabilities"]
+    np.testing.assert_allclose(caffelite.onnx.load(path).predict(x), scores, atol=1e-6)
+
+
+def test_a_classifier_of_several_labels_a_row_says_which_are_likely(path):
+    model = cl.Model([cl.Linear(4, 3)], seed=0)
+    caffelite.onnx.export(Estimator(model, cl.SigmoidLoss(), [0, 1, 2]), path)
+    x = np.random.default_rng(0).standard_normal((50, 4)).astype(np.float32)
+    labels, found = run(path, x)
+    np.testing.assert_array_equal(labels, model.predict(x) > 0)
+    np.testing.assert_allclose(found, cl.SigmoidLoss().link(model.predict(x)), atol=1e-6)
+
+
+def test_a_regressor_is_exported_with_its_link(path):
+    model = cl.MLP(2, [3, 1], seed=0)
+    x = np.ones((3, 2), np.float32)
+    estimator = Estimator(model, cl.MSELoss())
+    for estimator._link in (cl.MSELoss().link, np.exp):
+        caffelite.onnx.export(estimator, path)
+        np.testing.assert_allclose(run(path, x), estimator._link(model.predict(x)), atol=1e-6)
+    estimator._link = np.sinh
+    with pytest.raises(TypeError, match="link"):
+        caffelite.onnx.export(estimator, path)
+    with pytest.raises(ValueError, match="one class"):
+        caffelite.onnx.export(Estimator(model, cl.SigmoidLoss(), ["a"]), path)
+
+
+def test_without_onnx_it_is_said_what_to_install():
+    program = "import sys; sys.modules['onnx'] = None; import caffelite.onnx"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "ImportError: caffelite.onnx needs the onnx package: pip install 'caffelite[onnx]'" in done.stderr
