@@ -113,12 +113,16 @@ def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
     if input_shape is None:
         model.all_functions()
         more = model._axes_that_fit(model.functions) if model._is_sequence() else None
-        shape = model.required_input_shape
-        shape = shape and [n for m in shape for n in ((None,) * (more or 0) if m is ... else (m,))]
-        if shape is None or None in shape[1:]:
-            takes = "" if shape is None else f", of which is known only {shape_text(tuple(shape))}"
-            raise ValueError(f"export has to know the shape of a row{takes}: give input_shape, such as (64,)")
-        return [tuple(shape[1:])]
+        required: Any = model.required_input_shape
+        shapes = required if required and isinstance(required[0], tuple) else (required,)
+        found = [
+            shape and tuple(n for m in shape for n in ((None,) * (more or 0) if m is ... else (m,))) for shape in shapes
+        ]
+        for shape in found:
+            if shape is None or None in shape[1:]:
+                takes = "" if shape is None else f", of which is known only {shape_text(shape)}"
+                raise ValueError(f"export has to know the shape of a row{takes}: give input_shape, such as (64,)")
+        return [shape[1:] for shape in found]
     if not isinstance(input_shape, tuple | list):
         raise TypeError(f"export: expected the shape of a row, such as (64,), got {input_shape!r}")
     several = bool(input_shape) and all(isinstance(row, tuple | list) for row in input_shape)
@@ -128,8 +132,6 @@ def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
             raise TypeError(f"export: expected the shape of a row, such as (64,), got {input_shape!r}")
         if n < 1:
             raise ValueError(f"export: lengths are 1 or more, got {input_shape!r}")
-    if model._is_sequence() and len(rows) > 1:
-        raise ValueError(f"export: expected the shape of a row of one input, got {input_shape}")
     return rows
 
 

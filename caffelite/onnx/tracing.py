@@ -282,7 +282,13 @@ class _TransformerBlock(functions.TransformerBlock, recordable=True):
         return h + self.narrow(self.gelu(self.widen(self.mlp_norm(h))))
 
 
-EXPANDED = {kind.__base__: kind for kind in (_Residual, _Parallel, _TransformerBlock)}
+class _Columns(functions.Columns, recordable=True):
+    def __call__(self, *inputs: Any) -> Any:
+        numbers = [(Tensor(inputs[0]) - self.mean) / self.deviation] if self.numbers else []
+        return self.concatenate(*numbers, *[f(inputs[-1][:, i]) for i, f in enumerate(self.embeddings)])
+
+
+EXPANDED = {kind.__base__: kind for kind in (_Residual, _Parallel, _TransformerBlock, _Columns)}
 
 
 def _expanded(model: Model) -> Model:
