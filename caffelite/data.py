@@ -108,7 +108,7 @@ class DataGenerator:
         if drop_last and rows < self.batch_size:
             raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
         columns = self._columns()
-        is_read = any(isinstance(a, Source) for a in columns)
+        is_read = Source in map(type, columns)
         #: How the rows are read, where not all of them are in memory.
         self.blocks = Blocks(columns, rows, self.batch_size) if is_read else None
         # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.

@@ -875,7 +875,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         batch_size = positive_integer("batch_size", batch_size)
         inputs = self.as_inputs("predict", x)
         rows = same_length("predict", inputs)
-        if any(isinstance(x, Source) for x in inputs):
+        if Source in map(type, inputs):
             return self._predict_source(inputs, rows, batch_size)
         try:
             with inference():
