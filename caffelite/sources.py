@@ -10,7 +10,7 @@ file that is sorted by label, a batch is as mixed as 64 places are that were dra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -166,10 +166,20 @@ def _pieces(ranges: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, in
         yield first + max(start - begin, 0), first + min(stop, int(ends[i])) - begin
 
 
-def read(columns: Sequence[Any], pieces: Sequence[tuple[int, int]], into: Sequence[np.ndarray]) -> None:
-    """Have the rows in these ranges of all columns, sources or arrays, one behind the other in arrays."""
+def read(
+    columns: Sequence[Any],
+    pieces: Sequence[tuple[int, int]],
+    into: Sequence[np.ndarray],
+    left: Callable[[], bool] = lambda: False,
+) -> None:
+    """Have the rows in these ranges of all columns, sources or arrays, one behind the other in arrays.
+
+    It ends early where somebody has `left`, who wanted them.
+    """
     place = 0
     for start, stop in pieces:
+        if left():
+            return
         for column, room in zip(columns, into, strict=True):
             rows = room[place : place + stop - start]
             if isinstance(column, Source):
