@@ -21,10 +21,11 @@ class _Shared:
         self.stopped = False
 
 
-def ahead(made: Iterator[Call], depth: int) -> Generator[Call]:
+def ahead(made: Iterator[Call], depth: int, left: Callable[[], object] | None = None) -> Generator[Call]:
     """What these calls return or raise, in order, made by a thread; each is given, or raised, when it is called.
 
-    At most `depth` results are ready or in the making besides the last one that was taken.
+    At most `depth` results are ready or in the making besides the last one that was taken. When this is left, `left` is
+    called, which may cut short the one in the making, and the thread is waited for.
     """
     shared, process = _Shared(depth), os.getpid()
     thread = threading.Thread(target=_make, args=(made, shared), name="caffelite prefetch", daemon=True)
@@ -43,6 +44,8 @@ def ahead(made: Iterator[Call], depth: int) -> Generator[Call]:
     finally:
         if os.getpid() == process:
             shared.stopped = True
+            if left is not None:
+                left()
             shared.free.release()
             thread.join()
 

@@ -114,7 +114,7 @@ def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, B
     if count == 0:
         raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
     weighted, columns = data.weights is not None, data.columns()
-    if any(isinstance(column, Source) for column in columns):
+    if Source in map(type, columns):
         ranges = Blocks(columns, rows).held_out(count, rng)
         return tuple([Batch.of([part(a, those) for a in columns], weighted) for those in ranges])  # type: ignore
     held_out = np.zeros(rows, dtype=bool)

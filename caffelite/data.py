@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import reprlib
+import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -110,8 +111,8 @@ class DataGenerator:
         if drop_last and rows < self.batch_size:
             raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
         columns = self._columns()
-        is_read = any(isinstance(a, Source) for a in columns)
-        if is_read and any(isinstance(a, SparseRows) for a in columns):
+        is_read = Source in map(type, columns)
+        if is_read and SparseRows in map(type, columns):
             raise ValueError("x is sparse, and so in memory; expected y in memory, too: np.array(y)")
         #: How the rows are read, where not all of them are in memory.
         self.blocks = Blocks(columns, rows, self.batch_size) if is_read else None
@@ -125,7 +126,7 @@ class DataGenerator:
         return self.rows // self.batch_size if self.drop_last else -(-self.rows // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
-        return (batch() for batch in self.epoch())
+        return _made(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
         """The batches of a new epoch, but for so many first ones, each made when it is called: what a transform raises
@@ -172,17 +173,18 @@ class DataGenerator:
         blocks, epoch = self.blocks, self._epochs
         rows = len(self) * self.batch_size if self.drop_last else self.rows
         ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
+        left = threading.Event()
 
         def buffer(number: int) -> Buffer:
             pieces = blocks.pieces(ranges, number, rows)
             order = np.arange(sum(stop - start for start, stop in pieces))
             into = [array[: len(order)] for array in memory[number % 2]]
-            sources.read(columns, pieces, into)
+            sources.read(columns, pieces, into, left.is_set)
             if self.shuffle:
                 kernels.shuffle(order, self._words(epoch, number))
             return Buffer(into, order, pieces)
 
-        return ahead((functools.partial(buffer, i) for i in range(first, -(-rows // blocks.buffer))), depth=1)
+        return ahead((functools.partial(buffer, i) for i in range(first, -(-rows // blocks.buffer))), 1, left.set)
 
     def _words(self, *numbers: int) -> np.ndarray:
         """Random bits of an epoch, or of a buffer in it, from the seed."""
@@ -264,11 +266,18 @@ class Prefetch:
         return len(self.batches)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        return (batch() for batch in self.epoch())
+        return _made(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
         """The batches of a pass, but for so many first ones, each given when it is called."""
         return ahead(epoch_of(self.batches, first, copied=True), self.depth)
+
+
+def _made(batches: Any) -> Iterator[Any]:
+    """What these calls return. Where one raises, a thread that makes them ends, whoever keeps the exception."""
+    with closing(batches):
+        for batch in batches:
+            yield batch()
 
 
 def epoch_of(batches: Iterable, first: int = 0, copied: bool = False) -> Iterator[Call]:

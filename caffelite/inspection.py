@@ -202,7 +202,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
         raise TypeError(f"inspect takes a Model, got {model!r}")
     check_loss(loss)
     batch = checked(model, "inspect", x, y, None, loss)
-    if any(isinstance(column, Source) for column in batch.columns()):
+    if Source in map(type, batch.columns()):
         raise ValueError("inspect takes rows in memory, some hundreds, such as x[:500]; got a source that is not")
     before = mode.records_graph, mode.training
     mode.records_graph = mode.training = True

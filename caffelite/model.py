@@ -759,8 +759,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
             The rows and their targets; or x a DataGenerator or any iterable of (x, y) or (x, y, weights) batches, which
             each epoch goes through once, and no y. A tuple x, of arrays of as many rows, is several inputs. Converted
             to the model's dtype (integer targets stay integers, and so do inputs that the model takes as indices) and
-            never written. x may be a sparse matrix of SciPy's where it goes into a Linear: it stays sparse, and its
-            gradient too.
+            never written. Frames of pandas or polars, or dicts of columns, are arrays of their numbers, and tables for
+            a model that begins with `Columns`. A sparse matrix of SciPy's stays sparse where it goes into a Linear, and
+            its gradient too. Mapped files, h5py datasets and what else has `shape`, `dtype` and slices are read block
+            by block where they are large; `caffelite.sources` says in what order.
         loss : Function
             Called with outputs and targets, and with weights if there are any; returns a single element. Of a model
             with several outputs it gets a tuple.
@@ -773,7 +775,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         validation_data : (x, y), (x, y, weights) or DataGenerator
             Evaluated after each epoch.
         validation_split : float in [0, 1)
-            The share of the rows, drawn at random before the first epoch, that is not trained on but evaluated instead.
+            The share of the rows, drawn at random before the first epoch, that is not trained on but evaluated
+            instead; of what is read, whole blocks.
         callbacks : iterable of callables (epoch, history)
             Called after each epoch, counted from 0; one that returns True ends the training. They may also have
             `begin` and `end`; see `caffelite.callbacks`, where some are ready-made.
@@ -798,7 +801,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             A checkpoint (`callbacks.Checkpoint`) of the same training, which goes on there and ends with the bits of
             one that never stopped; `epochs` includes what was done before. Data, batch size, model, optimizer, loss,
             metrics, dtype and what is frozen have to be the same, else ValueError saying which is not; the optimizer's
-            rates and other numbers are those of the checkpoint. An iterable of batches is gone through again up to
+            rates and other numbers are those of the checkpoint. Of what is read block by block, rows from all over it
+            are compared. An iterable of batches is gone through again up to
             there. A path where there is no file is a FileNotFoundError.
 
         Raises
@@ -896,7 +900,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return history
 
     def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
-        """The outputs (n, …) for the rows of x (n, …), converted as in `fit`; a tuple where the model has several.
+        """The outputs (n, …) for the rows of x (n, …), taken as in `fit`; a tuple where the model has several.
 
         Of a classifier they are scores: `argmax(axis=1)` are the labels, `loss.link` of them the probabilities.
         A row's output does not depend on the rows beside it. May be called from several threads at once.
@@ -906,7 +910,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         batch_size = positive_integer("batch_size", batch_size)
         inputs = self.as_inputs("predict", x)
         rows = same_length("predict", inputs)
-        if any(isinstance(x, Source) for x in inputs):
+        if Source in map(type, inputs):
             return self._predict_source(inputs, rows, batch_size)
         try:
             with inference():

@@ -10,8 +10,7 @@ file that is sorted by label, a batch is as mixed as 64 places are that were dra
 from __future__ import annotations
 
 import hashlib
-import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -114,8 +113,11 @@ class _Map:
     """
 
     def __init__(self, array: np.memmap) -> None:
+        import mmap  # which whoever has mapped the file has imported
+
+        self.page, self.advice = mmap.PAGESIZE, vars(mmap)
         self.map: Any = array._mmap if array.mode != "c" else None  # type: ignore[attr-defined]
-        if self.map is None or not hasattr(mmap, "MADV_DONTNEED"):
+        if self.map is None or "MADV_DONTNEED" not in self.advice:
             self.map = None
             return
         begin = np.frombuffer(self.map, np.uint8).__array_interface__["data"][0]
@@ -133,9 +135,9 @@ class _Map:
         if self.map is None:
             return
         begin, end = self.offset + start * self.row_bytes, self.offset + stop * self.row_bytes
-        begin -= begin % mmap.PAGESIZE
+        begin -= begin % self.page
         with suppress(OSError, ValueError):  # it is advice
-            self.map.madvise(getattr(mmap, advice), begin, end - begin)
+            self.map.madvise(self.advice[advice], begin, end - begin)
 
 
 class Ranges:
@@ -164,10 +166,20 @@ def _pieces(ranges: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, in
         yield first + max(start - begin, 0), first + min(stop, int(ends[i])) - begin
 
 
-def read(columns: Sequence[Any], pieces: Sequence[tuple[int, int]], into: Sequence[np.ndarray]) -> None:
-    """Have the rows in these ranges of all columns, sources or arrays, one behind the other in arrays."""
+def read(
+    columns: Sequence[Any],
+    pieces: Sequence[tuple[int, int]],
+    into: Sequence[np.ndarray],
+    left: Callable[[], bool] = lambda: False,
+) -> None:
+    """Have the rows in these ranges of all columns, sources or arrays, one behind the other in arrays.
+
+    It ends early where somebody has `left`, who wanted them.
+    """
     place = 0
     for start, stop in pieces:
+        if left():
+            return
         for column, room in zip(columns, into, strict=True):
             rows = room[place : place + stop - start]
             if isinstance(column, Source):
