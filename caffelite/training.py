@@ -174,7 +174,7 @@ class Trainer:
         `resumed` to go on there. `epochs` includes what was done before.
         """
         if in_memory(batches):
-            self.run = run = InMemory(self, batches, epochs, interrupts)
+            self.run = run = InMemory(self, batches, epochs, interrupts.pending)
             if resumed is not None:
                 run.restore(resumed)
             done, ends = run.epoch, False
@@ -403,9 +403,7 @@ class Streamed:
 class InMemory:
     """Epochs over a DataGenerator's arrays: steps are recorded where there is no Program yet, else replayed in bulk."""
 
-    def __init__(
-        self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
-    ) -> None:
+    def __init__(self, steps: Trainer, data: DataGenerator, epochs: int, pending: np.ndarray | None = None) -> None:
         self.of = steps
         self.generator = data
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None
@@ -434,7 +432,7 @@ class InMemory:
             data.batch_size,
             len(data),
             None if counts is None or counts.all() else counts,
-            None if interrupts is None else interrupts.pending,
+            pending,
         )
 
     @property
