@@ -17,6 +17,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from hashlib import sha256
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any
 
@@ -136,7 +137,7 @@ class Form:
 
     Where two have the same `text`, their steps do the same, each with its own arrays. It is None where that can't be
     known: where steps call Python, or something is neither a Function, Tensor, optimizer or array, nor a container of
-    such, nor a constant.
+    such, nor a constant. What an array holds counts where it is a constant, too, of a Function, for a step may look.
     """
 
     def __init__(self, model: Model, optimizer: Optimizer, loss: Function) -> None:
@@ -144,7 +145,12 @@ class Form:
         self.tensors: list[Tensor] = []
         self._text: list[Any] = []
         self._numbers: dict[int, int] = {}  # of the objects, by their ids, as they were met
-        is_known = self._note(model) and self._note(optimizer)
+        self._changing = {id(buffer) for buffer in model.buffers().values()}
+        self._in_optimizer = False  # whose arrays all change
+        is_known = self._note(model)
+        self._in_optimizer = True
+        is_known = is_known and self._note(optimizer)
+        self._in_optimizer = False
         self.own = len(self.arrays)  # these are the model's and the optimizer's; the loss may be other models', too
         self.text = tuple(self._text) if is_known and self._note(loss) else None
 
@@ -161,12 +167,15 @@ class Form:
         self._numbers[id(x)] = len(self._numbers)
         if type(x) in PLAIN:
             self.arrays.append(x)
-            text += (x.shape, x.dtype)
+            changes = self._in_optimizer or id(x) in self._changing
+            text += (x.shape, x.dtype, None if changes else sha256(x.tobytes()).digest())
             return True
         if isinstance(x, Tensor):
             self.tensors.append(x)
             text.append(x._requires_grad)
-            return x.function is None and self._note_all((x._data, x._gradient, x._used_rows))
+            parts = x._data, x._gradient, x._used_rows
+            self._changing.update(map(id, parts))
+            return x.function is None and self._note_all(parts)
         if isinstance(x, list | tuple):
             text.append(len(x))
             return self._note_all(x)

@@ -202,6 +202,25 @@ def test_models_that_differ_in_a_number_alone_are_not_confused(threads):
     assert_alike(together, alone)
 
 
+def test_a_constant_that_a_step_looks_at_is_each_models_own(threads):
+    class Branching(cl.Model):
+        def __init__(self, seed):
+            super().__init__(seed=seed)
+            self.f, self.sign = cl.Linear(4, 3), np.array([seed % 2])
+
+        def call(self, x):
+            return self.f(x) if self.sign[0] else self.f(x).tanh()
+
+    def made():
+        models = [Branching(seed) for seed in range(10)]
+        return models, [cl.SGD(m.parameters(), lr=0.1) for m in models]
+
+    x, y = data()
+    alone, together = made(), made()
+    assert many(*together, x, y, epochs=3) == lone(*alone, x, y, epochs=3)
+    assert_alike(together, alone)
+
+
 def test_several_inputs_and_indices(threads):
     class Tabular(cl.Model):
         takes_indices = (False, True)
