@@ -36,6 +36,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/files.py
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/exported.py
+	$(BIN)/python benchmarks/many.py
 
 clean:
 	rm -rf .venv build *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c

@@ -122,6 +122,11 @@ class DataGenerator:
         self._seed = int(self._state[0] >> np.uint64(1))  # of augmentations, and of the order of what is read
         self._epochs = 0  # that were begun
 
+    def only(self, rows: np.ndarray) -> DataGenerator:
+        """The generator itself, before its first epoch, of these rows alone, int64 (m,), as they would be given."""
+        self._order = rows.copy()
+        return self
+
     def __len__(self) -> int:
         return self.rows // self.batch_size if self.drop_last else -(-self.rows // self.batch_size)
 

@@ -424,10 +424,8 @@ class Streamed:
 class InMemory:
     """Epochs over a DataGenerator's arrays: steps are recorded where there is no Program yet, else replayed in bulk."""
 
-    def __init__(
-        self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
-    ) -> None:
-        self.of, self.interrupts = steps, interrupts
+    def __init__(self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
+        self.of, self.interrupts = steps, interrupts  # has `pending` and `held()`, see `InterruptsBetweenSteps`
         self.generator = data
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None
         rows = data.rows

@@ -25,7 +25,7 @@ LAYERS = [
     {"callbacks", "training"},
     {"checkpoints", "checks"},
     {"model"},
-    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "lbfgs"}
+    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "lbfgs", "many"}
     | {"__main__", "", "sklearn", "c", "onnx", "tabular"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
