@@ -192,7 +192,9 @@ def test_every_format_gives_the_same_bits(make):
     assert_same_bits(model.predict(make(x)), model.predict(x))
 
 
-@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    "dtype", [np.bool_, np.int8, np.uint16, np.int32, np.int64, np.float16, np.float32, np.float64]
+)
 @pytest.mark.parametrize("of_model", [np.float32, np.float64])
 def test_numbers_of_every_dtype_become_the_models(dtype, of_model):
     x = matrix()
@@ -200,9 +202,7 @@ def test_numbers_of_every_dtype_become_the_models(dtype, of_model):
     assert x.data.dtype == dtype
     array = np.zeros(x.shape, of_model)
     array[np.repeat(np.arange(60), np.diff(x.indptr)), x.indices] = x.data
-    np.testing.assert_allclose(
-        net(of_model).predict(x), net(of_model).predict(array), 1e-5, 10 * TOLERANCE[of_model]
-    )
+    np.testing.assert_allclose(net(of_model).predict(x), net(of_model).predict(array), 1e-5, 10 * TOLERANCE[of_model])
 
 
 def rearranged(x, how):
@@ -333,11 +333,20 @@ def with_number(at, value):
 
 X = matrix()
 LIES = {
-    "a column too far": ({"indices": with_number(X.indptr[7], 90)}, r"row 7 has a number in column 90; expected 0 … 89"),
+    "a column too far": (
+        {"indices": with_number(X.indptr[7], 90)},
+        r"row 7 has a number in column 90; expected 0 … 89",
+    ),
     "a negative column": ({"indices": with_number(X.indptr[8] - 1, -1)}, "row 7 has a number in column -1"),
-    "a far column": ({"indices": lambda a: with_number(0, 2**40)(a.astype(np.int64))}, "row 0 has .* column 1099511627776"),
+    "a far column": (
+        {"indices": lambda a: with_number(0, 2**40)(a.astype(np.int64))},
+        "row 0 has .* column 1099511627776",
+    ),
     "rows that go back": ({"indptr": with_number(5, X.indptr[4] - 1)}, "row 4 goes from"),
-    "a row beyond the end": ({"indptr": with_number(60, X.nnz + 1)}, rf"row 59 goes from .* to {X.nnz + 1} of {X.nnz} numbers"),
+    "a row beyond the end": (
+        {"indptr": with_number(60, X.nnz + 1)},
+        rf"row 59 goes from .* to {X.nnz + 1} of {X.nnz} numbers",
+    ),
     "a first row that begins late": ({"indptr": with_number(0, 1)}, "row 0 goes from 1"),
     "a negative end": ({"indptr": with_number(3, -5)}, "row 2 goes from"),
     "values missing": ({"data": lambda a: a[:-3]}, rf"row \d+ goes from .* of {X.nnz - 3} numbers"),
@@ -372,7 +381,7 @@ def test_a_matrix_that_lies_is_refused_before_anything_is_written(lie):
 def test_a_lying_csc_matrix_is_refused():
     x = sp.csc_array(matrix())
     x.indices = with_number(3, 4_000_000)(x.indices)
-    with pytest.raises(ValueError, match="predict: .*indices"):
+    with pytest.raises(ValueError, match=r"predict: .*indices"):
         net().predict(x)
 
 
