@@ -1,8 +1,8 @@
 """Sparse inputs: a net on a CSR matrix of 20,000 features, 1 % and 0.1 % of them not 0, beside its peers.
 
 The net is 20000-64-20, in batches of 128 of 10,000 rows, float32, by SGD and by Adam. Contestants: caffelite on the CSR
-matrix and on the array of it; scikit-learn's MLPClassifier on the CSR matrix; PyTorch by `embedding_bag`, which sums the
-rows of a table with weights, on batches that were cut before (its optimizers fused). All have one core.
+matrix and on the array of it; scikit-learn's MLPClassifier on the CSR matrix; PyTorch by `embedding_bag`, which sums
+the rows of a table with weights, on batches that were cut before (its optimizers fused). All have one core.
 
     python benchmarks/sparse.py
     python benchmarks/sparse.py --quick     # only to see that it works

@@ -280,7 +280,7 @@ def _dead(array: np.ndarray, axis: int) -> tuple[int, int]:
 # ---- in words -------------------------------------------------------------------------------------------------------
 
 
-def _of_inputs(inputs: tuple[np.ndarray, ...]) -> Iterator[str]:
+def _of_inputs(inputs: tuple[Any, ...]) -> Iterator[str]:
     for i, x in enumerate(inputs):
         statistics = Statistics(x.tocsr().data if is_sparse(x) else x)
         if statistics.not_finite:

@@ -68,7 +68,7 @@ class SparseRows:
         return numbers.matrix_class(arrays, shape=self.shape)
 
     def astype(self, dtype: Any, name: str = "sparse rows") -> SparseRows:
-        """The rows in float32 or float64, themselves if they are; TypeError, beginning with `name`, if they can't be."""
+        """The rows in float32 or float64, themselves if they are; TypeError, beginning with `name`, for no numbers."""
         if self.dtype == dtype:
             return self
         numbers = self._numbers()
@@ -83,8 +83,10 @@ class SparseRows:
 
     def _numbers(self) -> Numbers:
         if self.numbers is None:
-            raise TypeError("sparse rows of a step that is being recorded can be multiplied by a Linear, or become an "
-                            "array by .toarray(); a replay would not repeat anything else")
+            raise TypeError(
+                "sparse rows of a step that is being recorded can be multiplied by a Linear, or become an "
+                "array by .toarray(); a replay would not repeat anything else"
+            )
         return self.numbers
 
     def _starts(self) -> np.ndarray:

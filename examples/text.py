@@ -1,4 +1,4 @@
-"""Which package a docstring is from: its words, hashed into 20,000 columns, and a net that takes them as a sparse matrix.
+"""Which package a docstring is from: its words, hashed into 20,000 columns, which a net takes as a sparse matrix.
 
 The texts are the docstrings of Python's own library, a sentence each, and what is asked is the package that they are
 from. A word is a column by its hash, so there is no vocabulary to keep ("feature hashing", K. Weinberger et al., ICML
@@ -22,7 +22,7 @@ import scipy.sparse as sp
 
 import caffelite as cl
 
-PACKAGES = ["asyncio", "email", "http", "logging", "tkinter", "unittest", "xml", "concurrent", "json", "urllib", "ctypes"]
+PACKAGES = ["asyncio", "concurrent", "ctypes", "email", "http", "json", "logging", "unittest", "urllib", "xml"]
 FEATURES = 20_000
 
 
@@ -60,9 +60,9 @@ order = np.random.default_rng(0).permutation(len(texts))
 texts, y = [texts[i] for i in order], y[order]
 start = time.perf_counter()
 x, test = hashed(texts), len(texts) // 5
-megabytes = (x.data.nbytes + x.indices.nbytes + x.indptr.nbytes) / 1e6
+sparse, dense = (x.data.nbytes + x.indices.nbytes + x.indptr.nbytes) / 1e6, 4e-6 * x.shape[0] * FEATURES
 print(f"{len(texts)} sentences of {len(PACKAGES)} packages, hashed in {time.perf_counter() - start:.1f} s")
-print(f"{x.nnz / x.shape[0]:.0f} numbers a row: {megabytes:.1f} MB, as an array {4e-6 * x.shape[0] * x.shape[1]:.0f} MB")
+print(f"{x.nnz / x.shape[0]:.0f} numbers a row: {sparse:.1f} MB, as an array {dense:.0f} MB")
 
 model = cl.MLP(FEATURES, [64, len(PACKAGES)], seed=0)
 loss, optimizer = cl.SoftmaxLoss(), cl.Adam(model.parameters(), lr=3e-3)
