@@ -18,9 +18,12 @@ INT64 = np.dtype(np.int64)
 
 
 class Batch(NamedTuple):
-    """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same)."""
+    """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same).
 
-    inputs: tuple[np.ndarray, ...]
+    Inputs are arrays, or sparse rows.
+    """
+
+    inputs: tuple[Any, ...]
     targets: np.ndarray
     weights: np.ndarray | None = None
 
@@ -41,7 +44,7 @@ class DataGenerator:
     ----------
     x, y : array-like
         Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
-        many rows.
+        many rows. x may be a sparse matrix of SciPy's; its batches are CSR matrices.
     batch_size : int
         Rows a batch; the last batch has what is left.
     shuffle : bool

@@ -30,6 +30,7 @@ from caffelite.model import Model
 from caffelite.modes import mode
 from caffelite.observing import Application, observed
 from caffelite.plots import PALETTE
+from caffelite.sparse import is_sparse, stored
 from caffelite.tables import Table, shortened, table
 from caffelite.tensor import Tensor
 
@@ -214,7 +215,8 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         p.zero_grad()
     looked_at, applications = observed(model)
     # Inputs that need a gradient make everything have one, what frozen parameters make too.
-    outputs = looked_at(*[Tensor(a, requires_grad=True) if a.dtype.kind == "f" else a for a in batch.inputs])
+    inputs = [Tensor(a, requires_grad=True) if stored(a).dtype.kind == "f" else a for a in batch.inputs]
+    outputs = looked_at(*inputs)
     listed = list(outputs) if isinstance(outputs, tuple) else [outputs]
     by_methods = _applied_by_methods(listed, applications)
     for tensor in (*listed, *by_methods.values()):
@@ -274,9 +276,9 @@ def _dead(array: np.ndarray, axis: int) -> tuple[int, int]:
 # ---- in words -------------------------------------------------------------------------------------------------------
 
 
-def _of_inputs(inputs: tuple[np.ndarray, ...]) -> Iterator[str]:
+def _of_inputs(inputs: tuple[Any, ...]) -> Iterator[str]:
     for i, x in enumerate(inputs):
-        statistics = Statistics(x)
+        statistics = Statistics(x.tocsr().data if is_sparse(x) else x)
         if statistics.not_finite:
             yield f"Input{f' {i}' * (len(inputs) > 1)}: {_count(statistics)} not finite."
 

@@ -43,7 +43,7 @@ from caffelite.observing import Application, bytes_made, largest_indices, multip
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.progress import Progress
 from caffelite.recording import Recording
-from caffelite.sparse import as_sparse, is_sparse, stored
+from caffelite.sparse import as_sparse, given_as, is_sparse, stored
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
 from caffelite.training import Programs, Trainer, check_takes_weights, in_memory
@@ -320,6 +320,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """Whether the input may be sparse: as the first Function has it; in `call`, those that get it say so."""
         return not self._is_sequence() or (bool(self.functions) and self.functions[0].takes_sparse)
 
+    def _first_input(self, x: Any) -> Any:
+        if is_sparse(x) and self._is_sequence() and self.functions:
+            return self.functions[0]._first_input(x)
+        return super()._first_input(x)
+
     # ---- shapes -------------------------------------------------------------------------------------------------
 
     @property
@@ -344,7 +349,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         shapes: list[Any] = [(n, *x.shape[1:]) for x in inputs]
         if self._is_sequence() or type(self).output_shape is not Model.output_shape:
             return self.output_shape(*shapes)
-        return self._shape_by_call(tuple(shapes), self._dtypes([x.dtype == np.bool_ for x in inputs]))
+        return self._shape_by_call(tuple(shapes), self._dtypes_like(inputs))
 
     def _shape_by_call(self, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
         self.all_functions()
@@ -465,6 +470,12 @@ class Model(Function, recordable=True, metaclass=_Complete):
             raise ValueError(f"{type(self).__name__} takes {len(takes)} inputs, got {n}")
         kinds = zip(takes, are_masks, strict=True)
         return tuple([INT64 if indices else BOOL if mask and n > 1 else self.dtype for indices, mask in kinds])
+
+    def _dtypes_like(self, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
+        """What the model gets where inputs are like these; that of their rows where they are sparse."""
+        dtypes = self._dtypes([stored(x).dtype == np.bool_ for x in inputs])
+        pairs = zip(inputs, dtypes, strict=True)
+        return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
@@ -639,8 +650,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if not self._is_sequence():
             return self._forward_by_call(inputs)
         self._applied = [function.copy() for function in self.functions]
-        if is_sparse(inputs[0]) and self._applied:
-            inputs = (self._applied[0]._first_input(inputs[0]),)
+        if is_sparse(inputs[0]):
+            inputs = (self._first_input(inputs[0]),)
         for function in self._applied:
             inputs = (function.forward(*inputs),)
             if inputs[0] is None:
@@ -724,7 +735,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             The rows and their targets; or x a DataGenerator or any iterable of (x, y) or (x, y, weights) batches, which
             each epoch goes through once, and no y. A tuple x, of arrays of as many rows, is several inputs. Converted
             to the model's dtype (integer targets stay integers, and so do inputs that the model takes as indices) and
-            never written.
+            never written. x may be a sparse matrix of SciPy's where it goes into a Linear: it stays sparse, and its
+            gradient too.
         loss : Function
             Called with outputs and targets, and with weights if there are any; returns a single element. Of a model
             with several outputs it gets a tuple.
@@ -966,8 +978,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         rows = same_length(name, inputs)
         if self._is_sequence() and not self.functions:
             raise ValueError(f"{type(self).__name__} has no Functions: add some, or write what it computes in `call`")
-        if self._is_sequence() and is_sparse(inputs[0]):
-            self.functions[0]._first_input(inputs[0])
+        if is_sparse(inputs[0]) and self._is_sequence():
+            self._first_input(inputs[0])
         self.shape_for(inputs)
         return rows
 
@@ -991,7 +1003,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """What `largest_indices` finds, for each input."""
         if not any(f.index_count is not None for f in self.all_functions()):
             return [None] * len(inputs)
-        dtypes = self._dtypes([x.dtype == np.bool_ for x in inputs])
+        dtypes = self._dtypes_like(inputs)
         key = "largest indices", tuple([x.shape[1:] for x in inputs]), dtypes
 
         def find(model: Model) -> list[np.ndarray | None]:
@@ -1082,8 +1094,11 @@ class _UnknownLengths(ValueError):
 
 
 def _blank(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
-    """Inputs of these shapes: zeros, and masks that are True everywhere."""
-    return [np.full(shape, dtype == np.bool_, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    """Inputs of these shapes: zeros, masks that are True everywhere, and sparse rows with nothing in them."""
+    return [
+        given_as(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
 
 
 def _with_axes(shape: Any, more: int = 0) -> Any:

@@ -68,12 +68,12 @@ class SparseRows:
         return numbers.matrix_class(arrays, shape=self.shape)
 
     def astype(self, dtype: Any, name: str = "sparse rows") -> SparseRows:
-        """The rows in float32 or float64, themselves if they are; TypeError, beginning with `name`, if they can't be."""
+        """The rows in float32 or float64, themselves if they are; TypeError, beginning with `name`, for no numbers."""
         if self.dtype == dtype:
             return self
         numbers = self._numbers()
         values = as_real(numbers.values, dtype, name)
-        return _rows_of(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
+        return rows_of(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
 
     def bytes(self) -> Iterator[Any]:
         """What tells these rows from others, in pieces of memory."""
@@ -83,8 +83,10 @@ class SparseRows:
 
     def _numbers(self) -> Numbers:
         if self.numbers is None:
-            raise TypeError("sparse rows of a step that is being recorded can be multiplied by a Linear, or become an "
-                            "array by .toarray(); a replay would not repeat anything else")
+            raise TypeError(
+                "sparse rows of a step that is being recorded can be multiplied by a Linear, or become an "
+                "array by .toarray(); a replay would not repeat anything else"
+            )
         return self.numbers
 
     def _starts(self) -> np.ndarray:
@@ -154,10 +156,10 @@ def _rows_of_matrix(x: Any, name: str) -> SparseRows:
     values, columns, ends = values[: ends[-1]], columns[: ends[-1]], ends.astype(np.int64)
     if not _is_in_order(columns, ends):
         values, columns, ends = _in_order(values, columns, ends)
-    return _rows_of(Numbers(values, columns, type(x)), ends[:-1], np.diff(ends), features)
+    return rows_of(Numbers(values, columns, type(x)), ends[:-1], np.diff(ends), features)
 
 
-def _rows_of(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
+def rows_of(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
     values, columns, _ = numbers
     values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
     columns = np.require(columns, np.int32, ["C", "A"])

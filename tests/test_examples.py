@@ -50,6 +50,12 @@ def test_the_digits_example_classifies_96_percent_of_the_test_images():
     assert wrong == round((1 - accuracy) * 360)
 
 
+def test_the_text_example_tells_most_sentences_apart_as_scikit_learn_does():
+    mine, theirs = numbers_after("test sentences: accuracy", run("text.py").stdout)
+    assert mine >= 0.7
+    assert abs(mine - theirs) < 0.03
+
+
 def test_the_loop_by_hand_learns_and_gives_the_bits_of_fit():
     output = run("textbook_loop.py").stdout
     assert output.endswith("fit(shuffle=False) gives the same weights and losses, to the bit\n")

@@ -14,7 +14,7 @@ PACKAGE = Path(caffelite.__file__).parent
 # A module imports from its own layer and from those above it in this table. What is not here has no place yet.
 LAYERS = [
     {"_kernels"},
-    {"arrays", "augment", "autograd", "modes", "initializers"},
+    {"arrays", "augment", "autograd", "modes", "initializers", "sparse"},
     {"tensor"},
     {"recording"},
     {"function"},

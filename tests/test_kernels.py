@@ -19,6 +19,7 @@ from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_a
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.recording import Recording
+from caffelite.sparse import Numbers, rows_of
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -1204,6 +1205,12 @@ PLACES = (np.arange(72, dtype=np.int32) % 30).reshape(3, 3, 2, 4).transpose(3, 0
 
 # Arguments that recordings are made with; the same kernel then runs again on other values in the same memory.
 # An elementwise kernel that takes nothing but arrays needs no entry.
+SPARSE, OUTSIDE = (
+    rows_of(
+        Numbers(uniform(6), np.array([1, 3, 0, 1, last, 2]), None), np.array([0, 2, 2, 5]), np.array([2, 0, 3, 1]), 40
+    )
+    for last in (2, 40)
+)
 RECORDED = {
     "add": (uniform(4, 5), uniform(5)),
     "subtract": (uniform(4, 5), uniform(4, 1)),
@@ -1303,6 +1310,10 @@ RECORDED = {
     "take_grad": (uniform(4, 3), LABELS, 3),
     "use_rows": (np.zeros(9, np.int64), LABELS, uniform(4, 3), False),
     "use_all_rows": (np.zeros(9, np.int64),),
+    "use_columns": (np.zeros(81, np.int64), SPARSE.rows, uniform(40, 3), False),
+    "sparse_matmul": (SPARSE.rows, uniform(40, 5)),
+    "sparse_matmul_grad": (SPARSE.rows, uniform(4, 5)),
+    "sparse_to_dense": (SPARSE.rows,),
     "all_finite": (uniform(40),),
     "check_labels": (LABELS, 3),
     "convert": (np.arange(20, dtype=np.uint8).reshape(4, 5).T, np.float64),
@@ -1501,6 +1512,10 @@ STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes 
     "take_grad": ((np.ones((4, 3)), LABELS, 4), 1, -1),
     "cut": ((np.ones((4, 3)), LABELS + 1), 1, 4),
     "use_rows": ((np.zeros(9, np.int64), LABELS, np.ones((4, 3)), True), 1, 4),
+    "use_columns": ((np.zeros(81, np.int64), SPARSE.rows, np.ones((40, 3)), True), 1, OUTSIDE.rows[2]),
+    "sparse_matmul": ((SPARSE.rows, uniform(40, 5)), 0, OUTSIDE.rows[2]),
+    "sparse_matmul_grad": ((SPARSE.rows, uniform(4, 5)), 0, OUTSIDE.rows[2]),
+    "sparse_to_dense": ((SPARSE.rows,), 0, OUTSIDE.rows[2]),
     "ravel_index": (((3, 4), LABELS, 1), 1, 3),
     "softmax_loss": ((np.ones((4, 3)), LABELS), 1, 3),
     "softmax_loss_grad": ((np.ones((4, 3)) / 3, LABELS, np.ones(1)), 1, -1),
@@ -1770,6 +1785,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
         import numpy as np
         from caffelite import _kernels as k
         from caffelite.recording import Recording
+        from caffelite.sparse import Numbers, rows_of
 
         PAGE = mmap.PAGESIZE
         libc = ctypes.CDLL(None, use_errno=True)
@@ -1906,6 +1922,18 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     k.all_finite(own[0], None, used)
                     k.use_rows(used, guarded(np.arange(m)), guarded(np.ones((m, n), dtype)), False)
                 k.use_all_rows(used)
+                if m == 3:
+                    counts, w = np.array([9, 0, 4]), guarded(np.ones((5, n), dtype))
+                    numbers = guarded(np.ones(13, dtype)), guarded(np.arange(13, dtype=np.int32) % 5)
+                    sparse = rows_of(Numbers(*numbers, None), np.array([0, 9, 9]), counts, 5)
+                    assert [k.address(a) for a in sparse.numbers[:2]] == [k.address(a) for a in numbers]
+                    rows = guarded(sparse.rows)
+                    k.sparse_matmul(rows, w, guarded(np.empty((m, n), dtype)), bias=guarded(np.ones(n, dtype)))
+                    k.sparse_matmul_grad(rows, guarded(np.ones((m, n), dtype)), w)
+                    k.sparse_matmul_grad(rows, gapped[:, 3:], w, accumulate=True)
+                    k.sparse_to_dense(rows)
+                    if n:
+                        k.use_columns(guarded(np.zeros(11, np.int64)), rows, w, False)
                 for part in (gapped[:, 3:], gapped[:, :n]):
                     k.take_grad(part, guarded(np.arange(m)[::-1]), m, guarded(np.ones((m, n), dtype)), accumulate=True)
                 k.ravel_index((m, n + 1), guarded(np.arange(m)[:, None]), guarded(np.arange(n)))

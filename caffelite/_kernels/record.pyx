@@ -300,6 +300,7 @@ cdef class RecordedCall:
         cdef RecordedCall fused = RecordedCall.__new__(RecordedCall)
         fused.call, fused.kernel, fused.name, fused.arrays = self.call, self.kernel, name, ()
         fused.reads, fused.writes, fused.constants = self.reads, self.writes, self.constants
+        fused.on_stop, fused.checked = self.on_stop, self.checked
         if y is not None:
             fused.call.operand[0].stride[0], fused.call.operand[0].stride[1] = y
         return fused

@@ -80,7 +80,7 @@ class Linear(Function, recordable=True):
             raise ValueError(f"{self._label()} got {got}shape {shape_text(shape)}; {expected}")
         return (*shape[:-1], self.out_features)
 
-    def forward(self, x: np.ndarray | SparseRows) -> np.ndarray:
+    def forward(self, x: Any) -> np.ndarray:
         if is_sparse(x):
             x = as_sparse(x)
         if x.ndim < 2 or x.shape[-1] != self.in_features:
@@ -88,7 +88,7 @@ class Linear(Function, recordable=True):
         if x.dtype.newbyteorder("=") != self.weight.dtype:
             raise TypeError(f"{self._label()} is {self.weight.dtype}, got {x.dtype}: convert x, or take Model(dtype=…)")
         self.shape = x.shape[:-1]
-        self.x = x if x.ndim == 2 else reshaped(x, (math.prod(self.shape), self.in_features))
+        self.x: Any = x if x.ndim == 2 else reshaped(x, (math.prod(self.shape), self.in_features))
         self.used_weight = self._weight_to_use()
         product = kernels.sparse_matmul if isinstance(x, SparseRows) else kernels.matmul
         y = product(stored(self.x), self.used_weight, bias=None if self.bias is None else self.bias.data)

@@ -424,9 +424,7 @@ class Optimizer(ABC):
                     parameters = slice(last.parameters.start, i + 1)
                     runs.pop()
             state = None if self._kept is None else self._kept[p.dtype][:, start : start + data.size]
-            runs.append(
-                Run(data, gradient, state, self.hyper[group], p._used_rows, p.is_sparse, start, parameters)
-            )
+            runs.append(Run(data, gradient, state, self.hyper[group], p._used_rows, p.is_sparse, start, parameters))
         return runs
 
     def _check_gradients(self) -> None:

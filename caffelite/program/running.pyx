@@ -11,7 +11,7 @@ from caffelite._kernels.record cimport is_recording
 from caffelite._kernels.replay cimport Replay
 from caffelite._kernels.watch cimport are_unchanged
 from caffelite.autograd cimport Node, is_training, records_graph
-from caffelite.sparse import as_sparse, is_sparse, stored
+from caffelite.sparse import as_sparse, given_as, is_sparse, stored
 
 cnp.import_array()
 
@@ -104,6 +104,16 @@ def as_given(x):
     return np.asanyarray(x.data if isinstance(x, Node) else x)
 
 
+def refuse_unlike(i, before, now):
+    """Raise for what a Program is given in the place of something of another shape, dtype or kind."""
+    if is_sparse(before) != is_sparse(now):
+        kinds = ["sparse rows" if is_sparse(x) else "an array" for x in (before, now)]
+        raise TypeError(f"argument {i} was recorded with {kinds[0]}, got {kinds[1]}")
+    if before.shape != now.shape:
+        raise ValueError(f"argument {i} was recorded with shape {before.shape}, got {now.shape}")
+    raise TypeError(f"argument {i} was recorded with dtype {before.dtype}, got {now.dtype}")
+
+
 def as_plain(x):
     """An array as one that copies fast."""
     return x.view(ndarray) if isinstance(x, ndarray) else x
@@ -178,11 +188,9 @@ cdef class Runner:
             raise TypeError(f"the Program was recorded with {len(self.inputs)} arrays, got {len(arrays)}")
         for i in range(len(arrays)):
             array, buffer = arrays[i], self.inputs[i]
-            if not cnp.PyArray_SAMESHAPE(array, buffer):
-                raise ValueError(f"argument {i} was recorded with shape {(<object> buffer).shape}, "
-                                 f"got {(<object> array).shape}")
-            if array.descr is not buffer.descr and not cnp.PyArray_EquivTypes(array.descr, buffer.descr):
-                raise TypeError(f"argument {i} was recorded with dtype {buffer.descr}, got {array.descr}")
+            if not cnp.PyArray_SAMESHAPE(array, buffer) or (
+                    array.descr is not buffer.descr and not cnp.PyArray_EquivTypes(array.descr, buffer.descr)):
+                refuse_unlike(i, given_as(buffer), given_as(array))
         return 0
 
     cpdef bint is_current(self) except -1:

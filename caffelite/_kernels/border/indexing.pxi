@@ -4,7 +4,7 @@ cdef Kernel RAVEL_INDEX_KERNEL = Kernel("ravel_index", checked=1, work=30)
 cdef Kernel TAKE_KERNEL = Kernel("take", checked=2)
 cdef Kernel TAKE_GRAD_KERNEL = Kernel("take_grad", checked=2, work=10)
 cdef Kernel USE_ROWS_KERNEL = Kernel("use_rows", writes=0b11, updates=0b11, checked=2, work=30)
-cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", work=10)
+cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1)
 
 
 def ravel_index(tuple lengths, *indices):
@@ -141,7 +141,8 @@ def refuse_row(name, rows, order):
 # ---- the rows of a gradient that are used ----
 #
 # `used`, int64 (1 + 2n,), lists some of n rows: how many, then which, then for each row its place in that list, if it
-# has one (P. Briggs and L. Torczon, "An efficient representation for sparse sets", ACM LOPLAS 2, 1993).
+# has one (P. Briggs and L. Torczon, "An efficient representation for sparse sets", ACM LOPLAS 2, 1993). Where all rows
+# are used, how many says so, and what else it holds means nothing.
 
 def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray x not None, bint accumulate):
     """Add the rows in `order`, int64 (m,), to those listed; unless accumulating, after those of x were set to 0.
@@ -172,7 +173,7 @@ def use_all_rows(cnp.ndarray used not None):
     call.size[0] = rows_of(used)
     bind(&call, 0, writable("use_all_rows", used))
     call.parts = 1
-    call.work = USE_ALL_ROWS_KERNEL.work * call.size[0]
+    call.work = 1
     launch(&call)
 
 

@@ -141,7 +141,7 @@ def sparse_to_dense(cnp.ndarray rows not None):
 
 
 def use_columns(cnp.ndarray used not None, cnp.ndarray rows not None, cnp.ndarray x not None, bint accumulate):
-    """As `use_rows`, those rows of x being used whose numbers are the columns of these sparse rows."""
+    """As `use_rows`, those rows of x being used whose numbers are the columns of these sparse rows; or all rows."""
     cdef Call call
     cdef Py_ssize_t features = features_of("use_columns", rows, None)
     begin(&call, USE_COLUMNS_KERNEL, real_type("use_columns", x))

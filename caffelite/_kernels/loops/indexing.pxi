@@ -114,7 +114,7 @@ cdef int use_rows(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     if not all_in_range(order, call.size[2], call.size[0]):
         return OUT_OF_RANGE
     if not call.accumulate:
-        forget_rows(x, used, call.size[1])
+        forget_rows(x, used, call.size[0], call.size[1])
     m = used[0]
     for i in range(call.size[2]):
         m = with_row(used, m, call.size[0], order[i])
@@ -122,22 +122,28 @@ cdef int use_rows(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
-# Sets the rows of x, n elements each, that are listed to 0, and empties the list.
-cdef inline void forget_rows(real* x, int64_t* used, Py_ssize_t n) noexcept nogil:
+# Sets the rows of x (rows, n) that are listed to 0, and empties the list.
+cdef inline void forget_rows(real* x, int64_t* used, Py_ssize_t rows, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
-    for i in range(used[0]):
-        memset(x + used[1 + i] * n, 0, n * sizeof(real))
+    if used[0] == rows:
+        memset(x, 0, rows * n * sizeof(real))
+    else:
+        for i in range(used[0]):
+            memset(x + used[1 + i] * n, 0, n * sizeof(real))
     used[0] = 0
 
 
-# How many of so many rows are listed after row k, if the first m are before.
+# How many of so many rows are listed after row k, if the first m are before. (Without a branch, which nobody foresees.)
 cdef inline Py_ssize_t with_row(int64_t* used, Py_ssize_t m, Py_ssize_t rows, int64_t k) noexcept nogil:
     cdef int64_t* listed = used + 1
     cdef int64_t* place = listed + rows
-    if 0 <= place[k] < m and listed[place[k]] == k:
+    cdef int64_t at = place[k]
+    cdef bint is_new = (at >= m) | (listed[at] != k)
+    if m == rows:
         return m
-    listed[m], place[k] = k, m
-    return m + 1
+    listed[m] = k
+    place[k] = m if is_new else at
+    return m + is_new
 
 
 # All rows are used.
@@ -145,11 +151,7 @@ cdef inline Py_ssize_t with_row(int64_t* used, Py_ssize_t m, Py_ssize_t rows, in
 #   operand  0 the list
 #   parts    1
 cdef int use_all_rows(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef int64_t* used = <int64_t*> out
-    cdef Py_ssize_t n = call.size[0], i
-    used[0] = n
-    for i in range(n):
-        used[1 + i] = used[1 + n + i] = i
+    (<int64_t*> out)[0] = call.size[0]
     return CONTINUE
 
 

@@ -171,7 +171,7 @@ cdef int extreme_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t e
 cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t i
     cdef bint others = False
-    if call.operand[USED].data != NULL:
+    if some_rows(call, call.parts) != NULL:
         return each_used_row(x, call, begin, end)
     for i in range(begin, end):           # x − x is 0 for every finite x and NaN for the others
         others |= x[i] - x[i] != 0

@@ -27,15 +27,15 @@ typedef struct {
             store_first_##real(p, v, n);                                                                               \
     }                                                                                                                  \
                                                                                                                        \
-    /* y = Σₖ value[k] · b[column[k]] + bias for VECTORS vectors of columns of b, of the last one the first n lanes.      \
-     * Few of them are summed in several sums side by side, so that none waits for the one before. 0 if a column is not  \
-     * among the k rows of b. */                                                                                       \
+    /* y = Σₖ value[k] · b[column[k]] + bias for VECTORS vectors of columns of b, of the last one the first n lanes.   \
+     * Few of them are summed in several sums side by side, so that none waits for the one before. 0 if a column is    \
+     * not among the k rows of b. */                                                                                   \
     INLINE int sum_of_rows_##real(const int VECTORS, int n, real *y, SparseRow row, const real *b, ptrdiff_t b_row,    \
                                   ptrdiff_t k, const real *bias)                                                       \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
-        const int CHAINS = SPARSE_SUMS / VECTORS;                                                                             \
-        vector_##real sum[SPARSE_SUMS] = {{0}};                                                                               \
+        const int CHAINS = SPARSE_SUMS / VECTORS;                                                                      \
+        vector_##real sum[SPARSE_SUMS] = {{0}};                                                                        \
         for (ptrdiff_t i = 0; i < row.count; i += CHAINS)                                                              \
             UNROLL for (int c = 0; c < CHAINS; c++)                                                                    \
                 if (c == 0 || i + c < row.count) {                                                                     \
@@ -47,7 +47,7 @@ typedef struct {
                     UNROLL for (int v = 0; v < VECTORS; v++)                                                           \
                         sum[c * VECTORS + v] += value * some_##real(w + v * LANES, v < VECTORS - 1 ? LANES : n);       \
                 }                                                                                                      \
-        UNROLL for (int half = SPARSE_SUMS / 2; half >= VECTORS; half /= 2)                                                   \
+        UNROLL for (int half = SPARSE_SUMS / 2; half >= VECTORS; half /= 2)                                            \
             UNROLL for (int s = 0; s < half; s++) sum[s] += sum[s + half];                                             \
         UNROLL for (int v = 0; v < VECTORS; v++) {                                                                     \
             const int lanes = v < VECTORS - 1 ? LANES : n;                                                             \
@@ -63,7 +63,7 @@ typedef struct {
                                   const real *dy)                                                                      \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
-        vector_##real d[SPARSE_SUMS];                                                                                         \
+        vector_##real d[SPARSE_SUMS];                                                                                  \
         UNROLL for (int v = 0; v < VECTORS; v++) d[v] = some_##real(dy + v * LANES, v < VECTORS - 1 ? LANES : n);      \
         for (ptrdiff_t i = 0; i < row.count; i++) {                                                                    \
             const uint32_t column = (uint32_t)row.columns[i];                                                          \

@@ -126,7 +126,7 @@ cdef int adamw(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noex
 cdef inline void adam_step_by_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
                                    bint decoupled) noexcept nogil:
     cdef const double* steps = <const double*> call.operand[4].data
-    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    cdef const int64_t* used = some_rows(call, call.size[0])
     cdef Py_ssize_t parameters = call.size[2], width = call.size[ROW], p, first = 0, last = 0
     cdef InStep step
     for p in range(parameters):
@@ -175,9 +175,15 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
 
 # ---- the used rows of a matrix ----
 
+# Their list, where there is one and these are not all rows of so many elements; else NULL.
+cdef inline const int64_t* some_rows(const Call* call, Py_ssize_t elements) noexcept nogil:
+    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    return NULL if used == NULL or used[0] * call.size[ROW] == elements else used
+
+
 # Whether an update goes through these alone, where `skips` says whether rows whose gradient is 0 stay as they are.
 cdef inline bint by_used_rows(const Call* call, bint skips) noexcept nogil:
-    return call.operand[USED].data != NULL and (skips or call.size[3])
+    return (skips or call.size[3]) and some_rows(call, call.size[0]) != NULL
 
 
 # What the call's own loop does to elements, to those of the rows that are used. Parts are shares of the list of them.
@@ -217,7 +223,7 @@ cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     cdef const real* g = <const real*> call.operand[1].data
     cdef const double* z = <const double*> call.operand[2].data
     cdef Py_ssize_t n = call.size[0]
-    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
+    cdef const int64_t* used = some_rows(call, n)
     cdef Py_ssize_t j
     cdef double y = 0
     if used == NULL:
@@ -261,7 +267,7 @@ cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef real tiny = FLT_MIN if real is float else DBL_MIN
     cdef real first = <real> max(factor, tiny), rest = <real> (factor / first)
     cdef Py_ssize_t i
-    if call.operand[USED].data != NULL:
+    if some_rows(call, call.parts) != NULL:
         return each_used_row(g, call, begin, end)
     if factor < 1:
         for i in range(begin, end):
