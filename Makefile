@@ -34,6 +34,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/threshold.py
 	$(BIN)/python benchmarks/files.py
+	$(BIN)/python benchmarks/many.py
 
 clean:
 	rm -rf .venv build *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c

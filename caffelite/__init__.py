@@ -23,6 +23,7 @@ from caffelite.graph import graph
 from caffelite.history import History
 from caffelite.inspection import inspect
 from caffelite.loading import load
+from caffelite.many import fit_many
 from caffelite.model import MLP, Model
 from caffelite.modes import inference, is_training, no_grad
 from caffelite.optimizers import *
@@ -45,6 +46,7 @@ __all__ = [
     "check_gradients",
     "datasets",
     "find_lr",
+    "fit_many",
     "get_num_threads",
     "graph",
     "inference",

@@ -106,6 +106,11 @@ class DataGenerator:
         self._seed = int(self._state[0] >> np.uint64(1))  # of augmentations
         self._epochs = 0  # that were begun
 
+    def only(self, rows: np.ndarray) -> DataGenerator:
+        """The generator itself, before its first epoch, of these rows alone, int64 (m,), as they would be given."""
+        self._order = rows.copy()
+        return self
+
     def __len__(self) -> int:
         rows = len(self._order)
         return rows // self.batch_size if self.drop_last else -(-rows // self.batch_size)

@@ -176,7 +176,7 @@ class Trainer:
         was done before.
         """
         if in_memory(batches):
-            self.run = run = InMemory(self, batches, epochs, interrupts)
+            self.run = run = InMemory(self, batches, epochs, interrupts.pending)
             if resumed is not None:
                 run.restore(resumed)
             done, ends = run.epoch, False
@@ -406,9 +406,7 @@ class Streamed:
 class InMemory:
     """Epochs over a DataGenerator's arrays: steps are recorded where there is no Program yet, else replayed in bulk."""
 
-    def __init__(
-        self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
-    ) -> None:
+    def __init__(self, steps: Trainer, data: DataGenerator, epochs: int, pending: np.ndarray | None = None) -> None:
         self.of = steps
         self.generator = data
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None
@@ -437,7 +435,7 @@ class InMemory:
             data.batch_size,
             len(data),
             None if counts is None or counts.all() else counts,
-            None if interrupts is None else interrupts.pending,
+            pending,
         )
 
     @property

@@ -24,7 +24,7 @@ LAYERS = [
     {"callbacks", "training"},
     {"checkpoints"},
     {"model"},
-    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "lbfgs"}
+    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "lbfgs", "many"}
     | {"__main__", "", "sklearn"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}

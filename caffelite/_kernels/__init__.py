@@ -23,6 +23,7 @@ from caffelite._kernels.kernel import KERNELS, Kernel
 from caffelite._kernels.launch import (
     OPENMP,
     PARALLEL_WORK,
+    Alone,
     after_fork,
     get_num_threads,
     set_num_threads,

@@ -45,6 +45,13 @@ cdef extern from *:
     int omp_get_max_threads() noexcept nogil
     int untouched_max_threads() noexcept nogil
 
+cdef extern from *:
+    """
+    /* Whether kernels that this thread calls run on it alone. */
+    static _Thread_local int this_thread_is_alone = 0;
+    """
+    bint this_thread_is_alone
+
 cdef object ndarray = np.ndarray
 OPENMP = bool(COMPILED_WITH_OPENMP)
 
@@ -104,11 +111,24 @@ cpdef int team_size() noexcept nogil:
     threadpoolctl, or omp_set_num_threads. (To just the default can't be told from not at all.)
     """
     cdef int limit, share
-    if num_threads == 1 or must_be_serial:
+    if num_threads == 1 or must_be_serial or this_thread_is_alone:
         return 1
     limit = omp_get_max_threads()
     share = max(num_threads // max(replays, 1), 1)
     return share if limit == untouched else min(share, limit)
+
+
+cdef class Alone:
+    """Inside, kernels that this thread calls run on it alone: for who has work for each thread, and no part of it."""
+    cdef bint before
+
+    def __enter__(self):
+        global this_thread_is_alone
+        self.before, this_thread_is_alone = this_thread_is_alone, True
+
+    def __exit__(self, *exception):
+        global this_thread_is_alone
+        this_thread_is_alone = self.before
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------

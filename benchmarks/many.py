@@ -1,0 +1,133 @@
+"""Many small models: `cl.fit_many` beside one `Model.fit` after the other, and scikit-learn's MLPRegressor likewise.
+
+256 models 20-32-1, ReLU, with a seed and a learning rate of their own, on the same rows, mean squared error, Adam,
+batches of 32, float32. What is timed is the training alone; models and optimizers are made before, anew for each round.
+scikit-learn makes its weights in `fit`, which takes it 0.1 % of the time; of it, every sixteenth model is timed.
+
+    python benchmarks/many.py
+    python benchmarks/many.py --threads 1 2 --rows 500 --epochs 20 50 100
+    python benchmarks/many.py --quick       # only to see that it works
+
+Each contestant is in a process of its own, and they take turns; the median of the rounds counts.
+"""
+
+import argparse
+import time
+import warnings
+
+import harness
+import numpy as np
+
+
+def data(rows):
+    """Features (rows, 20) and a target (rows, 1), which is no linear function of them."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((rows, 20), dtype=np.float32)
+    return x, np.tanh(x @ rng.standard_normal((20, 1), dtype=np.float32)) + x[:, :1] * x[:, 1:2]
+
+
+def rates(models):
+    """A learning rate for each."""
+    return np.geomspace(1e-4, 1e-2, models)
+
+
+def caffelite(models, rows, epochs, together):
+    """A contestant that gives seconds a model, and the mean of the models' last losses."""
+    import caffelite as cl
+
+    x, y = data(rows)
+    loss = cl.MSELoss()
+
+    def measure():
+        made = [cl.MLP(20, [32, 1], seed=i) for i in range(models)]
+        optimizers = [cl.Adam(m.parameters(), lr=lr) for m, lr in zip(made, rates(models), strict=True)]
+        start = time.perf_counter()
+        if together:
+            histories = cl.fit_many(made, x, y, loss=loss, optimizers=optimizers, epochs=epochs)
+        else:
+            histories = [
+                m.fit(x, y, loss=loss, optimizer=optimizer, epochs=epochs, verbose=0)
+                for m, optimizer in zip(made, optimizers, strict=True)
+            ]
+        seconds = time.perf_counter() - start
+        return seconds / models, float(np.mean([history["loss"][-1] for history in histories]))
+
+    return measure
+
+
+def scikit_learn(models, rows, epochs):
+    """As `caffelite`, of every sixteenth model."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPRegressor
+
+    warnings.simplefilter("ignore", ConvergenceWarning)  # it takes all epochs for a failure to converge
+    x, y = data(rows)
+
+    def measure():
+        some = rates(models)[::16]
+        options = {"alpha": 0.0, "batch_size": 32, "max_iter": epochs, "tol": 0.0, "n_iter_no_change": epochs}
+        made = [
+            MLPRegressor(hidden_layer_sizes=(32,), learning_rate_init=lr, random_state=i, **options)
+            for i, lr in enumerate(some)
+        ]
+        start = time.perf_counter()
+        for m in made:
+            m.fit(x, y.ravel())
+        seconds = time.perf_counter() - start
+        return seconds / len(some), 2 * float(np.mean([m.loss_curve_[-1] for m in made]))  # whose loss is half of ours
+
+    return measure
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=int, default=256)
+    parser.add_argument("--rows", type=int, default=500)
+    parser.add_argument("--epochs", type=int, nargs="+", default=[20, 50, 100])
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="few models, two epochs, once")
+    options = parser.parse_args()
+    if options.quick:
+        options.models, options.rows, options.epochs, options.threads, options.rounds = 16, 64, [2], [2], 1
+    contestants = {
+        "scikit-learn, one after the other": (scikit_learn,),
+        "fit, one after the other": (caffelite, False),
+        "fit_many": (caffelite, True),
+    }
+    print(harness.environment("scikit-learn"))
+    print(f"{options.models} models 20-32-1, {options.rows} rows, the median of {options.rounds} rounds")
+    left_out = {}
+    for threads in options.threads:
+        harness.use_threads(threads)
+        for epochs in options.epochs:
+            processes = {}
+            for name, (make, *further) in contestants.items():
+                process = harness.Process(make, options.models, options.rows, epochs, *further, cores=threads)
+                if process.missing is None:
+                    processes[name] = process
+                else:
+                    left_out[name] = process.missing
+            measured = {name: [] for name in processes}
+            for _ in range(options.rounds):
+                for name, process in processes.items():
+                    measured[name].append(process())
+            for process in processes.values():
+                process.close()
+            print(f"\n{epochs} epochs, {threads} thread{'s' if threads > 1 else ''}\n")
+            print(harness.table(["", "ms a model", "fit_many = 1", "loss"], rows_of(measured)))
+    for name, module in left_out.items():
+        print(f"\nleft out: {name} (no module {module})")
+
+
+def rows_of(measured):
+    """A row for each contestant, from its rounds."""
+    seconds = {name: float(np.median([s for s, _ in rounds])) for name, rounds in measured.items()}
+    return [
+        [name, f"{s * 1e3:.3f}", f"{s / seconds['fit_many']:.2f}", f"{measured[name][0][1]:.4f}"]
+        for name, s in seconds.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,479 @@
+"""cl.fit_many: each model's bits are those of its lone fit, on any number of threads."""
+
+import contextlib
+import copy
+import itertools
+import signal
+import threading
+
+import numpy as np
+import pytest
+from conftest import bits, classifier
+
+import caffelite as cl
+from caffelite import _kernels as kernels
+from caffelite.program import Program
+
+ROWS = 50  # in batches of 16, the last one of 2
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request, threads_restored):
+    cl.set_num_threads(request.param)
+    return request.param
+
+
+def data(outputs=3):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(ROWS, 4)), rng.integers(0, outputs, ROWS)
+
+
+class Swish(cl.Function):
+    """Computed by NumPy: recorded steps call it back."""
+
+    def forward(self, x):
+        self.x, self.s = x, 1 / (1 + np.exp(-x))
+        return x * self.s
+
+    def backward(self, dy):
+        return dy * (self.s + self.x * self.s * (1 - self.s))
+
+
+class Gated(cl.Model):
+    """No sequence."""
+
+    def __init__(self, seed):
+        super().__init__(seed=seed)
+        self.f, self.g = cl.Linear(4, 3), cl.Linear(4, 3)
+
+    def call(self, x):
+        return self.f(x) * self.g(x).sigmoid()
+
+
+class Plain(cl.Optimizer):
+    """Computed by NumPy."""
+
+    def step(self):
+        for p in self.parameters:
+            if p.grad is not None:
+                p.data = p.data - self.lr * p.grad
+
+
+def frozen(seed):
+    model = classifier(4, 8, 3, seed=seed)
+    model.functions[0].requires_grad = False
+    return model
+
+
+def one_seed(seed):
+    return cl.Model([cl.Linear(4, 3)], seed=7)
+
+
+MODELS = {
+    "plain": lambda seed: classifier(4, 8, 3, seed=seed),
+    "float64": lambda seed: classifier(4, 8, 3, seed=seed, dtype=np.float64),
+    "of several widths": lambda seed: classifier(4, 5 + seed % 3, 3, seed=seed),
+    "random and normalized": lambda seed: cl.Model(
+        [cl.Linear(4, 8), cl.BatchNorm(8), cl.Dropout(0.3), cl.ReLU(), cl.DropConnect(8, 3)], seed=seed
+    ),
+    "Python": lambda seed: cl.Model([cl.Linear(4, 8), Swish(), cl.Linear(8, 3)], seed=seed),
+    "call": Gated,
+    "frozen": frozen,
+    "of one seed": one_seed,
+}
+OPTIMIZERS = {
+    "SGD": lambda ps, i: cl.SGD(ps, lr=0.1 + 0.01 * i),
+    "Adam": lambda ps, i: cl.Adam(ps, lr=0.01 * (i + 1), weight_decay=0.01 * i),
+    "schedule": lambda ps, i: cl.SGD(ps, lr=cl.schedules.cosine(0.1 + 0.01 * i, steps=6, warmup=2), momentum=0.9),
+    "groups": lambda ps, i: cl.SGD([{"parameters": ps[:1], "lr": 0.05}, {"parameters": ps[1:]}], lr=0.1),
+    "Python": lambda ps, i: Plain(ps, lr=0.1),
+}
+
+
+def entries(model, optimizer, count=5):
+    models = [MODELS[model](seed) for seed in range(count)]
+    return models, [OPTIMIZERS[optimizer](m.parameters(), i) for i, m in enumerate(models)]
+
+
+def lone(models, optimizers, x, y, rows=None, loss=None, **options):
+    """What one fit after the other gives."""
+    losses = loss if isinstance(loss, list) else [loss or cl.SoftmaxLoss()] * len(models)
+    histories = []
+    for i, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+        part = (x, y) if rows is None else (x[rows[i]], y[rows[i]])
+        histories.append(model.fit(*part, loss=losses[i], optimizer=optimizer, verbose=0, **options))
+    return histories
+
+
+def many(models, optimizers, x, y, loss=None, **options):
+    return cl.fit_many(models, x, y, loss=loss or cl.SoftmaxLoss(), optimizers=optimizers, **options)
+
+
+def state(model, optimizer):
+    """All that a training leaves, to the bit."""
+    arrays = {**model.state_dict(), **optimizer.state_dict()}
+    found = {name: np.asarray(x).tobytes() for name, x in arrays.items()}
+    for i, p in enumerate(model.parameters()):
+        found[f"gradient {i}"] = None if p.grad is None else p.grad.tobytes()
+        found[f"is as drawn {i}"] = p._is_as_drawn()
+    return found | {"stream": model._rng.bit_generator.state}
+
+
+def assert_alike(these, those, but=()):
+    for i, (a, b) in enumerate(zip(zip(*these, strict=True), zip(*those, strict=True), strict=True)):
+        one, other = state(*a), state(*b)
+        assert [name for name in one if one[name] != other[name] and name.split()[0] not in but] == [], f"model {i}"
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [*[(model, "Adam") for model in MODELS], *[("plain", other) for other in OPTIMIZERS if other != "Adam"]],
+)
+def test_each_model_has_the_bits_of_its_lone_fit(threads, model, optimizer):
+    x, y = data()
+    alone, together = entries(model, optimizer), entries(model, optimizer)
+    for options in ({}, {"seed": 5}, {"shuffle": False}):  # one after the other: then there is something in all of them
+        options = {"epochs": 3, "batch_size": 16, **options}
+        assert many(*together, x, y, **options) == lone(*alone, x, y, **options)
+        assert_alike(together, alone)
+
+
+def test_they_go_on_with_fit_and_predict(threads):
+    x, y = data()
+    alone, together = entries("plain", "Adam"), entries("plain", "Adam")
+    lone(*alone, x, y, epochs=2)
+    many(*together, x, y, epochs=2)
+    for these, those in zip(zip(*alone, strict=True), zip(*together, strict=True), strict=True):
+        assert np.array_equal(these[0].predict(x), those[0].predict(x))
+    assert lone(*alone, x, y, epochs=2) == lone(*together, x, y, epochs=2)
+    assert_alike(together, alone)
+
+
+def test_models_of_all_kinds_go_together(threads):
+    x, y = data()
+    alone, together = (
+        tuple([*itertools.chain(*column)] for column in zip(*[entries(m, "Adam", 4) for m in MODELS], strict=True))
+        for _ in range(2)
+    )
+    assert many(*together, x, y, epochs=2, batch_size=16) == lone(*alone, x, y, epochs=2, batch_size=16)
+    assert_alike(together, alone)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_folds_are_what_their_rows_would_give(threads, seed):
+    x, y = data()
+    rng = np.random.default_rng(1)
+    folds = [np.delete(np.arange(ROWS), np.arange(i, ROWS, 5)) for i in range(5)]  # 40 rows each
+    folds += [rng.integers(0, ROWS, ROWS), np.arange(17)[::-1], np.array([3], dtype=np.uint8)]
+    alone, together = entries("plain", "Adam", len(folds)), entries("plain", "Adam", len(folds))
+    options = {"epochs": 3, "batch_size": 16, "seed": seed}
+    histories = many(*together, x, y, rows=[folds[0].tolist(), *folds[1:]], **options)
+    assert histories == lone(*alone, x, y, rows=folds, **options)
+    assert_alike(together, alone)
+
+
+def test_losses_may_be_each_models_own(threads):
+    x, y = data()
+    alone, together = entries("plain", "SGD"), entries("plain", "SGD")
+    losses = [
+        [
+            cl.Penalized(cl.SoftmaxLoss(label_smoothing=0.1 * (i % 2)), m.parameters()[::2], l2=0.1)
+            for i, m in enumerate(ms)
+        ]
+        for ms in (alone[0], together[0])
+    ]
+    assert many(*together, x, y, loss=losses[1], epochs=3) == lone(*alone, x, y, loss=losses[0], epochs=3)
+    assert_alike(together, alone)
+
+
+def test_models_that_differ_in_a_number_alone_are_not_confused(threads):
+    def made():
+        models = [
+            cl.Model([cl.Linear(4, 8), cl.LeakyReLU(slope), cl.Dropout(p), cl.Linear(8, 3)], seed=0)
+            for slope in (0.0, 0.1)
+            for p in (0.0, 0.2, 0.5)
+            for _ in range(4)
+        ]
+        return models, [cl.SGD(m.parameters(), lr=0.1, momentum=0.9 * (i % 2)) for i, m in enumerate(models)]
+
+    x, y = data()
+    alone, together = made(), made()
+    assert many(*together, x, y, epochs=3) == lone(*alone, x, y, epochs=3)
+    assert_alike(together, alone)
+
+
+def test_several_inputs_and_indices(threads):
+    class Tabular(cl.Model):
+        takes_indices = (False, True)
+
+        def __init__(self, seed, sparse):
+            super().__init__(seed=seed)
+            self.embedding, self.last = cl.Embedding(6, 3, sparse=sparse), cl.Linear(7, 3)
+
+        def call(self, numbers, words):
+            return self.last(cl.concatenate([numbers, self.embedding(words)], axis=1))
+
+    def made():
+        models = [Tabular(seed, sparse=seed % 2 == 0) for seed in range(8)]
+        return models, [cl.SGD(m.parameters(), lr=0.1) for m in models]
+
+    x, y = data()
+    words = np.arange(ROWS) % 6
+    alone, together = made(), made()
+    expected = [
+        m.fit((x, words), y, loss=cl.SoftmaxLoss(), optimizer=o, epochs=3, verbose=0)
+        for m, o in zip(*alone, strict=True)
+    ]
+    assert many(*together, (x, words), y, epochs=3) == expected
+    assert_alike(together, alone)
+
+
+def test_models_that_are_alike_share_their_recordings(threads, monkeypatch):
+    recordings = []
+
+    def record(self, *arguments, original=Program.record):
+        recordings.append(self)
+        original(self, *arguments)
+
+    monkeypatch.setattr(Program, "record", record)
+    many(*entries("plain", "Adam", 12), *data(), epochs=2, batch_size=16)
+    assert len(recordings) <= 2 * threads
+    recordings.clear()
+    many(*entries("Python", "Adam", 6), *data(), epochs=2, batch_size=16)
+    assert len(recordings) == 2 * 6
+
+
+def test_kernels_in_it_run_on_the_threads_it_has(threads):
+    sizes = []
+
+    class Notes(Swish):
+        def forward(self, x):
+            sizes.append((kernels.team_size(), threading.current_thread()))
+            return super().forward(x)
+
+    models = [cl.Model([cl.Linear(4, 8), Notes(), cl.Linear(8, 3)], seed=i) for i in range(6)]
+    many(models, [cl.SGD(m.parameters(), lr=0.1) for m in models], *data(), epochs=20)
+    assert {size for size, _ in sizes} == {1}
+    assert len({thread for _, thread in sizes}) <= threads
+    assert kernels.team_size() == threads
+
+
+def test_a_graph_made_before_knows_that_the_values_are_gone(threads):
+    x, y = data()
+    models, optimizers = entries("plain", "SGD", 5)
+    values = [cl.SoftmaxLoss()(m(x.astype(np.float32)), y) for m in models]
+    many(models, optimizers, x, y)
+    for value in values:
+        with pytest.raises(RuntimeError, match="changed"):
+            value.backward()
+
+
+def test_the_callers_arrays_are_not_written_and_may_lie_as_they_like(threads):
+    x, y = data()
+    wide = np.zeros((2 * ROWS, 8))[::-2, ::2]
+    wide[...] = x
+    wide.flags.writeable = False
+    alone, together = entries("plain", "Adam"), entries("plain", "Adam")
+    assert many(*together, wide, y.astype(">i2")) == lone(*alone, x, y)
+    assert_alike(together, alone)
+    assert np.array_equal(wide, x)
+
+
+# ---- how it ends ----------------------------------------------------------------------------------------------------
+
+
+def test_who_diverges_does_not_stop_the_others(threads):
+    x, y = data()
+    x = 100 * x
+    rates = [0.001, 1e30, 0.002, 1e25, 0.001, 1e28, 0.003]
+
+    def made():
+        models = [cl.Model([cl.Linear(4, 8), cl.Dropout(0.1), cl.Linear(8, 3)], seed=i) for i in range(7)]
+        return models, [cl.SGD(m.parameters(), lr=lr) for m, lr in zip(models, rates, strict=True)]
+
+    alone, together = made(), made()
+    histories, messages = [], []
+    for i, model_and_optimizer in enumerate(zip(*alone, strict=True)):
+        diverges = pytest.raises(cl.TrainingDiverged) if rates[i] > 1 else contextlib.nullcontext()
+        with diverges as caught:
+            histories += lone(*[[one] for one in model_and_optimizer], x, y, epochs=3)
+        if caught is not None:
+            messages.append(str(caught.value))
+            histories.append(caught.value.history)
+    with pytest.raises(cl.TrainingDiverged) as caught:
+        many(*together, x, y, epochs=3)
+    assert len(messages) == 3
+    assert str(caught.value) == f"model 1 diverged: {messages[0]}; so did 3, 5"
+    assert caught.value.histories == histories
+    assert caught.value.history is caught.value.histories[1]
+    assert_alike(together, alone, but=["gradient"])  # which is as it was where the step that diverged was recorded
+
+
+@pytest.mark.parametrize("kind", [ZeroDivisionError, StopIteration, KeyboardInterrupt])
+def test_what_a_users_function_raises_comes_through(threads, kind):
+    class Raising(cl.Function):
+        def __init__(self, at):
+            self.left = np.array([at])
+
+        def forward(self, x):
+            self.left -= 1
+            if self.left == 0:
+                raise kind("mine")
+            return x
+
+        def backward(self, dy):
+            return dy
+
+    x, y = data()
+    models = [*entries("plain", "SGD", 3)[0], cl.Model([cl.Linear(4, 3), Raising(6)], seed=0)]
+    models += entries("plain", "SGD", 3)[0]
+    with pytest.raises(kind, match="mine"):
+        many(models, [cl.SGD(m.parameters(), lr=0.1) for m in models], x, y, epochs=100)
+    assert threading.active_count() == 1
+    assert np.isfinite(models[0].predict(x)).all()
+
+
+def test_ctrl_c_ends_all_between_steps(threads):
+    x, y = data()
+    alone, together = entries("plain", "Adam", 9), entries("plain", "Adam", 9)
+    timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        many(*together, x, y, epochs=10_000_000, batch_size=16)
+    timer.join()
+    assert threading.active_count() == 1
+    histories = caught.value.histories
+    assert len(histories) == 9
+    done = [int(optimizer.steps[0, 1]) for optimizer in together[1]]
+    begun = [i for i in range(9) if done[i] > 0]
+    assert 0 < len(begun) <= threads
+    for i in begun:
+        assert histories[i].epochs == done[i] // 4
+        take(alone[0][i], alone[1][i], x, y, done[i])
+        assert bits(together[0][i]) == bits(alone[0][i])
+
+
+def take(model, optimizer, x, y, steps):
+    """So many steps of a fit in batches of 16."""
+    left = [steps]
+
+    class Until(cl.DataGenerator):
+        """Batches, as long as there are steps left."""
+
+        def __iter__(self):
+            for batch in super().__iter__():
+                if left[0] > 0:
+                    left[0] -= 1
+                    yield batch
+
+    batches = Until(x, y, batch_size=16, seed=model._rng)
+    epochs = -(-steps // 4)
+    model.fit(batches, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0)
+
+
+def test_a_handler_of_ctrl_c_that_raises_nothing_lets_it_go_on(threads):
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
+    try:
+        timer = threading.Timer(0.05, signal.raise_signal, [signal.SIGINT])
+        timer.start()
+        histories = many(*entries("plain", "Adam", 4), *data(), epochs=1000)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert seen == [signal.SIGINT]
+    assert [h.epochs for h in histories] == [1000] * 4
+
+
+# ---- what it is given -----------------------------------------------------------------------------------------------
+
+
+def shared_function():
+    models, optimizers = entries("plain", "SGD", 4)
+    models[2] = cl.Model([*models[1].functions])
+    optimizers[2] = cl.SGD(models[2].parameters(), lr=0.1)
+    return {"models": models, "optimizers": optimizers}
+
+
+def shared_dropout():
+    dropout = cl.Dropout(0.5)
+    models = [cl.Model([cl.Linear(4, 3), dropout], seed=i) for i in range(4)]
+    return {"models": models, "optimizers": [cl.SGD(m.parameters(), lr=0.1) for m in models]}
+
+
+def of_another(i, j):
+    models, optimizers = entries("plain", "SGD", 4)
+    optimizers[i] = cl.SGD([*models[i].parameters(), *models[j].parameters()], lr=0.1)
+    return {"models": models, "optimizers": optimizers}
+
+
+def with_optimizer(i, make):
+    models, optimizers = entries("plain", "SGD", 4)
+    optimizers[i] = make(models, optimizers)
+    return {"models": models, "optimizers": optimizers}
+
+
+def penalized():
+    models, optimizers = entries("plain", "SGD", 4)
+    return {"models": models, "optimizers": optimizers, "loss": cl.Penalized(cl.SoftmaxLoss(), models[0].parameters())}
+
+
+BAD = [
+    (lambda: {"models": []}, ValueError, "models: expected one or more, got none"),
+    (lambda: {"models": classifier(4, 3)}, TypeError, "models: expected a list with one for each model"),
+    (lambda: {"models": [classifier(4, 3), 3, 4, 5]}, TypeError, "model 1: expected a Model, got 3"),
+    (lambda: {"optimizers": []}, ValueError, "optimizers: expected one for each of 4 models, got 0"),
+    (lambda: {"loss": [cl.SoftmaxLoss()]}, ValueError, "loss: expected one for each of 4 models, got 1"),
+    (lambda: {"loss": [*[cl.SoftmaxLoss()] * 3, "mse"]}, TypeError, "model 3: loss: expected a Function"),
+    (lambda: {"rows": [None]}, ValueError, "rows: expected one for each of 4 models, got 1"),
+    (lambda: {"rows": [None, [1, 2], [50], [3]]}, IndexError, "model 2: rows: index 50 in row 0 is not in 0 … 49"),
+    (lambda: {"rows": [None, [1, 2], [-1], [3]]}, IndexError, "model 2: rows: index -1 in row 0"),
+    (lambda: {"rows": [None, [[1, 2]], [1], [3]]}, ValueError, r"model 1: rows: .* got shape \(1, 2\)"),
+    (lambda: {"rows": [None, [], [1], [3]]}, (ValueError, TypeError), "model 1: rows"),
+    (
+        lambda: {"rows": [np.ones(50, bool), None, None, None]},
+        TypeError,
+        "model 0: rows .* expected integers, got bool",
+    ),
+    (lambda: with_optimizer(2, lambda ms, os: os[1]), ValueError, "model 2: the optimizer does not have the model's"),
+    (lambda: with_optimizer(2, lambda ms, os: "SGD"), TypeError, "model 2: optimizer: expected an Optimizer"),
+    (lambda: of_another(3, 1), ValueError, "models 1 and 3 share .*weight"),
+    (shared_function, ValueError, "models 1 and 2 share .*weight"),
+    (shared_dropout, ValueError, r"models 0 and 1 share a buffer \(2,\)"),
+    (penalized, ValueError, "models 0 and 1 share .*weight"),
+    (lambda: {"epochs": 0}, ValueError, "epochs must be at least 1"),
+    (lambda: {"batch_size": 2.5}, TypeError, "batch_size must be an integer"),
+    (lambda: {"seed": np.random.default_rng(0)}, TypeError, "seed: expected an integer or None"),
+    (lambda: {"seed": -1}, ValueError, "seed: expected an integer from 0 on"),
+    (lambda: {"x": np.zeros((50, 5))}, ValueError, "model 0: .*rows of 5 features"),
+    (lambda: {"y": np.full(50, 3)}, ValueError, "model 0: .*3"),
+    (lambda: {"y": np.zeros(49, int)}, ValueError, "model 0: x has 50 rows, y has shape"),
+    (lambda: {"x": np.full((50, 4), "a")}, TypeError, "model 0: x: expected real numbers"),
+]
+
+
+@pytest.mark.parametrize(("given", "error", "text"), BAD, ids=[text for _, _, text in BAD])
+def test_what_it_cannot_use_is_refused_before_anything_is_changed(given, error, text):
+    x, y = data()
+    models, optimizers = entries("plain", "SGD", 4)
+    given = {"models": models, "optimizers": optimizers, "x": x, "y": y, "loss": cl.SoftmaxLoss(), **given()}
+    known = [m for m in given["models"] if isinstance(m, cl.Model)] if isinstance(given["models"], list) else []
+    before = [(bits(m), copy.deepcopy(m._rng.bit_generator.state)) for m in known]
+    with pytest.raises(error, match=text):
+        cl.fit_many(**given)
+    assert [(bits(m), m._rng.bit_generator.state) for m in known] == before
+
+
+def test_a_model_that_ends_with_what_the_loss_begins_with_is_warned_of():
+    model = cl.Model([cl.Linear(4, 3), cl.Softmax()], seed=0)
+    with pytest.warns(UserWarning, match="leave out Softmax"):
+        many([model], [cl.SGD(model.parameters(), lr=0.1)], *data())
+
+
+def test_threads_have_the_modes_of_their_caller(threads):
+    models, optimizers = entries("plain", "SGD", 4)
+    with cl.no_grad(), contextlib.suppress(AssertionError), pytest.raises(RuntimeError) as alone:
+        models[0].fit(*data(), loss=cl.SoftmaxLoss(), optimizer=optimizers[0], verbose=0)
+    with cl.no_grad(), pytest.raises(RuntimeError) as together:
+        many(models, optimizers, *data())
+    assert str(together.value) == str(alone.value)
