@@ -78,7 +78,11 @@ NOTHING_TO_CHECK = {
 }
 
 
-@pytest.mark.parametrize("estimator", estimators(max_iter=60, learning_rate_init=0.01), ids=lambda e: type(e).__name__)
+MLP_CLASSIFIER, *REST, NET_REGRESSOR = estimators(max_iter=60, learning_rate_init=0.01)
+ONES_OF_EACH_KIND = [MLP_CLASSIFIER, NET_REGRESSOR, *[pytest.param(e, marks=pytest.mark.slow) for e in REST]]
+
+
+@pytest.mark.parametrize("estimator", ONES_OF_EACH_KIND, ids=lambda e: type(e).__name__)
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learns_checks_pass(estimator):
     results = estimator_checks.check_estimator(estimator, on_skip=None, on_fail=None)
@@ -804,7 +808,7 @@ def test_what_cannot_be_used_is_named():
         (
             ValueError,
             r"indicator matrix of 3 columns",
-            lambda: mlp(warm_start=True).fit(x, np.eye(3)[y]).fit(x, np.eye(2)[y > 0].astype(int).repeat(2, 1)),
+            lambda: mlp(warm_start=True).fit(x, np.eye(3)[y]).fit(x, np.eye(4)[y]),
         ),
         (
             ValueError,
