@@ -74,8 +74,9 @@ def in_caffelite(net):
 
 def in_onnxruntime(net):
     """As `in_c`, by ONNX Runtime."""
-    import caffelite.onnx
     import onnxruntime
+
+    import caffelite.onnx
 
     model, shape = NETS[net]()
     x, options = row(shape), onnxruntime.SessionOptions()

@@ -374,7 +374,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     if not inputs or len(takes) != len(inputs):
         raise ValueError(f"{name}: the model takes {len(takes) or 'one or more'} inputs, got {len(inputs)}")
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
-    arrays = []
+    arrays: list[Any] = []
     for given, indices, of in zip(inputs, takes, names, strict=True):
         if is_sparse(given):
             arrays.append(as_sparse(given, dtype, of))

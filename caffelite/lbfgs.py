@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import checks
 from caffelite.arrays import positive, positive_integer
 from caffelite.callbacks import Callbacks, Checkpoint, ReduceLROnPlateau, Training
 from caffelite.data import Batch
+from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
@@ -111,10 +113,11 @@ def minimize(
     for callback in called.all:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
-    model._check_loss(loss)
+    checks.check_loss(loss)
     model._warn_of_two_links(loss)
     # As one batch, which is as large as it may be.
-    (batch,) = model._batches("x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
+    (batch,) = checks.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
+    model.remember_columns(names_of_inputs(x))
     objective = Objective(model, loss, batch)
     history = Minimization({"loss": []})
     shown = Progress(verbose, max_iterations, None, of="iteration")

@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite import checks
 from caffelite.arrays import PLAIN, as_indices, positive_integer, random_stream, refuse_indices
 from caffelite.data import DataGenerator
+from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
@@ -348,8 +350,8 @@ def _checked(models: Any, loss: Any, optimizers: Any) -> list[Fit]:
     owners: dict[int, int] = {}  # which model's something is, by its id
     for i, model in enumerate(models):
         with _naming(i):
-            model._check_loss(losses[i])
-            model._check_optimizer(optimizers[i])
+            checks.check_loss(losses[i])
+            checks.check_optimizer(model, optimizers[i])
         fits.append(Fit(model, optimizers[i], losses[i]))
         for its_own in _changed_by(fits[i]):
             if owners.setdefault(id(its_own), i) != i:
@@ -399,18 +401,25 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
     rows = [None] * len(fits) if rows is None else _for_each("rows", rows, len(fits))
     converted: dict[tuple, DataGenerator] = {}
     checked: set[tuple] = set()
+    names = names_of_inputs(x)
     for i, (fit, its_rows) in enumerate(zip(fits, rows, strict=True)):
-        kind = fit.model.dtype, fit.model.takes_indices
+        first = fit.model._columns()
+        kind = fit.model.dtype, fit.model.takes_indices, None if first is None else first.columns
         with _naming(i):
+            fit.model.check_columns("x", names)
             if fit.form.text not in checked:
                 its_x, its_y = (converted[kind].x, converted[kind].y) if kind in converted else (x, y)
-                inputs, targets, _ = fit.model._checked("x", its_x, its_y, None, fit.loss)
+                inputs, targets, _ = checks.checked(fit.model, "x", its_x, its_y, None, fit.loss)
                 if kind not in converted:
                     converted[kind] = DataGenerator(inputs[0] if len(inputs) == 1 else inputs, targets)
+                    if converted[kind].blocks is not None:
+                        raise ValueError("fit_many takes data that are in memory; np.array(x) reads them")
                 if fit.form.text is not None:
                     checked.add(fit.form.text)
             fit.data = converted[kind]
             fit.rows = None if its_rows is None else _rows(its_rows, len(fit.data._order))
+    for fit in fits:
+        fit.model.remember_columns(names)
 
 
 def _rows(given: Any, n: int) -> np.ndarray:
