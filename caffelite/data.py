@@ -124,7 +124,7 @@ class DataGenerator:
 
     def only(self, rows: np.ndarray) -> DataGenerator:
         """The generator itself, before its first epoch, of these rows alone, int64 (m,), as they would be given."""
-        self._order = rows.copy()
+        self._order, self.rows = rows.copy(), len(rows)
         return self
 
     def __len__(self) -> int:
