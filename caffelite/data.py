@@ -488,9 +488,10 @@ def _whole(data: Any) -> Any:
 def _rows(name: str, data: Any) -> Any:
     """Rows as an array, as sparse rows or as a Source; ValueError for none, TypeError for Python objects."""
     given = as_sparse(data, name=name) if is_sparse(data) else plain(data, name)
-    array = given if isinstance(given, SparseRows | Source) else as_array(given, name)
+    is_array = type(given) is not SparseRows and type(given) is not Source
+    array = as_array(given, name) if is_array else given
     if array.ndim == 0 or len(array) == 0:
         raise ValueError(f"{name} has no rows: shape {array.shape}")
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
-    return array if isinstance(array, SparseRows | Source) else np.ascontiguousarray(array)
+    return np.ascontiguousarray(array) if is_array else array
