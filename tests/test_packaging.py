@@ -35,8 +35,8 @@ def test_a_wheel_built_from_the_source_distribution_works_on_its_own(tmp_path):
     run(sys.executable, "-m", "pip", "wheel", *options, str(unpacked), cwd=tmp_path)
     (wheel,) = tmp_path.glob("*.whl")
     contents = zipfile.ZipFile(wheel).namelist()
-    assert wheel.stat().st_size < 1.9e6
-    assert sum(info.file_size for info in zipfile.ZipFile(wheel).infolist()) < 4.2e6
+    assert wheel.stat().st_size < 2.1e6
+    assert sum(info.file_size for info in zipfile.ZipFile(wheel).infolist()) < 4.6e6
     for needed in ("caffelite/py.typed", "caffelite/digits.npz", "caffelite/_kernels/__init__.pyi"):
         assert needed in contents
     assert not [name for name in contents if name.endswith((".c", ".pyx", ".pxd", ".pxi", ".h")) or "tests" in name]
