@@ -944,7 +944,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return tuple(outputs) if isinstance(found, tuple) else outputs[0]
 
     def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
-        forms = [(x.shape, x.dtype) for x in map(stored, inputs)]
+        forms = [(x.shape, x.dtype, type(x)) for x in inputs]
         functions = self.all_functions()
         program = self._programs.find(functions, "outputs", self.structure(), *forms)
         if program.used is not functions:
