@@ -345,7 +345,10 @@ def test_no_command_prints_the_help_and_is_refused():
         (["export"], ["as ONNX, as a file of C99, or both", "--input-shape SIZES"]),
         (["spiral"], ["three intertwined spirals", "--epochs", "default: 400", "default: 0", "default: spiral.png"]),
         (["digits"], ["handwritten digits", "--epochs", "default: 20", "default: 0", "default: digits.png"]),
-        (["gpt"], ["write like a text", "epochs of 2 steps (default: 20)", "default: 0", "default: gpt.png", "default: 5"]),
+        (
+            ["gpt"],
+            ["write like a text", "epochs of 2 steps (default: 20)", "default: 0", "default: gpt.png", "default: 5"],
+        ),
         (["info"], ["instruction set"]),
     ],
 )
