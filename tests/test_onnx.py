@@ -620,3 +620,31 @@ def test_without_onnx_it_is_said_what_to_install():
     program = "import sys; sys.modules['onnx'] = None; import caffelite.onnx"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "ImportError: caffelite.onnx needs the onnx package: pip install 'caffelite[onnx]'" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:not converged")
+@pytest.mark.parametrize("kind", ["words", "two", "several", "value", "values", "counts", "net"])
+@both_dtypes
+def test_the_estimators_are_exported_with_what_they_predict(kind, dtype, path):
+    runtime, estimators = pytest.importorskip("onnxruntime"), pytest.importorskip("caffelite.sklearn")
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4)).astype(dtype)
+    labels = np.argmax(x[:, :3], axis=1)
+    estimator, y = {
+        "words": (estimators.MLPClassifier((8,), max_iter=20), np.array(["red", "green", "blue"])[labels]),
+        "two": (estimators.MLPClassifier((8,), max_iter=20), labels > 0),
+        "several": (estimators.MLPClassifier((8,), max_iter=20), (x[:, :3] > 0).astype(int)),
+        "value": (estimators.MLPRegressor((8,), max_iter=20), x[:, 0]),
+        "values": (estimators.MLPRegressor((8,), max_iter=20), x[:, :2]),
+        "counts": (estimators.MLPRegressor((8,), max_iter=20, loss="poisson"), rng.poisson(np.exp(x[:, 0]))),
+        "net": (estimators.NetClassifier(lambda n, outputs: cl.MLP(n, [8, outputs])), labels),
+    }[kind]
+    estimator.fit(x, y)
+    caffelite.onnx.export(estimator, path)
+    session = runtime.InferenceSession(path)
+    first, *others = session.run(None, {session.get_inputs()[0].name: x})
+    if others:
+        np.testing.assert_array_equal(first, estimator.predict(x))
+        np.testing.assert_allclose(others[0], estimator.predict_proba(x), atol=1e-6)
+    else:
+        np.testing.assert_allclose(first.reshape(len(x), -1), estimator.predict(x).reshape(len(x), -1), atol=1e-6)

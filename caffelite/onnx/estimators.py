@@ -21,7 +21,7 @@ LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 class Estimator:
     """A fitted estimator of `caffelite.sklearn`, or anything that has its attributes: `model_`, the Model; `_link`,
-    what makes of scores, an array, what they mean, the `link` of a loss; `classes_`, the labels, of a classifier.
+    what makes of scores, an array, what they mean; `classes_`, the labels, of a classifier.
 
     TypeError for a link that is none of LINKS, ValueError for a classifier of one class.
     """
@@ -29,8 +29,7 @@ class Estimator:
     def __init__(self, estimator: Any) -> None:
         self.model = estimator.model_
         self.classes = getattr(estimator, "classes_", None)
-        link = getattr(estimator, "_link", None) or estimator._loss()[0].link
-        self.link = _name_of(link)
+        self.link = _name_of(estimator._link)
         self.has_several = False  # labels a row
         if self.classes is not None and len(self.classes) < 2:
             raise ValueError(f"export: the classifier has learned one class only, {self.classes!r}")

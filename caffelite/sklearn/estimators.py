@@ -146,6 +146,10 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """The loss, a mean over rows, and what makes the sum over a row's outputs of it that is minimized."""
         raise NotImplementedError
 
+    def _link(self, scores: np.ndarray) -> np.ndarray:
+        """What the model's scores mean: probabilities, or what is predicted."""
+        return self._loss()[0].link(scores)
+
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
         """The score of the model's outputs, NaN where they are not finite."""
         raise NotImplementedError
@@ -470,7 +474,7 @@ class Classification(ClassifierMixin, Estimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probabilities of the classes (n, classes), in the order of `classes_`; or of each label (n, labels)."""
         scores = self._scores(X)
-        probabilities = self._loss()[0].link(scores)
+        probabilities = self._link(scores)
         if self.n_outputs_ > 1 or self._has_several:
             return probabilities
         if len(self.classes_) == 1:
@@ -519,7 +523,7 @@ class Regression(RegressorMixin, MultiOutputMixin, Estimator):
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
         if not np.isfinite(scores).all():
             return np.nan
-        predictions = self._loss()[0].link(scores)
+        predictions = self._link(scores)
         if weights is None:  # scikit-learn's own takes longer than an epoch of a small training
             return r2(predictions, targets)
         return float(r2_score(targets, predictions, sample_weight=weights))
@@ -527,7 +531,7 @@ class Regression(RegressorMixin, MultiOutputMixin, Estimator):
     def predict(self, X: Any) -> np.ndarray:
         """The predictions, (n,) or (n, outputs)."""
         scores = self._scores(X)
-        predictions = self._loss()[0].link(scores)
+        predictions = self._link(scores)
         return predictions[:, 0] if self.n_outputs_ == 1 else predictions
 
 
