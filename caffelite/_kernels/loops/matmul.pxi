@@ -25,7 +25,8 @@
 #   size     0 M, 1 N, 2 K
 #   operand  0 y, 1 a, 2 b (strides 0 row, 1 column), 3 bias or absent (contiguous)
 #   op       an elementwise function f that each block of y goes through while it is in cache, or NOTHING. Its output
-#            and its inputs are the operands from EPILOGUE on; where one is absent, it is y itself.
+#            and its inputs, or the slope that it gives besides, are the operands from EPILOGUE on; where one is absent,
+#            it is y itself.
 #   parts    the rows of y or its columns, whichever are more
 
 cdef enum:
