@@ -1,4 +1,4 @@
-"""The tests of the caffelite that is installed, not of the one beside them: python tests/installed.py [arguments of pytest]
+"""The tests of the caffelite that is installed, not of the one beside them: python tests/installed.py [OPTIONS]
 
 They run in a folder that has the whole project but the package itself and what compiles it.
 """
