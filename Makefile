@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
-.PHONY: spiral test lint sanitize bench clean
+.PHONY: spiral test lint sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 spiral: .venv/plot
@@ -22,6 +22,9 @@ lint: .venv/test,lint
 sanitize: .venv/test,lint
 	$(BIN)/python tests/sanitize.py
 
+wheel: .venv/test,wheel
+	$(BIN)/python tests/wheels.py
+
 bench: .venv/bench
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/convolutions.py --profile
@@ -39,7 +42,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/many.py
 
 clean:
-	rm -rf .venv build *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c
+	rm -rf .venv build dist *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c
 
 # .venv/EXTRAS is there when caffelite, built from the present sources, is installed with them.
 .venv/%: $(SOURCES) | $(BIN)/python

@@ -51,6 +51,8 @@ COMPILED_ONCE |= {f"caffelite._kernels.{name}": "-Os" for name in ("kernel", "re
 # computes.
 OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 
+NOTHING = "int main(void) { return 0; }"  # to find out whether a compiler takes flags
+
 
 def extensions():
     options = {
@@ -67,22 +69,10 @@ def extensions():
         )
         for name, optimization in COMPILED_ONCE.items()
     ]
-    loops = Extension("caffelite._kernels.loops", [str(KERNELS / "loops.pyx")])
-    directives = {
-        "language_level": 3,
-        "boundscheck": DEBUG,
-        "wraparound": False,
-        "overflowcheck": DEBUG,
-        "cdivision": True,
-        "initializedcheck": False,
-        "embedsignature": True,
-        "freethreading_compatible": False,
-    }
-    *compiled_once, loops = cythonize([*compiled_once, loops], compiler_directives=directives, annotate=DEBUG)
-    return compiled_once + [
+    loops = [
         Extension(
             f"caffelite._kernels.loops_{isa.replace('-', '_')}",
-            loops.sources,
+            [str(KERNELS / "loops.pyx")],
             depends=[str(header) for header in (KERNELS / "loops").glob("*.h")],
             include_dirs=[str(KERNELS)],
             # One C file makes several modules, so each needs its own name for the function that Python looks up.
@@ -92,6 +82,7 @@ def extensions():
         )
         for isa, flags in INSTRUCTION_SETS.items()
     ]
+    return loops + compiled_once  # what takes longest first, so that no processor waits in the end
 
 
 class BuildKernels(build_ext):
@@ -102,6 +93,7 @@ class BuildKernels(build_ext):
         self.parallel = self.parallel or min(os.cpu_count() or 1, 4)  # each takes up to half a gigabyte
 
     def build_extensions(self):
+        self.translate()
         loops = [extension for extension in self.extensions if ".loops_" in extension.name]
         launch = next(extension for extension in self.extensions if extension.name.endswith(".launch"))
         for compile_flags, link_flags in OPENMP:
@@ -113,13 +105,33 @@ class BuildKernels(build_ext):
                 break
         else:
             print("caffelite: no OpenMP here; kernels will use one thread", file=sys.stderr)
-        refused = [
-            extension
-            for extension in loops
-            if not self.compiles("int main(void) { return 0; }", extension.extra_compile_args, [])
-        ]
+        self.leave_out_flags()
+        refused = [extension for extension in loops if not self.compiles(NOTHING, extension.extra_compile_args, [])]
         self.extensions = [extension for extension in self.extensions if extension not in refused]
         super().build_extensions()
+
+    def leave_out_flags(self):
+        """Leave out what only some compilers know: clang needs no such flags, and refuses or ignores them."""
+        unknown = {flag for flag in UNALIGNED + LOOP_FLAGS if not self.compiles(NOTHING, ["-Werror", flag], [])}
+        for extension in self.extensions:
+            extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag not in unknown]
+
+    def translate(self):
+        """Have Cython write the C file of each source, and go on from these."""
+        sources = list(dict.fromkeys(extension.sources[0] for extension in self.extensions))
+        directives = {
+            "language_level": 3,
+            "boundscheck": DEBUG,
+            "wraparound": False,
+            "overflowcheck": DEBUG,
+            "cdivision": True,
+            "initializedcheck": False,
+            "embedsignature": True,
+            "freethreading_compatible": False,
+        }
+        cythonize(sources, compiler_directives=directives, annotate=DEBUG, nthreads=self.parallel)
+        for extension in self.extensions:
+            extension.sources = [str(Path(source).with_suffix(".c")) for source in extension.sources]
 
     def build_extension(self, extension):
         own = copy.copy(self)
@@ -141,4 +153,5 @@ class BuildKernels(build_ext):
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernels})
+if __name__ == "__main__":  # Cython's processes import this file
+    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernels})

@@ -3,6 +3,9 @@
 import itertools
 import shutil
 import subprocess
+import sys
+import tarfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,9 @@ import pytest
 from hypothesis import settings
 
 import caffelite as cl
+
+# These files compare caffelite with libraries from their first line on.
+collect_ignore = [f"test_{library}.py" for library in ("onnx", "sklearn") if find_spec(library) is None]
 
 # How many cases hypothesis draws: 50 a test, the same every time. For 10,000 an operator, others with every seed:
 #   python -m pytest tests -k random_shapes --hypothesis-profile=thorough --hypothesis-seed=0
@@ -51,8 +57,20 @@ def threads_restored():
 
 def copy_of_project(target):
     """Copy the project to a folder as it is under version control: without what was built or installed."""
-    built = (".venv", ".git", "build", "*.so", "*.c", "*.egg-info", "__pycache__", ".hypothesis")
+    built = (".venv", ".git", "build", "dist", "*.so", "*.c", "*.egg-info", "__pycache__", ".hypothesis")
     shutil.copytree(Path(__file__).parent.parent, target, ignore=shutil.ignore_patterns(*built))
+
+
+def unpacked_source_distribution(folder):
+    """Make the source distribution in a folder and unpack it there: the project in it, and the archive."""
+    copied = folder / "copied"
+    copy_of_project(copied)
+    run(sys.executable, "setup.py", "-q", "sdist", "-d", folder, cwd=copied)
+    shutil.rmtree(copied)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    return folder / archive.name.removesuffix(".tar.gz"), archive
 
 
 def run(*command, cwd, **options):

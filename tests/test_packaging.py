@@ -1,13 +1,17 @@
-"""What is handed out: the source distribution and the wheel."""
+"""What is handed out: the source distribution and the wheel. `make wheel` builds both anew, and tests the wheel."""
 
+import os
 import shutil
 import sys
-import tarfile
+import time
 import zipfile
+from pathlib import Path
 
+import distributions
 import pytest
-from conftest import copy_of_project, run
+from conftest import run, unpacked_source_distribution
 
+ROOT = Path(__file__).parent.parent
 PROGRAM = """
 import caffelite as cl
 x, y = cl.datasets.spiral(seed=0)
@@ -18,29 +22,77 @@ print(cl.__file__)
 """
 
 
+def take_what_is_compiled(project, built):
+    """Put the C files and modules of this checkout where a build finds them newer than their sources."""
+    for kind, target in (("c", project), ("so", built)):
+        now = time.time() + (kind == "so")
+        for path in ROOT.glob(f"caffelite/**/*.{kind}"):
+            copy = target / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+            os.utime(copy, (now, now))
+
+
+def wheel_built_from(project, folder):
+    """The wheel, repaired where there is auditwheel, in the folder. Only what this checkout lacks is compiled."""
+    built = folder / "built"
+    take_what_is_compiled(project, built)
+    run(sys.executable, "setup.py", "-q", "build", "--build-lib", built, "bdist_wheel", "-d", folder, cwd=project)
+    (wheel,) = folder.glob("*.whl")
+    if sys.platform == "linux":
+        tools = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        repair = [sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", folder / "repaired", wheel]
+        run(*repair, cwd=folder, env=os.environ | tools)
+        (wheel,) = (folder / "repaired").glob("*.whl")
+    return wheel
+
+
 @pytest.mark.slow
 def test_a_wheel_built_from_the_source_distribution_works_on_its_own(tmp_path):
-    source = tmp_path / "source"
-    copy_of_project(source)
-    run(sys.executable, "setup.py", "-q", "sdist", "-d", tmp_path, cwd=source)
-    shutil.rmtree(source)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    with tarfile.open(archive) as tar:
-        names = tar.getnames()
-        tar.extractall(tmp_path, filter="data")
-    assert not [name for name in names if name.endswith((".so", ".c"))]
-    unpacked = tmp_path / names[0].split("/")[0]
-
-    options = ["--no-deps", "--no-build-isolation", "--quiet", "--wheel-dir", str(tmp_path)]
-    run(sys.executable, "-m", "pip", "wheel", *options, str(unpacked), cwd=tmp_path)
-    (wheel,) = tmp_path.glob("*.whl")
-    contents = zipfile.ZipFile(wheel).namelist()
-    assert wheel.stat().st_size < 2.1e6
-    assert sum(info.file_size for info in zipfile.ZipFile(wheel).infolist()) < 4.6e6
-    for needed in ("caffelite/py.typed", "caffelite/digits.npz", "caffelite/_kernels/__init__.pyi"):
-        assert needed in contents
-    assert not [name for name in contents if name.endswith((".c", ".pyx", ".pxd", ".pxi", ".h")) or "tests" in name]
-
+    project, archive = unpacked_source_distribution(tmp_path)
+    assert distributions.faults(archive) == []
+    wheel = wheel_built_from(project, tmp_path)
+    shutil.rmtree(project)
+    assert distributions.faults(wheel) == []
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", tmp_path / "site", wheel, cwd=tmp_path)
     output = run(sys.executable, "-c", PROGRAM, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site")})
     assert str(tmp_path / "site") in output
+
+
+# What is done to the names in a wheel, and what is said of it.
+SPOILT = {
+    "digits.npz is missing": lambda names: [n for n in names if "digits.npz" not in n],
+    "_kernels/watch is not compiled": lambda names: [n for n in names if "_kernels/watch." not in n],
+    "loops_x86_64_v3 is not compiled": lambda names: [n for n in names if "x86_64_v3" not in n],
+    "loops.c has no place": lambda names: [*names, "caffelite/_kernels/loops.c"],
+    "tests/conftest.py has no place": lambda names: [*names, "tests/conftest.py"],
+    "the licence is missing": lambda names: [n for n in names if "LICENSE" not in n],
+}
+INFO = "caffelite-0.1.0.dist-info"
+
+
+def wheel_of(names, folder, platform="manylinux_2_28_x86_64", size=0):
+    path = folder / f"caffelite-0.1.0-cp311-cp311-{platform}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in names:
+            archive.writestr(name, bytes(size // len(names)))
+    return path
+
+
+def names_of_a_good_wheel():
+    sources = [name for name in distributions.files("caffelite") if not name.endswith(distributions.SOURCES)]
+    modules = [name[:-4] for name in distributions.files("caffelite") if name.endswith(".pyx")]
+    modules.remove("caffelite/_kernels/loops")
+    modules += [f"caffelite/_kernels/loops_x86_64_v{level}" for level in (2, 3, 4)]
+    return [*sources, *[f"{name}.cpython-311.so" for name in modules], f"{INFO}/METADATA", f"{INFO}/licenses/LICENSE"]
+
+
+def test_what_is_wrong_with_a_wheel_is_found(tmp_path):
+    names = names_of_a_good_wheel()
+    assert distributions.faults(wheel_of(names, tmp_path)) == []
+    for fault, spoil in SPOILT.items():
+        (found,) = distributions.faults(wheel_of(spoil(names), tmp_path))
+        assert fault in found
+    (found,) = distributions.faults(wheel_of(names, tmp_path, "linux_x86_64"))
+    assert "auditwheel" in found
+    assert len(distributions.faults(wheel_of(names, tmp_path, size=9_000_000))) == 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import copy_of_project, run
+from conftest import run, unpacked_source_distribution
 
 import caffelite as cl
 import caffelite.c
@@ -85,8 +85,7 @@ OF_ALL = ["functions", "function", "cases", "kernels", "pytorch", "program", "im
 
 @pytest.mark.slow
 def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
-    project = tmp_path / "project"
-    copy_of_project(project)
+    project, _ = unpacked_source_distribution(tmp_path)
     run("git", "apply", "-", cwd=project, input="".join(blocks("diff")))
     compiler = tmp_path / "cc"  # which knows one instruction set: the others take a minute each
     compiler.write_text('#!/bin/sh\ncase " $* " in *" -march=x86-64-v"[24]" "*) exit 1;; esac\nexec cc "$@"\n')

@@ -1,0 +1,31 @@
+"""The tests of the caffelite that is installed, not of the one beside them: python tests/installed.py [OPTIONS]
+
+They run in a folder that has the whole project but the package itself and what compiles it.
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from conftest import copy_of_project
+
+import caffelite
+
+
+def main(arguments):
+    installed = Path(caffelite.__file__).parent
+    if Path(sys.prefix) not in installed.parents:
+        sys.exit(f"caffelite is not installed here: it is imported from {installed}")
+    with tempfile.TemporaryDirectory() as folder:
+        project = Path(folder, "project")
+        copy_of_project(project)
+        shutil.rmtree(project / "caffelite")
+        (project / "setup.py").unlink()
+        print(f"the tests of {installed}", flush=True)
+        return subprocess.run([sys.executable, "-m", "pytest", "-q", *arguments], cwd=project, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

