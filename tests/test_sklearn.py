@@ -817,6 +817,35 @@ def test_what_cannot_be_used_is_named():
             r"build: expected .* Model, which returned 3",
             lambda: ours.NetClassifier(lambda n, k: 3).fit(x, y),
         ),
+        (TypeError, r"build: .* got a model, Model\(\[Linear", lambda: ours.NetClassifier(cl.MLP(13, [3])).fit(x, y)),
+        (ValueError, r"'build' parameter .* callable", lambda: ours.NetClassifier(None).fit(x, y)),
+        (
+            ValueError,
+            r"build: .* 3 outputs a row, \(n, 3\), got .* shape \(178, 4\)",
+            lambda: ours.NetClassifier(lambda n, k: cl.MLP(n, [k + 1])).fit(x, y),
+        ),
+        (
+            ValueError,
+            r"13 features, shape \(178, 13\)",
+            lambda: ours.NetClassifier(lambda n, k: cl.MLP(n + 1, [k])).fit(x, y),
+        ),
+        (ValueError, r"'callbacks' parameter .* 'list'", lambda: mlp(callbacks=print).fit(x, y)),
+        (ValueError, r"eval_set: .* got a list of 1", lambda: mlp().fit(x, y, eval_set=[(x, y)])),
+        (
+            ValueError,
+            r"goes on .* hidden_layer_sizes was 5, is \(7,\)",
+            lambda: mlp(warm_start=True, max_iter=1).fit(x, y).set_params(hidden_layer_sizes=(7,)).fit(x, y),
+        ),
+        (
+            ValueError,
+            r"goes on .* build was <",
+            lambda: (
+                ours.NetRegressor(net)
+                .partial_fit(numbers, targets)
+                .set_params(build=print)
+                .partial_fit(numbers, targets)
+            ),
+        ),
         (ValueError, r"y\[0\] is 7, .* \[0 1 2\]", lambda: fitted.partial_fit(x[:2], [7, 0])),
         (ValueError, r"eval_set: expected \(X, y\)", lambda: mlp().fit(x, y, eval_set=x)),
         (ValueError, r"y\[1\] is 4", lambda: mlp().fit(x, y, eval_set=(x[:2], [0, 4]))),
@@ -863,6 +892,8 @@ def test_what_cannot_be_used_is_named():
             lambda: mlp().fit(x, np.stack([y, y], 1)),
         ),
         (NotFittedError, "not fitted", lambda: mlp().predict(x)),
+        (NotFittedError, "not fitted", lambda: mlp().coefs_),
+        (NotFittedError, "not fitted", lambda: mlp().intercepts_),
         (ValueError, "13 features", lambda: fitted.predict(x[:, :4])),
     ]
     for error, text, call in cases:
