@@ -81,6 +81,8 @@ class Callbacks:
         return self
 
     def __enter__(self) -> Callbacks:
+        if not self.all:
+            return self
         with ExitStack() as stack:
             stack.callback(self._end)
             for callback in self.all:
@@ -91,7 +93,8 @@ class Callbacks:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._end()
+        if self.all:
+            self._end()
 
     def __call__(self, epoch: int, history: History) -> bool:
         """Whether one of them ends the training after this epoch; all are called, those that write it down last."""

@@ -829,7 +829,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         saved = None if resume is None else Saved(resume)
         if saved is not None:
             saved.restore_streams(self, rng)
-        streams = streams_of(self, rng)
+        may_be_written = bool(called.all) or saved is not None  # to a checkpoint
+        streams = streams_of(self, rng) if may_be_written else {}
         if validation_split != 0:
             if validation_data is not None:
                 raise ValueError("fit takes validation_data or validation_split, not both")
@@ -853,10 +854,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         count = None
         with suppress(TypeError):  # of what has no length, or wraps what has none
             count = len(batches)  # type: ignore[arg-type]
-        training = Training(self, optimizer, loss, history)
-        checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
-        training = training._replace(write=checkpoints.write)
-        resumed = None
+        training, resumed = Training(self, optimizer, loss, history), None
+        if may_be_written:
+            checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
+            training = training._replace(write=checkpoints.write)
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
@@ -999,7 +1000,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def remember_columns(self, names: list[list[Any] | None] | None) -> None:
         """From now on frames have to have these columns, unless there are some already; `Columns` finds its own."""
-        if self._column_names is None and self._columns() is None:
+        if names is not None and self._column_names is None and self._columns() is None:
             self._column_names = names
 
     def _columns(self) -> Columns | None:

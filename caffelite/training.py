@@ -54,6 +54,7 @@ class Programs:
         # The form of the rows of outputs that a Program keeps, for metrics of the epoch.
         self.kept: weakref.WeakKeyDictionary[Program, tuple] = weakref.WeakKeyDictionary()
         self._cursor_lock = threading.RLock()
+        self._last: tuple | None = None  # what was asked for last, and found: it is usual to ask for it again
 
     def using_cursor(self) -> Borrowed:
         """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
@@ -61,15 +62,19 @@ class Programs:
 
     def find(self, used: tuple, *key: Any) -> Program:
         """The Program of a step that uses these objects, for this key; a new one if there is none yet."""
-        key = (*map(id, used), *key)
+        last = self._last
+        if last is not None and last[0] is used and last[1] == key:
+            return last[2]
+        of_objects = (*map(id, used), *key)
         with self._lock:
-            program = self._programs.get(key)
+            program = self._programs.get(of_objects)
             if program is None:
-                program = self._programs[key] = Program()
+                program = self._programs[of_objects] = Program()
                 program.used = used  # as long as the Program lives, their ids are theirs
-            self._programs.move_to_end(key)
+            self._programs.move_to_end(of_objects)
             while len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
+            self._last = used, key, program
             return program
 
 

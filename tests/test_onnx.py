@@ -637,7 +637,7 @@ def test_the_estimators_are_exported_with_what_they_predict(kind, dtype, path):
         "value": (estimators.MLPRegressor((8,), max_iter=20), x[:, 0]),
         "values": (estimators.MLPRegressor((8,), max_iter=20), x[:, :2]),
         "counts": (estimators.MLPRegressor((8,), max_iter=20, loss="poisson"), rng.poisson(np.exp(x[:, 0]))),
-        "net": (estimators.NetClassifier(lambda n, outputs: cl.MLP(n, [8, outputs])), labels),
+        "net": (estimators.NetClassifier(lambda n, outputs: cl.Model([cl.Tanh(), cl.Linear(n, outputs)])), labels),
     }[kind]
     estimator.fit(x, y)
     caffelite.onnx.export(estimator, path)

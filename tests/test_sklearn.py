@@ -20,10 +20,12 @@ from sklearn import neural_network as theirs
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_diabetes, load_wine, make_multilabel_classification, make_regression
-from sklearn.ensemble import BaggingClassifier, StackingRegressor
+from sklearn.ensemble import BaggingClassifier, StackingRegressor, VotingClassifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import PoissonRegressor, Ridge
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
 from sklearn.utils import estimator_checks
@@ -536,39 +538,84 @@ def test_weights_are_routed_to_the_estimator():
     assert weights_of(routed[-1]) == weights_of(direct)
 
 
-@pytest.mark.parametrize("backend", ["threading", "multiprocessing", pytest.param("loky", marks=pytest.mark.slow)])
-def test_searches_in_several_workers_find_what_one_finds(backend):
+def tasks(n_jobs):
+    """What searches, ensembles and the like find in so many workers, as an array, by name: each is called."""
     x, y = wine()
-    pipeline = make_pipeline(StandardScaler(), ours.MLPClassifier(8, max_iter=8, random_state=0))
-    grid = {"mlpclassifier__alpha": [1e-4, 1.0], "mlpclassifier__learning_rate_init": [1e-3, 0.05]}
-    with joblib.parallel_config(backend=backend), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = [GridSearchCV(pipeline, grid, cv=3, n_jobs=n).fit(x, y).cv_results_ for n in (None, 2)]
-    assert (found[0]["mean_test_score"] == found[1]["mean_test_score"]).all()
-    assert found[0]["mean_test_score"].max() > 0.9
+    numbers, targets = diabetes()
+    classifier = ours.MLPClassifier(8, max_iter=20, learning_rate_init=0.03, random_state=0)
+    network = ours.NetClassifier(net, max_iter=10, learning_rate_init=0.03)
+    regressor = ours.NetRegressor(net, max_iter=30, learning_rate_init=0.01, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), classifier)
+    grid = {"mlpclassifier__alpha": [1e-4, 1.0], "mlpclassifier__activation": ["relu", "tanh"]}
+    kinds = [("net", regressor), ("perceptron", ours.MLPRegressor(8, max_iter=30, random_state=0)), ("ridge", Ridge())]
+    two = [("perceptron", classifier), ("pipeline", pipeline)]
+
+    def bagging():  # each by itself: in what order they are summed up depends on the number of workers
+        ensemble = BaggingClassifier(network, 3, random_state=0, n_jobs=n_jobs).fit(x, y)
+        return np.concatenate([member.predict_proba(x) for member in ensemble.estimators_])
+
+    def cross_validation():
+        of_parts = cross_validate(classifier, x, y, cv=2, n_jobs=n_jobs, return_estimator=True)["estimator"]
+        return np.concatenate([estimator.predict_proba(x) for estimator in of_parts])
+
+    def several_outputs():
+        model = MultiOutputRegressor(regressor, n_jobs=n_jobs).fit(numbers, np.stack([targets, numbers[:, 0]], 1))
+        return model.predict(numbers)
+
+    return {
+        "search": lambda: GridSearchCV(pipeline, grid, cv=2, n_jobs=n_jobs).fit(x, y).cv_results_["mean_test_score"],
+        "bagging": bagging,
+        "voting": lambda: VotingClassifier(two, voting="soft", n_jobs=n_jobs).fit(x, y).predict_proba(x),
+        "calibration": lambda: CalibratedClassifierCV(classifier, cv=2, n_jobs=n_jobs).fit(x, y).predict_proba(x),
+        "one against the rest": lambda: OneVsRestClassifier(classifier, n_jobs=n_jobs).fit(x, y).predict_proba(x),
+        "cross-validation": cross_validation,
+        "predictions": lambda: cross_val_predict(classifier, x, y, cv=2, n_jobs=n_jobs, method="predict_proba"),
+        "stacking": lambda: StackingRegressor(kinds, cv=2, n_jobs=n_jobs).fit(numbers, targets).predict(numbers),
+        "several outputs": several_outputs,
+    }
 
 
-def test_they_go_into_ensembles_calibration_and_cross_validation():
-    x, y = wine()
-    classifier = ours.MLPClassifier(8, max_iter=30, learning_rate_init=0.02, random_state=0)
+@pytest.fixture(scope="module")
+def found_by_one():
+    """What the tasks find in this process, one after the other."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert CalibratedClassifierCV(classifier, cv=2).fit(x, y).score(x, y) > 0.9
-        assert BaggingClassifier(ours.NetClassifier(net, max_iter=30), 3, random_state=0).fit(x, y).score(x, y) > 0.9
-        assert cross_validate(classifier, x, y, cv=3)["test_score"].mean() > 0.9
-        numbers, targets = diabetes()
-        stacked = StackingRegressor([("net", ours.NetRegressor(net, max_iter=50)), ("ridge", Ridge())], cv=2)
-        assert stacked.fit(numbers, targets).score(numbers, targets) > 0.4
-        assert cross_val_predict(classifier, x, y, cv=3, method="predict_proba").shape == (len(x), 3)
+        return {name: task() for name, task in tasks(None).items()}
 
 
-@pytest.mark.slow
-def test_a_worker_uses_the_threads_that_joblib_leaves_it():
-    def number():
-        return cl.get_num_threads()
+def test_they_go_into_searches_ensembles_calibration_and_cross_validation(found_by_one):
+    y, targets = wine()[1], diabetes()[1]
+    for name in ("bagging", "voting", "calibration", "one against the rest", "cross-validation", "predictions"):
+        labels = found_by_one[name].argmax(axis=1)
+        assert (labels == np.tile(y, len(labels) // len(y))).mean() > 0.9, name
+    assert found_by_one["search"].max() > 0.9
+    for predictions in (found_by_one["stacking"], found_by_one["several outputs"][:, 0]):
+        assert np.corrcoef(predictions, targets)[0, 1] > 0.6
 
-    with joblib.parallel_config(backend="loky", inner_max_num_threads=1):
-        assert joblib.Parallel(n_jobs=2)(joblib.delayed(number)() for _ in range(2)) == [1, 1]
+
+def threads_here():
+    """How many threads kernels may use in this process."""
+    return cl.get_num_threads()
+
+
+PROCESSES = [pytest.param(name, marks=pytest.mark.slow) for name in ("loky", "multiprocessing")]  # seconds to begin
+
+
+@pytest.mark.parametrize("backend", ["threading", *PROCESSES])
+def test_two_workers_find_to_the_bit_what_one_finds_and_share_the_processors(backend, found_by_one):
+    own = tasks(2)
+    if backend == "multiprocessing":
+        del own["calibration"]  # which scikit-learn cannot pickle without cloudpickle, whatever the estimator
+    mapped = {} if backend == "threading" else {"max_nbytes": 100}  # larger arrays come as files that are read-only
+    with joblib.parallel_config(backend=backend, **mapped), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, task in own.items():
+            assert task().tobytes() == found_by_one[name].tobytes(), name
+        threads = joblib.Parallel(n_jobs=2)(joblib.delayed(threads_here)() for _ in range(4))
+    if backend == "loky":  # joblib says it in the environment
+        assert set(threads) == {int(os.environ.get("OMP_NUM_THREADS", max(joblib.cpu_count() // 2, 1)))}
+    elif backend == "multiprocessing":  # forked
+        assert set(threads) == {1}
 
 
 # ---- callbacks ----------------------------------------------------------------------------------------------------
@@ -770,6 +817,35 @@ def test_what_cannot_be_used_is_named():
             r"build: expected .* Model, which returned 3",
             lambda: ours.NetClassifier(lambda n, k: 3).fit(x, y),
         ),
+        (TypeError, r"build: .* got a model, Model\(\[Linear", lambda: ours.NetClassifier(cl.MLP(13, [3])).fit(x, y)),
+        (ValueError, r"'build' parameter .* callable", lambda: ours.NetClassifier(None).fit(x, y)),
+        (
+            ValueError,
+            r"build: .* 3 outputs a row, \(n, 3\), got .* shape \(178, 4\)",
+            lambda: ours.NetClassifier(lambda n, k: cl.MLP(n, [k + 1])).fit(x, y),
+        ),
+        (
+            ValueError,
+            r"13 features, shape \(178, 13\)",
+            lambda: ours.NetClassifier(lambda n, k: cl.MLP(n + 1, [k])).fit(x, y),
+        ),
+        (ValueError, r"'callbacks' parameter .* 'list'", lambda: mlp(callbacks=print).fit(x, y)),
+        (ValueError, r"eval_set: .* got a list of 1", lambda: mlp().fit(x, y, eval_set=[(x, y)])),
+        (
+            ValueError,
+            r"goes on .* hidden_layer_sizes was 5, is \(7,\)",
+            lambda: mlp(warm_start=True, max_iter=1).fit(x, y).set_params(hidden_layer_sizes=(7,)).fit(x, y),
+        ),
+        (
+            ValueError,
+            r"goes on .* build was <",
+            lambda: (
+                ours.NetRegressor(net)
+                .partial_fit(numbers, targets)
+                .set_params(build=print)
+                .partial_fit(numbers, targets)
+            ),
+        ),
         (ValueError, r"y\[0\] is 7, .* \[0 1 2\]", lambda: fitted.partial_fit(x[:2], [7, 0])),
         (ValueError, r"eval_set: expected \(X, y\)", lambda: mlp().fit(x, y, eval_set=x)),
         (ValueError, r"y\[1\] is 4", lambda: mlp().fit(x, y, eval_set=(x[:2], [0, 4]))),
@@ -816,6 +892,8 @@ def test_what_cannot_be_used_is_named():
             lambda: mlp().fit(x, np.stack([y, y], 1)),
         ),
         (NotFittedError, "not fitted", lambda: mlp().predict(x)),
+        (NotFittedError, "not fitted", lambda: mlp().coefs_),
+        (NotFittedError, "not fitted", lambda: mlp().intercepts_),
         (ValueError, "13 features", lambda: fitted.predict(x[:, :4])),
     ]
     for error, text, call in cases:

@@ -84,7 +84,8 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     net = model if estimator is None else estimator.model
     if not isinstance(net, Model):
         raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}")
-    rows = _rows(net, input_shape)
+    features = getattr(model, "n_features_in_", None)
+    rows = _rows(net, (features,) if input_shape is None and features is not None else input_shape)
     finish = (lambda y: y) if estimator is None else estimator.finish
     try:
         net.output_shape(*[(None, *row) for row in rows])  # which says what does not fit

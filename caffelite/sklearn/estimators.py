@@ -113,7 +113,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     epsilon: float = 1e-8
     n_iter_no_change: float = 10
     max_fun: int = 15000
-    callbacks: Iterable[Callable[[int, History], Any]] | None = None
+    callbacks: list[Callable[[int, History], Any]] | tuple[Callable[[int, History], Any], ...] | None = None
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **TheirRegressor._parameter_constraints,
@@ -121,11 +121,14 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         "dropout": [Interval(Real, 0, 1, closed="left")],
         "batch_norm": ["boolean"],
         "class_weight": [dict, list, StrOptions({"balanced"}), None],
+        "callbacks": [list, tuple, None],
+        "build": [callable],
     }
 
     # ---- what the others fill in ------------------------------------------------------------------------------------
 
     _are_numbers: ClassVar[bool]  # whether targets are, or else labels
+    _of_model: ClassVar[tuple[str, ...]]  # the parameters that say what the model is
 
     def _build(self, n_features: int, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
         """A new model for rows of so many features."""
@@ -179,7 +182,9 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     def _validation(self, eval_set: Any) -> Validation:
         if not isinstance(eval_set, tuple | list) or len(eval_set) not in (2, 3):
-            raise ValueError(f"eval_set: expected (X, y) or (X, y, sample_weight), got {type(eval_set).__name__}")
+            what = f"a {type(eval_set).__name__}"
+            what += f" of {len(eval_set)}" if isinstance(eval_set, tuple | list) else ""
+            raise ValueError(f"eval_set: expected (X, y) or (X, y, sample_weight), got {what}")
         X, y, *weights = eval_set
         X, y = self._checked(X, y, reset=False)
         checked = [_check_sample_weight(w, X, dtype=np.float64) for w in weights if w is not None]
@@ -205,7 +210,13 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         model = self._build(X.shape[1], self.n_outputs_, self._dtype(X), self._random_state)
         if not isinstance(model, Model):
             raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, which returned {model!r}")
-        self.model_ = model
+        shape = model.output_shape(X.shape)
+        if shape != (X.shape[0], self.n_outputs_):
+            raise ValueError(
+                f"build: expected a model of {self.n_outputs_} outputs a row, (n, {self.n_outputs_}), got one whose "
+                f"outputs have shape {shape} for X of shape {X.shape}: {model!r}"
+            )
+        self.model_, self._made_with = model, self._description()
         self.history_: Any = None  # of the last training
         self._optimizer: Optimizer | None = None
         self.n_iter_, self.t_, self._no_improvement_count = 0, 0, 0
@@ -213,6 +224,18 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self.best_loss_: float | None = None
         self.validation_scores_: list[float] | None = None
         self.best_validation_score_: float | None = None
+
+    def _description(self) -> dict[str, Any]:
+        """What the model is made by."""
+        return {name: getattr(self, name) for name in self._of_model}
+
+    def _check_same_model(self) -> None:
+        """ValueError unless a training that goes on is of the model that the parameters say."""
+        for name, now in self._description().items():
+            if not np.array_equal(np.atleast_1d(then := self._made_with[name]), np.atleast_1d(now)):
+                raise ValueError(
+                    f"a training that goes on has the model that there is: {name} was {then!r}, is {now!r}"
+                )
 
     def _prepare(self, in_parts: bool) -> None:
         """Have the objective and the optimizer, as the parameters are now, with what the last one remembers."""
@@ -305,7 +328,9 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         if begins:
             self._learn_targets(y, classes)
             self._begin(X)
-        elif not in_parts:
+        else:
+            self._check_same_model()
+        if not begins and not in_parts:
             self._check_same(y)
         validation = None if eval_set is None else self._validation(eval_set)
         if self._stops_early and validation is None:
@@ -544,7 +569,11 @@ class Net(Estimator):
 
     build: Callable[[int, int], Model]
 
+    _of_model = ("build",)
+
     def _build(self, n_features: int, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
+        if isinstance(self.build, Function):
+            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, got a model, {self.build!r}")
         return self.build(n_features, n_outputs)
 
 
@@ -557,6 +586,8 @@ class Perceptron(Estimator):
     _: KW_ONLY
     dropout: float = 0.0
     batch_norm: bool = False
+
+    _of_model = ("hidden_layer_sizes", "activation", "dropout", "batch_norm")
 
     def _build(self, n_features: int, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
         hidden = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
@@ -586,6 +617,7 @@ class Perceptron(Estimator):
     @property
     def coefs_(self) -> list[np.ndarray]:
         """The weights of the layers, (inputs, outputs); those of the model, not copies. What is set is copied."""
+        check_is_fitted(self)
         return [layer.weight.data for layer in self._layers_of(self.model_)]
 
     @coefs_.setter
@@ -596,6 +628,7 @@ class Perceptron(Estimator):
     @property
     def intercepts_(self) -> list[np.ndarray]:
         """The biases of the layers, (outputs,); those of the model, not copies. What is set is copied."""
+        check_is_fitted(self)
         return [layer.bias.data for layer in self._layers_of(self.model_) if layer.bias is not None]
 
     @intercepts_.setter
