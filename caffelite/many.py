@@ -406,7 +406,7 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
         first = fit.model._columns()
         kind = fit.model.dtype, fit.model.takes_indices, None if first is None else first.columns
         with _naming(i):
-            fit.model.check_columns("x", names)
+            fit.model.check_frames("x", x)
             if fit.form.text not in checked:
                 its_x, its_y = (converted[kind].x, converted[kind].y) if kind in converted else (x, y)
                 inputs, targets, _ = checks.checked(fit.model, "x", its_x, its_y, None, fit.loss)

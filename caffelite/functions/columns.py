@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -105,8 +106,18 @@ class Columns(Function, recordable=True):
         if not fits:
             expected = " and ".join(f"{kind} (n, {k})" for kind, (_, k) in zip(self._kinds(), required, strict=True))
             got = " and ".join(map(shape_text, input_shapes))
-            raise ValueError(f"{self!r} got {got}; expected {expected}, or a frame where it is first in a Model")
+            one_row = (
+                "; frame[i : i + 1] is a frame of one row" if any(len(shape) == 1 for shape in input_shapes) else ""
+            )
+            raise ValueError(
+                f"{self!r} got {got}; expected {expected}, or a frame where it is first in a Model{one_row}"
+            )
         return (input_shapes[0][0], self.features)
+
+    @property
+    def names(self) -> list[list[Any]]:
+        """Of each input the columns, in its order."""
+        return [names for names in (self.numbers, list(self.categories)) if names]
 
     def _kinds(self) -> list[str]:
         return [kind for kind, given in (("numbers", self.numbers), ("codes", self.categories)) if given]
@@ -137,6 +148,12 @@ class Columns(Function, recordable=True):
 def _described(columns: Any) -> Iterable[tuple[Any, tuple[Any, ...] | None]]:
     """Each column's name, and its categories or None, of columns by name or as files have them."""
     if not isinstance(columns, dict):
+        if not isinstance(columns, list | tuple) or not all(
+            isinstance(x, list | tuple) and len(x) == 2 for x in columns
+        ):
+            raise TypeError(
+                f"Columns takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}"
+            )
         for name, known in columns:
             if known is not None and (not known or len({(type(x), x) for x in known}) < len(known)):
                 raise ValueError(f"Columns: expected categories of column {name!r} that differ, got {known}")
