@@ -106,11 +106,10 @@ class Columns(Function, recordable=True):
         if not fits:
             expected = " and ".join(f"{kind} (n, {k})" for kind, (_, k) in zip(self._kinds(), required, strict=True))
             got = " and ".join(map(shape_text, input_shapes))
-            one_row = (
-                "; frame[i : i + 1] is a frame of one row" if any(len(shape) == 1 for shape in input_shapes) else ""
-            )
+            is_row = any(len(shape) == 1 for shape in input_shapes)
             raise ValueError(
-                f"{self!r} got {got}; expected {expected}, or a frame where it is first in a Model{one_row}"
+                f"{self!r} got {got}; expected {expected}, or a frame where it is first in a Model"
+                + "; frame[i : i + 1] is a frame of one row" * is_row
             )
         return (input_shapes[0][0], self.features)
 
@@ -148,9 +147,7 @@ class Columns(Function, recordable=True):
 def _described(columns: Any) -> Iterable[tuple[Any, tuple[Any, ...] | None]]:
     """Each column's name, and its categories or None, of columns by name or as files have them."""
     if not isinstance(columns, dict):
-        if not isinstance(columns, list | tuple) or not all(
-            isinstance(x, list | tuple) and len(x) == 2 for x in columns
-        ):
+        if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
             raise TypeError(
                 f"Columns takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}"
             )
