@@ -147,7 +147,9 @@ class Columns(Function, recordable=True):
 def _described(columns: Any) -> Iterable[tuple[Any, tuple[Any, ...] | None]]:
     """Each column's name, and its categories or None, of columns by name or as files have them."""
     if not isinstance(columns, dict):
-        if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
+        if not isinstance(columns, list | tuple) or any(
+            not isinstance(x, list | tuple) or len(x) != 2 for x in columns
+        ):
             raise TypeError(
                 f"Columns takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}"
             )
