@@ -388,6 +388,15 @@ BAD_GRAPHS = [
     ([("GRU", ["x", "w", "w"], ["y"], {})], {"w": W[None]}, {}, "the GRU.*linear_before_reset"),
     ([("ConstantOfShape", ["s"], ["y"], {})], {"s": np.array([10**6, 10**6])}, {}, "the ConstantOfShape"),
     ([("Expand", ["w", "s"], ["y"], {})], {"w": W, "s": np.array([10**9, 3, 3])}, {}, "the Expand"),
+    ([("Gemm", ["x"], ["y"], {})], {}, {}, r"the Gemm.*input size 1 not in range \[min=2, max=3\]"),
+    ([("Gemm", ["x", ""], ["y"], {})], {}, {}, "the Gemm.*input 1 .* empty"),
+    ([("Transpose", ["x"], ["y"], {"perm": 2.5})], {}, {}, "the Transpose.*Expected: 'INTS', actual: 'FLOAT'"),
+    ([("Relu", ["x"], ["y"], {"slope": 1.0})], {}, {}, "the Relu.*Unrecognized attribute: slope"),
+    ([("PadWindows", ["x"], ["y"], {"kernel_shape": [1]})], {}, {}, "the PadWindows.*operator that caffelite has not"),
+    ([("Unsqueeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [1, 1]}, {}, "repeated"),
+    ([("Unsqueeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
+    ([("Squeeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
+    ([("ReduceSum", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
 ]
 
 
@@ -395,6 +404,12 @@ BAD_GRAPHS = [
 def test_what_caffelite_has_not_is_refused_by_the_name_of_the_node(nodes, constants, options, match, path):
     with pytest.raises(ValueError, match=match):
         loaded_of(path, nodes, constants, **options)
+
+
+def test_a_mistake_of_caffelites_is_not_blamed_on_the_file(path, monkeypatch):
+    monkeypatch.setattr("caffelite.onnx.importing.Layers", lambda reader: None)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'nodes'"):
+        loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 
 
 def test_constants_do_not_grow_beyond_what_a_file_of_their_size_should_have(path):
