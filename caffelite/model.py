@@ -981,7 +981,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def as_inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
         """x as arrays that the model takes, see `caffelite.data.as_inputs`; a frame by `Columns` if that is first.
 
-        ValueError for a frame whose columns are not those of the one that the model was fitted on.
+        ValueError for a frame whose columns are not those of the one that the model was fitted on, and for rows without
+        names where `Columns` has numbers and categories.
         """
         if type(x) is not np.ndarray:
             columns = self._columns()
@@ -989,7 +990,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 x = columns.arrays(x, name)
             else:
                 self.check_frames(name, x)
-        return as_inputs(x, self.dtype, self.takes_indices, name)
+        takes = self.takes_indices
+        if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := self._columns()) is not None:
+            raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
+        return as_inputs(x, self.dtype, takes, name)
 
     def check_frames(self, name: str, x: Any, expected: Any = None) -> None:
         """`check_columns` of the frames in x, but for one in which `Columns` finds its own."""

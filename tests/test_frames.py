@@ -390,8 +390,9 @@ def test_columns_take_arrays_that_fit_and_no_others():
     assert (model.predict((numbers, codes)) == model.predict(MIXED)).all()
     with pytest.raises(IndexError, match=r"predict\[1\]: index 7 in row 2"):
         model.predict((numbers, np.where(np.arange(N)[:, None] == 2, 7, codes)))
-    with pytest.raises(ValueError, match="takes 2 inputs"):
-        model.predict(numbers)
+    for rows in (numbers, [[1.0, 2.0, True, 3.0, "Rome", "f"]], numbers.tolist()):
+        with pytest.raises(ValueError, match=r"expected numbers .* a frame with the columns age, .*; got one (nda|li)"):
+            model.predict(rows)
     with pytest.raises(ValueError, match=r"numbers \(n, 4\) and codes \(n, 2\)"):
         model.predict((numbers[:, 1:], codes))
     with pytest.raises(ValueError, match=r"got \(n,\); .*frame\[i : i \+ 1\] is a frame of one row"):

@@ -104,12 +104,10 @@ class Columns(Function, recordable=True):
             len(shape) == 2 and shape[1] in (None, k) for shape, (_, k) in zip(input_shapes, required, strict=True)
         )
         if not fits:
-            expected = " and ".join(f"{kind} (n, {k})" for kind, (_, k) in zip(self._kinds(), required, strict=True))
             got = " and ".join(map(shape_text, input_shapes))
             is_row = any(len(shape) == 1 for shape in input_shapes)
             raise ValueError(
-                f"{self!r} got {got}; expected {expected}, or a frame where it is first in a Model"
-                + "; frame[i : i + 1] is a frame of one row" * is_row
+                f"{self!r} got {got}; expected {self.expected}" + "; frame[i : i + 1] is a frame of one row" * is_row
             )
         return (input_shapes[0][0], self.features)
 
@@ -117,6 +115,17 @@ class Columns(Function, recordable=True):
     def names(self) -> list[list[Any]]:
         """Of each input the columns, in its order."""
         return [names for names in (self.numbers, list(self.categories)) if names]
+
+    @property
+    def expected(self) -> str:
+        """What it takes, in words."""
+        arrays = " and ".join(
+            f"{kind} (n, {len(names)})" for kind, names in zip(self._kinds(), self.names, strict=True)
+        )
+        named = _listed([name for name, _ in self.columns])
+        return (
+            f"{arrays}, or where it is first in a Model a frame with the columns {named}, such as {{name: [value], …}}"
+        )
 
     def _kinds(self) -> list[str]:
         return [kind for kind, given in (("numbers", self.numbers), ("codes", self.categories)) if given]
