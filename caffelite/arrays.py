@@ -96,6 +96,13 @@ def as_array(data: Any, what: Any) -> np.ndarray:
         raise ValueError(f"{what} is no array: {error}") from error
 
 
+def places_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
+    """Which elements of an array in C order a view of it takes: their places, int64, in the view's shape."""
+    places, scale = np.arange(array.size), 8 // array.itemsize
+    offset = (kernels.address(view) - kernels.address(array)) * scale
+    return np.ndarray(view.shape, places.dtype, places, offset, [step * scale for step in view.strides])
+
+
 def random_stream(what: str, seed: Any) -> np.random.Generator:
     """The Generator of a seed, or the one given; TypeError or ValueError, beginning with `what`, for no seed."""
     try:
