@@ -28,6 +28,8 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         got = _objects_text(array) if array.dtype.hasobject else array.dtype
+        if array.dtype.names:
+            got = "a structured array, of which {name: x[name] for name in x.dtype.names} makes a frame"
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
     if dtype is None:
         keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
@@ -40,11 +42,13 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
 def _objects_text(array: np.ndarray) -> str:
     """What an array of Python objects has that is no number, and where, or how to make numbers of it."""
     if array.ndim == 0:
-        is_sparse = hasattr(array.item(), "toarray")
-        return f"object, {reprlib.repr(array.item())}" + ", of which .toarray() makes an array" * is_sparse
+        made = {"toarray": "an array", "collect": "a frame"}  # of sparse matrices, and of frames that are lazy
+        way_out = [f", of which .{name}() makes {what}" for name, what in made.items() if hasattr(array.item(), name)]
+        return f"object, {reprlib.repr(array.item())}{''.join(way_out)}"
     for place, x in np.ndenumerate(array):
         if not isinstance(x, (*NUMBERS, np.bool_)):
-            return f"object, {reprlib.repr(x)} at {list(place)}"
+            way_out = ", of which pandas.DataFrame(…) makes a frame" if isinstance(x, dict) else ""
+            return f"object, {reprlib.repr(x)} at {list(place)}{way_out}"
     return "numbers as Python objects, of which np.array(…, np.float32) makes an array"
 
 
@@ -90,6 +94,13 @@ def as_array(data: Any, what: Any) -> np.ndarray:
         return np.asarray(data)
     except ValueError as error:
         raise ValueError(f"{what} is no array: {error}") from error
+
+
+def places_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
+    """Which elements of an array in C order a view of it takes: their places, int64, in the view's shape."""
+    places, scale = np.arange(array.size), 8 // array.itemsize
+    offset = (kernels.address(view) - kernels.address(array)) * scale
+    return np.ndarray(view.shape, places.dtype, places, offset, [step * scale for step in view.strides])
 
 
 def random_stream(what: str, seed: Any) -> np.random.Generator:

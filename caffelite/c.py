@@ -53,14 +53,15 @@ def export(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | N
 
     The model is made of Linear, convolutions, pools, GlobalAvgPool, Upsample, BatchNorm (by its running mean and
     variance), LayerNorm, the activations, Softmax and LogSoftmax, Flatten, Reshape, Dropout and DropConnect (which drop
-    nothing), Residual, Parallel, and Models. One that writes `call` is followed on zeros: besides those Functions it
-    may use + - * / ** of Tensors of one shape and of numbers, exp, log, sqrt, abs, concatenate and reshape; what it
-    decides by looking at values is refused. `input_shape` is that of a row, needed where the first Function takes any.
+    nothing), Columns of numbers, Residual, Parallel, and Models, with one input and one output. One that writes `call`
+    is followed on zeros: besides those Functions it may use + - * / ** of Tensors of one shape and of numbers, exp,
+    log, sqrt, abs, concatenate and reshape; what it decides by looking at values is refused. `input_shape` is that of
+    a row, needed where the first Function takes any.
 
     Raises, before anything is written, TypeError naming a Function of another kind, and ValueError for shapes that
     don't fit; OSError naming the path if it can't be written. The file replaces an older one when it is whole.
     """
-    files.replace(path, [source(model, Path(path).name, input_shape).encode()])
+    files.replace(path, [source(model, path, input_shape).encode()])
 
 
 def _row_shape(model: Model, given: Any) -> Shape:
@@ -68,10 +69,18 @@ def _row_shape(model: Model, given: Any) -> Shape:
     if given is not None:
         if not isinstance(given, tuple | list):
             raise TypeError(f"export: expected input_shape to be the shape of a row, such as (64,), got {given!r}")
+        if any(isinstance(n, tuple | list) for n in given):
+            raise TypeError(f"export: the function in C takes one input, got the shapes {given!r} of several")
         return integers("export: input_shape", given, len(given), most=LARGEST)
-    required: list[Any] = [n for n in (model.required_input_shape or (None, None))[1:] if n is not ...]
+    shape: Any = model.required_input_shape or (None, None)
+    if isinstance(shape[0], tuple):
+        raise TypeError(f"export: the function in C takes one input, and {shortened(repr(model), MOST_SAID)} several")
+    required = [n for n in shape[1:] if n is not ...]
     if None in required:
-        raise ValueError(f"export: {model!r} takes rows of several shapes: say which, as in input_shape=(3, 32, 32)")
+        raise ValueError(
+            f"export: {shortened(repr(model), MOST_SAID)} takes rows of several shapes, {shape_text(shape)}: say "
+            "which, as in input_shape=(3, 32, 32)"
+        )
     return tuple(required)
 
 
@@ -259,6 +268,8 @@ def _traced(model: Model, shape: Shape, dtype: np.dtype) -> tuple[Tensor, Tensor
             y = model(x)
         except Exception as error:
             raise TypeError(f"export: {model!r} can't be followed through `call`: {error}") from error
+    if isinstance(y, tuple):
+        raise TypeError(f"export: the function in C has one output, and {model!r} has {len(y)}")
     if not isinstance(y, Tensor) or not y.requires_grad:
         raise TypeError(f"export: {model!r} makes {y!r} of a row, and no Tensor that depends on it")
     numbers = {
@@ -604,6 +615,14 @@ def batch_norm(f: functions.BatchNorm, x: Shape, y: Shape) -> Layer:
     return Layer({"x": dims(counts)}, dims(counts), body, constants, in_place=True)
 
 
+def columns(f: functions.Columns, x: Shape, y: Shape) -> Layer:
+    """Numbers, standardized."""
+    if f.categories:
+        raise TypeError(f"export: there is no C for categories, which {f!r} has")
+    body = loops({"j": len(f.numbers)}, "y[j] = (x[j] - mean[j]) / deviation[j];")
+    return Layer({"x": x}, y, body, {"mean": f.mean, "deviation": f.deviation}, in_place=True)
+
+
 def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> Layer:
     """Of differences from the first number, which are exact where numbers differ little from their mean."""
     rows, n = axes(r=math.prod(x[:-1])), f.features
@@ -660,6 +679,7 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Upsample: upsample,
     functions.BatchNorm: batch_norm,
     functions.LayerNorm: layer_norm,
+    functions.Columns: columns,
     functions.ReLU: activation("relu"),
     functions.LeakyReLU: activation("leaky_relu", "slope"),
     functions.ELU: activation("elu", "alpha"),
@@ -737,15 +757,16 @@ DEFINITION = """
 """
 
 
-def source(model: Model, name: str, input_shape: Sequence[int] | None = None) -> str:
-    """The text of a file of this name; see `export`."""
+def source(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | None = None) -> str:
+    """The text of a file at this path; see `export`."""
     if not isinstance(model, Model):
-        raise TypeError(f"export takes a Model, got {model!r}")
+        of_estimator = ": an estimator's is its `model_`" if hasattr(model, "get_params") else ""
+        raise TypeError(f"export takes a Model, got {model!r}{of_estimator}")
     shape = _row_shape(model, input_shape)
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
         net = Net(model, shape)
     head = HEAD.format(
-        name=_as_comment(name),
+        name=_as_comment(Path(path).name),
         number=net.number,
         x=f"{net.x.size:,} numbers, shape {shape_text(shape)}",
         y=f"{net.y.size:,} numbers, shape {shape_text(net.y_shape)}",

@@ -164,7 +164,7 @@ class Monitor:
             missing = "its metric in metrics" if is_metric else "validation_data or validation_split"
             raise ValueError(
                 f"{type(self).__name__}: there is no {self.monitor!r} to monitor, only "
-                f"{', '.join(measured)}; give {missing}"
+                f"{', '.join(measured)}; give {missing}, or monitor={measured[0]!r}"
             )
         self._start()
 

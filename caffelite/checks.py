@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.arrays import as_array
-from caffelite.data import Batch, DataGenerator, as_targets, as_weights, plain
-from caffelite.frames import names_of_inputs
+from caffelite.data import Batch, DataGenerator, Prefetch, as_targets, as_weights, plain
 from caffelite.function import Function
 from caffelite.optimizers import Optimizer
 from caffelite.sources import Blocks, Source, part
@@ -26,12 +25,14 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
         return DataGenerator(x, data.targets, sample_weight=data.weights, **{"seed": _unused(), **options})
     if weights is not None:
         raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
+    generator = x.batches if isinstance(x, Prefetch) else x
+    if isinstance(generator, DataGenerator):
+        model.check_columns(name, generator.columns)
     if isinstance(x, DataGenerator):
         if y is not None:
             raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
         if x.y is None:
             raise ValueError(f"{name} is a DataGenerator without targets")
-        model.check_columns(name, x.columns)
         if is_replayed(x):  # else each batch is checked
             inputs = x.x if isinstance(x.x, tuple) else (x.x,)
             model.check_rows(name, inputs)
@@ -75,7 +76,7 @@ def validation_batches(model: Any, data: Any, loss: Function, columns: Any = Non
     x, y, weights = data if len(data) == 3 else (*data, None)
     if y is None:
         raise TypeError("validation_data: expected (x, y), got None for y")
-    model.check_columns("validation_data's x", names_of_inputs(x), columns)
+    model.check_frames("validation_data's x", x, columns)
     return batches(model, "validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
 
 

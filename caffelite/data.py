@@ -93,7 +93,7 @@ class DataGenerator:
     ) -> None:
         self.columns = frames.names_of_inputs(x)
         self.x = tuple([_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else _rows("x", x)
-        self.y = None if y is None else _rows("y", y)
+        self.y = None if y is None else _rows("y", plain(y, "y"))
         self.rows = rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
         if self.y is not None and len(self.y) != rows:
             shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
@@ -347,11 +347,13 @@ def _four_words(rng: np.random.Generator) -> np.ndarray:
 def plain(data: Any, what: str) -> Any:
     """Numbers in a frame, or in a column of one, as an array, and rows of a source; all else as it is.
 
-    A source that is larger than a buffer becomes a Source, which is read later. Raises as `frames.as_array` and
-    `Source.read` do.
+    A source that is larger than a buffer becomes a Source, which is read later. TypeError for a sparse matrix, which
+    can be an input alone; else it raises as `frames.as_array` and `Source.read` do.
     """
     if type(data) is np.ndarray or isinstance(data, Source):
         return data
+    if is_sparse(data):
+        raise TypeError(f"{what}: expected an array, got a sparse matrix, of which .toarray() makes one")
     if frames.is_series(data) or frames.is_frame(data):
         return frames.as_array(data, what)
     if not is_source(data):

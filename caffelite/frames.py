@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -37,7 +38,7 @@ def columns(frame: Any, what: Any) -> dict[Any, Any]:
     if isinstance(frame, Mapping):
         named = [(name, x if isinstance(x, Categories) or is_series(x) else np.asarray(x)) for name, x in frame.items()]
     elif _is(frame, "pandas", "DataFrame"):
-        named = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns)]
+        named = [(name, _inferred(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]
     else:
         named = [(series.name, series) for series in frame.get_columns()]
     found = dict(named)
@@ -50,12 +51,20 @@ def columns(frame: Any, what: Any) -> dict[Any, Any]:
     shapes = {name: np.shape(x.codes if isinstance(x, Categories) else x) for name, x in named}
     first = next(iter(shapes))
     for name, shape in shapes.items():
-        if len(shape) != 1 or shape != shapes[first]:
+        if len(shape) != 1:
+            one_row = "; one row is {name: [value], …}" if shape == () else ""
+            raise ValueError(f"{what}: expected columns (n,), got {name!r} of shape {shape}{one_row}")
+        if shape != shapes[first]:
             raise ValueError(
                 f"{what}: expected columns (n,) of one length, got {first!r} of shape {shapes[first]} and {name!r} of "
                 f"shape {shape}"
             )
     return found
+
+
+def _inferred(column: Any) -> Any:
+    """A column of pandas; one of Python's objects that are all numbers, as numbers."""
+    return column.infer_objects() if column.dtype == object else column
 
 
 def names_of_inputs(x: Any) -> list[list[Any] | None] | None:
@@ -96,7 +105,8 @@ def as_array(frame: Any, what: Any) -> np.ndarray:
     and other things.
     """
     if is_series(frame):
-        return numbers(frame, what if frame.name is None else f"{what}: column {frame.name!r}")
+        column = _inferred(frame) if _is(frame, "pandas", "Series") else frame
+        return numbers(column, f"{what}: column {frame.name!r}" if frame.name not in (None, "") else what)
     arrays = [numbers(column, f"{what}: column {name!r}") for name, column in columns(frame, what).items()]
     whole = np.empty((len(arrays[0]), len(arrays)), np.result_type(*arrays))
     for i, array in enumerate(arrays):
@@ -107,10 +117,7 @@ def as_array(frame: Any, what: Any) -> np.ndarray:
 def numbers(column: Any, what: Any) -> np.ndarray:
     """The numbers or bools of a column (n,). TypeError, beginning with `what`, for others, ValueError for missing."""
     if not are_numbers(column):
-        raise TypeError(
-            f"{what} holds {_content(column)}, expected numbers; cl.Columns(frame), a layer, learns what categories "
-            "mean, and their codes are labels"
-        )
+        raise TypeError(f"{what} holds {_content(column)}; expected numbers{_way_out(column)}")
     values = column
     if _is(column, "polars", "Series"):
         check_missing(column.is_null().to_numpy(), what)
@@ -133,7 +140,7 @@ def are_numbers(column: Any) -> bool:
         pandas, dtype = sys.modules["pandas"], column.dtype
         if isinstance(dtype, pandas.CategoricalDtype):  # of bools, to whom it would be bool
             return False
-        return pandas.api.types.is_numeric_dtype(dtype) or pandas.api.types.is_bool_dtype(dtype)
+        return pandas.api.types.is_any_real_numeric_dtype(dtype) or pandas.api.types.is_bool_dtype(dtype)
     return column.dtype.kind in "biuf"
 
 
@@ -148,7 +155,8 @@ def categories(column: Any, what: Any) -> Categories:
         codes, names = np.zeros(0, np.int64), [None]
     names = [name.item() if isinstance(name, np.generic) else name for name in names]
     if not all(isinstance(name, str | int | float) for name in names):
-        raise TypeError(f"{what} holds {_content(column)}, expected numbers, words or categories of such")
+        way_out = DATES if _holds_dates(column) else ""
+        raise TypeError(f"{what} holds {_content(column)}; expected numbers, words or categories of such{way_out}")
     return Categories(codes, names)
 
 
@@ -199,8 +207,36 @@ def check_missing(missing: np.ndarray, what: Any) -> None:
 
 def _content(column: Any) -> str:
     """What a column without numbers holds."""
-    if isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum")):
+    if _holds_categories(column):
         return "categories"
-    words = (x for x in (column.to_list() if hasattr(column, "to_list") else column.tolist()) if isinstance(x, str))
-    word = next(words, None)
-    return f"{column.dtype}" if word is None else f"words such as {word!r}"
+    value = _first(column)
+    if isinstance(value, str):
+        return f"words such as {value!r}"
+    return f"{column.dtype}" if value is None or column.dtype != object else f"objects such as {reprlib.repr(value)}"
+
+
+def _way_out(column: Any) -> str:
+    """What to do with such a column where numbers are expected."""
+    if _holds_categories(column) or isinstance(_first(column), str):
+        return (
+            ": cl.Columns(frame), a layer, learns what words and categories mean, and its arrays(frame) go into a "
+            "DataGenerator; of labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
+        )
+    return DATES if _holds_dates(column) else ""
+
+
+DATES = ": make numbers of what counts, such as the month, or the days since a day"
+
+
+def _holds_categories(column: Any) -> bool:
+    return isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum"))
+
+
+def _holds_dates(column: Any) -> bool:
+    return str(column.dtype).lower().startswith(("date", "time", "duration", "period"))
+
+
+def _first(column: Any) -> Any:
+    """The first word in a column or, without words, the first value that is not missing; None where there is none."""
+    values = [x for x in (column.to_list() if hasattr(column, "to_list") else column.tolist()) if x is not None]
+    return next((x for x in values if isinstance(x, str)), values[0] if values else None)

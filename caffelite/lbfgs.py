@@ -42,7 +42,7 @@ class Minimization(History):
     converged : bool
         Whether it ended because nothing was left to gain.
     message : str
-        Why it ended, in SciPy's words.
+        Why it ended, in SciPy's words; or that a callback said so.
     evaluations : int
         How often the loss and its gradient were computed.
     """
@@ -122,11 +122,14 @@ def minimize(
     history = Minimization({"loss": []})
     shown = Progress(verbose, max_iterations, None, of="iteration")
     raised: list[StopIteration] = []  # by a callback, which SciPy would take for its own
+    ends = None
 
     def completed(intermediate_result: OptimizeResult) -> None:
         """An iteration is."""
+        nonlocal ends
         objective.accept(intermediate_result.x)
         history["loss"].append(objective.loss)
+        shown.steps_done(1, lambda: objective.loss)
         shown.epochs_done(1, {"loss": objective.loss})
         try:
             ends = called(history.epochs - 1, history)
@@ -161,7 +164,7 @@ def minimize(
             with interrupts.held():
                 objective.restore()
     history.objective, history.converged = float(result.fun), bool(result.success)
-    history.message, history.evaluations = str(result.message), int(result.nfev)
+    history.message, history.evaluations = "a callback ended it" if ends else str(result.message), int(result.nfev)
     return history
 
 

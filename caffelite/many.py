@@ -345,7 +345,8 @@ def _checked(models: Any, loss: Any, optimizers: Any) -> list[Fit]:
         if not isinstance(model, Model):
             raise TypeError(f"model {i}: expected a Model, got {model!r}")
     optimizers = _for_each("optimizers", optimizers, len(models))
-    losses = [loss] * len(models) if isinstance(loss, Function) else _for_each("loss", loss, len(models))
+    is_one = isinstance(loss, Function | str) or not isinstance(loss, Iterable)  # if it is no Function, see below
+    losses = [loss] * len(models) if is_one else _for_each("loss", loss, len(models))
     fits: list[Fit] = []
     owners: dict[int, int] = {}  # which model's something is, by its id
     for i, model in enumerate(models):
@@ -406,7 +407,7 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
         first = fit.model._columns()
         kind = fit.model.dtype, fit.model.takes_indices, None if first is None else first.columns
         with _naming(i):
-            fit.model.check_columns("x", names)
+            fit.model.check_frames("x", x)
             if fit.form.text not in checked:
                 its_x, its_y = (converted[kind].x, converted[kind].y) if kind in converted else (x, y)
                 inputs, targets, _ = checks.checked(fit.model, "x", its_x, its_y, None, fit.loss)
@@ -424,6 +425,10 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
 
 def _rows(given: Any, n: int) -> np.ndarray:
     """Indices of rows, int64, of which there are n."""
+    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, np.ndarray) for part in given):
+        raise TypeError("rows: got a pair of arrays; of folds, rows=[train for train, test in folds] has the first")
+    if getattr(given, "dtype", None) == np.bool_:
+        raise TypeError("rows: expected the indices of rows, got a mask, of which np.flatnonzero(mask) makes indices")
     rows = as_indices(given, "rows")
     if rows.ndim != 1 or not rows.size:
         raise ValueError(f"rows: expected the indices of some rows, (m,), got shape {rows.shape}")

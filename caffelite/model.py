@@ -982,20 +982,30 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def as_inputs(self, name: str, x: Any) -> tuple[np.ndarray, ...]:
         """x as arrays that the model takes, see `caffelite.data.as_inputs`; a frame by `Columns` if that is first.
 
-        ValueError for a frame whose columns are not those of the one that the model was fitted on.
+        ValueError for a frame whose columns are not those of the one that the model was fitted on, and for rows without
+        names where `Columns` has numbers and categories.
         """
         if type(x) is not np.ndarray:
             columns = self._columns()
             if columns is not None and frames.is_frame(x):
                 x = columns.arrays(x, name)
             else:
-                self.check_columns(name, frames.names_of_inputs(x))
-        return as_inputs(x, self.dtype, self.takes_indices, name)
+                self.check_frames(name, x)
+        takes = self.takes_indices
+        if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := self._columns()) is not None:
+            raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
+        return as_inputs(x, self.dtype, takes, name)
+
+    def check_frames(self, name: str, x: Any, expected: Any = None) -> None:
+        """`check_columns` of the frames in x, but for one in which `Columns` finds its own."""
+        if self._columns() is None or not frames.is_frame(x):
+            self.check_columns(name, frames.names_of_inputs(x), expected)
 
     def check_columns(self, name: str, columns: Any, expected: Any = None) -> None:
-        """ValueError unless frames with these columns are such as the model was, or will be, fitted on."""
-        expected = self._column_names or expected
-        if expected is not None and self._columns() is None:
+        """ValueError unless frames with these columns, as arrays, are such as the model was, or will be, fitted on."""
+        first = self._columns()
+        expected = (self._column_names or expected) if first is None else first.names
+        if expected is not None:
             frames.check_names(expected, columns, name)
 
     def remember_columns(self, names: list[list[Any] | None] | None) -> None:

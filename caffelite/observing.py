@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import places_in
 from caffelite.autograd import results_so_far
 from caffelite.function import Function
 from caffelite.program.step import owner_of
@@ -104,12 +105,11 @@ def largest_indices(applications: Iterable[Application], inputs: Iterable[np.nda
     """
     found = []
     for given in inputs:
-        places, most = np.arange(given.size).reshape(given.shape), np.full(given[0].size, UNLIMITED)
+        most = np.full(given[0].size, UNLIMITED)
         for a in applications:
             x, count = a.inputs[0], a.function.index_count
             if count is not None and isinstance(x, np.ndarray) and owner_of(x) is given and given.size:
-                offset = kernels.address(x) - kernels.address(given)
-                used = np.ndarray(x.shape, places.dtype, places, offset, x.strides) % most.size
+                used = places_in(given, x) % most.size
                 most[used] = np.minimum(most[used], np.uint64(count - 1))
         found.append(most.reshape(given.shape[1:]) if (most < UNLIMITED).any() else None)
     return found

@@ -29,9 +29,9 @@ def is_source(x: Any) -> bool:
     """Whether rows can be read from it by slices, and it is not all in memory: it has `shape`, `dtype` and slices."""
     if isinstance(x, np.ndarray | np.generic | Tensor):
         return isinstance(x, np.memmap) and x.ndim > 0
-    if any(hasattr(x, name) for name in ("__dlpack__", "toarray", "columns")):  # arrays in memory, sparse ones, frames
-        return False
     if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")) or not isinstance(x.shape, tuple):
+        return False
+    if any(hasattr(x, name) for name in ("__dlpack__", "toarray", "columns")):  # arrays in memory, sparse ones, frames
         return False
     try:
         np.dtype(x.dtype)

@@ -16,6 +16,7 @@ from caffelite import _kernels as kernels
 from caffelite.arrays import as_real
 
 INT32_MAX = np.iinfo(np.int32).max
+WAYS_OUT = "go into a Linear as they are; for all else .toarray() makes an array of them"
 
 
 class Numbers(NamedTuple):
@@ -94,6 +95,15 @@ class SparseRows:
         columns = self._numbers().columns
         return (self.rows["columns"] - kernels.address(columns)) // columns.itemsize
 
+    def _refuse(self, *others: Any) -> Any:
+        raise TypeError(f"sparse rows {WAYS_OUT}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = __iter__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"sparse rows have no {name!r}; they {WAYS_OUT}")
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         raise TypeError("sparse rows are no array; .toarray() makes one")
 
@@ -140,7 +150,8 @@ def are_finite(x: Any) -> np.ndarray:
 
 def _rows_of_matrix(x: Any, name: str) -> SparseRows:
     if len(x.shape) != 2:
-        raise ValueError(f"{name}: expected a sparse matrix (n, features), got shape {x.shape}")
+        one_row = ": x[i : i + 1] is a matrix of one row" if len(x.shape) == 1 else ""
+        raise ValueError(f"{name}: expected a sparse matrix (n, features), got shape {x.shape}{one_row}")
     if x.format != "csr":
         if hasattr(x, "check_format"):  # what else looks into its arrays believes them
             try:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from caffelite.arrays import as_array, as_real, nonnegative, normalized_axes, positive_integer
+from caffelite.arrays import as_array, as_real, nonnegative, normalized_axes, places_in, positive_integer
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -97,3 +97,11 @@ def test_a_number_may_have_a_limit_that_it_must_stay_below():
 def test_what_is_no_number_is_refused_by_name(value):
     with pytest.raises(TypeError, match=r"^lr must be a number, got "):
         nonnegative("lr", value)
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.float64, np.int64])
+def test_the_places_of_a_view_are_those_of_its_elements(dtype):
+    array, numbers = np.zeros((3, 4, 5), dtype), np.arange(60).reshape(3, 4, 5)
+    for index in (..., (slice(None), 2), (slice(None, None, -2), slice(1, 3), slice(None, None, 3)), (1, ..., 3)):
+        assert np.array_equal(places_in(array, array[index]), numbers[index])
+        assert np.array_equal(places_in(array, array[index].T), numbers[index].T)

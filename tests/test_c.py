@@ -88,6 +88,7 @@ def listed():
         ),
         ((5,), [cl.Parallel(ACTIVATIONS)]),
         ((2, 2), [cl.Flatten(), cl.Dropout()]),
+        ((2,), [cl.Columns({"a": [0.5, 1.0, 3.0], "b": [7, 7, 7]}), cl.Linear(2, 3)]),
         ((1,), [cl.Linear(1, 1), cl.Residual(cl.Linear(1, 1, bias=False))]),
     ]
     return [(shape, cl.Model(layers, seed=1)) for shape, layers in models]
@@ -311,7 +312,7 @@ def test_threads_may_call_it_at_the_same_time_where_the_memory_is_their_own(tmp_
 
 #: Functions that C is not written for.
 NOT_IN_C = {
-    *["Clip", "Columns", "Index", "MatMul", "Max", "Mean", "Min", "Stack", "Sum", "Transpose", "Where"],
+    *["Clip", "Index", "MatMul", "Max", "Mean", "Min", "Stack", "Sum", "Transpose", "Where"],
     *["HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"],
     *["Embedding", "GRU", "LSTM", "MultiHeadAttention", "PositionalEncoding", "RNN", "TransformerBlock"],
 }
@@ -344,13 +345,32 @@ class Doubled(cl.Linear):
         (Calling(lambda model, x: x.reshape(-1, 1)), (3,), TypeError, r"no C for ToShape\(-1, 1\) as it is used"),
         (Calling(lambda model, x: cl.concatenate([x, x])), (3,), TypeError, r"no C for Concatenate\(\) as it is used"),
         (Calling(lambda model, x: x if float(x.sum()) > 0 else -x), (3,), TypeError, "can't be followed"),
-        (Calling(lambda model, x: (x, x)), (3,), TypeError, "no Tensor that depends on it"),
+        (Calling(lambda model, x: (x, x)), (3,), TypeError, r"has one output, and Calling\(.*\) has 2"),
+        (
+            cl.Model([cl.ReLU()]),
+            ((3,), (4,)),
+            TypeError,
+            r"takes one input, got the shapes \(\(3,\), \(4,\)\) of several",
+        ),
+        (
+            cl.Model([cl.Columns({"a": [1.0, 2], "b": ["x", "y"]})]),
+            None,
+            TypeError,
+            r"takes one input, and Model.* several",
+        ),
+        (
+            cl.Model([cl.Columns({"b": ["x", "y"]})]),
+            None,
+            TypeError,
+            r"no C for categories, which Columns\(b\[2\]\) has",
+        ),
+        ("net.c", None, TypeError, r"export takes a Model, got 'net\.c'"),
         (Calling(lambda model, x: cl.Tensor([[1.0]])), (3,), TypeError, "no Tensor that depends on it"),
         (Calling(lambda model, x: model.f(x)), None, ValueError, "input_shape="),
         (Calling(lambda model, x: model.f(x)), (4,), TypeError, r"can't be followed.*Linear\(3 → 3\) got"),
         (cl.Linear(3, 4), None, TypeError, r"export takes a Model, got Linear\(3, 4\)"),
         (cl.Model([cl.ReLU()]), None, ValueError, r"ReLU.*takes rows of several shapes.*input_shape="),
-        (cl.Model([cl.Conv2d(1, 2, 3)]), None, ValueError, "input_shape="),
+        (cl.Model([cl.Conv2d(1, 2, 3)]), None, ValueError, r"several shapes, \(n, 1, \?, \?\): .*input_shape="),
         (cl.Model(), None, ValueError, "input_shape="),
         (cl.Model([cl.Conv2d(1, 2, 3)]), (3, 8, 8), ValueError, r"Conv2d\(1, 2, 3\) got shape \(n, 3, 8, 8\)"),
         (cl.Model([cl.ReLU()]), 3, TypeError, "expected input_shape to be the shape of a row"),
@@ -368,6 +388,14 @@ def test_what_can_not_be_written_is_named_and_nothing_is_written(tmp_path, model
         c.export(model, path, input_shape)
     assert path.read_text() == "the older one"
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_is_no_model_is_named(tmp_path):
+    with pytest.raises(TypeError, match=r"takes a Model, got '.*'$"):
+        c.export(str(tmp_path / "net.c"), cl.MLP(2, [1]))
+    estimator = pytest.importorskip("caffelite.sklearn").MLPRegressor()
+    with pytest.raises(TypeError, match=r"takes a Model, got MLPRegressor.*: an estimator's is its `model_`"):
+        c.export(estimator, tmp_path / "net.c")
 
 
 def test_a_file_that_can_not_be_written_is_named(tmp_path):

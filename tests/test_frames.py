@@ -120,7 +120,7 @@ def test_frames_are_inputs_among_others():
         (polars.Series([1, None, 2]), ValueError, "'a' has a missing value in row 1"),
         (polars.Series([1.0, 2.0, float("nan")]), ValueError, "'a' has a missing value in row 2"),
         (np.array([1.0, np.nan, 3]), ValueError, "'a' has a missing value in row 1"),
-        (pandas.Series(["x", "y", "z"]), TypeError, r"'a' holds words such as 'x', expected numbers; cl\.Columns"),
+        (pandas.Series(["x", "y", "z"]), TypeError, r"'a' holds words such as 'x'; expected numbers: cl\.Columns"),
         (pandas.Series(["x", 1, None], dtype=object), TypeError, "'a' holds words such as 'x'"),
         (polars.Series(["x", "y", None]), TypeError, "'a' holds words such as 'x'"),
         (np.array(["x", "y", "z"]), TypeError, "'a' holds words such as 'x'"),
@@ -129,11 +129,15 @@ def test_frames_are_inputs_among_others():
         (pandas.Series([True, False, True], dtype="category"), TypeError, "'a' holds categories"),
         (polars.Series(["x", "y", "z"], dtype=polars.Categorical), TypeError, "'a' holds categories"),
         (polars.Series(["x", "y", "z"], dtype=polars.Enum(["x", "y", "z"])), TypeError, "'a' holds categories"),
-        (pandas.Series(pandas.to_datetime(["2020-01-01"] * 3)), TypeError, "'a' holds datetime64"),
+        (pandas.Series(pandas.to_datetime(["2020-01-01"] * 3)), TypeError, "'a' holds datetime64.*days since a day"),
+        (pandas.Series([decimal.Decimal(1), None, None]), TypeError, r"'a' holds objects such as Decimal\('1'\)"),
+        (np.array([1j, 2, 3]), TypeError, "'a' holds complex128; expected numbers"),
+        (pandas.Series([1j, 2, 3]), TypeError, "'a' holds complex128; expected numbers"),
         (polars.Series([[1], [2], [3]]), TypeError, r"'a' holds List\(Int64\)"),
         (Categories(np.zeros(3, int), ["x"]), TypeError, "'a' holds categories"),
         (np.zeros((3, 2)), ValueError, r"'a' of shape \(3, 2\)"),
         (np.zeros(4), ValueError, r"'b' of shape \(3,\) and 'a' of shape \(4,\)"),
+        (np.array(1.0), ValueError, r"'a' of shape \(\); one row is \{name: \[value\], …\}"),
     ],
 )
 def test_what_is_no_number_names_the_column(column, error, message):
@@ -154,7 +158,7 @@ def test_what_is_no_number_names_the_column(column, error, message):
 
 
 def test_targets_and_weights_that_are_missing_or_words_are_named():
-    with pytest.raises(TypeError, match=r"targets: column 'city' holds categories.*codes are labels"):
+    with pytest.raises(TypeError, match=r"targets: column 'city' holds categories.*np\.unique"):
         fitted(NUMBERS, MIXED["city"])
     with pytest.raises(ValueError, match="targets: column 'y' has a missing value in row 3"):
         fitted(NUMBERS, Y.rename("y").where(Y.index != 3))
@@ -167,6 +171,30 @@ def test_decimals_and_sparse_columns_are_numbers():
     assert next(iter(cl.DataGenerator(frame, shuffle=False))).tolist() == [[1.5], [2.25]]
     sparse = pandas.DataFrame({"a": pandas.arrays.SparseArray([0, 0, 2])})
     assert next(iter(cl.DataGenerator(sparse, shuffle=False))).tolist() == [[0], [0], [2]]
+
+
+def test_numbers_that_are_objects_are_numbers():
+    model, _ = fitted(NUMBERS, Y)
+    assert (model.predict(NUMBERS.astype(object)) == model.predict(NUMBERS)).all()
+    assert cl.Columns(NUMBERS.astype(object)).numbers == list(NUMBERS)
+    assert (model.evaluate(NUMBERS, Y.astype(object), loss=cl.SoftmaxLoss())) == model.evaluate(
+        NUMBERS, Y, loss=cl.SoftmaxLoss()
+    )
+    with pytest.raises(ValueError, match="'age' has a missing value in row 3"):
+        model.predict(NUMBERS.astype(object).assign(age=[*[1.0] * 3, *[None] * (N - 3)]))
+
+
+@pytest.mark.parametrize(
+    ("x", "way_out"),
+    [
+        (polars.LazyFrame({"a": [1.0]}), r"\.collect\(\) makes a frame"),
+        ([{"a": 1.0}], r"pandas\.DataFrame\(…\) makes a frame"),
+        (NUMBERS.to_records(index=False), "{name: x.name. for name in x.dtype.names} makes a frame"),
+    ],
+)
+def test_what_is_nearly_a_frame_says_how_it_becomes_one(x, way_out):
+    with pytest.raises(TypeError, match=f"predict: .*{way_out}"):
+        classifier().predict(x)
 
 
 def test_a_frame_without_columns_or_with_a_name_twice_raises():
@@ -318,11 +346,36 @@ def test_a_missing_category_or_column_is_named(library):
         ([("a", None), ("a", None)], ValueError, "different names"),
         ([("a", ("x", "x"))], ValueError, "'a' that differ"),
         ([("a", ())], ValueError, "'a' that differ"),
+        (["a", "b"], TypeError, "takes a frame of pandas or polars, or a dict of columns, got .'a', 'b'"),
+        (ARRAY, TypeError, "takes a frame of pandas or polars, or a dict of columns, got array"),
+        (polars.LazyFrame(), TypeError, "takes a frame of pandas or polars, or a dict of columns, got <LazyFrame"),
     ],
 )
 def test_columns_that_cannot_be_learned_raise(columns, error, message):
-    with pytest.raises(error, match=f"Columns: .*{message}"):
+    with pytest.raises(error, match=f"^Columns.*{message}"):
         cl.Columns(columns)
+
+
+def test_a_generator_of_frames_is_held_to_the_columns():
+    columns = cl.Columns(NUMBERS)
+    model, loss = classifier(columns), cl.SoftmaxLoss()
+    for x in (NUMBERS, ARRAY):
+        assert model.evaluate(cl.DataGenerator(x, Y), loss=loss)["loss"] == pytest.approx(
+            model.evaluate(NUMBERS, Y, loss=loss)["loss"]
+        )
+    moved = NUMBERS[NUMBERS.columns[::-1]]
+    message = "columns have moved: column 0 is 'height', and was 'age'"
+    for wrapped in (lambda batches: batches, cl.Prefetch):
+        with pytest.raises(ValueError, match=message):
+            model.evaluate(wrapped(cl.DataGenerator(moved, Y)), loss=loss)
+    with pytest.raises(ValueError, match=message):
+        fitted(NUMBERS, Y, columns, validation_data=cl.DataGenerator(moved, Y))
+    fitted(NUMBERS, Y, columns, validation_data=(moved, Y))
+    model = classifier(cl.Columns(MIXED))
+    parts = [MIXED[[*model.functions[0].numbers]], MIXED[["city", "sex"]].apply(lambda c: pandas.factorize(c)[0])]
+    assert model.predict(tuple(parts)).shape == (N, 4)
+    with pytest.raises(ValueError, match="columns have moved: column 0 is 'sex', and was 'city'"):
+        model.predict((parts[0], parts[1][["sex", "city"]]))
 
 
 def test_what_is_constant_is_not_scaled():
@@ -337,10 +390,13 @@ def test_columns_take_arrays_that_fit_and_no_others():
     assert (model.predict((numbers, codes)) == model.predict(MIXED)).all()
     with pytest.raises(IndexError, match=r"predict\[1\]: index 7 in row 2"):
         model.predict((numbers, np.where(np.arange(N)[:, None] == 2, 7, codes)))
-    with pytest.raises(ValueError, match="takes 2 inputs"):
-        model.predict(numbers)
+    for rows in (numbers, [[1.0, 2.0, True, 3.0, "Rome", "f"]], numbers.tolist()):
+        with pytest.raises(ValueError, match=r"expected numbers .* a frame with the columns age, .*; got one (nda|li)"):
+            model.predict(rows)
     with pytest.raises(ValueError, match=r"numbers \(n, 4\) and codes \(n, 2\)"):
         model.predict((numbers[:, 1:], codes))
+    with pytest.raises(ValueError, match=r"got \(n,\); .*frame\[i : i \+ 1\] is a frame of one row"):
+        classifier(cl.Columns(NUMBERS[["age", "income"]])).predict(NUMBERS[["age", "income"]].iloc[0])
     with pytest.raises(ValueError, match="Linear"):
         cl.Model([columns, cl.Linear(3, 2)])
 

@@ -272,8 +272,25 @@ ERRORS = {
         cl.TrainingDiverged,
         "y is not finite in 1 of 60 rows",
     ),
+    "return_sequences": (lambda: cl.GRU(1, 16, return_sequences=True), TypeError, "GRU.__init__() got an unexpected"),
+    "a mask in call": (
+        lambda: cl.Model([Masked()]).predict(np.zeros((3, 4), int)),
+        TypeError,
+        "A mask or condition on the inputs is one more input, `call(self, x, mask)`, predict((x, x != 0))",
+    ),
     "not measured": (lambda: cl.History(loss=[])["val_loss"], KeyError, "'val_loss' was not measured, only loss; fit"),
 }
+
+
+class Masked(cl.Model):
+    takes_indices = True
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.words, self.attention = cl.Embedding(3, 4), cl.MultiHeadAttention(4, 2)
+
+    def call(self, x):
+        return self.attention(self.words(x), x != 0)
 
 
 @pytest.mark.parametrize("habit", ERRORS)

@@ -201,7 +201,15 @@ def test_callbacks_see_each_iteration_and_may_end_it():
     history = quietly(model, x, y, cl.SoftmaxLoss(), callbacks=[callback])
     assert [i for i, _, _ in seen] == [0, 1, 2]
     np.testing.assert_allclose([a for _, a, _ in seen], [b for _, _, b in seen], rtol=1e-6)
-    assert (history.epochs, history.converged) == (3, False)
+    assert (history.epochs, history.converged, history.message) == (3, False, "a callback ended it")
+
+
+def test_progress_says_how_many_iterations_a_second(capsys):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+    cl.minimize(classifier(2, 8, 3), x, y, loss=cl.SoftmaxLoss(), max_iterations=20, verbose=2)
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("iteration 20/20  loss ")
+    assert float(line.split(" steps/s")[0].split()[-1].replace(",", "")) > 0
 
 
 def test_early_stopping_restores_the_best_iteration():

@@ -271,8 +271,11 @@ def test_what_is_no_graph_for_any_number_of_rows_is_refused_and_nothing_is_writt
 def test_a_shape_that_is_needed_or_does_not_fit_is_said(path):
     conv = cl.Model([cl.Conv2d(1, 2, 3)])
     for model, shape, error, match in [
-        (conv, None, ValueError, r"known only \(n, 1, \?, \?\)"),
-        (cl.Model([cl.ReLU()]), None, ValueError, "input_shape"),
+        (conv, None, ValueError, r"known only \(n, 1, \?, \?\): give input_shape, such as \(1, 28, 28\)"),
+        (cl.Model([cl.LSTM(3, 2)]), None, ValueError, r"known only \(n, \?, 3\): give input_shape, such as \(28, 3\)"),
+        (cl.Model([cl.ReLU()]), None, ValueError, r"input_shape, such as \(64,\)$"),
+        (Counted(lambda self, x: x), None, ValueError, r"such as \(64,\), or \(\(64,\), \(3,\)\) for two inputs"),
+        (conv, (None, 1, 8, 8), TypeError, "without the axis of the rows"),
         (conv, (3, 8, 8), ValueError, "3, 8, 8"),
         (conv, (1, 0, 8), ValueError, "1 or more"),
         (conv, 28, TypeError, "28"),
@@ -388,6 +391,15 @@ BAD_GRAPHS = [
     ([("GRU", ["x", "w", "w"], ["y"], {})], {"w": W[None]}, {}, "the GRU.*linear_before_reset"),
     ([("ConstantOfShape", ["s"], ["y"], {})], {"s": np.array([10**6, 10**6])}, {}, "the ConstantOfShape"),
     ([("Expand", ["w", "s"], ["y"], {})], {"w": W, "s": np.array([10**9, 3, 3])}, {}, "the Expand"),
+    ([("Gemm", ["x"], ["y"], {})], {}, {}, r"the Gemm.*input size 1 not in range \[min=2, max=3\]"),
+    ([("Gemm", ["x", ""], ["y"], {})], {}, {}, "the Gemm.*input 1 .* empty"),
+    ([("Transpose", ["x"], ["y"], {"perm": 2.5})], {}, {}, "the Transpose.*Expected: 'INTS', actual: 'FLOAT'"),
+    ([("Relu", ["x"], ["y"], {"slope": 1.0})], {}, {}, "the Relu.*Unrecognized attribute: slope"),
+    ([("PadWindows", ["x"], ["y"], {"kernel_shape": [1]})], {}, {}, "the PadWindows.*operator that caffelite has not"),
+    ([("Unsqueeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [1, 1]}, {}, "repeated"),
+    ([("Unsqueeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
+    ([("Squeeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
+    ([("ReduceSum", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
 ]
 
 
@@ -395,6 +407,12 @@ BAD_GRAPHS = [
 def test_what_caffelite_has_not_is_refused_by_the_name_of_the_node(nodes, constants, options, match, path):
     with pytest.raises(ValueError, match=match):
         loaded_of(path, nodes, constants, **options)
+
+
+def test_a_mistake_of_caffelites_is_not_blamed_on_the_file(path, monkeypatch):
+    monkeypatch.setattr("caffelite.onnx.importing.Layers", lambda reader: None)
+    with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'nodes'"):
+        loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
 
 
 def test_constants_do_not_grow_beyond_what_a_file_of_their_size_should_have(path):

@@ -473,6 +473,40 @@ def test_a_function_that_is_no_linear_says_what_to_do(name):
             attempt()
 
 
+@pytest.mark.parametrize(
+    "use", [lambda x: x * 2, lambda x: 2 - x, lambda x: -x, lambda x: x @ np.ones((90, 90)), lambda x: x.sum(axis=1)]
+)
+def test_what_is_done_with_sparse_rows_but_a_linear_says_what_to_do(use):
+    class Uses(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.linear = cl.Linear(90, 3)
+
+        def call(self, x):
+            return self.linear(use(x))
+
+    with pytest.raises((TypeError, AttributeError), match=r"go into a Linear .*\.toarray\(\) makes an array"):
+        train(matrix(), labels(), Uses())
+
+
+def test_one_row_and_sparse_targets_say_what_is_expected():
+    def model():
+        return cl.Model([cl.Linear(90, 3)], seed=0)
+
+    x = matrix()
+    with pytest.raises(ValueError, match=r"predict: .*got shape \(90,\): x\[i : i \+ 1\] is a matrix of one row"):
+        model().predict(x[0])
+    targets = sp.csr_array(np.eye(3)[labels()])
+    for attempt in (
+        lambda: train(x, targets, model()),
+        lambda: train(x.toarray(), targets, model()),
+        lambda: cl.DataGenerator(x, targets),
+        lambda: train([(x, targets)], None, model(), batch_size=32),
+    ):
+        with pytest.raises(TypeError, match=r"expected an array, got a sparse matrix, of which \.toarray\(\)"):
+            attempt()
+
+
 def test_a_function_of_ones_own_is_called_back_and_takes_none():
     class Twice(cl.Linear):
         def forward(self, x):

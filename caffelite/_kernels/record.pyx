@@ -110,7 +110,7 @@ class Recorded(np.ndarray):
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         if this_threads_recorder != NULL:
-            refuse(f"numpy.{ufunc.__name__}")
+            refuse(f"numpy.{ufunc.__name__}", CONDITION if ufunc.types[0].endswith("?") else "")
         plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
         out = tuple([x.view(np.ndarray) if isinstance(x, Recorded) else x for x in options.pop("out", ())])
         return getattr(ufunc, method)(*plain, **(options | {"out": out} if out else options))
@@ -166,9 +166,13 @@ def value_of(array):
     return array.view(np.ndarray)
 
 
-def refuse(what):
+CONDITION = ". A mask or condition on the inputs is one more input, `call(self, x, mask)`, predict((x, x != 0))"
+
+
+def refuse(what, way_out=""):
     raise TypeError(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
-                    "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable")
+                    "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable"
+                    f"{way_out}")
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
@@ -103,10 +104,28 @@ class Columns(Function, recordable=True):
             len(shape) == 2 and shape[1] in (None, k) for shape, (_, k) in zip(input_shapes, required, strict=True)
         )
         if not fits:
-            expected = " and ".join(f"{kind} (n, {k})" for kind, (_, k) in zip(self._kinds(), required, strict=True))
             got = " and ".join(map(shape_text, input_shapes))
-            raise ValueError(f"{self!r} got {got}; expected {expected}, or a frame where it is first in a Model")
+            is_row = any(len(shape) == 1 for shape in input_shapes)
+            raise ValueError(
+                f"{self!r} got {got}; expected {self.expected}" + "; frame[i : i + 1] is a frame of one row" * is_row
+            )
         return (input_shapes[0][0], self.features)
+
+    @property
+    def names(self) -> list[list[Any]]:
+        """Of each input the columns, in its order."""
+        return [names for names in (self.numbers, list(self.categories)) if names]
+
+    @property
+    def expected(self) -> str:
+        """What it takes, in words."""
+        arrays = " and ".join(
+            f"{kind} (n, {len(names)})" for kind, names in zip(self._kinds(), self.names, strict=True)
+        )
+        named = _listed([name for name, _ in self.columns])
+        return (
+            f"{arrays}, or where it is first in a Model a frame with the columns {named}, such as {{name: [value], …}}"
+        )
 
     def _kinds(self) -> list[str]:
         return [kind for kind, given in (("numbers", self.numbers), ("codes", self.categories)) if given]
@@ -137,6 +156,12 @@ class Columns(Function, recordable=True):
 def _described(columns: Any) -> Iterable[tuple[Any, tuple[Any, ...] | None]]:
     """Each column's name, and its categories or None, of columns by name or as files have them."""
     if not isinstance(columns, dict):
+        if not isinstance(columns, list | tuple) or any(
+            not isinstance(x, list | tuple) or len(x) != 2 for x in columns
+        ):
+            raise TypeError(
+                f"Columns takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}"
+            )
         for name, known in columns:
             if known is not None and (not known or len({(type(x), x) for x in known}) < len(known)):
                 raise ValueError(f"Columns: expected categories of column {name!r} that differ, got {known}")

@@ -83,7 +83,8 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     estimator = Estimator(model) if hasattr(model, "model_") else None
     net = model if estimator is None else estimator.model
     if not isinstance(net, Model):
-        raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}")
+        steps = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
+        raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{steps}")
     features = getattr(model, "n_features_in_", None)
     rows = _rows(net, (features,) if input_shape is None and features is not None else input_shape)
     finish = (lambda y: y) if estimator is None else estimator.finish
@@ -120,9 +121,15 @@ def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
             shape and tuple(n for m in shape for n in ((None,) * (more or 0) if m is ... else (m,))) for shape in shapes
         ]
         for shape in found:
-            if shape is None or None in shape[1:]:
-                takes = "" if shape is None else f", of which is known only {shape_text(shape)}"
-                raise ValueError(f"export has to know the shape of a row{takes}: give input_shape, such as (64,)")
+            if shape is None:
+                several = "" if model._is_sequence() else ", or ((64,), (3,)) for two inputs"
+                raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){several}")
+            if None in shape[1:]:
+                example = tuple([28 if n is None else n for n in shape[1:]])
+                raise ValueError(
+                    f"export has to know the shape of a row, of which is known only {shape_text(shape)}: give "
+                    f"input_shape, such as {example}"
+                )
         return [shape[1:] for shape in found]
     if not isinstance(input_shape, tuple | list):
         raise TypeError(f"export: expected the shape of a row, such as (64,), got {input_shape!r}")
@@ -130,7 +137,9 @@ def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
     rows = [tuple(row) for row in input_shape] if several else [tuple(input_shape)]
     for n in [n for row in rows for n in row]:
         if isinstance(n, bool) or not isinstance(n, int | np.integer):
-            raise TypeError(f"export: expected the shape of a row, such as (64,), got {input_shape!r}")
+            raise TypeError(
+                f"export: expected the shape of a row, without the axis of the rows, such as (64,), got {input_shape!r}"
+            )
         if n < 1:
             raise ValueError(f"export: lengths are 1 or more, got {input_shape!r}")
     return rows

@@ -45,7 +45,7 @@ def load(path: str | os.PathLike) -> Model:
     """
     try:
         return Reader(read(path), Path(path).parent).model()
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, ArithmeticError, MemoryError) as error:
+    except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
         raise ValueError(f"{os.fspath(path)}: {shortened(str(error), MOST_SAID)}") from error
 
 
@@ -70,6 +70,9 @@ class Reader:
     def __init__(self, proto: onnx.ModelProto, folder: Path) -> None:
         graph = proto.graph
         self.version = self._version(proto)
+        self.context = onnx.checker.C.CheckerContext()
+        self.context.ir_version = proto.ir_version
+        self.context.opset_imports = {x.domain: x.version for x in proto.opset_import} | {"": self.version}
         if proto.functions:
             raise ValueError(f"it defines an operator {proto.functions[0].name!r}, which caffelite has not")
         if graph.sparse_initializer:
@@ -122,6 +125,12 @@ class Reader:
             raise node.refuse(f"is of the domain {proto.domain!r}, which caffelite has not")
         if not node.outputs:
             raise node.refuse("has no output")
+        if not onnx.defs.has(proto.op_type, "" if proto.domain == "ai.onnx" else proto.domain):
+            raise node.refuse("is an operator that caffelite has not")
+        try:
+            onnx.checker.check_node(proto, self.context)
+        except onnx.checker.ValidationError as error:
+            raise node.refuse(f"is no such node: {str(error).splitlines()[0]}") from None
         return node
 
     @staticmethod

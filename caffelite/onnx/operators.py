@@ -21,6 +21,7 @@ from onnx import helper
 
 from caffelite import _kernels as kernels
 from caffelite import functions as f
+from caffelite.arrays import normalized_axes
 from caffelite.function import Function
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.tensor import Tensor
@@ -250,7 +251,7 @@ def reduction(of_tensor: Callable[..., Any], plain: Any = None) -> Rule:
             axes, keepdims = [], True
         elif not axes:
             axes = range(x.ndim)
-        axis = tuple([i % x.ndim for i in axes])
+        axis = normalized_axes(tuple(axes), x.ndim)
         if is_plain(x) and plain is not None:
             return plain(x, axis=axis, keepdims=keepdims)
         return of_tensor(float_of(x), axis, keepdims)
@@ -337,7 +338,7 @@ def flatten(node: Node, x: Any) -> Any:
 
 def squeeze(node: Node, x: Any, axes: Any = None) -> Any:
     axes = node.argument("axes", axes)
-    gone = {i for i, n in enumerate(x.shape) if n == 1} if axes is None else {i % x.ndim for i in axes}
+    gone = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else normalized_axes(tuple(axes), x.ndim)
     if any(x.shape[i] != 1 for i in gone):
         raise node.refuse(f"takes away axes {sorted(gone)} of shape {x.shape}")
     return x.reshape(tuple([n for i, n in enumerate(x.shape) if i not in gone]))
@@ -347,7 +348,7 @@ def unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
     axes = node.argument("axes", axes)
     axes = [axes] if isinstance(axes, int) else axes
     ndim = x.ndim + len(axes)
-    new, left = {i % ndim for i in axes}, iter(x.shape)
+    new, left = normalized_axes(tuple(axes), ndim), iter(x.shape)
     return x.reshape(tuple([1 if i in new else next(left) for i in range(ndim)]))
 
 

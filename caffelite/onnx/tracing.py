@@ -15,6 +15,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
+from caffelite.arrays import places_in
 from caffelite.function import Function
 from caffelite.model import Model
 from caffelite.modes import inference, probing
@@ -200,10 +201,7 @@ def _memory(array: np.ndarray) -> tuple:
 
 def _columns(array: np.ndarray, given: np.ndarray) -> np.ndarray:
     """Which elements of each row a view of a given array takes; ValueError if it has other rows."""
-    places, scale = np.arange(given.size), 8 // given.itemsize
-    offset = (kernels.address(array) - kernels.address(given)) * scale
-    used = np.ndarray(array.shape, places.dtype, places, offset, [step * scale for step in array.strides])
-    row = given[0].size
+    used, row = places_in(given, array), given[0].size
     if len(used) != len(given) or any((used[i] != used[0] + i * row).any() for i in range(len(used))):
         raise ValueError(f"an array of shape {array.shape} that has not a row for each of an input's")
     return used[0].copy()
