@@ -16,7 +16,7 @@ author = "the authors of caffelite"
 project_copyright = author
 release = version = caffelite.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]
 extensions += ["docstrings", "reference", "gallery"]  # of _extensions/
 exclude_patterns = ["_build"]
 
@@ -32,7 +32,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 # ---- reference ----
 autosummary_generate = False
-autodoc_default_options = {"members": True, "member-order": "bysource", "show-inheritance": False}
+autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_inherit_docstrings = False
 autodoc_preserve_defaults = True
 autodoc_typehints_format = "short"
@@ -40,8 +40,6 @@ autodoc_class_signature = "mixed"
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 70
 add_module_names = False
-napoleon_google_docstring = False
-napoleon_use_rtype = False
 default_role = "py:obj"
 toc_object_entries_show_parents = "hide"
 

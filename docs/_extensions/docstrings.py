@@ -1,7 +1,7 @@
 """caffelite's docstrings, which are plain text, as reStructuredText.
 
 In them backticks are names, an indented block is code or a formula, and all other characters stand for themselves.
-Sections such as Parameters and Returns are NumPy's; napoleon, which comes after, sees to them.
+Sections such as Parameters and Raises are NumPy's; napoleon sees to them.
 """
 
 import ast
@@ -9,12 +9,14 @@ import re
 import textwrap
 
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, NumpyDocstring
 
-SECTIONS = {"Parameters", "Returns", "Raises", "Attributes", "Yields", "Notes", "Examples"}
+SECTIONS = {"Parameters", "Returns", "Raises", "Attributes", "Yields"}
 
 
 def setup(app: Sphinx) -> dict:
-    app.connect("autodoc-process-docstring", to_restructured_text, priority=100)  # napoleon is at 500
+    app.connect("autodoc-process-docstring", to_restructured_text)
+    app.connect("autodoc-process-signature", in_few_words)
     app.connect("missing-reference", find_by_its_short_name)
     return {"parallel_read_safe": True}
 
@@ -22,29 +24,43 @@ def setup(app: Sphinx) -> dict:
 def to_restructured_text(app, what, name, obj, options, lines):
     """Mark the blocks and escape what would be markup, in place."""
     written: list[str] = []
-    section = False
-    position = 0
-    while position < len(lines):
-        line = lines[position]
-        if position + 1 < len(lines) and line in SECTIONS and set(lines[position + 1]) == {"-"}:
-            section = line not in {"Notes", "Examples"}
-            written += lines[position : position + 2]
-            position += 2
-        elif line.startswith("    ") and not section:
+    text: list[str] = []  # the lines since the last block or section
+    in_section = False
+
+    def flush():
+        written.extend(escaped("\n".join(text)).split("\n") if text else [])
+        text.clear()
+
+    rest = list(lines)
+    while rest:
+        if len(rest) > 1 and rest[0] in SECTIONS and set(rest[1]) == {"-"}:
+            flush()
+            in_section = True
+            written += [rest.pop(0), rest.pop(0)]
+        elif rest[0].startswith("    ") and not in_section:
+            flush()
             block = []
-            while position < len(lines) and (not lines[position].strip() or lines[position].startswith("    ")):
-                block.append(lines[position])
-                position += 1
-            text = textwrap.dedent("\n".join(block)).strip("\n")
-            written += ["", f".. code-block:: {'python' if is_python(text) else 'text'}", ""]
-            written += [*textwrap.indent(text, "    ").split("\n"), ""]
+            while rest and (not rest[0].strip() or rest[0].startswith("    ")):
+                block.append(rest.pop(0))
+            code = textwrap.dedent("\n".join(block)).strip("\n")
+            written += ["", f".. code-block:: {'python' if is_python(code) else 'text'}", ""]
+            written += [*textwrap.indent(code, "    ").split("\n"), ""]
         else:
-            if section and not line.strip():  # a section ends where text is at the margin again
-                following = lines[position + 1] if position + 1 < len(lines) else ""
-                section = following.startswith(" ") or " : " in following
-            written.append(escaped(line))
-            position += 1
+            text.append(rest.pop(0))
+            if in_section and not text[-1] and rest and not rest[0].startswith(" ") and " : " not in rest[0]:
+                in_section = False
+                text.append("")  # two empty lines end a section
+    flush()
+    if any(line in SECTIONS for line in lines):
+        written = str(NumpyDocstring(written, Config(), app, what, name, obj, options)).split("\n")
     lines[:] = written
+
+
+def in_few_words(app, what, name, obj, options, signature, returned):
+    """A signature without what says nothing: `Any`, and that a constructor returns None."""
+    signature = re.sub(r": (?:typing\.)?Any\b", "", signature or "")
+    signature = re.sub(r"<class 'numpy\.(\w+)'>", r"np.\1", signature)
+    return signature or None, None if returned in {"None", "Any"} else returned
 
 
 def is_python(text: str) -> bool:
@@ -58,9 +74,9 @@ def is_python(text: str) -> bool:
     return True
 
 
-def escaped(line: str) -> str:
-    """A line with its backticks as they are, and everything else plain text."""
-    parts = re.split(r"(`[^`]+`)", line)
+def escaped(text: str) -> str:
+    """Text with what is in backticks as it is, and everything else plain."""
+    parts = re.split(r"(`[^`]+`)", text)
     return "".join(name_or_code(part) if i % 2 else plain(part) for i, part in enumerate(parts))
 
 
@@ -70,7 +86,7 @@ def plain(text: str) -> str:
 
 def name_or_code(quoted: str) -> str:
     """A name may be a link; what is more than a name is code."""
-    return quoted if re.fullmatch(r"`[\w.]+`", quoted) else f"`{quoted}`"
+    return quoted if re.fullmatch(r"`[\w.]+`", quoted) else f"`{' '.join(quoted.split())}`"
 
 
 def find_by_its_short_name(app, env, node, contnode):

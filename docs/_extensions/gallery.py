@@ -34,17 +34,18 @@ class Example:
     picture: str = ""  # the name of the file that it draws, "" if it draws none
     arguments: list[str] = field(default_factory=list)  # {picture} is the file's path
     note: str = ""  # what is to be said of the run
+    command: str = ""  # of caffelite's commands, the one that draws the picture in its place
 
     def __post_init__(self):
-        if self.picture and not self.arguments:
+        if self.picture and not self.arguments and not self.command:
             self.arguments = ["{picture}"]
 
 
 GROUPS = {
     "First programs": [
-        Example("spiral", "Three spirals"),
+        Example("spiral", "Three spirals", picture="spiral.png", command="spiral"),
         Example("blobs", "Gaussian blobs"),
-        Example("digits", "Handwritten digits"),
+        Example("digits", "Handwritten digits", picture="digits.png", command="digits"),
         Example("digits_mlp", "Digits with Adam, or MNIST"),
         Example("xor", "XOR, one example at a time"),
     ],
@@ -121,16 +122,22 @@ def run(example, folder, of_library):
     with tempfile.TemporaryDirectory() as elsewhere:
         picture = Path(elsewhere) / example.picture
         arguments = [argument.format(picture=picture) for argument in example.arguments]
-        command = [sys.executable, "-W", "error", source, *arguments]
-        child = subprocess.run(
-            command, capture_output=True, encoding="utf-8", cwd=elsewhere, env=ENVIRONMENT, check=False
-        )
-        if child.returncode or child.stderr:
-            raise ExtensionError(f"examples/{source.name} ended with {child.returncode}:\n{child.stderr}")
+        output = execute("-W", "error", source, *arguments, folder=elsewhere)
+        if example.command:
+            execute("-m", "caffelite", example.command, "--output", picture, folder=elsewhere)
         if example.picture:
             shutil.copy(picture, folder / f"{example.name}{picture.suffix}")
-    printed.write_text(child.stdout)
+    printed.write_text(output)
     key.write_text(present)
+
+
+def execute(*arguments, folder):
+    """What Python with these arguments prints; ExtensionError if it fails."""
+    command = [sys.executable, *arguments]
+    child = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=folder, env=ENVIRONMENT, check=False)
+    if child.returncode:
+        raise ExtensionError(f"{' '.join(map(str, arguments))} ended with {child.returncode}:\n{child.stderr}")
+    return child.stdout
 
 
 def picture_of(example):
@@ -150,6 +157,8 @@ def page(example, folder):
     parts = [f"# {example.title}", first, rest]
     if example.picture:
         parts.append(f"![What it draws]({picture_of(example)})")
+    if example.command:
+        parts.append(f"The picture is that of `caffelite {example.command} --output {example.picture}`.")
     source = EXAMPLES / f"{example.name}.py"
     parts.append(f"## examples/{source.name}\n\n```{{literalinclude}} ../../examples/{source.name}\n:language: python\n```")
     printed = (folder / f"{example.name}.txt").read_text().rstrip()

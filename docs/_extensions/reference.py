@@ -22,6 +22,12 @@ import caffelite
 
 logger = logging.getLogger(__name__)
 MODULES = {"augment", "callbacks", "datasets", "initializers", "plots", "schedules"}  # in which caffelite has more
+#: Public methods that caffelite's rooms have for each other.
+OF_THE_HOUSE = """
+all_functions applied_to arrays as_inputs between_steps blocks check check_columns check_indices check_rows epoch
+memory_for only record remember_columns restore runs scale_lr set_fit_request set_partial_fit_request set_score_request
+shape_for state structure takes_sparse vectors windows
+""".split()
 
 
 class Reference(SphinxDirective):
@@ -56,7 +62,12 @@ def refuse_gaps(app, env):
         logger.warning("%s is on no page of the reference", name)
 
 
+def leave_out(app, what, name, value, skip, options):
+    return True if name in OF_THE_HOUSE else None
+
+
 def setup(app: Sphinx) -> dict:
     app.add_directive("reference", Reference)
+    app.connect("autodoc-skip-member", leave_out)
     app.connect("env-check-consistency", refuse_gaps)
     return {"parallel_read_safe": True}
