@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
-.PHONY: spiral test lint sanitize wheel bench clean
+.PHONY: spiral test lint docs sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 spiral: .venv/plot
@@ -18,6 +18,10 @@ lint: .venv/test,lint
 	$(BIN)/ruff format --check .
 	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
 	$(BIN)/mypy
+
+# The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
+docs: .venv/docs
+	$(BIN)/sphinx-build -W --keep-going docs docs/_build/html
 
 sanitize: .venv/test,lint
 	$(BIN)/python tests/sanitize.py
@@ -42,7 +46,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/many.py
 
 clean:
-	rm -rf .venv build dist *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c
+	rm -rf .venv build dist docs/_build docs/gallery *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c
 
 # .venv/EXTRAS is there when caffelite, built from the present sources, is installed with them.
 .venv/%: $(SOURCES) | $(BIN)/python

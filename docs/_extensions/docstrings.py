@@ -1,0 +1,104 @@
+"""caffelite's docstrings, which are plain text, as reStructuredText.
+
+In them backticks are names, an indented block is code or a formula, and all other characters stand for themselves.
+Sections such as Parameters and Raises are NumPy's; napoleon sees to them.
+"""
+
+import ast
+import re
+import textwrap
+
+from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, NumpyDocstring
+
+SECTIONS = {"Parameters", "Returns", "Raises", "Attributes", "Yields"}
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("autodoc-process-docstring", to_restructured_text)
+    app.connect("autodoc-process-signature", in_few_words)
+    app.connect("missing-reference", find_by_its_short_name)
+    return {"parallel_read_safe": True}
+
+
+def to_restructured_text(app, what, name, obj, options, lines):
+    """Mark the blocks and escape what would be markup, in place."""
+    written: list[str] = []
+    text: list[str] = []  # the lines since the last block or section
+    in_section = False
+
+    def flush():
+        written.extend(escaped("\n".join(text)).split("\n") if text else [])
+        text.clear()
+
+    rest = list(lines)
+    while rest:
+        if len(rest) > 1 and rest[0] in SECTIONS and set(rest[1]) == {"-"}:
+            flush()
+            in_section = True
+            written += [rest.pop(0), rest.pop(0)]
+        elif rest[0].startswith("    ") and not in_section:
+            flush()
+            block = []
+            while rest and (not rest[0].strip() or rest[0].startswith("    ")):
+                block.append(rest.pop(0))
+            code = textwrap.dedent("\n".join(block)).strip("\n")
+            written += ["", f".. code-block:: {'python' if is_python(code) else 'text'}", ""]
+            written += [*textwrap.indent(code, "    ").split("\n"), ""]
+        else:
+            text.append(rest.pop(0))
+            if in_section and not text[-1] and rest and not rest[0].startswith(" ") and " : " not in rest[0]:
+                in_section = False
+                text.append("")  # two empty lines end a section
+    flush()
+    if any(line in SECTIONS for line in lines):
+        written = str(NumpyDocstring(written, Config(), app, what, name, obj, options)).split("\n")
+    lines[:] = written
+
+
+def in_few_words(app, what, name, obj, options, signature, returned):
+    """A signature without what says nothing: `Any`, and that a constructor returns None."""
+    signature = re.sub(r": (?:typing\.)?Any\b", "", signature or "")
+    signature = re.sub(r"<class 'numpy\.(\w+)'>", r"np.\1", signature)
+    return signature or None, None if returned in {"None", "Any"} else returned
+
+
+def is_python(text: str) -> bool:
+    """Whether a block is a program, and no formula or listing."""
+    if not re.search(r"[=(.]", text) or re.search(r"[←·√Σ²]", re.sub(r"#.*", "", text)):
+        return False
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+def escaped(text: str) -> str:
+    """Text with what is in backticks as it is, and everything else plain."""
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(name_or_code(part) if i % 2 else plain(part) for i, part in enumerate(parts))
+
+
+def plain(text: str) -> str:
+    return re.sub(r"([*|\\])|_(?=\W|$)", lambda match: "\\" + match[0], text)
+
+
+def name_or_code(quoted: str) -> str:
+    """A name may be a link; what is more than a name is code."""
+    return quoted if re.fullmatch(r"`[\w.]+`", quoted) else f"`{' '.join(quoted.split())}`"
+
+
+def find_by_its_short_name(app, env, node, contnode):
+    """`cl.Linear`, and the `caffelite.tensor.Tensor` of an annotation, are `caffelite.Linear` and `caffelite.Tensor`."""
+    if node.get("refdomain") != "py":
+        return None
+    target = node.get("reftarget", "")
+    domain = env.domains.python_domain
+    candidates = [re.sub(r"^cl\.", "caffelite.", target)]
+    if target.startswith("caffelite."):
+        candidates.append(f"caffelite.{target.rpartition('.')[2]}")
+    for name in candidates:
+        if name in domain.objects and name != target:
+            return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, contnode)
+    return None

@@ -1,0 +1,190 @@
+"""The gallery: every file in examples/ is run, and gets a page with its picture, its code and what it printed.
+
+The pages are written to docs/gallery/ before the others are read. What a file printed is kept beside them, and it is
+run again when it, or anything in caffelite, has changed.
+"""
+
+import ast
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+from sphinx.util.display import status_iterator
+
+import caffelite
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}  # others may be at work beside
+LINES = 12  # of what it printed, at most, where a card has no picture
+
+
+@dataclass
+class Example:
+    """A file in examples/, by its name without .py."""
+
+    name: str
+    title: str
+    picture: str = ""  # the name of the file that it draws, "" if it draws none
+    arguments: list[str] = field(default_factory=list)  # {picture} is the file's path
+    note: str = ""  # what is to be said of the run
+    command: str = ""  # of caffelite's commands, the one that draws the picture in its place
+
+    def __post_init__(self):
+        if self.picture and not self.arguments and not self.command:
+            self.arguments = ["{picture}"]
+
+
+GROUPS = {
+    "First programs": [
+        Example("spiral", "Three spirals", picture="spiral.png", command="spiral"),
+        Example("blobs", "Gaussian blobs"),
+        Example("digits", "Handwritten digits", picture="digits.png", command="digits"),
+        Example("digits_mlp", "Digits with Adam, or MNIST"),
+        Example("xor", "XOR, one example at a time"),
+    ],
+    "Underneath": [
+        Example("textbook_loop", "The loop by hand"),
+        Example("own_function", "Functions of one's own"),
+        Example("matmul_gradients", "Gradients of a product"),
+        Example("relu_regression", "An expression, trained", picture="graph.svg"),
+        Example("activations", "Nine activations", picture="activations.png"),
+        Example("residual_net", "Residual and plain nets", picture="regions.png"),
+    ],
+    "Images": [
+        Example("lenet", "LeNet-5"),
+        Example("resnet", "ResNet-8"),
+        Example("autoencoder", "An autoencoder", picture="digits.png"),
+        Example("digits_in_c", "A net as C"),
+    ],
+    "Numbers, series, words": [
+        Example("regression", "A band of quantiles", picture="band.png"),
+        Example("time_series", "A forecast of 24 hours", picture="forecasts.png"),
+        Example("motion", "Sensors of a phone"),
+        Example("reviews", "Pairs of words"),
+        Example("text", "Sparse rows of words"),
+        Example(
+            "gpt",
+            "A GPT that writes",
+            picture="loss.png",
+            arguments=["--layers=2", "--size=64", "--steps=600", "--sample=300", "--picture={picture}"],
+            note="For this page it is smaller and was trained for less long than it is when it is run without "
+            "options: `python examples/gpt.py --layers=2 --size=64 --steps=600 --sample=300`.",
+        ),
+    ],
+}
+
+
+def setup(app: Sphinx) -> dict:
+    app.connect("builder-inited", write_pages)
+    return {"parallel_read_safe": True}
+
+
+def write_pages(app):
+    folder = Path(app.srcdir) / "gallery"
+    folder.mkdir(exist_ok=True)
+    examples = {example.name: example for group in GROUPS.values() for example in group}
+    if set(examples) != (files := {path.stem for path in EXAMPLES.glob("*.py")}):
+        raise ExtensionError(f"the gallery and examples/ differ in {sorted(set(examples) ^ files)}")
+    of_library = digest(sorted(Path(caffelite.__file__).parent.rglob("*.py")))
+    for example in status_iterator(examples.values(), "running examples… ", length=len(examples), stringify_func=name):
+        run(example, folder, of_library)
+        write(folder / f"{example.name}.md", page(example, folder))
+    write(folder / "index.md", index(folder))
+
+
+def name(example):
+    return example.name
+
+
+def digest(paths, *more):
+    return hashlib.sha256(repr([*more, *(path.read_bytes() for path in paths)]).encode()).hexdigest()
+
+
+def write(path, text):
+    """Write a file, unless it is as it should be: then the page is not made anew."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def run(example, folder, of_library):
+    """Have what the example prints in NAME.txt, and its picture; run it if they are not of these sources."""
+    source, printed, key = EXAMPLES / f"{example.name}.py", folder / f"{example.name}.txt", folder / f"{example.name}.key"
+    present = digest([source], example, of_library)
+    if printed.exists() and key.exists() and key.read_text() == present:
+        return
+    with tempfile.TemporaryDirectory() as elsewhere:
+        picture = Path(elsewhere) / example.picture
+        arguments = [argument.format(picture=picture) for argument in example.arguments]
+        output = execute("-W", "error", source, *arguments, folder=elsewhere)
+        if example.command:
+            execute("-m", "caffelite", example.command, "--output", picture, folder=elsewhere)
+        if example.picture:
+            shutil.copy(picture, folder / f"{example.name}{picture.suffix}")
+    printed.write_text(output)
+    key.write_text(present)
+
+
+def execute(*arguments, folder):
+    """What Python with these arguments prints; ExtensionError if it fails."""
+    command = [sys.executable, *arguments]
+    child = subprocess.run(command, capture_output=True, encoding="utf-8", cwd=folder, env=ENVIRONMENT, check=False)
+    if child.returncode:
+        raise ExtensionError(f"{' '.join(map(str, arguments))} ended with {child.returncode}:\n{child.stderr}")
+    return child.stdout
+
+
+def picture_of(example):
+    return f"{example.name}{Path(example.picture).suffix}" if example.picture else None
+
+
+def described(example):
+    """The first sentence of its docstring, and the rest: paragraphs, and blocks of commands."""
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example.name}.py").read_text()))
+    first, _, rest = docstring.partition("\n\n")
+    paragraphs = [f"```console\n{p}\n```" if p.startswith("python ") else p for p in rest.split("\n\n") if p]
+    return " ".join(first.split()), "\n\n".join(paragraphs)
+
+
+def page(example, folder):
+    first, rest = described(example)
+    parts = [f"# {example.title}", first, rest]
+    if example.picture:
+        parts.append(f"![What it draws]({picture_of(example)})")
+    if example.command:
+        parts.append(f"The picture is that of `caffelite {example.command} --output {example.picture}`.")
+    source = EXAMPLES / f"{example.name}.py"
+    parts.append(f"## examples/{source.name}\n\n```{{literalinclude}} ../../examples/{source.name}\n:language: python\n```")
+    printed = (folder / f"{example.name}.txt").read_text().rstrip()
+    parts += ["## What it prints", example.note, f"````text\n{printed}\n````"]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def index(folder):
+    parts = [
+        "# Gallery",
+        "The programs in `examples/`, each with what it draws or prints. They were run when these pages were made, and "
+        "are run by the tests.",
+    ]
+    for title, examples in GROUPS.items():
+        cards = "\n\n".join(card(example, folder) for example in examples)
+        parts.append(f"## {title}\n\n:::::{{container}} cards\n\n{cards}\n\n:::::")
+    names = "\n".join(example.name for examples in GROUPS.values() for example in examples)
+    parts.append(f"```{{toctree}}\n:hidden:\n\n{names}\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def card(example, folder):
+    if example.picture:
+        shown = f"[![{example.title}]({picture_of(example)})]({example.name}.md)"
+    else:
+        printed = (folder / f"{example.name}.txt").read_text().rstrip().splitlines()
+        shown = "````text\n" + "\n".join(printed[-LINES:]) + "\n````"
+    first, _ = described(example)
+    return f"::::{{container}} card\n{shown}\n\n**[{example.title}]({example.name}.md)**\n\n{first}\n::::"

@@ -1,0 +1,73 @@
+"""The directive `reference`: of the names in it, a table with what each is, and then each with its docstring.
+
+    ```{reference}
+    :module: caffelite.callbacks
+
+    EarlyStopping
+    Checkpoint
+    ```
+
+The build fails if something that caffelite offers stands on no page.
+"""
+
+import importlib
+import inspect
+
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+import caffelite
+
+logger = logging.getLogger(__name__)
+MODULES = {"augment", "callbacks", "datasets", "initializers", "plots", "schedules"}  # in which caffelite has more
+#: Public methods that caffelite's rooms have for each other.
+OF_THE_HOUSE = """
+all_functions applied_to arrays as_inputs between_steps blocks check check_columns check_indices check_rows epoch
+memory_for only record remember_columns restore runs scale_lr set_fit_request set_partial_fit_request set_score_request
+shape_for state structure takes_sparse vectors windows
+""".split()
+
+
+class Reference(SphinxDirective):
+    has_content = True
+    option_spec = {"module": directives.unchanged, "members": directives.unchanged}
+
+    def run(self):
+        module = self.options.get("module", "caffelite")
+        names = [line.strip() for line in self.content if line.strip()]
+        lines = [f".. py:currentmodule:: {module}", "", ".. autosummary::", "   :nosignatures:", ""]
+        lines += [f"   {name}" for name in names]
+        for name in names:
+            lines += ["", f".. {directive_for(module, name)}:: {name}"]
+        return self.parse_text_to_nodes("\n".join(["````{eval-rst}", *lines, "````"]))
+
+
+def directive_for(module: str, name: str) -> str:
+    value = getattr(importlib.import_module(module), name)
+    if inspect.isclass(value):
+        return "autoexception" if issubclass(value, BaseException) else "autoclass"
+    return "autofunction" if callable(value) else "autodata"
+
+
+def refuse_gaps(app, env):
+    """A warning, which ends the build, for each public name that is documented nowhere."""
+    offered = {f"caffelite.{name}" for name in caffelite.__all__ if name not in MODULES}
+    for name in MODULES:
+        module = getattr(caffelite, name)
+        offered |= {f"{module.__name__}.{member}" for member in getattr(module, "__all__", ())}
+    documented = env.domains.python_domain.objects
+    for name in sorted(offered - set(documented)):
+        logger.warning("%s is on no page of the reference", name)
+
+
+def leave_out(app, what, name, value, skip, options):
+    return True if name in OF_THE_HOUSE else None
+
+
+def setup(app: Sphinx) -> dict:
+    app.add_directive("reference", Reference)
+    app.connect("autodoc-skip-member", leave_out)
+    app.connect("env-check-consistency", refuse_gaps)
+    return {"parallel_read_safe": True}
