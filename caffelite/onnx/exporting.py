@@ -83,8 +83,8 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     estimator = Estimator(model) if hasattr(model, "model_") else None
     net = model if estimator is None else estimator.model
     if not isinstance(net, Model):
-        steps = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
-        raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{steps}")
+        hint = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
+        raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{hint}")
     features = getattr(model, "n_features_in_", None)
     rows = _rows(net, (features,) if input_shape is None and features is not None else input_shape)
     finish = (lambda y: y) if estimator is None else estimator.finish
