@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
-.PHONY: spiral test lint docs sanitize wheel bench clean
+.PHONY: spiral test lint ruff cython-lint mypy docs sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 spiral: .venv/plot
@@ -13,10 +13,16 @@ spiral: .venv/plot
 test: .venv/test,lint
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto
 
-lint: .venv/test,lint
+lint: mypy cython-lint ruff
+
+ruff: .venv/test,lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+cython-lint: .venv/test,lint
 	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
+
+mypy: .venv/test,lint
 	$(BIN)/mypy
 
 # The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
