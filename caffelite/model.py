@@ -47,7 +47,7 @@ from caffelite.sources import Source
 from caffelite.sparse import as_sparse, given_as, is_sparse, stored
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
-from caffelite.training import Programs, Trainer
+from caffelite.training import Evaluation, Programs, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
@@ -851,6 +851,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             history |= {f"val_{name}": [] for name in list(history)}
 
         trainer = Trainer(self, loss, measures, optimizer, clip_norm)
+        evaluated = None if validation is None else Evaluation(Trainer(self, loss, measures), validation)
         count = None
         with suppress(TypeError):  # of what has no length, or wraps what has none
             count = len(batches)  # type: ignore[arg-type]
@@ -882,9 +883,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
                 def completed(rows: np.ndarray) -> bool:
                     """Put the results of epochs into the history; whether a callback ends the training."""
-                    if validation is not None:
-                        of_validation = Trainer(self, loss, measures).evaluate(validation)
-                        rows = np.append(rows, [list(of_validation.values())], axis=1)
+                    if evaluated is not None:
+                        rows = np.append(rows, [evaluated()], axis=1)
                     with interrupts.held():
                         for values, column in zip(history.values(), rows.T.tolist(), strict=True):
                             values.extend(column)

@@ -236,9 +236,7 @@ class Trainer:
         """The means over all batches, and the metrics of the epoch."""
         if is_replayed(batches):
             with closing(self._run(batches, 1, None)) as run:
-                while run.epoch < 1:
-                    run.go(1)
-                results = run.results(0)
+                results = epoch_more(run)
         else:
             sums = Sums(self)
             for given in epoch_of(batches):
@@ -295,6 +293,22 @@ class Trainer:
         return np.array([[values[name] for name in self.names]])
 
 
+class Evaluation:
+    """Evaluates the same batches time and again: what is in memory is prepared once, the first time."""
+
+    def __init__(self, steps: Trainer, batches: Iterable) -> None:
+        self.of, self.batches = steps, batches
+        self.run: InMemory | None = None
+
+    def __call__(self) -> list[float]:
+        """The values of `Trainer.evaluate`."""
+        if not is_replayed(self.batches) or self.batches.blocks is not None:
+            return list(self.of.evaluate(self.batches).values())
+        if self.run is None:
+            self.run = InMemory(self.of, self.batches, 1)
+        return epoch_more(self.run)[0].tolist()
+
+
 class Sums:
     """What an epoch over an iterable adds up."""
 
@@ -323,6 +337,14 @@ class Sums:
         """The outputs and the targets of all rows so far."""
         outputs, targets = zip(*self.kept, strict=True) if self.kept else ([[]], [[]])
         return np.concatenate(outputs), np.concatenate(targets)
+
+
+def epoch_more(run: InMemory | Buffered) -> np.ndarray:
+    """Go through the next epoch: its row of loss and metrics."""
+    done = run.epoch
+    while run.epoch == done:
+        run.go(done + 1)
+    return run.results(done)
 
 
 def is_replayed(batches: Iterable) -> TypeGuard[DataGenerator]:

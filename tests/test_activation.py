@@ -109,3 +109,14 @@ def test_a_rows_softmax_does_not_depend_on_the_rows_beside_it(function):
     y = function().forward(x)
     for i in range(100):
         assert_same_bits(function().forward(x[i : i + 1])[0], y[i])
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu_computes_its_slope_where_a_training_wants_it(approximate):
+    x, layer = np.linspace(-3, 3, 7), cl.GELU(approximate)
+    y, dx = layer.forward(x), layer.backward(np.ones_like(x))
+    assert layer.x is None
+    with cl.inference():
+        np.testing.assert_array_equal(layer.forward(x), y)
+        assert layer.slope is None
+        np.testing.assert_array_equal(layer.backward(np.ones_like(x)), dx)

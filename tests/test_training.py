@@ -923,3 +923,19 @@ def test_labels_that_a_transform_spoils_are_named_before_anything_is_written():
     with pytest.raises(ValueError, match="row 0"):
         train(model, cl.DataGenerator(X, Y, shuffle=False, transform=lambda x, y: (x, y + 3)))
     assert bits(model) == before
+
+
+@pytest.mark.parametrize("metrics", [[], ["accuracy", "f1"]], ids=str)
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_validation_after_each_epoch_is_what_evaluate_gives_then(shuffled, metrics):
+    def rows():  # a generator's are in other batches each time, so that their sums are rounded otherwise
+        return (cl.DataGenerator(X, Y, batch_size=7, seed=3), None) if shuffled else (X, Y)
+
+    def evaluate(epoch, history):
+        found.append(model.evaluate(x, y, loss=loss, metrics=metrics))
+
+    model, loss, found, (x, y), validation = classifier(2, 5, 3), cl.SoftmaxLoss(), [], rows(), rows()
+    options = {"validation_data": validation[0] if shuffled else validation, "callbacks": [evaluate]}
+    history = train(model, X, Y, loss=loss, epochs=4, metrics=metrics, **options)
+    for name in ("loss", *metrics):
+        assert history[f"val_{name}"] == [values[name] for values in found]

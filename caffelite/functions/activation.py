@@ -9,6 +9,7 @@ from caffelite import _kernels as kernels
 from caffelite.arrays import nonnegative, normalized_axes
 from caffelite.function import Function, Shape
 from caffelite.functions.arithmetic import as_tensor
+from caffelite.modes import is_training
 from caffelite.tensor import Tensor
 
 __all__ = [
@@ -102,11 +103,18 @@ class GELU(Function, recordable=True):
         self.approximate = bool(approximate)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        y, self.slope = kernels.gelu_tanh(x) if self.approximate else kernels.gelu(x)
+        y, self.slope = self._with_slope(x, is_training())
+        self.x = x if self.slope is None else None
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
+        if self.x is not None:
+            _, self.slope = self._with_slope(self.x, True)
         return kernels.multiply(dy, self.slope)
+
+    def _with_slope(self, x: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarray | None]:
+        kernel = kernels.gelu_tanh if self.approximate else kernels.gelu
+        return kernel(x, slope=wanted)
 
     def __repr__(self) -> str:
         return f"GELU({'approximate=True' if self.approximate else ''})"

@@ -45,6 +45,7 @@ class Improvement:
         if self.validation is not None and estimator.validation_scores_ is None:
             estimator.validation_scores_, estimator.best_validation_score_ = [], -np.inf
         self.best_state = self.model.state_dict() if estimator._stops_early else None
+        self.parameters, self.buffers = self.model._named_state()
         self._follow_rate()
 
     def due(self, epochs: int) -> float:
@@ -102,7 +103,15 @@ class Improvement:
         if score > estimator.best_validation_score_:
             estimator.best_validation_score_ = score
             if estimator._stops_early:
-                self.best_state = self.model.state_dict()
+                self._keep_state()
+
+    def _keep_state(self) -> None:
+        """Have the model as it is now as the best one."""
+        assert self.best_state is not None
+        for name, p in self.parameters.items():
+            self.best_state[name][...] = p.data
+        for name, array in self.buffers.items():
+            self.best_state[name][...] = array
 
     def _count(self, better: float) -> None:
         """Whether an epoch that is better than the best by so much is an improvement."""

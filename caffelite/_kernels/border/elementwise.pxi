@@ -40,11 +40,13 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
     return y
 
 
-cdef tuple with_slope(Kernel kernel, object out, object a):
-    """y = f(a), and f′(a): a call's last operand, which lies as y does."""
+cdef tuple with_slope(Kernel kernel, object out, object a, bint wanted):
+    """y = f(a), and f′(a) or None: a call's last operand, which lies as y does."""
     cdef Call call
     cdef cnp.ndarray x = array_among(kernel, a, None, None, None), y, slope
     cdef int real = real_type(kernel.name, x)
+    if not wanted:
+        return elementwise(kernel, out, a), None
     x = readable(x)
     if out is None:
         y = output_like(x)
@@ -547,17 +549,17 @@ def silu_grad(dy, x, out=None):
 cdef Kernel GELU_KERNEL = Kernel("gelu", op=GELU, writes=0b101, work=120)
 
 
-def gelu(a, out=None):
+def gelu(a, out=None, bint slope=True):
     """y = a Φ(a), with Φ the normal distribution; and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π)."""
-    return with_slope(GELU_KERNEL, out, a)
+    return with_slope(GELU_KERNEL, out, a, slope)
 
 
 cdef Kernel GELU_TANH_KERNEL = Kernel("gelu_tanh", op=GELU_TANH, writes=0b101, work=70)
 
 
-def gelu_tanh(a, out=None):
+def gelu_tanh(a, out=None, bint slope=True):
     """y = a (1 + tanh u) / 2, with u = √(2/π) (a + 0.044715 a³); and the slope dy/da."""
-    return with_slope(GELU_TANH_KERNEL, out, a)
+    return with_slope(GELU_TANH_KERNEL, out, a, slope)
 
 
 cdef Kernel SOFTPLUS_KERNEL = Kernel("softplus", op=SOFTPLUS, work=130)

@@ -1,5 +1,5 @@
 # Elementwise loops: y[i] = f(a[i]), f(a[i], b[i]) or f(a[i], b[i], c[i]), over arrays with any strides. Some f give the
-# slope at a[i] besides: b[i].
+# slope at a[i] besides, b[i], where there is a b.
 #
 #   op       what f is
 #   scalar   its constants, if it has any
@@ -164,7 +164,7 @@ cdef void_apart piecewise(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const rea
             loop(op, m, piece[3], pa, pb, pc, first, second)
             for j in range(m):
                 y[j * sy] = piece[3][j]
-        if gives_slope(op) and sb != 1:
+        if gives_slope(op) and b != a and sb != 1:
             for j in range(m):
                 (<real*> b)[j * sb] = pb[j]
         is_first = False
@@ -388,14 +388,22 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
         for j in range(n):
             s = sigmoid_of(b[j])
             y[j] = a[j] * (s * (<real> 1 + b[j] * (<real> 1 - s)))
-    elif op == GELU:                      # x Φ(x); the slope is Φ(x) + x Φ′(x)
+    elif op == GELU and b == a:           # x Φ(x)
+        for j in range(n):
+            x = a[j]
+            y[j] = x * normal_of(x, bell_of(x))
+    elif op == GELU:                      # the slope is Φ(x) + x Φ′(x)
         for j in range(n):
             x = a[j]
             s = bell_of(x)
             p = normal_of(x, s)
             slope[j] = p + x * (s * <real> 0.3989422804014327)
             y[j] = x * p
-    elif op == GELU_TANH:                 # x (1 + tanh u) / 2 = x s, s = sigmoid(2u); the slope is s + x s (1 − s) 2u′
+    elif op == GELU_TANH and b == a:      # x (1 + tanh u) / 2 = x s, s = sigmoid(2u)
+        for j in range(n):
+            x = a[j]
+            y[j] = x * sigmoid_of(twice_u(x))
+    elif op == GELU_TANH:                 # the slope is s + x s (1 − s) 2u′
         for j in range(n):
             x = a[j]
             s = sigmoid_of(twice_u(x))
