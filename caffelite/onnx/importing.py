@@ -20,7 +20,7 @@ from caffelite.arrays import FLOATS
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model import Model
 from caffelite.onnx.layers import Layers
-from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, is_plain
+from caffelite.onnx.operators import CHECKED, NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, is_plain
 from caffelite.tables import shortened
 from caffelite.tensor import Tensor
 
@@ -224,6 +224,8 @@ def check_attributes(node: Node) -> None:
     for name in NOT_WITH.get(node.operator, ()):
         if name in node.attributes:
             raise node.refuse(f"has {name}, which caffelite has not")
+    if node.operator in CHECKED:
+        CHECKED[node.operator](node)
 
 
 def dtype_of(code: int, what: str) -> np.dtype:

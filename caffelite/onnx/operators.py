@@ -204,6 +204,62 @@ def gemm(node: Node, a: Any, b: Any, c: Any = None) -> Any:
     return y if c is None else y + (c if beta == 1 else c * beta)
 
 
+def einsum(node: Node, *values: Any) -> Any:
+    """Sums of products, by letters for axes: of one array, or of two as a product of matrices."""
+    *terms, result = letters_of(node)
+    if is_plain(*values):
+        return np.einsum(node.get("equation"), *values)
+    if any(len(term) != x.ndim for term, x in zip(terms, values, strict=True)):
+        raise node.refuse(f"sums {node.get('equation')!r} of shapes {', '.join(str(x.shape) for x in values)}")
+    lengths = {
+        letter: n for term, x in zip(terms, values, strict=True) for letter, n in zip(term, x.shape, strict=True)
+    }
+    others = [*terms[1:], terms[0]] if len(terms) > 1 else [""]
+    summed = [_summed(float_of(x), *letters, result) for x, *letters in zip(values, terms, others, strict=True)]
+    if len(summed) == 1:
+        return _arranged(*summed[0], result)
+    (x, p), (y, q) = summed
+    both, rows, columns = ([n for n in p if n in q], [n for n in p if n not in q], [n for n in q if n not in p])
+    batch, inner = [n for n in both if n in result], [n for n in both if n not in result]
+
+    def matrices(x: Any, letters: Any, left: list[str], right: list[str]) -> Any:
+        groups = [[n] for n in batch] + [left, right]
+        shape = [math.prod(lengths[n] for n in group) for group in groups]
+        return _arranged(x, letters, [*batch, *left, *right]).reshape(shape)
+
+    y = matrices(x, p, rows, inner) @ matrices(y, q, inner, columns)
+    made = [*batch, *rows, *columns]
+    return _arranged(y.reshape([lengths[n] for n in made]), made, result)
+
+
+def letters_of(node: Node) -> list[str]:
+    """The letters of the axes of each input of an Einsum, and at last those of its output."""
+    equation = node.get("equation").replace(" ", "")
+    given, arrow, result = equation.partition("->")
+    terms = given.split(",")
+    if not arrow:
+        result = "".join(sorted(letter for letter in set(given) - {","} if given.count(letter) == 1))
+    are_letters = all(f"a{x}".isalpha() and len(set(x)) == len(x) for x in (*terms, result)) and set(result) <= set(
+        given
+    )
+    if not are_letters or len(terms) != len(node.inputs) or len(terms) > 2:
+        raise node.refuse(f"has the equation {equation!r}, which caffelite has not")
+    return [*terms, result]
+
+
+def _summed(x: Tensor, letters: str, *kept: str) -> tuple[Tensor, str]:
+    """Summed over the axes whose letters are not kept, with the letters that are left."""
+    left = "".join([letter for letter in letters if letter in "".join(kept)])
+    axes = tuple([i for i, letter in enumerate(letters) if letter not in left])
+    return (x.sum(axes) if axes else x), left
+
+
+def _arranged(x: Tensor, letters: Sequence[str], order: Sequence[str]) -> Tensor:
+    """With the axes in this order."""
+    axes = [letters.index(letter) for letter in order]
+    return x if axes == sorted(axes) else x.transpose(axes)
+
+
 def softmax(kind: Any) -> Rule:
     def rule(node: Node, x: Any) -> Any:
         axis = node.get("axis", -1 if node.version >= 13 else 1)
@@ -306,6 +362,12 @@ def layer_norm(node: Node, x: Any, scale: Any, shift: Any = None) -> Any:
 def mean_variance_norm(node: Node, x: Any) -> Any:
     x = float_of(x)
     return normalized(x, tuple([i % x.ndim for i in node.get("axes", [0, 2, 3])]), 1e-9)
+
+
+def scaled(node: Node, x: Any) -> Any:
+    x = float_of(x)
+    offset, scale = (np.array(node.get(name, default), x.dtype) for name, default in (("offset", 0.0), ("scale", 1.0)))
+    return (x - node.kept(offset)) * node.kept(scale)
 
 
 def lp_norm(node: Node, x: Any) -> Any:
@@ -657,6 +719,7 @@ OPERATORS: dict[str, Rule] = {
     "Min": smallest,
     "MatMul": lambda node, a, b: a @ b,
     "Gemm": gemm,
+    "Einsum": einsum,
     "Abs": either(np.abs, f.abs),
     "Exp": either(np.exp, f.exp),
     "Log": either(np.log, f.log),
@@ -722,6 +785,7 @@ OPERATORS: dict[str, Rule] = {
     "RMSNormalization": layer_norm,
     "MeanVarianceNormalization": mean_variance_norm,
     "LpNormalization": lp_norm,
+    "Scaler": scaled,
     "Shape": shape,
     "Size": lambda node, x: np.array(math.prod(x.shape), np.int64),
     "Reshape": reshape,
@@ -776,6 +840,9 @@ ONLY: dict[str, dict[str, tuple]] = {
     "GroupNormalization": {"stash_type": (1,)},
     "Reshape": {"allowzero": (0, 1)},
 }
+
+#: What looks at attributes when a file is loaded, where a list of what they may say is not enough.
+CHECKED: dict[str, Callable[[Node], Any]] = {"Einsum": letters_of}
 
 #: Inputs that say how something is done, by their places, and are never learned.
 SETTINGS: dict[str, tuple[int, ...]] = {
