@@ -121,8 +121,8 @@ def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
         ]
         for shape in found:
             if shape is None:
-                several = "" if model._is_sequence() else ", or ((64,), (3,)) for two inputs"
-                raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){several}")
+                for_two = "" if model._is_sequence() else ", or ((64,), (3,)) for two inputs"
+                raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){for_two}")
             if None in shape[1:]:
                 example = tuple([28 if n is None else n for n in shape[1:]])
                 raise ValueError(
