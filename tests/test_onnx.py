@@ -326,7 +326,9 @@ def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y
     """A file's content: nodes (operator, inputs, outputs, attributes), arrays by name."""
     make = onnx.helper
     protos = [make.make_node(operator, i, o, name=f"the {operator}", **a) for operator, i, o, a in nodes]
-    for proto in protos:
+    for i, proto in enumerate(protos):
+        if any(proto.op_type == other.op_type for other in protos[:i]):
+            proto.name += f" {i}"
         proto.domain = "ai.onnx.ml" if proto.op_type in ("ArrayFeatureExtractor", "Scaler", "ZipMap") else ""
     graph = make.make_graph(
         protos,
@@ -403,6 +405,70 @@ def test_indices_that_keras_counts_from_the_end_go_into_an_embedding(path):
         model.predict(np.where(np.arange(3)[:, None] == 1, -1, x))
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     model.fit(x, np.zeros((3, 4)), loss=cl.MSELoss(), optimizer=optimizer, verbose=0)
+
+
+BOOL = onnx.TensorProto.BOOL
+AGAIN = {
+    **{
+        name: [(name, ["x", "w"], ["c"], {}), ("Where", ["c", "x", "w"], ["y"], {})]
+        for name in ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]
+    },
+    **{
+        name: [
+            ("Less", ["x", "w"], ["a"], {}),
+            ("Cast", ["x"], ["b"], {"to": BOOL}),
+            (name, ["a", "b"], ["c"], {}),
+            ("Cast", ["c"], ["y"], {"to": FLOAT}),
+        ]
+        for name in ["And", "Or", "Xor"]
+    },
+    "Not": [("IsNaN", ["x"], ["a"], {}), ("Not", ["a"], ["b"], {}), ("Cast", ["b"], ["y"], {"to": FLOAT})],
+    "Cast": [("Cast", ["x"], ["i"], {"to": INT64}), ("Cast", ["i"], ["y"], {"to": FLOAT})],
+    "Max": [("Max", ["x", "w", "v"], ["y"], {})],
+    "Min": [("Min", ["w", "x"], ["y"], {})],
+    "ThresholdedRelu": [("ThresholdedRelu", ["x"], ["y"], {"alpha": 0.5})],
+    **{
+        name: [("Sigmoid", ["x"], ["p"], {}), (name, ["p"], ["y"], {})]
+        for name in [
+            *["Floor", "Ceil", "Round", "Sign", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh"],
+            *["Asinh", "Atanh"],
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_what_was_loaded_and_computes_in_numpy_is_exported_again(name, path):
+    w = np.linspace(-1, 1, 3).astype(np.float32)
+    model = loaded_of(path, AGAIN[name], {"w": w, "v": np.zeros(3, np.float32)})
+    x = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
+    x[:4] = np.array([[np.nan], [0], [2], [-1]], np.float32)
+    x[5] = w
+    if name in ("Cast", "And", "Or", "Xor"):
+        x = np.nan_to_num(x)
+    before = run(path, x)
+    np.testing.assert_allclose(model.predict(x), before, rtol=1e-5, atol=1e-6)
+    caffelite.onnx.export(model, path, (3,))
+    np.testing.assert_allclose(run(path, x), before, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(caffelite.onnx.load(path).predict(x), before, rtol=1e-5, atol=1e-6)
+
+
+def test_masks_that_were_computed_of_indices_are_exported_again(path):
+    nodes = [
+        ("Equal", ["x", "zero"], ["padded"], {}),
+        ("Not", ["padded"], ["there"], {}),
+        ("Cast", ["there"], ["mask"], {"to": FLOAT}),
+        ("Gather", ["table", "x"], ["h"], {}),
+        ("Unsqueeze", ["mask", "last"], ["m"], {}),
+        ("Mul", ["h", "m"], ["y"], {}),
+    ]
+    table = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
+    constants = {"zero": np.int64(0), "last": np.array([2]), "table": table}
+    model = loaded_of(path, nodes, constants, inputs=[("x", INT64, ("n", 5))])
+    x = np.random.default_rng(0).integers(7, size=(3, 5))
+    np.testing.assert_allclose(model.predict(x), table[x] * (x != 0)[..., None])
+    caffelite.onnx.export(model, path, (5,))
+    np.testing.assert_allclose(run(path, x), table[x] * (x != 0)[..., None])
 
 
 EQUATIONS = "abc,cde->abde aecd,abcd->acbe acbe,aecd->abcd abde,dec->abc ab,b->a ab,cd->abcd ab,ab->ab ab,ac->a abc,cb"

@@ -82,10 +82,13 @@ def is_plain(*values: Any) -> bool:
 
 
 class Computed(Function):
-    """What NumPy computes, as numbers of a dtype. It changes in steps, or not at all: the gradient is 0."""
+    """What NumPy computes, as numbers of a dtype. It changes in steps, or not at all: the gradient is 0.
 
-    def __init__(self, compute: Callable[..., Any], dtype: np.dtype) -> None:
-        self.compute, self.dtype = compute, dtype
+    `operator` is ONNX's that computes the same; of Max and Min, whether the first is that, or NaN. Cast is to a type.
+    """
+
+    def __init__(self, operator: str, compute: Callable[..., Any], dtype: np.dtype, to: int | None = None) -> None:
+        self.operator, self.compute, self.dtype, self.to = operator, compute, dtype, to
 
     def forward(self, *inputs: Any) -> np.ndarray:
         self.inputs = inputs
@@ -97,14 +100,16 @@ class Computed(Function):
         )
 
     def __repr__(self) -> str:
-        return getattr(self.compute, "__name__", "Computed")
+        return self.operator
 
 
 class Elementwise(Function):
-    """An elementary function that caffelite has no kernel for, in NumPy, and its derivative."""
+    """An elementary function that caffelite has no kernel for, in NumPy, and its derivative; ONNX's `operator`."""
 
-    def __init__(self, compute: Callable[[np.ndarray], np.ndarray], derivative: Callable[[np.ndarray], Any]) -> None:
-        self.compute, self.derivative = compute, derivative
+    def __init__(
+        self, operator: str, compute: Callable[[np.ndarray], np.ndarray], derivative: Callable[[np.ndarray], Any]
+    ) -> None:
+        self.operator, self.compute, self.derivative = operator, compute, derivative
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x = x
@@ -114,22 +119,24 @@ class Elementwise(Function):
         return (dy * self.derivative(self.x)).astype(dy.dtype)
 
     def __repr__(self) -> str:
-        return getattr(self.compute, "__name__", "Elementwise")
+        return self.operator
 
 
 def smooth(compute: Any, derivative: Any) -> Rule:
     """The rule for an elementary function."""
-    return lambda node, x: compute(x) if is_plain(x) else Elementwise(compute, derivative)(x)
+    return lambda node, x: compute(x) if is_plain(x) else Elementwise(node.operator, compute, derivative)(x)
 
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def in_steps(compute: Callable[..., Any]) -> Rule:
-    """The rule for what changes in steps: comparisons, logic, rounding."""
+def in_steps(compute: Callable[..., Any], operator: str = "") -> Rule:
+    """The rule for what changes in steps: comparisons, logic, rounding; of this operator, or of the node's."""
 
     def rule(node: Node, *values: Any) -> Any:
-        return compute(*values) if is_plain(*values) else Computed(compute, node.dtype)(*values)
+        if is_plain(*values):
+            return compute(*values)
+        return Computed(operator or node.operator, compute, node.dtype)(*values)
 
     return rule
 
@@ -288,9 +295,13 @@ def cast(node: Node, x: Any, dtype: Any = None) -> Any:
             if dtype != x.dtype:
                 raise node.refuse(f"casts {x.dtype} to {dtype}: caffelite's models have one of them")
             return x
-        return Computed(np.trunc if dtype.kind in "iu" else np.bool_, x.dtype)(x)
+        return Computed(
+            "Cast", np.trunc if dtype.kind in "iu" else np.bool_, x.dtype, helper.np_dtype_to_tensor_dtype(dtype)
+        )(x)
     if isinstance(x, kernels.Recorded):
-        return x if dtype == x.dtype or dtype.kind in "iu" else Computed(lambda a: a.astype(dtype), node.dtype)(x)
+        if dtype == x.dtype or dtype.kind in "iu":
+            return x
+        return Computed("Cast", lambda a: a.astype(dtype), node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(x)
     return x.astype(dtype)
 
 
@@ -730,7 +741,9 @@ OPERATORS: dict[str, Rule] = {
     "Elu": lambda node, x: f.elu(x, node.get("alpha", 1.0)),
     "Celu": lambda node, x: f.elu(x / node.get("alpha", 1.0)) * node.get("alpha", 1.0),
     "Selu": lambda node, x: f.elu(x, node.get("alpha", 1.6732632423543772)) * node.get("gamma", 1.0507009873554805),
-    "ThresholdedRelu": lambda node, x: f.where(in_steps(np.greater)(node, x, node.get("alpha", 1.0)), x, 0.0),
+    "ThresholdedRelu": lambda node, x: f.where(
+        in_steps(np.greater, "Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
+    ),
     "Gelu": lambda node, x: f.gelu(x, node.get("approximate", "none") == "tanh"),
     "Sigmoid": lambda node, x: f.sigmoid(x),
     "HardSigmoid": lambda node, x: f.clip(x * node.get("alpha", 0.2) + node.get("beta", 0.5), 0, 1),
