@@ -42,7 +42,8 @@ def is_source(x: Any) -> bool:
 class Source:
     """Rows (n, …) of anything with `shape`, `dtype` and slices, to be read as `dtype`; `name` is what errors call it.
 
-    Reading raises ValueError where the source has another shape than it had, or gives other rows than it said.
+    Reading raises ValueError where the source has another shape than it had, or gives other rows than it said, and
+    where a mapped file has become shorter, of which the system would end the process.
     """
 
     def __init__(self, data: Any, name: str, dtype: Any = None) -> None:
@@ -50,6 +51,7 @@ class Source:
         self.shape: tuple[int, ...] = tuple(map(int, data.shape))
         self.stored = np.dtype(data.dtype)
         self.dtype = self.stored if dtype is None else np.dtype(dtype)
+        self.file = _File(data) if isinstance(data, np.memmap) and data._mmap is not None else None  # type: ignore
         self.map = _Map(data) if isinstance(data, np.memmap) and data.flags.c_contiguous and data.size else None
 
     def __len__(self) -> int:
@@ -78,6 +80,8 @@ class Source:
         now = tuple(self.data.shape)
         if now != self.shape:
             raise ValueError(f"{self.name} has shape {now} now; it had {self.shape} when it was given")
+        if self.file is not None:
+            self.file.check(self.name)
         if self.map is not None:
             self.map.expect(start, stop)
         rows = np.asarray(self.data[start:stop])
@@ -103,6 +107,21 @@ class Source:
         for start in dict.fromkeys(np.linspace(0, max(len(self) - step, 0), SAMPLED).astype(int).tolist()):
             found.update(self.rows(start, min(start + step, len(self))).data)
         return found.hexdigest()[:32]
+
+
+class _File:
+    """The file that an array is mapped from."""
+
+    def __init__(self, array: np.memmap) -> None:
+        from mmap import ALLOCATIONGRANULARITY  # which whoever has mapped the file has imported
+
+        self.map: Any = array._mmap  # type: ignore[attr-defined]
+        self.end = array.offset - array.offset % ALLOCATIONGRANULARITY + len(self.map)  # of what is mapped
+
+    def check(self, name: str) -> None:
+        """ValueError, beginning with the name, where the file ends before what is mapped of it."""
+        if (size := self.map.size()) < self.end:
+            raise ValueError(f"{name}: its file has {size:,} bytes now, and {self.end:,} were mapped")
 
 
 class _Map:
