@@ -27,7 +27,7 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
         return data
     array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
-        got = _objects_text(array) if array.dtype.hasobject else array.dtype
+        got = _objects_text(array) if array.dtype.hasobject else str(array.dtype)
         if array.dtype.names:
             got = "a structured array, of which {name: x[name] for name in x.dtype.names} makes a frame"
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
@@ -43,8 +43,8 @@ def _objects_text(array: np.ndarray) -> str:
     """What an array of Python objects has that is no number, and where, or how to make numbers of it."""
     if array.ndim == 0:
         made = {"toarray": "an array", "collect": "a frame"}  # of sparse matrices, and of frames that are lazy
-        way_out = [f", of which .{name}() makes {what}" for name, what in made.items() if hasattr(array.item(), name)]
-        return f"object, {reprlib.repr(array.item())}{''.join(way_out)}"
+        ways_out = [f", of which .{name}() makes {what}" for name, what in made.items() if hasattr(array.item(), name)]
+        return f"object, {reprlib.repr(array.item())}{''.join(ways_out)}"
     for place, x in np.ndenumerate(array):
         if not isinstance(x, (*NUMBERS, np.bool_)):
             way_out = ", of which pandas.DataFrame(…) makes a frame" if isinstance(x, dict) else ""

@@ -43,7 +43,8 @@ def is_source(x: Any) -> bool:
 class Source:
     """Rows (n, …) of anything with `shape`, `dtype` and slices, to be read as `dtype`; `name` is what errors call it.
 
-    Reading raises ValueError where the source has another shape than it had, or gives other rows than it said.
+    Reading raises ValueError where the source has another shape than it had, or gives other rows than it said, and
+    where a mapped file has become shorter, of which the system would end the process.
     """
 
     def __init__(self, data: Any, name: str, dtype: Any = None) -> None:
@@ -52,6 +53,7 @@ class Source:
         self.stored = np.dtype(data.dtype)
         self.dtype = self.stored if dtype is None else np.dtype(dtype)
         self.extent = _extent(data)
+        self.file = _File(data) if isinstance(data, np.memmap) and data._mmap is not None else None  # type: ignore
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -87,6 +89,8 @@ class Source:
         now = tuple(self.data.shape)
         if now != self.shape:
             raise ValueError(f"{self.name} has shape {now} now; it had {self.shape} when it was given")
+        if self.file is not None:
+            self.file.check(self.name)
         rows = np.asarray(self.data[start:stop])
         if (rows.shape, rows.dtype) != ((stop - start, *self.shape[1:]), self.stored):
             raise ValueError(
@@ -122,6 +126,21 @@ def _extent(data: Any) -> _Mapped | _InFile | None:
         return None if offset is None else _InFile(file, offset, data.nbytes // len(data))
     except Exception:  # anything else that has slices
         return None
+
+
+class _File:
+    """The file that an array is mapped from."""
+
+    def __init__(self, array: np.memmap) -> None:
+        from mmap import ALLOCATIONGRANULARITY  # which whoever has mapped the file has imported
+
+        self.map: Any = array._mmap  # type: ignore[attr-defined]
+        self.end = array.offset - array.offset % ALLOCATIONGRANULARITY + len(self.map)  # of what is mapped
+
+    def check(self, name: str) -> None:
+        """ValueError, beginning with the name, where the file ends before what is mapped of it."""
+        if (size := self.map.size()) < self.end:
+            raise ValueError(f"{name}: its file has {size:,} bytes now, and {self.end:,} were mapped")
 
 
 class _Mapped:

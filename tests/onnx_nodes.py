@@ -24,7 +24,7 @@ LONG = {"averagepool", "lppool", "maxpool", "attention", "image_decoder", "cast"
 #: Operators that caffelite has not, with whatever attributes.
 _NAMES = """
 Adagrad Adam AffineGrid Attention Bernoulli BitCast CausalConvWithState CenterCropPad Col2Im Compress CumProd DFT
-DeformConv DequantizeLinear Det Einsum EyeLike FlexAttention GatherElements GridSample Hardmax If LRN LinearAttention
+DeformConv DequantizeLinear Det EyeLike FlexAttention GatherElements GridSample Hardmax If LRN LinearAttention
 Loop LpPool MaxUnpool Momentum NegativeLogLikelihoodLoss OptionalGetElement RandomUniformLike ReduceProd
 ReverseSequence RoiAlign RotaryEmbedding STFT Scan Scatter ScatterElements ScatterND Shrink SoftmaxCrossEntropyLoss
 SwiGLU TensorScatter TfIdfVectorizer TopK Unique
@@ -36,6 +36,7 @@ NOT_ALL = {
     "AveragePool": "of three axes, and dilated",
     "BatchNormalization": "in training",
     "ConvTranspose": "of one or three axes, and with output_shape or auto_pad",
+    "Einsum": "of a diagonal",
     "GRU": "with linear_before_reset = 0, and layout = 1",
     "LSTM": "with peepholes, and layout = 1",
     "MaxPool": "of three axes, dilated, and with indices",

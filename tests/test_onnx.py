@@ -326,8 +326,10 @@ def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y
     """A file's content: nodes (operator, inputs, outputs, attributes), arrays by name."""
     make = onnx.helper
     protos = [make.make_node(operator, i, o, name=f"the {operator}", **a) for operator, i, o, a in nodes]
-    for proto in protos:
-        proto.domain = "ai.onnx.ml" if proto.op_type in ("ArrayFeatureExtractor", "ZipMap") else ""
+    for i, proto in enumerate(protos):
+        if any(proto.op_type == other.op_type for other in protos[:i]):
+            proto.name += f" {i}"
+        proto.domain = "ai.onnx.ml" if proto.op_type in ("ArrayFeatureExtractor", "Scaler", "ZipMap") else ""
     graph = make.make_graph(
         protos,
         "graph",
@@ -373,11 +375,138 @@ def test_a_classifier_of_scikit_learns_converter_gives_its_probabilities(path):
     np.testing.assert_allclose(model.predict(x), scores / scores.sum(1, keepdims=True), rtol=1e-5)
 
 
+def test_the_scaler_of_scikit_learns_converter_is_read(path):
+    nodes = [("Scaler", ["x"], ["s"], {"offset": [1.0, 2, 3], "scale": [2.0, 0.5, 1]}), ("Gemm", ["s", "w"], ["y"], {})]
+    model = loaded_of(path, nodes, {"w": W}, ml=True)
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)
+    scaled = (x - np.array([1, 2, 3], np.float32)) * np.array([2, 0.5, 1], np.float32)
+    np.testing.assert_allclose(model.predict(x), scaled @ W, rtol=1e-5, atol=1e-6)
+    assert (model.predict(x[:1])[0] == model.predict(x)[0]).all()
+    caffelite.onnx.export(model, path, (3,))
+    np.testing.assert_allclose(run(path, x), scaled @ W, rtol=1e-5, atol=1e-6)
+
+
+def test_indices_that_keras_counts_from_the_end_go_into_an_embedding(path):
+    nodes = [
+        ("Cast", ["x"], ["a"], {"to": INT64}),
+        ("Less", ["a", "zero"], ["negative"], {}),
+        ("Add", ["a", "count"], ["wrapped"], {}),
+        ("Where", ["negative", "wrapped", "a"], ["places"], {}),
+        ("Gather", ["table", "places"], ["h"], {}),
+        ("ReduceMean", ["h"], ["y"], {"axes": [1], "keepdims": 0}),
+    ]
+    table = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
+    constants = {"zero": np.int64(0), "count": np.int64(7), "table": table}
+    inputs = [("x", onnx.TensorProto.INT32, ("n", 5))]
+    model = loaded_of(path, nodes, constants, inputs=inputs)
+    x = np.random.default_rng(0).integers(7, size=(3, 5)).astype(np.int32)
+    np.testing.assert_allclose(model.predict(x), table[x].mean(axis=1), rtol=1e-6)
+    with pytest.raises(IndexError, match="index -1 in row 1"):
+        model.predict(np.where(np.arange(3)[:, None] == 1, -1, x))
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    model.fit(x, np.zeros((3, 4)), loss=cl.MSELoss(), optimizer=optimizer, verbose=0)
+
+
+BOOL = onnx.TensorProto.BOOL
+AGAIN = {
+    **{
+        name: [(name, ["x", "w"], ["c"], {}), ("Where", ["c", "x", "w"], ["y"], {})]
+        for name in ["Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"]
+    },
+    **{
+        name: [
+            ("Less", ["x", "w"], ["a"], {}),
+            ("Cast", ["x"], ["b"], {"to": BOOL}),
+            (name, ["a", "b"], ["c"], {}),
+            ("Cast", ["c"], ["y"], {"to": FLOAT}),
+        ]
+        for name in ["And", "Or", "Xor"]
+    },
+    "Not": [("IsNaN", ["x"], ["a"], {}), ("Not", ["a"], ["b"], {}), ("Cast", ["b"], ["y"], {"to": FLOAT})],
+    "Cast": [("Cast", ["x"], ["i"], {"to": INT64}), ("Cast", ["i"], ["y"], {"to": FLOAT})],
+    "Max": [("Max", ["x", "w", "v"], ["y"], {})],
+    "Min": [("Min", ["w", "x"], ["y"], {})],
+    "ThresholdedRelu": [("ThresholdedRelu", ["x"], ["y"], {"alpha": 0.5})],
+    **{
+        name: [("Sigmoid", ["x"], ["p"], {}), (name, ["p"], ["y"], {})]
+        for name in [
+            *["Floor", "Ceil", "Round", "Sign", "Erf", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh"],
+            *["Asinh", "Atanh"],
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("name", AGAIN)
+def test_what_was_loaded_and_computes_in_numpy_is_exported_again(name, path):
+    w = np.linspace(-1, 1, 3).astype(np.float32)
+    model = loaded_of(path, AGAIN[name], {"w": w, "v": np.zeros(3, np.float32)})
+    x = np.random.default_rng(0).standard_normal((40, 3)).astype(np.float32)
+    x[:4] = np.array([[np.nan], [0], [2], [-1]], np.float32)
+    x[5] = w
+    if name in ("Cast", "And", "Or", "Xor"):
+        x = np.nan_to_num(x)
+    before = run(path, x)
+    np.testing.assert_allclose(model.predict(x), before, rtol=1e-5, atol=1e-6)
+    caffelite.onnx.export(model, path, (3,))
+    np.testing.assert_allclose(run(path, x), before, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(caffelite.onnx.load(path).predict(x), before, rtol=1e-5, atol=1e-6)
+
+
+def test_masks_that_were_computed_of_indices_are_exported_again(path):
+    nodes = [
+        ("Equal", ["x", "zero"], ["padded"], {}),
+        ("Not", ["padded"], ["there"], {}),
+        ("Cast", ["there"], ["mask"], {"to": FLOAT}),
+        ("Gather", ["table", "x"], ["h"], {}),
+        ("Unsqueeze", ["mask", "last"], ["m"], {}),
+        ("Mul", ["h", "m"], ["y"], {}),
+    ]
+    table = np.random.default_rng(0).standard_normal((7, 4)).astype(np.float32)
+    constants = {"zero": np.int64(0), "last": np.array([2]), "table": table}
+    model = loaded_of(path, nodes, constants, inputs=[("x", INT64, ("n", 5))])
+    x = np.random.default_rng(0).integers(7, size=(3, 5))
+    np.testing.assert_allclose(model.predict(x), table[x] * (x != 0)[..., None])
+    caffelite.onnx.export(model, path, (5,))
+    np.testing.assert_allclose(run(path, x), table[x] * (x != 0)[..., None])
+
+
+EQUATIONS = "abc,cde->abde aecd,abcd->acbe acbe,aecd->abcd abde,dec->abc ab,b->a ab,cd->abcd ab,ab->ab ab,ac->a abc,cb"
+EQUATIONS += " abc->ca abc->ba ab abc->ab"
+
+
+@both_dtypes
+@pytest.mark.parametrize("equation", EQUATIONS.split())
+def test_einsum_is_numpys(equation, dtype, path):
+    rng = np.random.default_rng(0)
+    lengths = dict(zip("abcde", (3, 2, 4, 5, 6), strict=True))
+    terms = equation.partition("->")[0].split(",")
+    arrays = {
+        name: rng.standard_normal([lengths[letter] for letter in term]).astype(dtype)
+        for name, term in zip("xw", terms, strict=False)
+    }
+    kind = FLOAT if dtype == np.float32 else DOUBLE
+    of_rows = {name: x for name, x in arrays.items() if len(x) == 3}  # an axis of rows: they are inputs
+    model = loaded_of(
+        path,
+        [("Einsum", list(arrays), ["y"], {"equation": equation})],
+        {name: x for name, x in arrays.items() if name not in of_rows},
+        inputs=[(name, kind, ("n", *x.shape[1:])) for name, x in of_rows.items()],
+        outputs=[("y", kind, None)],
+    )
+    found = model.predict(tuple(of_rows.values()) if len(of_rows) > 1 else of_rows["x"])
+    np.testing.assert_allclose(found, np.einsum(equation, *arrays.values()), rtol=1e-5, atol=1e-6)
+
+
 W = np.ones((3, 3), np.float32)
 
 BAD_GRAPHS = [
-    ([("Einsum", ["x", "w"], ["y"], {"equation": "ij,jk"})], {"w": W}, {}, r"'the Einsum' \(Einsum\)"),
+    ([("CumSum", ["x", "w"], ["y"], {})], {"w": np.int64(1)}, {}, r"'the CumSum' \(CumSum\)"),
     ([("If", ["x"], ["y"], {})], {}, {}, r"'the If' \(If\)"),
+    ([("Einsum", ["x"] * 3, ["y"], {"equation": "ij,jk,kl->il"})], {}, {}, "the Einsum.*equation 'ij,jk,kl->il'"),
+    ([("Einsum", ["x"], ["y"], {"equation": "ii->i"})], {}, {}, "the Einsum.*equation 'ii->i'"),
+    ([("Einsum", ["x"], ["y"], {"equation": "...i->i"})], {}, {}, "the Einsum.*equation"),
+    ([("Einsum", ["x"], ["y"], {"equation": "ij->ik"})], {}, {}, "the Einsum.*equation"),
     ([("Resize", ["x", "", "s"], ["y"], {"mode": "cubic"})], {"s": np.ones(2, np.float32)}, {}, "mode = 'cubic'"),
     ([("Relu", ["z"], ["y"], {})], {}, {}, "the Relu.*'z'"),
     ([("Relu", ["x"], ["x"], {}), ("Relu", ["x"], ["y"], {})], {}, {}, "makes 'x'"),

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from conftest import run
 
 import caffelite as cl
 from caffelite import sources, training
@@ -529,6 +530,36 @@ def test_a_source_that_changes_its_length_is_an_error_naming_both(tmp_path):
         x = file.create_dataset("x", data=X, maxshape=(None, FEATURES), chunks=(100, FEATURES))
         with pytest.raises(ValueError, match=r"x has shape \(4000, 8\) now"):
             fitted(x, Y, callbacks=[lambda epoch, history: x.resize(4000, axis=0)])
+
+
+SHRINKING = """
+import os, sys, numpy as np, caffelite as cl
+from caffelite import sources
+sources.BUFFER, sources.BLOCK = 2**16, 2**12
+header, rows, y, model = 4100, 9000, np.zeros(9000, int), cl.MLP(8, [2], seed=0)
+open("rows", "wb").write(bytes(header + rows * 32))
+x = np.memmap("rows", np.float32, mode=sys.argv[1], offset=header, shape=(rows, 8))
+assert len(model.predict(x)) == rows
+options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "verbose": 0}
+for use in (
+    lambda: model.fit(x, y, epochs=2, callbacks=[lambda epoch, history: os.truncate("rows", header + 32)], **options),
+    lambda: model.fit(x[::2], y[::2], **options),
+    lambda: model.predict(x[-10:]),
+    lambda: model.predict(x),
+):
+    try:
+        use()
+    except ValueError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("mode", ["r", "c", "r+"])
+def test_a_mapped_file_that_shrinks_is_an_error_and_not_the_end(mode, tmp_path):
+    said = run(sys.executable, "-c", SHRINKING, mode, cwd=tmp_path).splitlines()
+    assert said == [
+        f"{name}: its file has 4,132 bytes now, and 292,100 were mapped" for name in ("x", "x", *["predict"] * 2)
+    ]
 
 
 @pytest.mark.parametrize(

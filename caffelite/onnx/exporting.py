@@ -23,6 +23,7 @@ from caffelite.functions.indexing import WHOLE, _is_basic, _parted
 from caffelite.model import Model
 from caffelite.onnx.checking import check
 from caffelite.onnx.estimators import Estimator
+from caffelite.onnx.operators import Computed, Elementwise
 from caffelite.onnx.tracing import (
     Application,
     Columns,
@@ -122,8 +123,8 @@ def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
         ]
         for shape in found:
             if shape is None:
-                several = "" if model._is_sequence() else ", or ((64,), (3,)) for two inputs"
-                raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){several}")
+                for_two = "" if model._is_sequence() else ", or ((64,), (3,)) for two inputs"
+                raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){for_two}")
             if None in shape[1:]:
                 example = tuple([28 if n is None else n for n in shape[1:]])
                 raise ValueError(
@@ -599,6 +600,29 @@ def _as_bool(g: Writer, condition: Value) -> Any:
     return condition if condition.dtype == np.bool_ else g.node("Cast", condition, to=TensorProto.BOOL)
 
 
+def computed(g: Writer, a: Application, *inputs: Value) -> str:
+    """What a graph computed that was loaded: true and false are numbers of the model's dtype, 1 and 0."""
+    f: Any = a.function
+    if f.operator in ("Not", "And", "Or", "Xor"):
+        given = [_as_bool(g, x) for x in inputs]
+    elif len({x.dtype for x in inputs}) > 1:
+        given = [x if x.dtype == g.dtype else g.node("Cast", x, to=_code(g.dtype)) for x in inputs]
+    else:
+        given = list(inputs)
+    if f.operator in ("Floor", "Ceil", "Round", "Sign"):
+        return g.node(f.operator, *given)
+    if f.operator in ("Max", "Min"):
+        better = g.node({"Max": "GreaterOrEqual", "Min": "LessOrEqual"}[f.operator], *given)
+        found = g.node("Or", better, g.node("IsNaN", given[0]))
+    else:
+        found = g.node(f.operator, *given, **({} if f.to is None else {"to": f.to}))
+    return g.node("Cast", found, to=_code(g.dtype))
+
+
+def elementwise(g: Writer, a: Application, x: Value) -> str:
+    return g.node(a.function.operator, x)  # type: ignore[attr-defined]
+
+
 def reshape(g: Writer, a: Application, x: Value) -> str:
     return g.node("Reshape", x, g.shape(a.shapes[0]))
 
@@ -735,4 +759,6 @@ RULES: dict[type, Rule] = {
     functions.Min: reduction("ReduceMin"),
     functions.Clip: clip,
     functions.Where: where,
+    Computed: computed,
+    Elementwise: elementwise,
 }

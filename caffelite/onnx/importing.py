@@ -20,7 +20,7 @@ from caffelite.arrays import FLOATS
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model import Model
 from caffelite.onnx.layers import Layers
-from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, is_plain
+from caffelite.onnx.operators import CHECKED, NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, is_plain
 from caffelite.tables import shortened
 from caffelite.tensor import Tensor
 
@@ -224,6 +224,8 @@ def check_attributes(node: Node) -> None:
     for name in NOT_WITH.get(node.operator, ()):
         if name in node.attributes:
             raise node.refuse(f"has {name}, which caffelite has not")
+    if node.operator in CHECKED:
+        CHECKED[node.operator](node)
 
 
 def dtype_of(code: int, what: str) -> np.dtype:
@@ -278,7 +280,8 @@ def _regular(path: Any, flags: int) -> int:
 class Graph(Model):
     """A net as a file of ONNX describes it, node after node. `layers` are the Functions in it, by name.
 
-    It is saved by its weights: made again by `caffelite.onnx.load`, it takes them over by `load`.
+    Its structure stays ONNX's: `caffelite.onnx.export` writes all of it, `save` its weights, which a model takes over
+    by `load` that `caffelite.onnx.load` has made again.
     """
 
     def __init__(self, reader: Reader, layers: Layers) -> None:
@@ -293,7 +296,7 @@ class Graph(Model):
         self.takes_indices = are_indices[0] if len(are_indices) == 1 else tuple(are_indices)
 
     def arguments(self) -> dict[str, Any]:
-        raise TypeError("it was loaded from a file of ONNX, and has to be loaded from there again")
+        raise TypeError("it was loaded from a file of ONNX, and caffelite.onnx.export writes it as such again")
 
     def parameters(self) -> list[Tensor]:
         """The weights that are in no layer, and those of the layers."""

@@ -26,6 +26,9 @@ from caffelite.tensor import Tensor
 #: The types of floats that models have.
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
+#: Those of indices, which are int64 in models.
+INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+
 #: Operators whose results are no larger than their inputs.
 NO_LARGER = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Concat"}
 
@@ -143,11 +146,14 @@ class Layers:
     def _leave_out_copies(self) -> None:
         """Leave out nodes that pass on what they get, floats to floats of the same kind say."""
         names: dict[str, str] = {}
+        indices = {k for k, kind in self.reader.inputs.items() if kind.tensor_type.elem_type in INTEGERS}
         left = []
         for node in self.nodes:
             node.inputs = [names.get(name, name) for name in node.inputs]
             to_floats = node.operator == "Cast" and node.get("to") == helper.np_dtype_to_tensor_dtype(node.dtype)
-            if node.operator in ("Identity", "ZipMap") or (to_floats and node.inputs[0] not in self._integers):
+            to_indices = node.operator == "Cast" and node.get("to") in INTEGERS and node.inputs[0] in indices
+            to_floats = to_floats and node.inputs[0] not in self._integers
+            if node.operator in ("Identity", "ZipMap") or to_floats or to_indices:
                 names[node.outputs[0]] = node.inputs[0]
             else:
                 left.append(node)
@@ -762,7 +768,20 @@ def embedding(g: Layers, node: Node) -> Node | None:
     a = g.array(w, 2)
     if a is None or node.get("axis", 0) or (places not in g.reader.inputs and places not in g.makers):
         return None
-    return g.layer(node, lambda: f.Embedding(*a.shape), [places], {"weight": w})
+    return g.layer(node, lambda: f.Embedding(*a.shape), [_not_negative(g, places, len(a))], {"weight": w})
+
+
+def _not_negative(g: Layers, places: str, count: int) -> str:
+    """Of where(i < 0, i + count, i), by which Keras counts indices from the end, i, which is not negative."""
+    where = g.makers.get(places)
+    if where is None or where.operator != "Where":
+        return places
+    condition, wrapped, i = where.inputs
+    less, add = g.makers.get(condition), g.makers.get(wrapped)
+    if less is None or add is None or (less.operator, add.operator) != ("Less", "Add"):
+        return places
+    is_wrapped = less.inputs[0] == i and g.number(less.inputs[1]) == 0 and i in add.inputs
+    return i if is_wrapped and count in map(g.number, add.inputs) else places
 
 
 def dropout(g: Layers, node: Node) -> Node | None:

@@ -82,10 +82,13 @@ def is_plain(*values: Any) -> bool:
 
 
 class Computed(Function):
-    """What NumPy computes, as numbers of a dtype. It changes in steps, or not at all: the gradient is 0."""
+    """What NumPy computes, as numbers of a dtype. It changes in steps, or not at all: the gradient is 0.
 
-    def __init__(self, compute: Callable[..., Any], dtype: np.dtype) -> None:
-        self.compute, self.dtype = compute, dtype
+    `operator` is ONNX's that computes the same; of Max and Min, whether the first is that, or NaN. Cast is to a type.
+    """
+
+    def __init__(self, operator: str, compute: Callable[..., Any], dtype: np.dtype, to: int | None = None) -> None:
+        self.operator, self.compute, self.dtype, self.to = operator, compute, dtype, to
 
     def forward(self, *inputs: Any) -> np.ndarray:
         self.inputs = inputs
@@ -97,14 +100,16 @@ class Computed(Function):
         )
 
     def __repr__(self) -> str:
-        return getattr(self.compute, "__name__", "Computed")
+        return self.operator
 
 
 class Elementwise(Function):
-    """An elementary function that caffelite has no kernel for, in NumPy, and its derivative."""
+    """An elementary function that caffelite has no kernel for, in NumPy, and its derivative; ONNX's `operator`."""
 
-    def __init__(self, compute: Callable[[np.ndarray], np.ndarray], derivative: Callable[[np.ndarray], Any]) -> None:
-        self.compute, self.derivative = compute, derivative
+    def __init__(
+        self, operator: str, compute: Callable[[np.ndarray], np.ndarray], derivative: Callable[[np.ndarray], Any]
+    ) -> None:
+        self.operator, self.compute, self.derivative = operator, compute, derivative
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x = x
@@ -114,22 +119,24 @@ class Elementwise(Function):
         return (dy * self.derivative(self.x)).astype(dy.dtype)
 
     def __repr__(self) -> str:
-        return getattr(self.compute, "__name__", "Elementwise")
+        return self.operator
 
 
 def smooth(compute: Any, derivative: Any) -> Rule:
     """The rule for an elementary function."""
-    return lambda node, x: compute(x) if is_plain(x) else Elementwise(compute, derivative)(x)
+    return lambda node, x: compute(x) if is_plain(x) else Elementwise(node.operator, compute, derivative)(x)
 
 
 erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
-def in_steps(compute: Callable[..., Any]) -> Rule:
-    """The rule for what changes in steps: comparisons, logic, rounding."""
+def in_steps(compute: Callable[..., Any], operator: str = "") -> Rule:
+    """The rule for what changes in steps: comparisons, logic, rounding; of this operator, or of the node's."""
 
     def rule(node: Node, *values: Any) -> Any:
-        return compute(*values) if is_plain(*values) else Computed(compute, node.dtype)(*values)
+        if is_plain(*values):
+            return compute(*values)
+        return Computed(operator or node.operator, compute, node.dtype)(*values)
 
     return rule
 
@@ -204,6 +211,62 @@ def gemm(node: Node, a: Any, b: Any, c: Any = None) -> Any:
     return y if c is None else y + (c if beta == 1 else c * beta)
 
 
+def einsum(node: Node, *values: Any) -> Any:
+    """Sums of products, by letters for axes: of one array, or of two as a product of matrices."""
+    *terms, result = letters_of(node)
+    if is_plain(*values):
+        return np.einsum(node.get("equation"), *values)
+    if any(len(term) != x.ndim for term, x in zip(terms, values, strict=True)):
+        raise node.refuse(f"sums {node.get('equation')!r} of shapes {', '.join(str(x.shape) for x in values)}")
+    lengths = {
+        letter: n for term, x in zip(terms, values, strict=True) for letter, n in zip(term, x.shape, strict=True)
+    }
+    others = [*terms[1:], terms[0]] if len(terms) > 1 else [""]
+    summed = [_summed(float_of(x), *letters, result) for x, *letters in zip(values, terms, others, strict=True)]
+    if len(summed) == 1:
+        return _arranged(*summed[0], result)
+    (x, p), (y, q) = summed
+    both, rows, columns = ([n for n in p if n in q], [n for n in p if n not in q], [n for n in q if n not in p])
+    batch, inner = [n for n in both if n in result], [n for n in both if n not in result]
+
+    def matrices(x: Any, letters: Any, left: list[str], right: list[str]) -> Any:
+        groups = [[n] for n in batch] + [left, right]
+        shape = [math.prod(lengths[n] for n in group) for group in groups]
+        return _arranged(x, letters, [*batch, *left, *right]).reshape(shape)
+
+    y = matrices(x, p, rows, inner) @ matrices(y, q, inner, columns)
+    made = [*batch, *rows, *columns]
+    return _arranged(y.reshape([lengths[n] for n in made]), made, result)
+
+
+def letters_of(node: Node) -> list[str]:
+    """The letters of the axes of each input of an Einsum, and at last those of its output."""
+    equation = node.get("equation").replace(" ", "")
+    given, arrow, result = equation.partition("->")
+    terms = given.split(",")
+    if not arrow:
+        result = "".join(sorted(letter for letter in set(given) - {","} if given.count(letter) == 1))
+    are_letters = all(f"a{x}".isalpha() and len(set(x)) == len(x) for x in (*terms, result)) and set(result) <= set(
+        given
+    )
+    if not are_letters or len(terms) != len(node.inputs) or len(terms) > 2:
+        raise node.refuse(f"has the equation {equation!r}, which caffelite has not")
+    return [*terms, result]
+
+
+def _summed(x: Tensor, letters: str, *kept: str) -> tuple[Tensor, str]:
+    """Summed over the axes whose letters are not kept, with the letters that are left."""
+    left = "".join([letter for letter in letters if letter in "".join(kept)])
+    axes = tuple([i for i, letter in enumerate(letters) if letter not in left])
+    return (x.sum(axes) if axes else x), left
+
+
+def _arranged(x: Tensor, letters: Sequence[str], order: Sequence[str]) -> Tensor:
+    """With the axes in this order."""
+    axes = [letters.index(letter) for letter in order]
+    return x if axes == sorted(axes) else x.transpose(axes)
+
+
 def softmax(kind: Any) -> Rule:
     def rule(node: Node, x: Any) -> Any:
         axis = node.get("axis", -1 if node.version >= 13 else 1)
@@ -232,9 +295,13 @@ def cast(node: Node, x: Any, dtype: Any = None) -> Any:
             if dtype != x.dtype:
                 raise node.refuse(f"casts {x.dtype} to {dtype}: caffelite's models have one of them")
             return x
-        return Computed(np.trunc if dtype.kind in "iu" else np.bool_, x.dtype)(x)
+        return Computed(
+            "Cast", np.trunc if dtype.kind in "iu" else np.bool_, x.dtype, helper.np_dtype_to_tensor_dtype(dtype)
+        )(x)
     if isinstance(x, kernels.Recorded):
-        return x if dtype == x.dtype or dtype.kind in "iu" else Computed(lambda a: a.astype(dtype), node.dtype)(x)
+        if dtype == x.dtype or dtype.kind in "iu":
+            return x
+        return Computed("Cast", lambda a: a.astype(dtype), node.dtype, helper.np_dtype_to_tensor_dtype(dtype))(x)
     return x.astype(dtype)
 
 
@@ -306,6 +373,12 @@ def layer_norm(node: Node, x: Any, scale: Any, shift: Any = None) -> Any:
 def mean_variance_norm(node: Node, x: Any) -> Any:
     x = float_of(x)
     return normalized(x, tuple([i % x.ndim for i in node.get("axes", [0, 2, 3])]), 1e-9)
+
+
+def scaled(node: Node, x: Any) -> Any:
+    x = float_of(x)
+    offset, scale = (np.array(node.get(name, default), x.dtype) for name, default in (("offset", 0.0), ("scale", 1.0)))
+    return (x - node.kept(offset)) * node.kept(scale)
 
 
 def lp_norm(node: Node, x: Any) -> Any:
@@ -657,6 +730,7 @@ OPERATORS: dict[str, Rule] = {
     "Min": smallest,
     "MatMul": lambda node, a, b: a @ b,
     "Gemm": gemm,
+    "Einsum": einsum,
     "Abs": either(np.abs, f.abs),
     "Exp": either(np.exp, f.exp),
     "Log": either(np.log, f.log),
@@ -667,7 +741,9 @@ OPERATORS: dict[str, Rule] = {
     "Elu": lambda node, x: f.elu(x, node.get("alpha", 1.0)),
     "Celu": lambda node, x: f.elu(x / node.get("alpha", 1.0)) * node.get("alpha", 1.0),
     "Selu": lambda node, x: f.elu(x, node.get("alpha", 1.6732632423543772)) * node.get("gamma", 1.0507009873554805),
-    "ThresholdedRelu": lambda node, x: f.where(in_steps(np.greater)(node, x, node.get("alpha", 1.0)), x, 0.0),
+    "ThresholdedRelu": lambda node, x: f.where(
+        in_steps(np.greater, "Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
+    ),
     "Gelu": lambda node, x: f.gelu(x, node.get("approximate", "none") == "tanh"),
     "Sigmoid": lambda node, x: f.sigmoid(x),
     "HardSigmoid": lambda node, x: f.clip(x * node.get("alpha", 0.2) + node.get("beta", 0.5), 0, 1),
@@ -722,6 +798,7 @@ OPERATORS: dict[str, Rule] = {
     "RMSNormalization": layer_norm,
     "MeanVarianceNormalization": mean_variance_norm,
     "LpNormalization": lp_norm,
+    "Scaler": scaled,
     "Shape": shape,
     "Size": lambda node, x: np.array(math.prod(x.shape), np.int64),
     "Reshape": reshape,
@@ -776,6 +853,9 @@ ONLY: dict[str, dict[str, tuple]] = {
     "GroupNormalization": {"stash_type": (1,)},
     "Reshape": {"allowzero": (0, 1)},
 }
+
+#: What looks at attributes when a file is loaded, where a list of what they may say is not enough.
+CHECKED: dict[str, Callable[[Node], Any]] = {"Einsum": letters_of}
 
 #: Inputs that say how something is done, by their places, and are never learned.
 SETTINGS: dict[str, tuple[int, ...]] = {

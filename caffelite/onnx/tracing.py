@@ -19,11 +19,15 @@ from caffelite.arrays import places_in
 from caffelite.function import Function
 from caffelite.model import Model
 from caffelite.modes import inference, probing
+from caffelite.onnx.operators import Computed, Elementwise
 from caffelite.program.step import owner_of
 from caffelite.recording import PythonCall, Recording
 from caffelite.tensor import Tensor
 
 ROWS = (2, 3, 5)
+
+#: What computes in Python, as an operator of ONNX does.
+WRITABLE = {f"{kind.__name__}.forward" for kind in (Computed, Elementwise)}
 
 
 class Rows(NamedTuple):
@@ -150,7 +154,7 @@ class _Trace(Recording):
             outputs = finish(_expanded(model)(*[x.view(kernels.Recorded) for x in given]))
         self.outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
         for entry in self.entries:
-            if isinstance(entry, PythonCall):
+            if isinstance(entry, PythonCall) and entry.name not in WRITABLE:
                 raise _unwritable(entry.name)
         self.given = given
         self._by_tensor = {id(y): Result(k, j) for k, (_, _, ys) in enumerate(self.noted) for j, y in enumerate(ys)}
