@@ -17,6 +17,7 @@ def cells(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("threads_restored")
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where they write their files
     monkeypatch.setenv("MPLBACKEND", "agg")
