@@ -1,4 +1,4 @@
-"""How the site is built: `make docs`. Pages are MyST notebooks, executed at the build, so every output on them is true."""
+"""How the site is built, by `make docs`. Pages are MyST notebooks, executed at the build: all output is true."""
 
 import os
 import sys

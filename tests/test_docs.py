@@ -34,7 +34,8 @@ def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
 def columns(page):
     """The programs that stand side by side, by whose they are."""
     programs = {}
-    for whose, source in re.findall(r"^```\{code-block\} python\n:caption: (.*?)\n(.*?)^```$", page.read_text(), re.M | re.S):
+    block = r"^```\{code-block\} python\n:caption: (.*?)\n(.*?)^```$"
+    for whose, source in re.findall(block, page.read_text(), re.M | re.S):
         programs[whose] = programs.get(whose, "") + source
     return programs
 

@@ -90,7 +90,7 @@ def name_or_code(quoted: str) -> str:
 
 
 def find_by_its_short_name(app, env, node, contnode):
-    """`cl.Linear`, and the `caffelite.tensor.Tensor` of an annotation, are `caffelite.Linear` and `caffelite.Tensor`."""
+    """`cl.Linear` is `caffelite.Linear`, and the `caffelite.tensor.Tensor` of an annotation `caffelite.Tensor`."""
     if node.get("refdomain") != "py":
         return None
     target = node.get("reftarget", "")

@@ -115,7 +115,11 @@ def write(path, text):
 
 def run(example, folder, of_library):
     """Have what the example prints in NAME.txt, and its picture; run it if they are not of these sources."""
-    source, printed, key = EXAMPLES / f"{example.name}.py", folder / f"{example.name}.txt", folder / f"{example.name}.key"
+    source, printed, key = (
+        EXAMPLES / f"{example.name}.py",
+        folder / f"{example.name}.txt",
+        folder / f"{example.name}.key",
+    )
     present = digest([source], example, of_library)
     if printed.exists() and key.exists() and key.read_text() == present:
         return
@@ -160,7 +164,8 @@ def page(example, folder):
     if example.command:
         parts.append(f"The picture is that of `caffelite {example.command} --output {example.picture}`.")
     source = EXAMPLES / f"{example.name}.py"
-    parts.append(f"## examples/{source.name}\n\n```{{literalinclude}} ../../examples/{source.name}\n:language: python\n```")
+    code = f"```{{literalinclude}} ../../examples/{source.name}\n:language: python\n```"
+    parts.append(f"## examples/{source.name}\n\n{code}")
     printed = (folder / f"{example.name}.txt").read_text().rstrip()
     parts += ["## What it prints", example.note, f"````text\n{printed}\n````"]
     return "\n\n".join(part for part in parts if part) + "\n"
