@@ -58,9 +58,9 @@ def to_restructured_text(app, what, name, obj, options, lines):
 
 def in_few_words(app, what, name, obj, options, signature, returned):
     """A signature without what says nothing: `Any`, and that a constructor returns None."""
-    signature = re.sub(r": (?:typing\.)?Any\b", "", signature or "")
+    signature = re.sub(r": (?:~?typing\.)?Any\b", "", signature or "")
     signature = re.sub(r"<class 'numpy\.(\w+)'>", r"np.\1", signature)
-    return signature or None, None if returned in {"None", "Any"} else returned
+    return signature or None, None if returned in {"None", "Any", "~typing.Any"} else returned
 
 
 def is_python(text: str) -> bool:

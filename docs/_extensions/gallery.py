@@ -164,8 +164,6 @@ def page(example, folder):
     if example.command:
         parts.append(f"The picture is that of `caffelite {example.command} --output {example.picture}`.")
     source = EXAMPLES / f"{example.name}.py"
-    code = f"```{{literalinclude}} ../../examples/{source.name}\n:language: python\n```"
-    parts.append(f"## examples/{source.name}\n\n{code}")
     printed = (folder / f"{example.name}.txt").read_text().rstrip()
     parts += ["## What it prints", example.note, f"````text\n{printed}\n````"]
     return "\n\n".join(part for part in parts if part) + "\n"
