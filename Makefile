@@ -27,7 +27,7 @@ mypy: .venv/test,lint
 
 # The site, in docs/_build/html/index.html: every program on it is run, and a warning is an error.
 docs: .venv/docs
-	$(BIN)/sphinx-build -W --keep-going docs docs/_build/html
+	$(BIN)/sphinx-build -W --keep-going -j auto docs docs/_build/html
 
 sanitize: .venv/test,lint
 	$(BIN)/python tests/sanitize.py

@@ -1,4 +1,4 @@
-"""How the site is built: `make docs`. Pages are MyST notebooks, executed at the build, so every output on them is true."""
+"""How the site is built, by `make docs`. Pages are MyST notebooks, executed at the build: all output is true."""
 
 import os
 import sys
@@ -12,8 +12,8 @@ os.environ["IPYTHONDIR"] = str(HERE / "_ipython")  # how notebooks draw: see the
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # several pages may be at work at once
 
 project = "caffelite"
-author = "the authors of caffelite"
-project_copyright = author
+author = "The caffelite authors"
+project_copyright = f"2026 {author}"
 release = version = caffelite.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx_copybutton"]

@@ -1,9 +1,19 @@
 """The pages of docs/ are programs: they run as the site's build runs them, and what they name is there."""
 
+import operator
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from conftest import run, unpacked_source_distribution
+
+import caffelite as cl
+import caffelite.c
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path for path in DOCS.glob("*.md") if "{code-cell}" in path.read_text())
@@ -14,6 +24,10 @@ def cells(page):
     text = page.read_text()
     for match in re.finditer(r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         yield text.count("\n", 0, match.start(2)), match[2], "raises-exception" in match[1]
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -35,7 +49,8 @@ def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
 def columns(page):
     """The programs that stand side by side, by whose they are."""
     programs = {}
-    for whose, source in re.findall(r"^```\{code-block\} python\n:caption: (.*?)\n(.*?)^```$", page.read_text(), re.M | re.S):
+    block = r"^```\{code-block\} python\n:caption: (.*?)\n(.*?)^```$"
+    for whose, source in re.findall(block, page.read_text(), re.M | re.S):
         programs[whose] = programs.get(whose, "") + source
     return programs
 
@@ -56,3 +71,65 @@ def test_what_stands_side_by_side_runs(page, whose, tmp_path, monkeypatch):
         pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     exec(compile(columns(page)[whose], str(page), "exec"), {"__name__": "__main__"})
+
+
+def test_the_names_in_the_text_are_caffelites():
+    pages = [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md"), DOCS.parent / "README.md"]
+    names = {name for page in pages for name in re.findall(r"\bcl\.([a-zA-Z_][\w.]*\w)", page.read_text())}
+    names -= {"Softsign", "softsign"}  # which `write-a-kernel.md` adds
+    assert len(names) >= 60
+    for name in names:
+        assert operator.attrgetter(name)(cl), name
+
+
+def test_links_lead_to_pages_and_their_headings():
+    for page in [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")]:
+        for link, heading in re.findall(r"\]\(([^)#:\s]*\.\w+)(#[\w-]+)?\)", page.read_text()):
+            target = page.parent / link
+            assert target.exists() or link.startswith("gallery/"), (page.name, link)
+            if heading:
+                slugs = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in headings(target)]
+                assert heading[1:] in slugs, (page.name, link, heading)
+
+
+def headings(page):
+    return re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+
+
+def test_the_net_in_c_takes_the_memory_that_is_said_and_is_called_as_shown(tmp_path):
+    net = cl.Model([cl.Conv2d(1, 16, 3, padding="same"), cl.BatchNorm(16), cl.ReLU(), cl.MaxPool2d(2)], seed=0)
+    net.add(cl.Flatten()).add(cl.Linear(16 * 4 * 4, 10))
+    caffelite.c.export(net, tmp_path / "digits.c", input_shape=(1, 8, 8))
+    written = (tmp_path / "digits.c").read_text()
+    page = (DOCS / "export-c.md").read_text().replace("\n", " ")
+    weights, memory = re.search(r"here ([\d.]+ kB) of constants and ([\d.]+ kB) between", page).groups()
+    assert re.search(rf"weights +{weights}, constant\n.*memory +{memory}\n", written)
+
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    image = np.random.default_rng(0).random((1, 1, 8, 8)).astype(np.float32)
+    numbers = ", ".join(map(str, image.ravel()))
+    main = f"int main(void) {{ const float image[64] = {{{numbers}}}; return read_digit(image); }}"
+    (tmp_path / "program.c").write_text("\n".join([*blocks("export-c.md", "c"), main]))
+    run("cc", "-std=c99", "-O3", "program.c", "digits.c", "-lm", cwd=tmp_path)
+    assert subprocess.run([tmp_path / "a.out"], check=False).returncode == net.predict(image).argmax()
+
+
+# Where every Function and every kernel is tried. Of these tests, those of other Functions by name are left out.
+OF_ALL = ["functions", "function", "cases", "kernels", "pytorch", "program", "imports", "tensor", "activation"]
+
+
+@pytest.mark.slow
+def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
+    project, _ = unpacked_source_distribution(tmp_path)
+    run("git", "apply", "-", cwd=project, input="".join(blocks("write-a-kernel.md", "diff")))
+    compiler = tmp_path / "cc"  # which knows one instruction set: the others take a minute each
+    compiler.write_text('#!/bin/sh\ncase " $* " in *" -march=x86-64-v"[24]" "*) exit 1;; esac\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    run(sys.executable, "setup.py", "build_ext", "--inplace", cwd=project, env=os.environ | {"CC": str(compiler)})
+    pytest_here = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    found = run(*pytest_here, *[f"tests/test_{name}.py" for name in OF_ALL], "--collect-only", "-q", cwd=project)
+    tests = [line for line in found.splitlines() if re.search(r"::[^[]+$|softsign|x86-64", line, re.IGNORECASE)]
+    (project / "tests.txt").write_text("\n".join(tests))
+    output = run(*pytest_here, "--verbose", "@tests.txt", cwd=project)
+    assert len(re.findall("Softsign.* PASSED", output)) > 20

@@ -58,9 +58,9 @@ def to_restructured_text(app, what, name, obj, options, lines):
 
 def in_few_words(app, what, name, obj, options, signature, returned):
     """A signature without what says nothing: `Any`, and that a constructor returns None."""
-    signature = re.sub(r": (?:typing\.)?Any\b", "", signature or "")
+    signature = re.sub(r": (?:~?typing\.)?Any\b", "", signature or "")
     signature = re.sub(r"<class 'numpy\.(\w+)'>", r"np.\1", signature)
-    return signature or None, None if returned in {"None", "Any"} else returned
+    return signature or None, None if returned in {"None", "Any", "~typing.Any"} else returned
 
 
 def is_python(text: str) -> bool:
@@ -90,7 +90,7 @@ def name_or_code(quoted: str) -> str:
 
 
 def find_by_its_short_name(app, env, node, contnode):
-    """`cl.Linear`, and the `caffelite.tensor.Tensor` of an annotation, are `caffelite.Linear` and `caffelite.Tensor`."""
+    """`cl.Linear` is `caffelite.Linear`, and the `caffelite.tensor.Tensor` of an annotation `caffelite.Tensor`."""
     if node.get("refdomain") != "py":
         return None
     target = node.get("reftarget", "")

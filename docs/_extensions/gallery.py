@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,14 +94,13 @@ def write_pages(app):
     if set(examples) != (files := {path.stem for path in EXAMPLES.glob("*.py")}):
         raise ExtensionError(f"the gallery and examples/ differ in {sorted(set(examples) ^ files)}")
     of_library = digest(sorted(Path(caffelite.__file__).parent.rglob("*.py")))
-    for example in status_iterator(examples.values(), "running examples… ", length=len(examples), stringify_func=name):
-        run(example, folder, of_library)
+    with ThreadPoolExecutor(os.cpu_count()) as at_once:  # they run in processes of their own
+        done = at_once.map(lambda example: run(example, folder, of_library), examples.values())
+        for _ in status_iterator(done, "running examples… ", length=len(examples), stringify_func=str):
+            pass
+    for example in examples.values():
         write(folder / f"{example.name}.md", page(example, folder))
     write(folder / "index.md", index(folder))
-
-
-def name(example):
-    return example.name
 
 
 def digest(paths, *more):
@@ -114,11 +114,15 @@ def write(path, text):
 
 
 def run(example, folder, of_library):
-    """Have what the example prints in NAME.txt, and its picture; run it if they are not of these sources."""
-    source, printed, key = EXAMPLES / f"{example.name}.py", folder / f"{example.name}.txt", folder / f"{example.name}.key"
+    """Have what the example prints in NAME.txt, and its picture; run it if they are not of these sources. Its name."""
+    source, printed, key = (
+        EXAMPLES / f"{example.name}.py",
+        folder / f"{example.name}.txt",
+        folder / f"{example.name}.key",
+    )
     present = digest([source], example, of_library)
     if printed.exists() and key.exists() and key.read_text() == present:
-        return
+        return example.name
     with tempfile.TemporaryDirectory() as elsewhere:
         picture = Path(elsewhere) / example.picture
         arguments = [argument.format(picture=picture) for argument in example.arguments]
@@ -129,6 +133,7 @@ def run(example, folder, of_library):
             shutil.copy(picture, folder / f"{example.name}{picture.suffix}")
     printed.write_text(output)
     key.write_text(present)
+    return example.name
 
 
 def execute(*arguments, folder):
@@ -159,8 +164,8 @@ def page(example, folder):
         parts.append(f"![What it draws]({picture_of(example)})")
     if example.command:
         parts.append(f"The picture is that of `caffelite {example.command} --output {example.picture}`.")
-    source = EXAMPLES / f"{example.name}.py"
-    parts.append(f"## examples/{source.name}\n\n```{{literalinclude}} ../../examples/{source.name}\n:language: python\n```")
+    options = f":language: python\n:caption: examples/{example.name}.py"
+    parts.append(f"## The program\n\n```{{literalinclude}} ../../examples/{example.name}.py\n{options}\n```")
     printed = (folder / f"{example.name}.txt").read_text().rstrip()
     parts += ["## What it prints", example.note, f"````text\n{printed}\n````"]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -12,6 +12,7 @@ The build fails if something that caffelite offers stands on no page.
 
 import importlib
 import inspect
+from typing import ClassVar
 
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
@@ -23,16 +24,42 @@ import caffelite
 logger = logging.getLogger(__name__)
 MODULES = {"augment", "callbacks", "datasets", "initializers", "plots", "schedules"}  # in which caffelite has more
 #: Public methods that caffelite's rooms have for each other.
-OF_THE_HOUSE = """
-all_functions applied_to arrays as_inputs between_steps blocks check check_columns check_indices check_rows epoch
-memory_for only record remember_columns restore runs scale_lr set_fit_request set_partial_fit_request set_score_request
-shape_for state structure takes_sparse vectors windows
-""".split()
+OF_THE_HOUSE = frozenset(
+    {
+        "all_functions",
+        "applied_to",
+        "arrays",
+        "as_inputs",
+        "between_steps",
+        "blocks",
+        "check",
+        "check_columns",
+        "check_indices",
+        "check_rows",
+        "epoch",
+        "memory_for",
+        "only",
+        "record",
+        "remember_columns",
+        "restore",
+        "runs",
+        "scale_lr",
+        "set_fit_request",
+        "set_partial_fit_request",
+        "set_score_request",
+        "shape_for",
+        "state",
+        "structure",
+        "takes_sparse",
+        "vectors",
+        "windows",
+    }
+)
 
 
 class Reference(SphinxDirective):
     has_content = True
-    option_spec = {"module": directives.unchanged, "members": directives.unchanged}
+    option_spec: ClassVar = {"module": directives.unchanged}
 
     def run(self):
         module = self.options.get("module", "caffelite")
