@@ -48,10 +48,12 @@ class Checkpoints:
         self._facts: dict[str, Any] | None = None
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the training as it is now; see `files.write`."""
+        """Write the training as it is now; see `files.write`. Of several ranks, all call this, and rank 0 writes."""
         model, optimizer, _, history = self.training[:4]
         assert self.trainer.run is not None
         epoch, batch, arrays = self.trainer.run.state()
+        if not self.training.leads:  # which all ranks have taken part in
+            return
         of_optimizer = optimizer.state_dict()
         callbacks = self.called.states()
         self._facts = self._facts or self.facts()
@@ -140,8 +142,8 @@ class Saved:
     """What is in a checkpoint. Raises OSError and ValueError as `files.File`, and ValueError for a model alone."""
 
     def __init__(self, path: str | os.PathLike) -> None:
+        self.path = os.fspath(path)
         with files.File(path) as file:
-            self.refuse = file.refuse
             self.forms = file.forms
             if TEXT not in file.texts:
                 raise file.refuse("is no checkpoint; `load` reads it")
@@ -150,6 +152,10 @@ class Saved:
                 self.text = files.strict_json(file.texts[TEXT])
                 self._found = file.arrays(file.forms)
         self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.OF_TRAINING)}
+
+    def refuse(self, why: Any) -> ValueError:
+        """The error to raise for a file with this fault."""
+        return files.refusal(self.path, why)
 
     @contextmanager
     def understood(self) -> Iterator[None]:
