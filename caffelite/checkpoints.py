@@ -97,9 +97,15 @@ class Checkpoints:
                 "batch size": data.batch_size,
                 "number of rows": data.rows,
                 "way of shuffling": [data.shuffle, data.drop_last, *blocks],
-                "data": [[list(a.shape), a.dtype.str, _digest(a)] for a in data._columns()],
+                "data": _forms_and_digests(data),
             }
         return found
+
+    def facts_of_others(self) -> dict[str, Any]:
+        """What ranks that train together have to have the same, besides."""
+        data, callbacks = self.validation, [type(callback).__name__ for callback in self.called.all]
+        known = {"validation data": _forms_and_digests(data)} if isinstance(data, DataGenerator) else {}
+        return {"list of callbacks": callbacks, **known}
 
     def resume(self, saved: Saved) -> State:
         """Have optimizer, model and history as they were; where the data are is returned, for `Trainer.train`.
@@ -203,6 +209,10 @@ def _arrays(state: dict[str, Any]) -> dict[str, np.ndarray]:
 def _others(state: dict[str, Any]) -> dict[str, Any]:
     plain = {name: x for name, x in state.items() if not isinstance(x, np.ndarray)}
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in plain.items()}
+
+
+def _forms_and_digests(data: DataGenerator) -> list[list[Any]]:
+    return [[list(column.shape), column.dtype.str, _digest(column)] for column in data._columns()]
 
 
 def _digest(column: Any) -> str:

@@ -878,7 +878,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         training = training._replace(write=checkpoints.write)
         resumed = None
         if together is not None:
-            together.check_same("fit", {"number of epochs": epochs, "resume": saved is None, **checkpoints.facts()})
+            others = {"model": [repr(self), self._texts()], "number of epochs": epochs, "resume": resume is not None}
+            together.check_same("fit", others | checkpoints.facts() | checkpoints.facts_of_others())
             together.begin(self, optimizer, (batches, validation))
         if saved is not None:
             with saved.understood():
@@ -918,7 +919,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
                             values.extend(column)
                     progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
                     ends = called(history.epochs - 1, history)
-                    return ends if together is None or not len(called) else together.any(ends)
+                    if together is None:
+                        return called(history.epochs - 1, history)
+                    called.ended = together.any(called(history.epochs - 1, history))
+                    return called.ended
 
                 between = called.between_steps
                 trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)

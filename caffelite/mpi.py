@@ -22,6 +22,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -41,8 +42,8 @@ except (ImportError, RuntimeError) as error:  # a RuntimeError where there is mp
 __all__ = ["DataParallel"]
 
 LOOK = 0.25  # seconds between two looks at what others have said
-PATIENCE = 1.0  # seconds for which a rank waits for one that has left
-LET_SPEAK = 2.0  # seconds that other ranks leave to rank 0 to say what all would say
+LET_SPEAK = 0.5  # seconds that other ranks leave to rank 0 to say what all would say
+PATIENCE = 2.0  # seconds for which a rank waits for one that has left
 
 
 class DataParallel(Parallel):
@@ -166,7 +167,7 @@ class RanksOfMPI(Ranks):
         try:
             yield
         except BaseException as error:
-            self._say(self._trainings, f"has left the training: {type(error).__name__}: {error}")
+            self._say(self._trainings, f"has left the training:\n{''.join(traceback.format_exception(error))}")
             raise
         finally:
             left.set()
@@ -189,8 +190,8 @@ class RanksOfMPI(Ranks):
             patience = PATIENCE if self.rank == there[0] else PATIENCE + LET_SPEAK
             if time.monotonic() - since > patience:
                 for rank, what in sorted(self._gone.items()):
-                    print(f"caffelite.mpi: rank {rank} of {self.size} {what}", file=sys.stderr)
-                print(f"caffelite.mpi: rank {self.rank} waits for that in vain, so all end", file=sys.stderr, flush=True)
+                    print(f"caffelite.mpi: rank {rank} of {self.size} {what.rstrip()}", file=sys.stderr)
+                print(f"caffelite.mpi: rank {self.rank} waits for it in vain, so all end", file=sys.stderr, flush=True)
                 self._comm.Abort(1)
 
     def _listen(self) -> None:

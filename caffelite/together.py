@@ -146,8 +146,9 @@ class Together:
             for name in dict.fromkeys([*of_each[0], *theirs]):
                 first, other = of_each[0].get(name), theirs.get(name)
                 if first != other:
+                    is_short = max(len(str(first)), len(str(other))) <= 50
                     raise RuntimeError(
-                        f"{what}: rank {rank} has another {name} than rank 0: {_short(other)}, and {_short(first)}; "
+                        f"{what}: rank {rank} differs from rank 0 in its {name}{f': {other}, {first}' * is_short}; "
                         "every rank has to run the same program on the same data"
                     )
 
@@ -263,8 +264,3 @@ def _checksum(values: Any) -> int:
         content = np.ascontiguousarray(value).view(np.uint8).data if isinstance(value, np.ndarray) else repr(value).encode()
         found = zlib.crc32(content, found)
     return found
-
-
-def _short(text: str | None) -> str:
-    text = text or "none"
-    return text if len(text) <= 100 else f"{text[:100]}…"
