@@ -918,7 +918,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
                         for values, column in zip(history.values(), rows.T.tolist(), strict=True):
                             values.extend(column)
                     progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
-                    ends = called(history.epochs - 1, history)
                     if together is None:
                         return called(history.epochs - 1, history)
                     called.ended = together.any(called(history.epochs - 1, history))
