@@ -367,7 +367,7 @@ class Checkpoint:
             kind = errno.EACCES if self.path.parent.is_dir() else errno.ENOENT
             raise OSError(kind, "a checkpoint can't be written there", str(self.path))
         self._write: Any = training.write
-        self._agreed = training.agreed
+        self._agreed: Any = training.agreed
         self._written = time.monotonic()
         if self._monitor is not None:
             self._monitor.begin(training)

@@ -57,7 +57,7 @@ _adopting = threading.RLock()
 
 
 def _entered_together(fit: Callable[..., History]) -> Callable[..., History]:
-    """A `fit` that ranks which share batches are in together: where one leaves it by an exception, none waits for it."""
+    """A `fit` that ranks which share batches are in together: where one leaves it by an exception, no other waits."""
 
     @functools.wraps(fit)
     def entered(self: Model, *arguments: Any, **options: Any) -> History:
@@ -832,8 +832,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
         checks.check_loss(loss)
-        optimizer, together = unwrapped(optimizer)
-        checks.check_optimizer(self, optimizer)
+        rule, together = unwrapped(optimizer)
+        checks.check_optimizer(self, rule)
         self._warn_of_two_links(loss)
         of_classes = None
         if class_weight is not None:
@@ -869,18 +869,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
 
-        trainer = Trainer(self, loss, measures, optimizer, clip_norm, together)
+        trainer = Trainer(self, loss, measures, rule, clip_norm, together)
         count = None
         with suppress(TypeError):  # of what has no length, or wraps what has none
             count = len(batches)  # type: ignore[arg-type]
-        training = Training(self, optimizer, loss, history, together=together)
+        training = Training(self, rule, loss, history, together=together)
         checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
         training = training._replace(write=checkpoints.write)
         resumed = None
         if together is not None:
             others = {"model": [repr(self), self._texts()], "number of epochs": epochs, "resume": resume is not None}
             together.check_same("fit", others | checkpoints.facts() | checkpoints.facts_of_others())
-            together.begin(self, optimizer, (batches, validation))
+            together.begin(self, rule, (batches, validation))
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)

@@ -56,21 +56,23 @@ class DataParallel(Parallel):
 
     `history` and the callbacks' calls are the same on all ranks, and a callback that ends the training on one ends it
     on all. Rank 0 shows the progress and writes checkpoints and logs; from a checkpoint, which is one process's, the
-    training may go on with another number of ranks. Its attributes and states are the optimizer's own. By hand, `step()`
+    training may go on with another number of ranks. Attributes and states are the optimizer's own. By hand, `step()`
     takes the mean of all ranks' gradients, which is that of batches of the same size.
 
     The processors of a machine are shared out among its ranks, unless the number of threads was set. One process, with
     or without `mpirun`, has the bits that it has without this.
 
-    TypeError for what is no Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank, where one has
-    other data, another model or other options than rank 0, and after an epoch where ranks have drifted apart.
+    TypeError for what is no Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank, where one
+    has other data, another model or other options than rank 0, and after an epoch where ranks have drifted apart.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
         if isinstance(optimizer, Parallel):
             raise TypeError(f"DataParallel got {optimizer!r}, which is one already")
         if not isinstance(optimizer, Optimizer):
-            raise TypeError(f"DataParallel takes an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}")
+            raise TypeError(
+                f"DataParallel takes an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"
+            )
         self.optimizer, self.together = optimizer, _together()
 
     def step(self, *, clip_norm: float | None = None) -> None:

@@ -51,7 +51,9 @@ class Together:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        self.stop = np.zeros(1, np.int32)  # 1: no further step, for somebody wants attention; where a replay looks at it
+        self.stop = np.zeros(
+            1, np.int32
+        )  # 1: no further step, for somebody wants attention; where a replay looks at it
         self.interrupts: InterruptsBetweenSteps | None = None
         self._since = 0.0
 
@@ -173,8 +175,8 @@ class Together:
         if (sums != sums[0]).any():
             rank = int((sums != sums[0]).argmax())
             raise RuntimeError(
-                f"after epoch {epoch}, rank {rank} has other parameters than rank 0: the ranks' steps have not been "
-                "the same; batches, and what is drawn or decided in Python, have to be"
+                f"after epoch {epoch}, rank {rank} has other parameters than rank 0: they have drifted apart. What is "
+                "drawn or decided in Python, batches too, has to be the same on all ranks"
             )
 
 
@@ -261,6 +263,8 @@ def _checksum(values: Any) -> int:
     """Of the bits of arrays and of other values."""
     found = 0
     for value in values:
-        content = np.ascontiguousarray(value).view(np.uint8).data if isinstance(value, np.ndarray) else repr(value).encode()
+        content = (
+            np.ascontiguousarray(value).view(np.uint8).data if isinstance(value, np.ndarray) else repr(value).encode()
+        )
         found = zlib.crc32(content, found)
     return found

@@ -128,7 +128,8 @@ class Trainer:
     def step_of_share(self, share: Share, batch: Batch) -> Any:
         """One step of all ranks, on a share of their batch; returns its outputs. See `together.py`."""
         together, optimizer = self.together, self.optimizer
-        assert together is not None and optimizer is not None
+        assert together is not None
+        assert optimizer is not None
         summation = Summation(together, share, 1 + len(self.of_batch))
         outputs, loss, value = self.forward(batch)
         weights = self.weights_of(loss, batch)

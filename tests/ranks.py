@@ -1,11 +1,21 @@
-"""Trainings on several ranks beside those of one: `mpirun -n 3 python tests/ranks.py [NAME …]`.
+"""What test_mpi.py has several ranks do: `mpirun -n 3 python tests/ranks.py WHAT …`.
 
-Each case trains twice, as one process by itself and as all ranks together, from the same beginning. Rank 0 prints, as
-JSON, by how much parameters, buffers and histories differ at most; and of what all ranks have, whether it is the same.
+compare EPOCHS     train each case as one process alone, and as all ranks together, from the same beginning. Rank 0
+                   prints, as JSON, by how much parameters, buffers and histories are off at most, and where. For
+                   one or two epochs, nearly all are in float64 alone
+check FOLDER       what all ranks do together and what all raise
+train PATH SECONDS a training that goes on from its checkpoint
+HOW RANK           a training in which one rank ends: raise, catch, exit, kill, leave
 """
 
+import contextlib
+import io
 import json
+import os
+import pickle
+import signal
 import sys
+import threading
 import time
 
 import numpy as np
@@ -100,7 +110,14 @@ def weighted(dtype):
 def convolutional(dtype):
     """BatchNorm of images and of features, Dropout of both."""
     model = cl.Model([cl.Conv2d(1, 4, 3, bias=False), cl.BatchNorm(4), cl.ReLU(), cl.MaxPool2d(2)], seed=0, dtype=dtype)
-    for f in (cl.Dropout(0.3), cl.Flatten(), cl.Linear(36, 10, bias=False), cl.BatchNorm(10), cl.Tanh(), cl.Dropout(0.2)):
+    for f in (
+        cl.Dropout(0.3),
+        cl.Flatten(),
+        cl.Linear(36, 10, bias=False),
+        cl.BatchNorm(10),
+        cl.Tanh(),
+        cl.Dropout(0.2),
+    ):
         model.add(f)
     optimizer = cl.Adam(model.add(cl.DropConnect(10, 3, 0.4)).parameters(), lr=2e-3)
     fit = {"x": rows(75, 1, 8, 8), "y": labels(75), "loss": cl.SoftmaxLoss(), "batch_size": 16, "epochs": 20}
@@ -175,7 +192,7 @@ def branches_and_penalties(dtype):
     loss = cl.Penalized(cl.HuberLoss(0.5), model.parameters(), l1=1e-3, l2=1e-2)
     fit = {"x": rows(40, 6), "y": rows(40, 5, seed=2), "loss": loss, "batch_size": 9, "epochs": 20}
     model.parameters()[1].requires_grad = False
-    return model, cl.Adagrad(model.parameters(), lr=0.05), fit
+    return model, cl.Adagrad(model.parameters(), lr=0.01), fit
 
 
 @case
@@ -192,7 +209,11 @@ def called_back(dtype):
     model = cl.Model([cl.Linear(5, 8), Swish(), cl.Linear(8, 2)], seed=0, dtype=dtype)
     x, y, w = rows(43, 5).astype(dtype), rows(43, 2, seed=2).astype(dtype), (np.arange(43) % 3).astype(dtype)
     batches = [(x[i : i + 9], y[i : i + 9], w[i : i + 9]) for i in range(0, 43, 9)]
-    return model, Halving(model.parameters()), {"x": batches, "loss": Cubic(), "epochs": 20, "metrics": ["mae", largest]}
+    return (
+        model,
+        Halving(model.parameters()),
+        {"x": batches, "loss": Cubic(), "epochs": 20, "metrics": ["mae", largest]},
+    )
 
 
 @case
@@ -204,36 +225,315 @@ def augmented(dtype):
     return model, cl.SGD(model.parameters(), lr=0.05), {"x": batches, "loss": cl.SoftmaxLoss(), "epochs": 25}
 
 
-def trained(name, dtype, shared):
-    """All that a training has in the end, by name."""
+def trained(name, dtype, shared, epochs):
+    """All that a training of a case has in the end, by name."""
     model, optimizer, fit = CASES[name](dtype)
-    started = time.perf_counter()
+    fit["epochs"] = min(fit["epochs"], epochs)
     history = model.fit(optimizer=mpi.DataParallel(optimizer) if shared else optimizer, verbose=0, **fit)
-    seconds = time.perf_counter() - started
-    arrays = model.state_dict() | {f"history {name}": np.array(values) for name, values in history.items()}
-    return arrays, seconds
+    return model.state_dict() | {f"history {name}": np.array(values) for name, values in history.items()}
 
 
-def main():
-    from mpi4py import MPI
+def content(arrays):
+    return b"".join(np.ascontiguousarray(x).tobytes() for x in arrays.values())
 
-    cl.set_num_threads(1)
-    world = MPI.COMM_WORLD
-    names, found = sys.argv[1:] or list(CASES), {}
-    for name in names:
-        for dtype in (np.float64, np.float32):
-            together, seconds = trained(name, dtype, shared=True)
-            content = b"".join(np.ascontiguousarray(x).tobytes() for x in together.values())
-            alike = len(set(world.allgather(content))) == 1
-            if world.rank == 0:
-                alone, seconds_alone = trained(name, dtype, shared=False)
-                apart = {of: float(np.abs(alone[of].astype(float) - x).max()) for of, x in together.items()}
-                worst = max(apart, key=lambda of: apart[of])
-                found[f"{name} {np.dtype(dtype)}"] = [apart[worst], worst, alike, seconds, seconds_alone]
-            world.barrier()
-    if world.rank == 0:
+
+def compare(epochs):
+    """For each case, by how much ranks together are off one alone, and where."""
+    found = {}
+    for name in CASES:
+        for dtype in (np.float64, np.float32) if epochs > 2 or name in ("dense", "large") else (np.float64,):
+            together = trained(name, dtype, True, epochs)
+            assert len(set(WORLD.allgather(content(together)))) == 1, f"{name}: ranks have other bits"
+            if WORLD.rank == 0:
+                alone = trained(name, dtype, False, epochs)
+                off = {
+                    of: float((np.abs(alone[of].astype(float) - x) / np.maximum(1, np.abs(x))).max())
+                    for of, x in together.items()
+                }
+                worst = max(off, key=lambda of: off[of])
+                found[f"{name} {np.dtype(dtype)}"] = [off[worst], worst]
+            WORLD.barrier()
+    if WORLD.rank == 0:
         print(json.dumps(found))
 
 
+# ---- what all ranks do, step by step ----
+
+CHECKS = []
+
+
+def check(function):
+    CHECKS.append(function)
+    return function
+
+
+class Raises:
+    """Inside, every rank raises this."""
+
+    def __init__(self, kind, *words):
+        self.kind, self.words = kind, words
+
+    def __enter__(self):
+        pass
+
+    def __exit__(self, kind, error, traceback):
+        assert isinstance(error, self.kind), f"expected {self.kind.__name__}, got {error!r}"
+        assert all(word in str(error) for word in self.words), f"{self.words} are not in {error}"
+        return True
+
+
+def small(seed=0):
+    model = cl.MLP(4, [5, 3], cl.Tanh, seed=seed, dtype=np.float64)
+    return model, mpi.DataParallel(cl.SGD(model.parameters(), lr=0.05, momentum=0.9))
+
+
+FIT = {"loss": cl.SoftmaxLoss(), "verbose": 0}
+
+
+@check
+def what_is_wrapped_is_an_optimizer_once(folder):
+    model, optimizer = small()
+    with Raises(TypeError, "is one already"):
+        mpi.DataParallel(optimizer)
+    with Raises(TypeError, "takes an Optimizer"):
+        mpi.DataParallel(model)
+    with Raises(TypeError, "expected an Optimizer", "DataParallel"):
+        cl.find_lr(model, rows(9, 4), labels(9), loss=cl.SoftmaxLoss(), optimizer=optimizer)
+    with Raises(TypeError, "expected an Optimizer", "DataParallel"):
+        cl.fit_many([model], rows(9, 4), labels(9), loss=cl.SoftmaxLoss(), optimizers=[optimizer])
+
+
+@check
+def attributes_and_states_are_the_optimizers_own(folder):
+    _, optimizer = small()
+    optimizer.lr = 0.5
+    assert optimizer.optimizer.lr == optimizer.lr == optimizer.groups[0]["lr"] == 0.5
+    state = optimizer.state_dict()
+    optimizer.load_state_dict(state | {"lr": 0.25})
+    assert optimizer.optimizer.lr == 0.25
+    assert "SGD" in repr(optimizer)
+    assert pickle.loads(pickle.dumps(optimizer)).lr == 0.25
+
+
+@check
+def by_hand_the_gradient_is_the_mean_over_ranks(folder):
+    model, optimizer = small()
+    n, loss = 4, cl.SoftmaxLoss()
+    x, y = rows(n * WORLD.size, 4), labels(n * WORLD.size)
+    mine = slice(n * WORLD.rank, n * (WORLD.rank + 1))
+
+    def step(x, y):
+        optimizer.zero_grad()
+        value = loss(model(x), y)
+        value.backward()
+        optimizer.step()
+        return value
+
+    program = cl.capture(step, x[mine], y[mine])
+    for _ in range(3):
+        program(x[mine], y[mine])
+    other, whole = small()
+    for _ in range(4):
+        whole.zero_grad()
+        loss(other(x), y).backward()
+        whole.optimizer.step()
+    assert (
+        max(np.abs(p.data - q.data).max() for p, q in zip(model.parameters(), other.parameters(), strict=True)) < 1e-14
+    )
+
+
+@check
+def without_seeds_all_begin_as_rank_0_does(folder):
+    model = cl.Model([cl.Linear(4, 5), cl.Dropout(0.5), cl.Linear(5, 3)])
+    optimizer = mpi.DataParallel(cl.Adam(model.parameters()))
+    shift = cl.augment.shift(1)
+    model.fit(rows(30, 4), labels(30), optimizer=optimizer, epochs=2, batch_size=7, validation_split=0.3, **FIT)
+    data = cl.DataGenerator(rows(30, 4), labels(30), batch_size=8)
+    model.fit(data, optimizer=optimizer, epochs=2, **FIT)
+    assert len(set(WORLD.allgather(content(model.state_dict())))) == 1
+    images = cl.Model([cl.Flatten(), cl.Linear(16, 3)])
+    data = cl.DataGenerator(rows(20, 1, 4, 4), labels(20), batch_size=8, transform=shift)
+    images.fit(data, optimizer=mpi.DataParallel(cl.Adam(images.parameters())), epochs=2, **FIT)
+    assert len(set(WORLD.allgather(content(images.state_dict())))) == 1
+
+
+@check
+def ranks_that_differ_are_named(folder):
+    last, off = WORLD.size - 1, float(WORLD.rank == WORLD.size - 1)
+    model, optimizer = small()
+    x, y, named = rows(30, 4), labels(30), (RuntimeError, f"rank {last}")
+    with Raises(*named, "its data"):
+        model.fit(x + off, y, optimizer=optimizer, **FIT)
+    with Raises(*named, "number of rows", "29"):
+        model.fit(x[: 30 - int(off)], y[: 30 - int(off)], optimizer=optimizer, **FIT)
+    with Raises(*named, "number of epochs"):
+        model.fit(x, y, optimizer=optimizer, epochs=1 + int(off), **FIT)
+    with Raises(*named, "validation data"):
+        model.fit(x, y, optimizer=optimizer, validation_data=(x + off, y), **FIT)
+    with Raises(*named, "number of rows in the batch"):
+        model.fit([(x[: 9 - int(off)], y[: 9 - int(off)])], optimizer=optimizer, **FIT)
+    with Raises(*named, "epoch 1, batch 2"):
+        model.fit([(x, y)] * (2 - int(off)), optimizer=optimizer, **FIT)
+    with Raises(*named, "epoch 2", "drifted"):
+        model.fit(x, y, optimizer=optimizer, epochs=3, callbacks=[lambda e, h: drift(model, off)], **FIT)
+    other = cl.MLP(4, [5 + int(off), 3], cl.Tanh, seed=0)
+    with Raises(*named, "its model"):
+        other.fit(x, y, optimizer=mpi.DataParallel(cl.SGD(other.parameters(), lr=0.1)), **FIT)
+
+
+def drift(model, off):
+    model.parameters()[0].data[0, 0] += off
+
+
+@check
+def all_raise_the_same(folder):
+    model, optimizer = small()
+    before = content(model.state_dict())
+    for bad in (np.nan, np.inf):
+        x = rows(30, 4)
+        x[25, 2] = bad
+        with Raises(cl.TrainingDiverged, "epoch 1, batch 1", "x is not finite in 1 of 30 rows"):
+            model.fit(x, labels(30), optimizer=optimizer, batch_size=30, **FIT)
+        assert content(model.state_dict()) == before
+    with Raises(ValueError, "label 3 in row 7"):
+        model.fit(rows(30, 4), np.where(np.arange(30) == 7, 3, 0), optimizer=optimizer, **FIT)
+    with Raises(ValueError, "there is no mean"):
+        loss = cl.SoftmaxLoss(ignore=0)
+        model.fit(rows(30, 4), np.zeros(30, int), optimizer=optimizer, loss=loss, verbose=0)
+    with Raises(FileNotFoundError):
+        model.fit(rows(30, 4), labels(30), optimizer=optimizer, resume=f"{folder}/none", **FIT)
+
+
+@check
+def who_ends_the_training_on_one_rank_ends_it_on_all(folder):
+    model, optimizer = small()
+    one = WORLD.size - 1
+    stop = lambda epoch, history: WORLD.rank == one and epoch == 3  # noqa: E731
+    history = model.fit(rows(30, 4), labels(30), optimizer=optimizer, epochs=50, callbacks=[stop], **FIT)
+    assert history.epochs == 4
+
+
+@check
+def a_ctrl_c_on_one_rank_is_one_on_all_after_the_same_step(folder):
+    model, optimizer = small()
+    if WORLD.rank == WORLD.size - 1:
+        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+    with Raises(KeyboardInterrupt):
+        model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, **FIT)
+    assert len(set(WORLD.allgather(content(model.state_dict())))) == 1
+
+
+class Leaving:
+    """Ends the training with an exception at some time between steps, the same on all ranks."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def __call__(self, epoch, history):
+        pass
+
+    def between_steps(self):
+        self.times -= 1
+        if self.times == 0:
+            raise InterruptedError
+
+
+def resumable(folder, shared, callbacks=(), resume=None):
+    """A training with rows kept for a metric of the epoch; alone, or on all ranks."""
+    model = cl.Model([cl.Linear(4, 6), cl.BatchNorm(6), cl.Tanh(), cl.Dropout(0.2), cl.Linear(6, 3)], seed=0)
+    model = cl.Model(model.functions, dtype=np.float64, seed=1)
+    optimizer = cl.SGD(model.parameters(), lr=cl.schedules.cosine(0.1, 40), momentum=0.9)
+    callbacks = [cl.callbacks.EarlyStopping(patience=50), *callbacks]
+    history = model.fit(
+        *(rows(50, 4), labels(50)),
+        optimizer=mpi.DataParallel(optimizer) if shared else optimizer,
+        **FIT | {"epochs": 8, "batch_size": 11, "metrics": ["f1", "accuracy"], "validation_split": 0.2},
+        callbacks=callbacks,
+        resume=resume,
+    )
+    return model.state_dict() | {name: np.array(values) for name, values in history.items()}
+
+
+@check
+def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
+    alone = resumable(folder, shared=False)
+    parts = [f"{folder}/alone-{WORLD.rank}", f"{folder}/together"]
+    for written, path in enumerate(parts):
+        with Raises(InterruptedError):
+            resumable(folder, bool(written), [cl.callbacks.Checkpoint(path, seconds=0), Leaving(7)])
+        WORLD.barrier()
+        for shared in (False, True):
+            found = resumable(folder, shared, resume=parts[1] if written else f"{folder}/alone-0")
+            # The bias before BatchNorm has no gradient but what is left of rounding.
+            off = {name: np.abs(alone[name] - x).max() for name, x in found.items() if name not in ("0.bias", "1.mean")}
+            assert max(off.values()) < 1e-12, off
+    assert not os.path.exists(f"{folder}/together.part")
+
+
+@check
+def rank_0_alone_writes_and_speaks(folder):
+    model, optimizer = small()
+    log = cl.callbacks.CSVLog(f"{folder}/log-{WORLD.rank}.csv")
+    fit = FIT | {"verbose": 2}
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        model.fit(rows(20, 4), labels(20), optimizer=optimizer, epochs=3, callbacks=[log], **fit)
+    WORLD.barrier()
+    assert sorted(name for name in os.listdir(folder) if name.endswith(".csv")) == ["log-0.csv"]
+    assert len(said.getvalue().splitlines()) == (3 if WORLD.rank == 0 else 0)
+
+
+def train(path, seconds):
+    """A training that goes on from its checkpoint if it is there; it takes so many seconds at least."""
+    resume = path if os.path.exists(path) else None
+    wait = lambda epoch, history: time.sleep(seconds / 8)  # noqa: E731
+    found = resumable("", True, [cl.callbacks.Checkpoint(path, seconds=0.01), wait], resume)
+    if WORLD.rank == 0:
+        print("end", json.dumps({name: x.tolist() for name, x in found.items()}))
+
+
+# ---- how a training ends where one rank ends ----
+
+
+def end(how, who):
+    """Train until something happens on one rank, `who`."""
+    model, optimizer = small()
+
+    def happen(epoch, history):
+        if epoch != 5 or WORLD.rank != who:
+            return
+        if how in ("raise", "catch"):
+            raise ZeroDivisionError("for some reason")
+        if how == "exit":
+            sys.exit(3)
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if how == "leave" and WORLD.rank == who:
+        return
+    try:
+        model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, callbacks=[happen], **FIT)
+    except ZeroDivisionError:
+        if how != "catch":
+            raise
+
+
 if __name__ == "__main__":
-    main()
+    from mpi4py import MPI
+
+    WORLD = MPI.COMM_WORLD
+    cl.set_num_threads(1)
+    what, *options = sys.argv[1:]
+    if what == "compare":
+        compare(int(options[0]))
+    elif what == "check":
+        for each in CHECKS:
+            each(options[0])
+            WORLD.barrier()
+        if WORLD.rank == 0:
+            print(f"{len(CHECKS)} checks")
+    elif what == "train":
+        train(options[0], float(options[1]))
+    else:
+        end(what, int(options[0]))

@@ -469,8 +469,8 @@ cdef int feature_sums(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t en
     return CONTINUE
 
 
-# moments = m, 1 / √(v + ε), v of what has these sums, part after part (T. Chan, G. Golub and R. LeVeque, "Algorithms for
-# computing the sample variance", The American Statistician 37(3), 1983)
+# moments = m, 1 / √(v + ε), v of what has these sums, part after part (T. Chan, G. Golub and R. LeVeque, "Algorithms
+# for computing the sample variance", The American Statistician 37(3), 1983)
 #   size     0 parts, 1 C
 #   scalar   ε
 #   operand  0 moments (3, C), 1 sums (parts, 3, C)
