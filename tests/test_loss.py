@@ -10,6 +10,7 @@ from cases import both_dtypes
 from reference import assert_close, assert_same_bits
 
 import caffelite as cl
+from caffelite import _kernels as kernels
 
 
 @both_dtypes
