@@ -9,6 +9,7 @@ it may have any of these:
                                in memory, epochs up to there are replayed in one go, and it is called for the last of
                                those that have been completed. Without it, a callback is called after each.
     between_steps()            now and then between two steps: after a batch, or about every 50 ms of replayed ones.
+                               Of several ranks (`caffelite.mpi`), on all of them after the same step.
     end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have
                                begun are ended, even if others raise.
     state_dict()               what it needs to go on where it is: numbers, strings and None, and arrays, by name.
@@ -51,6 +52,16 @@ class Training(NamedTuple):
     loss: Function
     history: History
     write: Any = None  # a checkpoint, to a path: from `between_steps`, or after an epoch
+    together: Any = None  # what ranks do together that share batches, if there are several
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is this process that writes files: of several ranks, it is rank 0."""
+        return self.together is None or self.together.leads
+
+    def agreed(self, value: bool) -> bool:
+        """What all ranks are to do where that depends on time, say: what rank 0 says."""
+        return value if self.together is None else self.together.agreed(value)
 
 
 class Callbacks:
@@ -302,13 +313,15 @@ class CSVLog:
         self.path = Path(path).absolute()
 
     def begin(self, training: Training) -> None:
-        history = training.history
+        history, self._leads = training.history, training.leads
         self._write("wb", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
 
     def __call__(self, epoch: int, history: History) -> None:
         self._write("ab", [(epoch + 1, *[values[-1] for values in history.values()])])
 
     def _write(self, mode: str, rows: list[tuple]) -> None:
+        if not self._leads:
+            return
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         try:
@@ -353,10 +366,11 @@ class Checkpoint:
 
     def begin(self, training: Training) -> None:
         """Start anew; OSError where the folder is not there, or can't be written to."""
-        if not os.access(self.path.parent, os.W_OK):
+        if training.leads and not os.access(self.path.parent, os.W_OK):
             kind = errno.EACCES if self.path.parent.is_dir() else errno.ENOENT
             raise OSError(kind, "a checkpoint can't be written there", str(self.path))
         self._write: Any = training.write
+        self._agreed: Any = training.agreed
         self._written = time.monotonic()
         if self._monitor is not None:
             self._monitor.begin(training)
@@ -371,7 +385,7 @@ class Checkpoint:
 
     def between_steps(self) -> None:
         """Write, if it is time."""
-        if self.seconds is not None and time.monotonic() - self._written >= self.seconds:
+        if self.seconds is not None and self._agreed(time.monotonic() - self._written >= self.seconds):
             self._write_now()
 
     def _write_now(self) -> None:
@@ -382,7 +396,7 @@ class Checkpoint:
         self._written = time.monotonic()
 
     def end(self) -> None:
-        self._write = None
+        self._write = self._agreed = None
 
     def state_dict(self) -> dict[str, Any]:
         """As `Monitor` has it, if there is a monitor."""

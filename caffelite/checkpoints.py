@@ -48,10 +48,12 @@ class Checkpoints:
         self._facts: dict[str, Any] | None = None
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the training as it is now; see `files.write`."""
+        """Write the training as it is now; see `files.write`. Of several ranks, all call this, and rank 0 writes."""
         model, optimizer, _, history = self.training[:4]
         assert self.trainer.run is not None
         epoch, batch, arrays = self.trainer.run.state()
+        if not self.training.leads:  # which all ranks have taken part in
+            return
         of_optimizer = optimizer.state_dict()
         callbacks = self.called.states()
         self._facts = self._facts or self.facts()
@@ -95,9 +97,15 @@ class Checkpoints:
                 "batch size": data.batch_size,
                 "number of rows": data.rows,
                 "way of shuffling": [data.shuffle, data.drop_last, *blocks],
-                "data": [[list(a.shape), a.dtype.str, _digest(a)] for a in data._columns()],
+                "data": _forms_and_digests(data),
             }
         return found
+
+    def facts_of_others(self) -> dict[str, Any]:
+        """What ranks that train together have to have the same, besides."""
+        data, callbacks = self.validation, [type(callback).__name__ for callback in self.called.all]
+        known = {"validation data": _forms_and_digests(data)} if isinstance(data, DataGenerator) else {}
+        return {"list of callbacks": callbacks, **known}
 
     def resume(self, saved: Saved) -> State:
         """Have optimizer, model and history as they were; where the data are is returned, for `Trainer.train`.
@@ -140,8 +148,8 @@ class Saved:
     """What is in a checkpoint. Raises OSError and ValueError as `files.File`, and ValueError for a model alone."""
 
     def __init__(self, path: str | os.PathLike) -> None:
+        self.path = os.fspath(path)
         with files.File(path) as file:
-            self.refuse = file.refuse
             self.forms = file.forms
             if TEXT not in file.texts:
                 raise file.refuse("is no checkpoint; `load` reads it")
@@ -150,6 +158,10 @@ class Saved:
                 self.text = files.strict_json(file.texts[TEXT])
                 self._found = file.arrays(file.forms)
         self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.OF_TRAINING)}
+
+    def refuse(self, why: Any) -> ValueError:
+        """The error to raise for a file with this fault."""
+        return files.refusal(self.path, why)
 
     @contextmanager
     def understood(self) -> Iterator[None]:
@@ -197,6 +209,10 @@ def _arrays(state: dict[str, Any]) -> dict[str, np.ndarray]:
 def _others(state: dict[str, Any]) -> dict[str, Any]:
     plain = {name: x for name, x in state.items() if not isinstance(x, np.ndarray)}
     return {name: x.item() if isinstance(x, np.generic) else x for name, x in plain.items()}
+
+
+def _forms_and_digests(data: DataGenerator) -> list[list[Any]]:
+    return [[list(column.shape), column.dtype.str, _digest(column)] for column in data._columns()]
 
 
 def _digest(column: Any) -> str:

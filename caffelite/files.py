@@ -95,6 +95,11 @@ def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:
     return header + b" " * (-len(header) % 8)
 
 
+def refusal(path: str | os.PathLike, why: Any) -> ValueError:
+    """The error to raise for a file with this fault."""
+    return ValueError(f"{path}: {shortened(str(why), MOST_SAID)}")
+
+
 class File:
     """An open safetensors file, by whomever: its `texts`, and the `forms` of its arrays, by name.
 
@@ -123,7 +128,7 @@ class File:
 
     def refuse(self, why: Any) -> ValueError:
         """The error to raise for a file with this fault."""
-        return ValueError(f"{self.path}: {shortened(str(why), MOST_SAID)}")
+        return refusal(self.path, why)
 
     def _header(self) -> dict[str, Any]:
         """The header; ValueError for one that is no JSON, that is too long, or in which a name comes twice."""

@@ -10,7 +10,7 @@ import threading
 import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
@@ -47,12 +47,25 @@ from caffelite.sources import Source
 from caffelite.sparse import as_sparse, given_as, is_sparse, stored
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
+from caffelite.together import Parallel, unwrapped
 from caffelite.training import Evaluation, Programs, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
 KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
 _adopting = threading.RLock()
+
+
+def _entered_together(fit: Callable[..., History]) -> Callable[..., History]:
+    """A `fit` that ranks which share batches are in together: where one leaves it by an exception, no other waits."""
+
+    @functools.wraps(fit)
+    def entered(self: Model, *arguments: Any, **options: Any) -> History:
+        together = unwrapped(options.get("optimizer"))[1]
+        with nullcontext() if together is None else together.ranks.entered():
+            return fit(self, *arguments, **options)
+
+    return entered
 
 
 class _Complete(ABCMeta):
@@ -730,13 +743,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     # ---- training and use ---------------------------------------------------------------------------------------
 
+    @_entered_together
     def fit(
         self,
         x: Any,
         y: Any = None,
         *,
         loss: Function,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Parallel,
         epochs: int = 1,
         batch_size: int = 32,
         shuffle: bool = True,
@@ -767,7 +781,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             Called with outputs and targets, and with weights if there are any; returns a single element. Of a model
             with several outputs it gets a tuple.
         optimizer : Optimizer
-            Has to know every parameter that requires a gradient.
+            Has to know every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
+            processes, each of which takes its share of every batch.
         epochs, batch_size : int
             The last batch of an epoch may be short; its rows weigh as the loss weighs them.
         shuffle : bool
@@ -817,7 +832,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
         checks.check_loss(loss)
-        checks.check_optimizer(self, optimizer)
+        rule, together = unwrapped(optimizer)
+        checks.check_optimizer(self, rule)
         self._warn_of_two_links(loss)
         of_classes = None
         if class_weight is not None:
@@ -826,10 +842,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
             of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
         columns = x.columns if isinstance(x, DataGenerator) else frames.names_of_inputs(x)
         rng = random_stream("seed", seed) if seed is not None else self._rng
-        saved = None if resume is None else Saved(resume)
+        if together is not None:
+            together.share_streams(self._rng, rng)
+        saved = None
+        if resume is not None:
+            saved = Saved(resume) if together is None else together.by_first(lambda: Saved(resume))
         if saved is not None:
             saved.restore_streams(self, rng)
-        may_be_written = bool(called.all) or saved is not None  # to a checkpoint
+        may_be_written = bool(called.all) or saved is not None or together is not None  # to a checkpoint
         streams = streams_of(self, rng) if may_be_written else {}
         if validation_split != 0:
             if validation_data is not None:
@@ -850,20 +870,28 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
 
-        trainer = Trainer(self, loss, measures, optimizer, clip_norm)
-        evaluated = None if validation is None else Evaluation(Trainer(self, loss, measures), validation)
+        trainer = Trainer(self, loss, measures, rule, clip_norm, together)
+        evaluated = None
+        if validation is not None:
+            evaluated = Evaluation(Trainer(self, loss, measures, together=together), validation)
         count = None
         with suppress(TypeError):  # of what has no length, or wraps what has none
             count = len(batches)  # type: ignore[arg-type]
-        training, resumed = Training(self, optimizer, loss, history), None
+        training, resumed = Training(self, rule, loss, history, together=together), None
         if may_be_written:
             checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
             training = training._replace(write=checkpoints.write)
+        if together is not None:
+            others = {"model": [repr(self), self._texts()], "number of epochs": epochs, "resume": resume is not None}
+            together.check_same("fit", others | checkpoints.facts() | checkpoints.facts_of_others())
+            together.begin(self, rule, (batches, validation))
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
         self.remember_columns(columns)
-        shown = Progress(verbose, epochs, count, history.epochs, 0 if resumed is None else resumed.batch)
+        shown = Progress(
+            verbose if training.leads else 0, epochs, count, history.epochs, 0 if resumed is None else resumed.batch
+        )
 
         def due(epochs: int) -> float:
             """After how many epochs somebody attends to the results."""
@@ -875,6 +903,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 called.during(training),
                 shown as progress,
             ):
+                if together is not None:
+                    together.interrupts = interrupts
                 if saved is not None:
                     with saved.understood():
                         checkpoints.resume_callbacks(saved)
@@ -883,13 +913,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
                 def completed(rows: np.ndarray) -> bool:
                     """Put the results of epochs into the history; whether a callback ends the training."""
+                    if together is not None:
+                        together.check_alike(self, history.epochs + len(rows))
                     if evaluated is not None:
                         rows = np.append(rows, [evaluated()], axis=1)
                     with interrupts.held():
                         for values, column in zip(history.values(), rows.T.tolist(), strict=True):
                             values.extend(column)
                     progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
-                    return called(history.epochs - 1, history)
+                    if together is None:
+                        return called(history.epochs - 1, history)
+                    called.ended = together.any(called(history.epochs - 1, history))
+                    return called.ended
 
                 between = called.between_steps
                 trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)
@@ -1081,7 +1116,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             if isinstance(last, kind) and isinstance(getattr(loss, "loss", loss), of_loss):
                 warnings.warn(
                     f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities",
-                    stacklevel=3,
+                    stacklevel=4,
                 )
 
 

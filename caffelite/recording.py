@@ -17,6 +17,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_real
 from caffelite.modes import mode
+from caffelite.sharing import share, sharing
 from caffelite.tensor import Tensor
 
 
@@ -114,6 +115,7 @@ class PythonCall:
         self.arguments = _mapped(lambda x: x.view(np.ndarray), arguments)
         self.gradients = [(p, p._has_gradient) for p in parameters]
         self.mode = (mode.records_graph, mode.training)
+        self.share = share()
 
     def first(self) -> Any:
         """Call for the first time: the result, its arrays being this call's outputs."""
@@ -137,7 +139,10 @@ class PythonCall:
         for p, has_gradient in self.gradients:
             p._has_gradient = has_gradient
         try:
-            return self.function(*_mapped(np.array, self.arguments))
+            if self.share is None:
+                return self.function(*_mapped(np.array, self.arguments))
+            with sharing(self.share):
+                return self.function(*_mapped(np.array, self.arguments))
         finally:
             mode.records_graph, mode.training = before
 

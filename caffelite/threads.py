@@ -29,6 +29,7 @@ GROUP_LIMITS = {  # the files of control groups in which a limit stands: version
     "cpu": {"cgroup2": ["cpu.max"], "cgroup": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]},
     "pids": {"cgroup2": ["pids.max"], "cgroup": ["pids.max"]},
 }
+NAMES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS")  # of the environment
 _reason = ""
 _always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels run on one thread whatever is asked for
 
@@ -62,6 +63,12 @@ def show_config() -> None:
     print(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
 
 
+def share_processors(processes: int) -> None:
+    """Leave as much to each of so many processes on the same processors, unless somebody has asked for a number."""
+    if processes > 1 and _reason not in ("set_num_threads", *NAMES):
+        _use(max(1, get_num_threads() // processes), f"{_reason}, shared by {processes} processes")
+
+
 def _use(n: int, reason: str) -> None:
     global _reason
     _reason = reason
@@ -76,7 +83,7 @@ def _most(root: Path) -> int:
 
 def _decide() -> tuple[int, str]:
     most = _most(Path("/"))
-    for name in ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS"):
+    for name in NAMES:
         value = os.environ.get(name, "").split(",")[0].strip()
         if value.isdecimal() and 1 <= int(value) <= most:
             return int(value), name

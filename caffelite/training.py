@@ -34,9 +34,11 @@ from caffelite.program import Program
 from caffelite.program.running import Borrowed
 from caffelite.progress import Progress
 from caffelite.recording import PythonCall, Recording, call_python
+from caffelite.sharing import Share, sharing
 from caffelite.sources import Source
 from caffelite.sparse import are_finite, given_as, stored
 from caffelite.tensor import Tensor
+from caffelite.together import Summation, Together
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
 AT_ONCE = 1024  # epochs whose sums are kept until they go into the history
@@ -88,9 +90,10 @@ class Trainer:
         metrics: dict[str, Metric],
         optimizer: Optimizer | None = None,
         clip_norm: float | None = None,
+        together: Together | None = None,
     ) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
-        self.clip_norm = clip_norm
+        self.clip_norm, self.together = clip_norm, together
         self.names = ["loss", *metrics]
         self.of_epoch: dict[str, OfEpoch] = {}
         self.of_batch: dict[str, Metric] = {}
@@ -105,21 +108,53 @@ class Trainer:
 
     # ---- a step -------------------------------------------------------------------------------------------------
 
-    def step(self, weighted: bool, *columns: np.ndarray) -> Tensor | None:
-        """One step on the columns of a batch; returns the outputs if a metric of the epoch needs them."""
+    def step(self, weighted: bool, *columns: np.ndarray, share: Share | None = None) -> Tensor | None:
+        """One step on the columns of a batch, or of a share of it; returns the outputs if a metric of the epoch needs
+        them."""
         batch = Batch.of(list(columns), weighted)
         if self.optimizer is None:
-            with inference():
+            with inference(), sharing(share):
                 outputs, loss, value = self.forward(batch)
-                self.measure(outputs, loss, value, batch)
-        else:
+                if share is None or share.counts:
+                    self.measure(self.cursor, outputs, loss, value, batch)
+        elif share is None:
             self.optimizer.zero_grad()
             outputs, loss, value = self.forward(batch)
-            guard(value)
+            guard(value.data)
             value.backward()
             self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]  # every step has it: `_guarded`
-            self.measure(outputs, loss, value, batch)
+            self.measure(self.cursor, outputs, loss, value, batch)
+        else:
+            self.optimizer.zero_grad()
+            with sharing(share):
+                outputs = self.step_of_share(share, batch)
         return outputs if self.of_epoch else None
+
+    def step_of_share(self, share: Share, batch: Batch) -> Any:
+        """One step of all ranks, on a share of their batch; returns its outputs. See `together.py`."""
+        together, optimizer = self.together, self.optimizer
+        assert together is not None
+        assert optimizer is not None
+        summation = Summation(together, share, 1 + len(self.of_batch))
+        outputs, loss, value = self.forward(batch)
+        weights = self.weights_of(loss, batch)
+        part = together.part_of_mean(share, None if weights is None else kernels.sum(weights), value.data)
+        value.backward(part)
+        kernels.copy(summation.nothing, summation.own)
+        if share.counts:
+            self.measure(summation.cursor, outputs, loss, value, batch)
+        summation.of(optimizer.runs(), optimizer.parameters, weights is None)
+        call_python("add up over ranks", summation, value.data, part)
+        guard(summation.value)
+        optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
+        for slot in range(len(summation.means)):
+            here = slice(slot, slot + 1)
+            kernels.add_weighted_mean(self.cursor, slot, summation.means[here], summation.weights[here])
+        return outputs
+
+    def share(self, rows: int) -> Share | None:
+        """The share of a batch of so many rows; None where it is not shared."""
+        return None if self.together is None else self.together.ranks.share_of(rows)
 
     def forward(self, batch: Batch) -> tuple[Any, Function, Tensor]:
         """The outputs, a tuple of them where the model has several; the loss, applied, and what it gave."""
@@ -135,30 +170,36 @@ class Trainer:
         applied = self.loss.copy()  # what a call would make, to be asked what it measured
         return outputs, applied, applied.applied_to(outputs, batch.targets, *weights)
 
-    def measure(self, outputs: Any, loss: Function, value: Tensor, batch: Batch) -> None:
-        """Add the loss and the metrics of a batch to the sums of the epoch."""
+    @staticmethod
+    def weights_of(loss: Function, batch: Batch) -> np.ndarray | None:
+        """What the mean of a batch was divided by, in parts; None where all rows counted alike."""
+        known = _knows_what_counts(loss) and loss.weight is not None
+        return loss.weight.reshape(1) if known else batch.weights  # type: ignore[attr-defined]
+
+    def measure(self, cursor: np.ndarray, outputs: Any, loss: Function, value: Tensor, batch: Batch) -> None:
+        """Add the loss and the metrics of a batch to the sums that a cursor points to."""
         y, rows = batch.targets, len(batch.targets)
-        mean, weights = without_penalties(loss, value), batch.weights
-        if _knows_what_counts(loss) and loss.weight is not None:
-            weights = loss.weight.reshape(1)
+        mean, weights = without_penalties(loss, value), self.weights_of(loss, batch)
         if weights is None:
-            kernels.add_mean(self.cursor, 0, mean, rows)
+            kernels.add_mean(cursor, 0, mean, rows)
         else:
             same = mean.dtype == weights.dtype
-            kernels.add_weighted_mean(self.cursor, 0, mean if same else kernels.convert(mean, weights.dtype), weights)
+            kernels.add_weighted_mean(cursor, 0, mean if same else kernels.convert(mean, weights.dtype), weights)
         for slot, (name, metric) in enumerate(self.of_batch.items(), start=1):
             if metric is accuracy and y.dtype.kind in "iu":
                 scores = reshaped(outputs.data, (y.size, outputs.size // y.size))
-                kernels.add_correct(self.cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None))
+                kernels.add_correct(cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None))
             else:
                 several = isinstance(outputs, tuple)
                 arrays = [x.data for x in outputs] if several else [outputs.data]
                 share = call_python(name, functools.partial(_mean_of, metric, several), *arrays, y)
-                kernels.add_mean(self.cursor, slot, np.asarray(share), rows)
+                kernels.add_mean(cursor, slot, np.asarray(share), rows)
 
     def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
         """The Program for steps of this name on batches of so many rows of these columns."""
         used = (*self.model.all_functions(), self.loss, self.optimizer, *self.metrics.values())
+        if self.together is not None:
+            used += (self.together,)
         forms = [(column.shape[1:], column.dtype) for column in map(stored, columns)]
         return self.programs.find(used, name, self.model.structure(), rows, weighted, self.clip_norm, *forms)
 
@@ -273,17 +314,36 @@ class Trainer:
         sums.batches += 1
         if batch.weights is not None and not batch.weights.any():
             return
-        weighted, columns = batch.weights is not None, batch.columns()
+        weighted, columns, rows = batch.weights is not None, batch.columns(), len(batch.targets)
+        share = self.share(rows)
+        if share is not None:
+            columns = [column[share.own] for column in columns]
         with self.programs.using_cursor():
             self.cursor["sums"] = kernels.address(sums.means)
-            program = self.program("step", weighted, columns, len(batch.targets))
-            outputs = program.run(functools.partial(self.step, weighted), *columns)
+            program = self.program("step", weighted, columns, rows)
+            outputs = program.run(functools.partial(self.step, weighted, share=share), *columns)
         if self.of_epoch:
-            sums.kept.append((outputs, batch.targets.copy()))  # whoever made the batch may fill it again
+            targets = batch.targets.copy()  # whoever made the batch may fill it again
+            if share is not None:
+                outputs, targets = among_others(share, outputs), among_others(share, columns[len(batch.inputs)])
+            sums.kept.append((outputs, targets))
+
+    def of_all(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of which each rank has its own, and 0 for those of others."""
+        return rows if self.together is None else self.together.ranks.total(rows)
+
+    def summed(self, sums: np.ndarray) -> np.ndarray:
+        """The sums over all ranks. What a step of the training adds is so already."""
+        return sums if self.together is None or self.optimizer is not None else self.together.ranks.total(sums)
+
+    def of_one(self, rows: np.ndarray) -> np.ndarray:
+        """Rows that all ranks have as what `of_all` takes."""
+        return rows if self.together is None or self.together.leads else np.zeros_like(rows)
 
     def results(self, sums: np.ndarray, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """A row of loss and metrics for one epoch, those of its batches and those of all its rows."""
         of_batches = dict(zip(["loss", *self.of_batch], means(sums)[0], strict=True))
+        outputs, targets = self.of_all(outputs), self.of_all(targets)
         ignore = getattr(self.loss, "ignore", None)
         if ignore is not None and len(outputs) and targets.shape == outputs.shape[:-1]:
             outputs, targets = outputs[targets != ignore], targets[targets != ignore]
@@ -309,6 +369,14 @@ class Evaluation:
         return epoch_more(self.run)[0].tolist()
 
 
+def among_others(share: Share, rows: np.ndarray) -> np.ndarray:
+    """The rows of a share at their places in the batch, and 0 for all others."""
+    batch = np.zeros((share.whole, *rows.shape[1:]), rows.dtype)
+    if share.counts:
+        batch[share.own] = rows
+    return batch
+
+
 class Sums:
     """What an epoch over an iterable adds up."""
 
@@ -329,9 +397,8 @@ class Sums:
                 f"there were no batches {where}; an iterator gives its batches only once, a list or an object whose "
                 "__iter__ makes one gives them every epoch"
             )
-        if not self.of.of_epoch:
-            return means(self.means)
-        return self.of.results(self.means, *self.all_kept())
+        sums = self.of.summed(self.means)
+        return self.of.results(sums, *self.all_kept()) if self.of.of_epoch else means(sums)
 
     def all_kept(self) -> tuple[np.ndarray, np.ndarray]:
         """The outputs and the targets of all rows so far."""
@@ -406,11 +473,20 @@ class Streamed:
             self.rest = epoch_of(self.batches, self.batch)
         for given in self.rest:
             batch = self.of.batch(given())
+            self._check_length(len(batch.targets))
             with interrupts.held(), located(Position(self.epoch, self.batch), batch):
                 self.of._replay(batch, self.sums)
                 self.batch += 1
             return True
+        self._check_length(0)
         return False
+
+    def _check_length(self, rows: int) -> None:
+        """RuntimeError unless all ranks were given as many rows, or no more batches."""
+        if self.of.together is not None:
+            where = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
+            self.of.together.check_same(where, {"number of rows in the batch": rows})
+            self.of.together.go_on()
 
     def loss(self) -> float:
         """The mean loss of the epoch under way."""
@@ -425,8 +501,9 @@ class Streamed:
 
     def state(self) -> State:
         """For `restore`."""
-        kept = dict(zip(("outputs", "targets"), self.sums.all_kept(), strict=True)) if self.sums.kept else {}
-        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **kept})
+        kept = map(self.of.of_all, self.sums.all_kept()) if self.sums.kept else ()
+        named = dict(zip(("outputs", "targets"), kept, strict=False))
+        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **named})
 
     def restore(self, state: State) -> None:
         """Go on where `state()` was."""
@@ -440,7 +517,7 @@ class Streamed:
         self._begin_epoch()
         self.sums.means[0], self.sums.batches = arrays["sums"], self.batch
         if "outputs" in arrays:
-            self.sums.kept = [(arrays["outputs"], arrays["targets"])]
+            self.sums.kept = [(self.of.of_one(arrays["outputs"]), self.of.of_one(arrays["targets"]))]
 
     def close(self) -> None:
         """Leave the epoch under way: where a thread makes its batches, it ends."""
@@ -480,9 +557,15 @@ class InMemory:
             data.batch_size,
             len(data),
             None if counts is None or counts.all() else counts,
-            None if interrupts is None else interrupts.pending,
+            self._ending(),
         )
         self.at: Any = self.epochs  # its `epoch` and `batch` are where the training is
+
+    def _ending(self) -> np.ndarray | None:
+        """Where a number that is not 0 ends a stretch of steps."""
+        if self.of.together is not None:
+            return self.of.together.stop
+        return None if self.interrupts is None else self.interrupts.pending
 
     @property
     def epoch(self) -> int:
@@ -498,7 +581,7 @@ class InMemory:
         """For `restore`."""
         batch, under_way = self.epochs.batch, self.epochs.batch > 0
         sums = self.sums[self.epoch % len(self.sums)] * under_way
-        kept = [rows[: self.epochs.measured] for rows in self.kept] if under_way else []
+        kept = [self.of.of_all(rows[: self.epochs.measured]) for rows in self.kept] if under_way else []
         named = dict(zip(("outputs", "targets"), kept, strict=False))
         return State(self.epoch, batch, {**self.generator.state(), "sums": sums, **named})
 
@@ -512,7 +595,7 @@ class InMemory:
             outputs, targets = arrays["outputs"], arrays["targets"]
             measured = len(outputs)
             self._make_room(outputs.shape[1:], outputs.dtype)
-            self.kept[0][:measured], self.kept[1][:measured] = outputs, targets
+            self.kept[0][:measured], self.kept[1][:measured] = self.of.of_one(outputs), self.of.of_one(targets)
         self.epochs.go_to(epoch, batch, measured)
 
     def loss(self) -> float:
@@ -522,6 +605,16 @@ class InMemory:
 
     def go(self, epochs: int) -> None:
         """Go on, for a while, towards so many epochs. A Ctrl-C takes effect at the end."""
+        together = self.of.together
+        if together is None:
+            self._go(epochs, ATTENTION)
+            return
+        together.go_on()
+        while self.epoch < epochs and not together.stop[0]:  # as long as all ranks do
+            self._go(epochs, np.inf)
+
+    def _go(self, epochs: int, seconds: float) -> None:
+        """Go on for so many seconds, or to a batch that has to be recorded, and take that."""
         weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
         with held, self.of.programs.using_cursor(), located(self.at, self.data):
@@ -541,7 +634,7 @@ class InMemory:
                         self._make_room(*self.of.programs.kept[program])
             self.epochs.full, self.epochs.last = [None if program is None else program.replay for program in current]
             try:
-                stopped = self.epochs.run(epochs, ATTENTION)
+                stopped = self.epochs.run(epochs, seconds)
             finally:
                 for program in current:
                     if program is not None:
@@ -552,28 +645,38 @@ class InMemory:
     def results(self, done: int) -> np.ndarray:
         """A row of loss and metrics for each epoch that is done, beginning after so many."""
         first = done % len(self.sums)
-        sums = self.sums[first : first + self.epoch - done]
+        sums = self.of.summed(self.sums[first : first + self.epoch - done])
         if not self.of.of_epoch:
             return means(sums)
-        return self.of.results(sums, *[kept[: self.epochs.measured] for kept in self.kept or [np.empty(0)] * 2])
+        results = self.of.results(sums, *[kept[: self.epochs.measured] for kept in self.kept or [np.empty(0)] * 2])
+        if self.of.together is not None:
+            for kept in self.kept:  # the rows of other ranks stay 0
+                kept[...] = 0
+        return results
 
     def _record(self, program: Program) -> None:
         """Take the step that is due, and record it."""
-        rows = self.rows[self.epochs.batch >= self.epochs.full_batches]
+        whole = self.rows[self.epochs.batch >= self.epochs.full_batches]
+        share = self.of.share(whole)
+        first, rows = (0, whole) if share is None else (share.first, share.rows)
+        keeps = share is None or share.counts
         room = [given_as(np.empty((rows, *column.shape[1:]), column.dtype)) for column in map(stored, self.columns)]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
-            """One step on the batch that the cursor points to, which is copied into the columns."""
+            """One step on the batch that the cursor points to, or a share of it, which is copied into the columns."""
             cursor = self.of.cursor
+            if first > 0:
+                kernels.advance(cursor, first)
             for i, column in enumerate(columns):
                 kernels.take_batch(cursor, i, stored(column))
-            outputs = self.of.step(self.data.weights is not None, *columns)
+            outputs = self.of.step(self.data.weights is not None, *columns, share=share)
             if outputs is not None:
                 self.of.programs.kept[program] = outputs.shape[1:], outputs.dtype
                 self._make_room(outputs.shape[1:], outputs.dtype)
-                kernels.put_batch(cursor, len(columns), outputs.data)
-                kernels.put_batch(cursor, len(columns) + 1, columns[len(self.data.inputs)])
-            kernels.advance(cursor, rows)
+                if keeps:
+                    kernels.put_batch(cursor, len(columns), outputs.data)
+                    kernels.put_batch(cursor, len(columns) + 1, columns[len(self.data.inputs)])
+            kernels.advance(cursor, whole - first)
 
         program.record(fetch_and_step, *room)
 
@@ -581,7 +684,7 @@ class InMemory:
         """Have a place for the outputs of an epoch, and for its targets; ValueError where rows differ among batches."""
         if not self.kept:
             y = self.data.targets
-            self.kept = [np.empty((len(y), *shape), dtype), np.empty_like(y)]
+            self.kept = [np.zeros((len(y), *shape), dtype), np.zeros_like(y)]
             for column, room in enumerate(self.kept, start=len(self.columns)):
                 self.epochs.place(column, room)
         if (self.kept[0].shape[1:], self.kept[0].dtype) != (shape, dtype):
@@ -716,7 +819,8 @@ class Buffered:
         if run is not None:
             sums = run.sums[0]
             kept += run.all_kept()
-        named = dict(zip(("outputs", "targets"), map(np.concatenate, zip(*kept, strict=True)), strict=False))
+        rows = [self.of.of_all(np.concatenate(column)) for column in zip(*kept, strict=True)]
+        named = dict(zip(("outputs", "targets"), rows, strict=False))
         return State(self.epoch, self.batch, {**self.before, "sums": sums, **named})
 
     def restore(self, state: State) -> None:
@@ -726,7 +830,7 @@ class Buffered:
         self._begin_epoch()
         self.done, self.sums.means[0] = batch, arrays["sums"]
         if "outputs" in arrays:
-            self.sums.kept = [(arrays["outputs"], arrays["targets"])]
+            self.sums.kept = [(self.of.of_one(arrays["outputs"]), self.of.of_one(arrays["targets"]))]
 
     def close(self) -> None:
         """Leave the epoch under way: the thread that reads ends."""
@@ -766,13 +870,13 @@ class Position(NamedTuple):
     batch: int
 
 
-def guard(value: Tensor) -> None:
+def guard(value: np.ndarray) -> None:
     """Raise TrainingDiverged unless all elements, a loss usually, are finite."""
 
     def diverged(value: np.ndarray) -> None:
         raise TrainingDiverged(f"the loss is {value.item()}")
 
-    kernels.all_finite(value.data, diverged)
+    kernels.all_finite(value, diverged)
 
 
 def _knows_what_counts(loss: Function) -> TypeGuard[Loss | Penalized]:

@@ -87,6 +87,20 @@ def test_a_query_that_sees_no_key_is_0_and_has_no_gradient():
 
 
 @both_dtypes
+def test_some_rows_have_the_masks_that_they_have_among_others(dtype):
+    q, k, v, dy = (numbers(5, 9, 6, dtype=dtype, seed=i) for i in range(4))
+    y, norms, drawn = kernels.attention(q, k, v, 2, random=np.array([7, 3]), p=0.4)
+    gradients = kernels.attention_grad(dy, q, k, v, y, norms, 2, drawn=drawn, p=0.4)
+    rows, first = slice(2, 5), 2 * 2 * 9 * 9
+    part = kernels.attention(q[rows], k[rows], v[rows], 2, random=np.array([7, 3]), p=0.4, first=first)
+    assert_same_bits(part[0], y[rows])
+    given = dy[rows], q[rows], k[rows], v[rows], y[rows], part[1], 2
+    parts = kernels.attention_grad(*given, drawn=drawn, p=0.4, first=first)
+    for mine, whole in zip(parts, gradients, strict=True):
+        assert_same_bits(mine, whole[rows])
+
+
+@both_dtypes
 def test_a_query_has_the_same_bits_alone_in_any_row_and_at_the_end_of_any_sequence(dtype):
     q, k, v = (numbers(4, 150, 15, dtype=dtype, seed=i) for i in range(3))
     whole = kernels.attention(q, k, v, 3, causal=True)[0]

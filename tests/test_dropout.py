@@ -126,6 +126,11 @@ def test_the_mask_of_some_first_rows_is_that_of_the_whole_batchs():
     whole = kernels.dropout_grad(x, np.array([1, 2]), 0.5)
     for rows in (1, 2, 7, 99):
         assert_same_bits(kernels.dropout_grad(x[:rows], np.array([1, 2]), 0.5), whole[:rows])
+        rest = x[rows:], np.array([1, 2]), 0.5
+        assert_same_bits(kernels.dropout_grad(*rest, first=rows * 37), whole[rows:])
+        assert_same_bits(kernels.dropout(*rest, first=rows * 37)[0], whole[rows:])
+    with pytest.raises(ValueError, match="first"):
+        kernels.dropout_grad(x, np.array([1, 2]), 0.5, first=-1)
 
 
 @both_dtypes

@@ -14,7 +14,7 @@ PACKAGE = Path(caffelite.__file__).parent
 # A module imports from its own layer and from those above it in this table. What is not here has no place yet.
 LAYERS = [
     {"_kernels"},
-    {"arrays", "augment", "autograd", "frames", "modes", "initializers", "sparse"},
+    {"arrays", "augment", "autograd", "frames", "modes", "initializers", "sharing", "sparse"},
     {"tensor"},
     {"recording"},
     {"function"},
@@ -22,11 +22,12 @@ LAYERS = [
     {"optimizers", "program", "metrics", "history", "interrupts", "progress", "tables", "files", "structure"},
     {"ahead", "sources", "data"},
     {"observing"},
+    {"together"},
     {"callbacks", "training"},
     {"checkpoints", "checks"},
     {"model"},
     {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "lbfgs", "many"}
-    | {"__main__", "", "sklearn", "c", "onnx", "tabular"},
+    | {"__main__", "", "sklearn", "c", "onnx", "tabular", "mpi"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

@@ -1296,6 +1296,13 @@ RECORDED = {
         *(uniform(5, 4, 3), reference.channels_last(uniform(5, 4, 3))),
         *(uniform(4), uniform(3, 4, dtype=np.float64)),
     ),
+    "feature_sums": (reference.channels_last(uniform(4, 5, 3)),),
+    "joined_moments": (uniform(2, 3, 5, dtype=np.float64), 1e-5),
+    "batch_norm_sums": (uniform(4, 5, 3), uniform(4, 5, 3), uniform(3, 5, dtype=np.float64)),
+    "batch_norm_grad_of_sums": (
+        *(uniform(4, 5, 3), uniform(4, 5, 3), uniform(5), uniform(3, 5, dtype=np.float64)),
+        *(uniform(2, 5, dtype=np.float64), uniform(2, 5, dtype=np.float64), 20),
+    ),
     "follow_moments": (uniform(5), uniform(5), uniform(3, 5, dtype=np.float64), 7, 0.1),
     "fixed_moments": (uniform(5), uniform(5) ** 2, 1e-5),
     "max_pool": (uniform(4, 3, 6, 5), (2, 2), (2, 2), (0, 0)),

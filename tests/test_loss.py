@@ -10,6 +10,7 @@ from cases import both_dtypes
 from reference import assert_close, assert_same_bits
 
 import caffelite as cl
+from caffelite import _kernels as kernels
 
 
 @both_dtypes
@@ -430,3 +431,14 @@ def test_any_number_of_threads_gives_the_same_losses(threads_restored):
         ]:
             results.append((loss.forward(x, targets).tobytes(), loss.backward().tobytes()))
     assert results[:7] == results[7:14] == results[14:]
+
+
+@both_dtypes
+def test_of_a_part_of_the_rows_nothing_has_to_count(dtype):
+    losses, none = np.ones(4, dtype), np.zeros(4, dtype)
+    with pytest.raises(ValueError):
+        kernels.weighted_mean(losses, none)
+    assert [x.any() for x in kernels.weighted_mean(losses, none, is_part=True)] == [False] * 3
+    for bad in (-1, np.nan, np.inf):
+        with pytest.raises(ValueError):
+            kernels.weighted_mean(losses, np.full(4, bad, dtype), is_part=True)

@@ -169,6 +169,8 @@ def test_layouts_change_no_bit_of_a_kernels_result(shape, dtype):
         a, b, c, d = map(layout, (x, dy, features, last))
         y, moments = kernels.batch_norm(a, c, c, 1e-5)
         results = [y, moments, *kernels.batch_norm_grad(b, a, c, moments)]
+        sums = kernels.batch_norm_sums(b, a, moments)
+        results += [sums, *kernels.batch_norm_grad_of_sums(b, a, c, moments, sums, sums, 99), kernels.feature_sums(a)]
         y, moments = kernels.layer_norm(a, d, d, 1e-5)
         return [
             *results,
@@ -195,6 +197,28 @@ def test_features_have_the_bits_they_have_alone():
         gradients = kernels.batch_norm_grad(dy[:, some], x[:, some], c[some], own)
         for mine, of_all in zip(gradients, (dx[:, some], dscale[some], dshift[some]), strict=True):
             assert_same_bits(mine, of_all)
+
+
+@both_dtypes
+@pytest.mark.parametrize("shape", [(60, 150), (20, 3, 70), (10, 3, 5, 6)])
+@pytest.mark.parametrize("mean", [0, 1e4])
+def test_parts_of_the_rows_have_the_moments_and_gradients_of_all(shape, mean, dtype):
+    x, dy, c = numbers(*shape, mean=mean, dtype=dtype), numbers(*shape, dtype=dtype, seed=1), numbers(shape[1])
+    c = c.astype(dtype)
+    _, moments = kernels.batch_norm(x, c, c, 1e-5)
+    dx, dscale, dshift = kernels.batch_norm_grad(dy, x, c, moments)
+    cuts = [slice(0, 3), slice(3, 4), slice(4, None)]
+    own = [kernels.feature_sums(x[rows]) for rows in cuts] + [kernels.feature_sums(x, counts=False)]
+    joined = kernels.joined_moments(np.array(own), 1e-5)
+    np.testing.assert_allclose(joined, moments, rtol=1e-12)
+    assert_same_bits(kernels.joined_moments(np.array(own[:1]), 1e-5)[0], own[0][1])
+    sums = [kernels.batch_norm_sums(dy[rows], x[rows], moments) for rows in cuts]
+    count = x.size // shape[1]
+    for i, rows in enumerate(cuts):
+        part = kernels.batch_norm_grad_of_sums(dy[rows], x[rows], c, moments, sums[i], sum(sums), count)
+        assert_close(part[0], widened(dx[rows]), dtype)
+        dscale, dshift = dscale - part[1], dshift - part[2]
+    assert_close(np.array([dscale, dshift]), np.zeros((2, shape[1])), dtype, scale=len(x))
 
 
 def test_gradients_add_up_until_they_are_reset():
@@ -275,6 +299,12 @@ def test_moments_of_another_kind_raise():
             kernels.batch_norm_grad(x, x, c, moments)
         with pytest.raises(error, match="moments"):
             kernels.follow_moments(c, c, moments, 4, 0.1)
+        with pytest.raises(error, match="moments"):
+            kernels.batch_norm_sums(x, x, moments)
+        with pytest.raises(error, match="moments"):
+            kernels.batch_norm_grad_of_sums(x, x, c, moments, np.ones((2, 3)), np.ones((2, 3)), 4)
+        with pytest.raises(ValueError, match="parts"):
+            kernels.joined_moments(moments, 1e-5)
 
 
 # ---- as parts of models ----

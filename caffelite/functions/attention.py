@@ -14,6 +14,7 @@ from caffelite.functions.dropout import Dropout, seed_of
 from caffelite.functions.linear import Linear
 from caffelite.functions.normalization import LayerNorm
 from caffelite.modes import is_probing, is_training
+from caffelite.sharing import share
 
 __all__ = ["MultiHeadAttention", "TransformerBlock"]
 
@@ -105,8 +106,12 @@ class MultiHeadAttention(Function, recordable=True):
         self.q, self.k, self.v = self.query.forward(x), self.key.forward(x), self.value.forward(x)
         if cache is not None:
             self.k, self.v = cache.extended(self.k, self.v)
+        part = share() if self.drawn_p else None
+        pairs = len(x) * self.heads * x.shape[1] * self.k.shape[1]  # of queries and keys
+        self.first = 0 if part is None else part.before(pairs)
         self.h, self.norms, self.drawn = kernels.attention(
-            self.q, self.k, self.v, self.heads, self.causal, self.mask, self.random, self.drawn_p
+            *(self.q, self.k, self.v, self.heads, self.causal, self.mask),
+            *(self.random, self.drawn_p, self.first),
         )
         return self.output.forward(self.h)
 
@@ -114,7 +119,7 @@ class MultiHeadAttention(Function, recordable=True):
         dh = self.output.backward(dy)
         dq, dk, dv = kernels.attention_grad(
             *(dh, self.q, self.k, self.v, self.h, self.norms),
-            *(self.heads, self.causal, self.mask, self.drawn, self.drawn_p),
+            *(self.heads, self.causal, self.mask, self.drawn, self.drawn_p, self.first),
         )
         dx = kernels.add(self.query.backward(dq), self.key.backward(dk))
         return kernels.add(dx, self.value.backward(dv))

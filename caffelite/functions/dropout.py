@@ -11,6 +11,7 @@ from caffelite.arrays import nonnegative
 from caffelite.function import Function
 from caffelite.functions.linear import Linear
 from caffelite.modes import is_training
+from caffelite.sharing import share
 from caffelite.sparse import SparseRows
 
 __all__ = ["DropConnect", "Dropout"]
@@ -49,11 +50,13 @@ class Dropout(Function, recordable=True):
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.drawn = None
         if is_training() and self.p > 0:
-            x, self.drawn = kernels.dropout(x, self.random, self.p)
+            part = share()
+            self.first = 0 if part is None else part.before(x.size)
+            x, self.drawn = kernels.dropout(x, self.random, self.p, self.first)
         return x
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return dy if self.drawn is None else kernels.dropout_grad(dy, self.drawn, self.p)
+        return dy if self.drawn is None else kernels.dropout_grad(dy, self.drawn, self.p, self.first)
 
     def __repr__(self) -> str:
         return f"Dropout({self.p})"

@@ -18,6 +18,7 @@ from caffelite.arrays import as_real, first_outside, flat_int64, nonnegative, un
 from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.arithmetic import common_length
 from caffelite.functions.shape import reshaped
+from caffelite.sharing import share
 from caffelite.tensor import Tensor
 
 __all__ = ["HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"]
@@ -72,7 +73,7 @@ class Loss(Function, recordable=True):
         else:
             labels = None if self.ignore is None else targets
             refuse = functools.partial(_refuse_labels, self.ignore) if weights is None else _refuse_weights
-            mean = kernels.weighted_mean(rows, weights, labels, self.ignore, refuse)
+            mean = kernels.weighted_mean(rows, weights, labels, self.ignore, refuse, share() is not None)
             self.value, self.share, self.weight = mean
         return self.value
 

@@ -10,6 +10,8 @@ from caffelite import _kernels as kernels
 from caffelite.arrays import positive_integer
 from caffelite.function import Function, Shape, shape_text
 from caffelite.modes import is_blank, is_training
+from caffelite.recording import call_python
+from caffelite.sharing import share
 from caffelite.tensor import Tensor, parameter, unset
 
 __all__ = ["BatchNorm", "LayerNorm"]
@@ -128,18 +130,30 @@ class BatchNorm(Function, recordable=True):
         if self.fixed:
             self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
             return kernels.batch_norm_fixed(x, scale, shift, self.moments)
-        count = x.size // self.features
-        if count < 2:
+        self.part = share()
+        self.count = x.size // self.features if self.part is None else self.part.of_whole(x.size // self.features)
+        if self.count < 2:
             raise ValueError(
                 f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature; of a last "
                 "batch of one row, take DataGenerator(…, drop_last=True) or another batch_size"
             )
-        y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
-        kernels.follow_moments(self.mean, self.variance, self.moments, count, self.momentum)
+        if self.part is None:
+            y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
+        else:
+            sums = call_python("gather", self.part.ranks.gathered, kernels.feature_sums(x, self.part.counts))
+            self.moments = kernels.joined_moments(sums, self.eps)
+            y = kernels.batch_norm_fixed(x, scale, shift, self.moments)
+        kernels.follow_moments(self.mean, self.variance, self.moments, self.count, self.momentum)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        dx, dscale, dshift = kernels.batch_norm_grad(dy, self.x, self.scale.data, self.moments, self.fixed)
+        scale, moments = self.scale.data, self.moments
+        if self.fixed or self.part is None:
+            dx, dscale, dshift = kernels.batch_norm_grad(dy, self.x, scale, moments, self.fixed)
+        else:
+            sums = kernels.batch_norm_sums(dy, self.x, moments)
+            of_all = call_python("add up", self.part.ranks.total, sums)
+            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(dy, self.x, scale, moments, sums, of_all, self.count)
         self.scale.add_grad(dscale)
         self.shift.add_grad(dshift)
         return dx

@@ -5,7 +5,8 @@ cdef Kernel ATTENTION_GRAD_KERNEL = Kernel("attention_grad", writes=0b111, work=
 
 
 def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not None, Py_ssize_t heads,
-              bint causal=False, cnp.ndarray mask=None, cnp.ndarray random=None, double p=0.0):
+              bint causal=False, cnp.ndarray mask=None, cnp.ndarray random=None, double p=0.0,
+              Py_ssize_t first=0):
     """y = softmax(q kᵀ / √d) v for each head, d neighbours: of each query the mean of the values it attends to.
 
     q (n, length, heads · d), k and v (n, keys, heads · d) → y as q, the norms that `attention_grad` needs, and what was
@@ -13,13 +14,14 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     bool, is False, no query sees the key. A query that sees none has y = 0 and no gradient.
 
     With p above 0, probabilities are dropped as `dropout` would drop an array (n, heads, length, keys); `random` is
-    (seed, step), int64, and counts one step more. Else nothing is drawn: None.
+    (seed, step), int64, and counts one step more. Else nothing is drawn: None. The rows may be a part of those of that
+    array, which begins at its element `first`.
 
     Memory is linear in the lengths. ValueError for shapes that don't fit, TypeError for other dtypes.
     """
     cdef Call call
     cdef cnp.ndarray y, norms, drawn = None
-    begin_attention(&call, ATTENTION_KERNEL, q, k, v, heads, causal, mask, p)
+    begin_attention(&call, ATTENTION_KERNEL, q, k, v, heads, causal, mask, p, first)
     if p > 0:
         if random is None:
             raise TypeError("attention with a p above 0 needs what is random: (seed, step)")
@@ -40,11 +42,11 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
 
 def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not None,
                    cnp.ndarray y not None, cnp.ndarray norms not None, Py_ssize_t heads, bint causal=False,
-                   cnp.ndarray mask=None, cnp.ndarray drawn=None, double p=0.0):
+                   cnp.ndarray mask=None, cnp.ndarray drawn=None, double p=0.0, Py_ssize_t first=0):
     """dq, dk and dv of `attention`, of dy, of what it was given, and of what it returned."""
     cdef Call call
     cdef cnp.ndarray dq, dk, dv
-    begin_attention(&call, ATTENTION_GRAD_KERNEL, q, k, v, heads, causal, mask, p)
+    begin_attention(&call, ATTENTION_GRAD_KERNEL, q, k, v, heads, causal, mask, p, first)
     require_gradient("attention_grad", dy, q)
     require_gradient("attention_grad", y, q)
     if (cnp.PyArray_TYPE(norms) != cnp.PyArray_TYPE(q) or not cnp.PyArray_IS_C_CONTIGUOUS(norms)
@@ -72,7 +74,7 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
 
 
 cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k, cnp.ndarray v, Py_ssize_t heads,
-                         bint causal, cnp.ndarray mask, double p) except -1:
+                         bint causal, cnp.ndarray mask, double p, Py_ssize_t first) except -1:
     """Begin a call; TypeError or ValueError for what does not fit."""
     cdef str name = kernel.name
     cdef double pairs
@@ -96,6 +98,7 @@ cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k
             raise ValueError(f"{name} got a mask of shape {shape_of(mask)}; expected {shape_of(k)[:2]}")
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(q, 0), heads, cnp.PyArray_DIM(q, 1)
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(k, 1), cnp.PyArray_DIM(q, 2) // heads, causal
+    call.size[6] = require_first(name, first)
     call.scalar[0], call.scalar[1] = 1 / (<double> call.size[4]) ** 0.5, p
     pairs = <double> call.size[0] * heads * call.size[2]      # of queries and keys
     pairs *= call.size[3] - (call.size[2] - 1) / 2.0 if causal else call.size[3]

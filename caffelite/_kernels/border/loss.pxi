@@ -180,13 +180,13 @@ cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, c
 # ---- the mean ----
 
 def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarray labels=None, ignore=None,
-                  on_stop=None):
+                  on_stop=None, bint is_part=False):
     """Σ w rows / Σ w: w is 1 without weights, and 0 where the label is to be ignored.
 
     rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights, or else labels, are needed. Returns the mean,
     0-d, what each row counts for in it, w / Σ w (n,), and Σ w, 0-d. Where a weight is below 0 or not finite, or nothing
     counts, `on_stop` is called with the weights, or the labels where there are none, and has to raise; without it, a
-    ValueError is raised.
+    ValueError is raised. Where the rows are a part of those that the mean is of, nothing may count: all is 0 then.
     """
     cdef Call call
     cdef int real = real_type("weighted_mean", rows)
@@ -217,7 +217,7 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
     bind(&call, 3, checked)
     bind(&call, 4, rows)
     let_ignore(&call, ignore)
-    call.size[0], call.size[1], call.size[4] = n, of_weight, weights is not None
+    call.size[0], call.size[1], call.size[4], call.size[5] = n, of_weight, weights is not None, is_part
     call.parts = 1
     call.work = WEIGHTED_MEAN_KERNEL.work * n
     launch(&call, on_stop or refuse_mean)

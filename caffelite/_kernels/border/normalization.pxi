@@ -107,6 +107,10 @@ cdef int require_moments(str name, cnp.ndarray moments, Py_ssize_t kinds, Py_ssi
 cdef Kernel BATCH_NORM_KERNEL = Kernel("batch_norm", writes=0b10001, work=25, takes_epilogue=True)
 cdef Kernel BATCH_NORM_FIXED_KERNEL = Kernel("batch_norm_fixed", work=10, takes_epilogue=True)
 cdef Kernel BATCH_NORM_GRAD_KERNEL = Kernel("batch_norm_grad", writes=0b1100001, work=25)
+cdef Kernel FEATURE_SUMS_KERNEL = Kernel("feature_sums", writes=0b10, work=10)
+cdef Kernel JOINED_MOMENTS_KERNEL = Kernel("joined_moments", work=20)
+cdef Kernel BATCH_NORM_SUMS_KERNEL = Kernel("batch_norm_sums", writes=0b1000, work=10)
+cdef Kernel BATCH_NORM_GRAD_OF_SUMS_KERNEL = Kernel("batch_norm_grad_of_sums", writes=0b1100001, work=15)
 cdef Kernel FOLLOW_MOMENTS_KERNEL = Kernel("follow_moments", writes=0b11, updates=0b11, work=20)
 cdef Kernel FIXED_MOMENTS_KERNEL = Kernel("fixed_moments", writes=0b100, work=20)
 
@@ -179,6 +183,97 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     return dx, dscale, dshift
 
 
+# ---- a part of the rows: what moments and gradients are made of is summed over all parts in between ----
+
+def feature_sums(cnp.ndarray x not None, bint counts=True):
+    """Of x (n, C, …): how many numbers each feature has, their mean, and the sum of their squared deviations from it.
+
+    (3, C) float64, of which `joined_moments` joins several. All 0 where x is not to count.
+    """
+    cdef Call call
+    cdef cnp.ndarray sums
+    x = in_runs(x)
+    lay_features(&call, FEATURE_SUMS_KERNEL, x, None)
+    sums = output((3, call.size[1]), float64)
+    call.size[5] = counts
+    bind(&call, 0, x)
+    bind(&call, 1, sums)
+    launch(&call)
+    return sums
+
+
+def joined_moments(cnp.ndarray sums not None, double eps):
+    """The moments, as `batch_norm` returns them, of all numbers together: sums (parts, 3, C) of `feature_sums`."""
+    cdef Call call
+    cdef cnp.ndarray moments
+    check_eps("joined_moments", eps)
+    if (cnp.PyArray_TYPE(sums) != cnp.NPY_FLOAT64 or cnp.PyArray_NDIM(sums) != 3 or cnp.PyArray_DIM(sums, 1) != 3
+            or not cnp.PyArray_IS_C_CONTIGUOUS(sums) or not cnp.PyArray_ISBEHAVED_RO(sums)):
+        raise ValueError(f"joined_moments takes sums (parts, 3, C), float64, got {sums.dtype} of shape "
+                         f"{shape_of(sums)}")
+    begin(&call, JOINED_MOMENTS_KERNEL, 0)
+    call.size[0], call.size[1] = cnp.PyArray_DIM(sums, 0), cnp.PyArray_DIM(sums, 2)
+    call.parts, call.scalar[0] = call.size[1], eps
+    call.work = JOINED_MOMENTS_KERNEL.work * cnp.PyArray_SIZE(sums)
+    moments = output((3, call.size[1]), float64)
+    bind(&call, 0, moments)
+    bind(&call, 1, sums)
+    launch(&call)
+    return moments
+
+
+def batch_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray moments not None):
+    """Σ dy and Σ dy (x − m) of each feature, (2, C) float64: dy and x (n, C, …), moments (3, C)."""
+    cdef Call call
+    cdef cnp.ndarray sums
+    x = in_runs(x)
+    lay_features(&call, BATCH_NORM_SUMS_KERNEL, x, None)
+    require_gradient("batch_norm_sums", dy, x)
+    require_moments("batch_norm_sums", moments, 3, call.size[1])
+    dy = laid_as(x, readable(dy))
+    sums = output((2, call.size[1]), float64)
+    bind(&call, 0, dy)
+    bind(&call, 1, x)
+    bind(&call, 2, moments)
+    bind(&call, 3, sums)
+    launch(&call)
+    return sums
+
+
+def batch_norm_grad_of_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
+                            cnp.ndarray moments not None, cnp.ndarray sums not None, cnp.ndarray of_all not None,
+                            Py_ssize_t count):
+    """As `batch_norm_grad`, x being a part of all numbers, of which each feature has so many.
+
+    dscale and dshift are of this part, of its `sums`, and dx of those of all parts added up; both (2, C).
+    """
+    cdef Call call
+    cdef cnp.ndarray dx, dscale, dshift
+    x, scale = in_runs(x), contiguous(scale)
+    lay_features(&call, BATCH_NORM_GRAD_OF_SUMS_KERNEL, x, scale)
+    require_gradient("batch_norm_grad_of_sums", dy, x)
+    require_moments("batch_norm_grad_of_sums", moments, 3, call.size[1])
+    require_moments("batch_norm_grad_of_sums", sums, 2, call.size[1])
+    require_moments("batch_norm_grad_of_sums", of_all, 2, call.size[1])
+    if count < 1:
+        raise ValueError(f"batch_norm_grad_of_sums got {count} numbers a feature")
+    dy = laid_as(x, readable(dy))
+    dx = output_like(x)
+    dscale, dshift = output((call.size[1],), x.dtype), output((call.size[1],), x.dtype)
+    call.size[5] = count
+    bind(&call, 0, dx)
+    bind(&call, 1, dy)
+    bind(&call, 2, x)
+    bind(&call, 3, scale)
+    bind(&call, 4, moments)
+    bind(&call, 5, dscale)
+    bind(&call, 6, dshift)
+    bind(&call, 7, sums)
+    bind(&call, 8, of_all)
+    launch(&call)
+    return dx, dscale, dshift
+
+
 def follow_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp.ndarray moments not None,
                    Py_ssize_t count, double momentum):
     """mean ← (1 − μ) mean + μ m,  variance ← (1 − μ) variance + μ v k / (k − 1), in place, μ the momentum.
@@ -214,7 +309,7 @@ def fixed_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, doub
 
 
 cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the features of x, which lies in runs, with scale (C,); ValueError for other shapes."""
+    """Begin a call over the features of x, in runs, with scale (C,) if there is one; ValueError for other shapes."""
     cdef bint channels_last
     begin(call, kernel, real_type(kernel.name, x))
     if cnp.PyArray_NDIM(x) < 2 or cnp.PyArray_DIM(x, 1) == 0:
@@ -228,7 +323,8 @@ cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scal
     call.size[3] = call.size[0] * call.size[2] // max(call.size[4], 1)
     call.parts = call.size[1]
     call.work = kernel.work * cnp.PyArray_SIZE(x)
-    require_vector(kernel.name, scale, cnp.PyArray_TYPE(x), call.size[1])
+    if scale is not None:
+        require_vector(kernel.name, scale, cnp.PyArray_TYPE(x), call.size[1])
     return 0
 
 

@@ -18,43 +18,49 @@ def next_draw(cnp.ndarray random not None):
     return drawn
 
 
-def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p):
+def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p, Py_ssize_t first=0):
     """y = 0 · x with probability p, rounded to 16 bits, else x / (1 − p), element by element.
 
     `random` is (seed, step), int64, and counts one step more. Returns y, and what `random` was, which `dropout_grad`
-    draws the same mask from. ValueError unless 0 ≤ p < 1.
+    draws the same mask from. x may be a part of what is dropped, from element `first` on. ValueError unless 0 ≤ p < 1.
     """
     real_type("dropout", x)
     require_probability("dropout", p)
     drawn = next_draw(random)
-    return masked(DROPOUT_KERNEL, readable(x), drawn, p), drawn
+    return masked(DROPOUT_KERNEL, readable(x), drawn, p, first), drawn
 
 
-def dropout_grad(cnp.ndarray dy not None, cnp.ndarray drawn not None, double p):
+def dropout_grad(cnp.ndarray dy not None, cnp.ndarray drawn not None, double p, Py_ssize_t first=0):
     """dx of `dropout`, of dy and what it drew: the same mask again."""
     require_probability("dropout_grad", p)
     require_vector("dropout_grad", drawn, cnp.NPY_INT64, 2)
     real_type("dropout_grad", dy)
-    return masked(DROPOUT_GRAD_KERNEL, readable(dy), drawn, p)
+    return masked(DROPOUT_GRAD_KERNEL, readable(dy), drawn, p, first)
 
 
-cdef cnp.ndarray masked(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, double p):
+cdef cnp.ndarray masked(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, double p, Py_ssize_t first):
     """y of either kernel, in the memory order of x. The mask is one of numbers in C order, in any order of memory."""
     cdef Call call
     cdef cnp.ndarray y
     if not cnp.PyArray_IS_C_CONTIGUOUS(x):
-        y = masked(kernel, copy(x), drawn, p)
+        y = masked(kernel, copy(x), drawn, p, first)
         return y if is_in_c_order(x) else copy(y, output_like(x))
     y = output_like(x)
     begin(&call, kernel, real_type(kernel.name, x))
     bind(&call, 0, y)
     bind(&call, 1, x)
     bind(&call, 2, drawn)
-    call.scalar[0] = p
+    call.scalar[0], call.size[0] = p, require_first(kernel.name, first)
     call.parts = cnp.PyArray_SIZE(x)
     call.work = kernel.work * call.parts
     launch(&call)
     return y
+
+
+cdef Py_ssize_t require_first(str name, Py_ssize_t first) except -1:
+    if first < 0:
+        raise ValueError(f"{name}: the first element's number must be 0 or more, got {first}")
+    return first
 
 
 cdef int require_probability(str name, double p) except -1:

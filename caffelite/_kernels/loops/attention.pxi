@@ -315,7 +315,7 @@ cdef Head head_of(const Call* call, Py_ssize_t head, const Operand* mask, const 
     if h.mask != NULL:
         h.mask += row * mask.stride[0]
     h.drawn, h.p = <const uint64_t*> drawn.data, call.scalar[1]
-    h.first = <uint64_t> head * h.L * h.S
+    h.first = <uint64_t> call.size[6] + <uint64_t> head * h.L * h.S
     h.scale = call.scalar[0]
     h.size = H * h.d
     h.at, h.keys_at = row * h.L * h.size + head % H * h.d, row * h.S * h.size + head % H * h.d

@@ -327,8 +327,9 @@ cdef int pointwise_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ss
 
 # value = Σ w[i, l] rows[i, l] / total,  share[i, l] = w[i, l] / total,  total = Σ w[i, l],
 # where w[i, l] is the weight of row i, or 1 without weights, and 0 where the label is to be ignored. It stops the step
-# where a weight is below 0 or not finite, and where nothing counts.
-#   size     0 n, 1 rows to a weight, 2 whether there is a label to ignore, 3 that label, 4 whether there are weights
+# where a weight is below 0 or not finite, and where nothing counts; of a part of the rows all is 0 then.
+#   size     0 n, 1 rows to a weight, 2 whether there is a label to ignore, 3 that label, 4 whether there are weights,
+#            5 whether it is a part
 #   operand  0 value (one element), 1 total (one), 2 share, 3 weights (n / size[1]), or else labels, 4 rows, 5 labels
 #   parts    1
 cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -352,11 +353,14 @@ cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize
                 share[j] = w
                 total += w
                 of_losses += <double> w * rows[j]
-    if not (total > 0 and total <= DBL_MAX):
+    if not (total >= 0 and total <= DBL_MAX) or (total == 0 and not call.size[5]):
         return OUT_OF_RANGE
+    (<real*> call.operand[1].data)[0] = <real> total
+    if total == 0:
+        value[0] = 0
+        return CONTINUE
     for j in range(n):
         share[j] = <real> (share[j] / total)
-    (<real*> call.operand[1].data)[0] = <real> total
     value[0] = <real> (of_losses / total)
     return CONTINUE
 

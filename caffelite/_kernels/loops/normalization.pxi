@@ -339,7 +339,7 @@ cdef int batch_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
     cdef const double* inverse = m + call.size[1]
     cdef real* dscale = <real*> call.operand[5].data
     cdef real* dshift = <real*> call.operand[6].data
-    cdef Py_ssize_t C = call.size[1], run = call.size[4], count = call.size[0] * call.size[2], features, i, j, k
+    cdef Py_ssize_t count = call.size[0] * call.size[2], features, j
     cdef bint fixed = call.size[5] != 0
     cdef real high[FEATURES]
     cdef real low[FEATURES]
@@ -359,16 +359,26 @@ cdef int batch_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
             dshift[begin + j] = <real> of_dy[j]
             mean[j] = 0 if fixed else <real> (of_dy[j] / count)
             slope[j] = 0 if fixed else <real> (of_product[j] / count * inverse[begin + j] * inverse[begin + j])
-        for i in range(call.size[3]):
-            k = (i * C + begin) * run
-            if run == 1:
-                for j in range(features):
-                    dx[k + j] = (dy[k + j] - mean[j] - ((x[k + j] - high[j]) - low[j]) * slope[j]) * factor[j]
-            else:
-                for j in range(run):
-                    dx[k + j] = (dy[k + j] - mean[0] - ((x[k + j] - high[0]) - low[0]) * slope[0]) * factor[0]
+        normalize_back(dx, call, begin, features, high, low, factor, mean, slope)
         begin += features
     return CONTINUE
+
+
+# dx = (dy − mean − (x − m) slope) factor, of some features from `first` on, m = high + low
+cdef inline void normalize_back(real* dx, const Call* call, Py_ssize_t first, Py_ssize_t features, const real* high,
+                                const real* low, const real* factor, const real* mean,
+                                const real* slope) noexcept nogil:
+    cdef const real* dy = <const real*> call.operand[1].data
+    cdef const real* x = <const real*> call.operand[2].data
+    cdef Py_ssize_t C = call.size[1], run = call.size[4], i, j, k
+    for i in range(call.size[3]):
+        k = (i * C + first) * run
+        if run == 1:
+            for j in range(features):
+                dx[k + j] = (dy[k + j] - mean[j] - ((x[k + j] - high[j]) - low[j]) * slope[j]) * factor[j]
+        else:
+            for j in range(run):
+                dx[k + j] = (dy[k + j] - mean[0] - ((x[k + j] - high[0]) - low[0]) * slope[0]) * factor[0]
 
 
 # of_dy[j] = Σ dy,  of_product[j] = Σ dy (x − m)  over all of feature first + j, m = high[j] + low[j]
@@ -433,6 +443,111 @@ cdef void products_of_columns(const real* dy, const real* x, Py_ssize_t stride, 
         sums[j], sums[SIDE_BY_SIDE + j] = folded(partial + j), folded(partial + LANES * SIDE_BY_SIDE + j)
 
 
+# ---- features of a part of the rows ----
+
+# sums = the count of each feature's numbers, their mean, and Σ (x − mean)²; 0 where x is not to count
+#   size     0 n, 1 C, 2 L, 3 runs, 4 run, 5 whether it counts
+#   operand  0 x (read), 1 sums (3, C)
+#   parts    C
+cdef int feature_sums(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t C = call.size[1], count = call.size[0] * call.size[2], features, j
+    cdef double* sums = <double*> call.operand[1].data
+    cdef double total[FEATURES]
+    if not call.size[5] or count == 0:
+        for j in range(begin, end):
+            sums[j] = sums[C + j] = sums[2 * C + j] = 0
+        return CONTINUE
+    while begin < end:
+        features = at_once(call, end - begin)
+        totals(x, call, begin, features, NULL, total)
+        for j in range(features):
+            sums[begin + j], sums[C + begin + j] = count, total[j] / count
+        totals(x, call, begin, features, sums + C + begin, total)
+        for j in range(features):
+            sums[2 * C + begin + j] = total[j]
+        begin += features
+    return CONTINUE
+
+
+# moments = m, 1 / √(v + ε), v of what has these sums, part after part (T. Chan, G. Golub and R. LeVeque, "Algorithms
+# for computing the sample variance", The American Statistician 37(3), 1983)
+#   size     0 parts, 1 C
+#   scalar   ε
+#   operand  0 moments (3, C), 1 sums (parts, 3, C)
+#   parts    C
+cdef int joined_moments(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef double* moments = <double*> out
+    cdef const double* sums
+    cdef Py_ssize_t C = call.size[1], i, j
+    cdef double count, mean, squares, more, apart
+    for j in range(begin, end):
+        sums = <const double*> call.operand[1].data + j
+        count = mean = squares = 0
+        for i in range(call.size[0]):
+            more = sums[0]
+            if more > 0:
+                apart = sums[C] - mean
+                squares += sums[2 * C] + apart * apart * (count * more / (count + more))
+                mean += apart * (more / (count + more))
+                count += more
+            sums += 3 * C
+        moments[j], moments[2 * C + j] = mean, squares / count
+        moments[C + j] = 1 / sqrt(moments[2 * C + j] + call.scalar[0])
+    return CONTINUE
+
+
+# sums = Σ dy,  Σ dy (x − m) of each feature
+#   size     0 n, 1 C, 2 L, 3 runs, 4 run
+#   operand  0 dy (read), 1 x, 2 moments, 3 sums (2, C)
+#   parts    C
+cdef int batch_norm_sums(real* dy, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* x = <const real*> call.operand[1].data
+    cdef const double* m = <const double*> call.operand[2].data
+    cdef double* of_dy = <double*> call.operand[3].data
+    cdef Py_ssize_t features, j
+    cdef real high[FEATURES]
+    cdef real low[FEATURES]
+    while begin < end:
+        features = at_once(call, end - begin)
+        for j in range(features):
+            high[j], low[j] = <real> m[begin + j], <real> (m[begin + j] - <real> m[begin + j])
+        products(dy, x, call, begin, features, high, low, of_dy + begin, of_dy + call.size[1] + begin)
+        begin += features
+    return CONTINUE
+
+
+# dx, dscale and dshift as batch_norm_grad, of sums that are made: those of this part, and those of all
+#   size     0 n, 1 C, 2 L, 3 runs, 4 run, 5 how many numbers of each feature there are in all
+#   operand  0 dx, 1 dy, 2 x, 3 scale, 4 moments, 5 dscale, 6 dshift, 7 sums (2, C), 8 those of all (2, C)
+#   parts    C
+cdef int batch_norm_grad_of_sums(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* scale = <const real*> call.operand[3].data
+    cdef const double* m = <const double*> call.operand[4].data
+    cdef const double* inverse = m + call.size[1]
+    cdef real* dscale = <real*> call.operand[5].data
+    cdef real* dshift = <real*> call.operand[6].data
+    cdef const double* own = <const double*> call.operand[7].data
+    cdef const double* of_all = <const double*> call.operand[8].data
+    cdef Py_ssize_t C = call.size[1], features, j, c
+    cdef real high[FEATURES]
+    cdef real low[FEATURES]
+    cdef real factor[FEATURES]
+    cdef real mean[FEATURES]
+    cdef real slope[FEATURES]
+    while begin < end:
+        features = at_once(call, end - begin)
+        for j in range(features):
+            c = begin + j
+            high[j], low[j] = <real> m[c], <real> (m[c] - <real> m[c])
+            factor[j] = <real> (inverse[c] * scale[c])
+            dscale[c], dshift[c] = <real> (own[C + c] * inverse[c]), <real> own[c]
+            mean[j] = <real> (of_all[c] / call.size[5])
+            slope[j] = <real> (of_all[C + c] / call.size[5] * inverse[c] * inverse[c])
+        normalize_back(dx, call, begin, features, high, low, factor, mean, slope)
+        begin += features
+    return CONTINUE
+
+
 # mean ← mean + μ (m − mean),  variance ← variance + μ (v k / (k − 1) − variance), for features with finite moments
 #   size     0 C, 1 k, the numbers of each feature
 #   scalar   μ
@@ -473,5 +588,9 @@ publish("layer_norm_sums", <Loop> layer_norm_sums[float], <Loop> layer_norm_sums
 publish("batch_norm", <Loop> batch_norm[float], <Loop> batch_norm[double])
 publish("batch_norm_fixed", <Loop> batch_norm_fixed[float], <Loop> batch_norm_fixed[double])
 publish("batch_norm_grad", <Loop> batch_norm_grad[float], <Loop> batch_norm_grad[double])
+publish("feature_sums", <Loop> feature_sums[float], <Loop> feature_sums[double])
+publish("joined_moments", <Loop> joined_moments)
+publish("batch_norm_sums", <Loop> batch_norm_sums[float], <Loop> batch_norm_sums[double])
+publish("batch_norm_grad_of_sums", <Loop> batch_norm_grad_of_sums[float], <Loop> batch_norm_grad_of_sums[double])
 publish("follow_moments", <Loop> follow_moments[float], <Loop> follow_moments[double])
 publish("fixed_moments", <Loop> fixed_moments[float], <Loop> fixed_moments[double])

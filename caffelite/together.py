@@ -1,0 +1,270 @@
+"""What ranks that share the rows of each batch (`sharing.py`) do together in a training.
+
+In a step, each computes with its share of the batch: the loss is the mean over it, and its gradient is scaled by what
+the share counts for in the mean over the batch. Then all that is of the whole batch is added up over the ranks, the
+gradients in one go with the loss, the metrics and whether somebody wants to be attended to; and each makes the same
+step with the same gradient. So there is nothing else to be sent, and a decision that depends on time or signals is
+taken by all after the same step.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.data import DataGenerator
+from caffelite.interrupts import InterruptsBetweenSteps
+from caffelite.optimizers import Optimizer
+from caffelite.optimizers.base import Run
+from caffelite.recording import call_python
+from caffelite.sharing import Ranks, Share
+from caffelite.tensor import Tensor
+
+# Gradients of no more elements than this are copied into one message, in float64, with all else that is added up: up to
+# there a second message costs more than the copies. Longer ones are added up where they lie.
+COPIED = 4096
+
+ATTENTION = 0.05  # seconds of steps after which rank 0 wants to see to the bar and to callbacks
+
+
+class Parallel:
+    """An optimizer for several ranks: `optimizer`, and what they do `together`, None if there is but one."""
+
+    optimizer: Optimizer
+    together: Together | None
+
+
+def unwrapped(optimizer: Any) -> tuple[Any, Together | None]:
+    """An optimizer itself, and what ranks do together that share its batches, if there are several."""
+    return (optimizer.optimizer, optimizer.together) if isinstance(optimizer, Parallel) else (optimizer, None)
+
+
+class Together:
+    """Trainings on several ranks: what it adds up in its steps, and when they stop to attend to something."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
+        self.stop = np.zeros(
+            1, np.int32
+        )  # 1: no further step, for somebody wants attention; where a replay looks at it
+        self.interrupts: InterruptsBetweenSteps | None = None
+        self._since = 0.0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is the rank that shows the training and writes files."""
+        return self.ranks.rank == 0
+
+    def go_on(self) -> None:
+        """From now on steps may be made, until there is something to attend to."""
+        self.stop[0], self._since = 0, time.monotonic()
+
+    def wishes(self) -> tuple[float, float]:
+        """Whether this rank wants steps to stop, for attention and for a Ctrl-C."""
+        is_time = self.leads and time.monotonic() - self._since >= ATTENTION
+        return float(is_time), float(self.interrupts is not None and self.interrupts.pending[0] != 0)
+
+    def heed(self, attention: float, interrupt: float) -> None:
+        """Stop, if any rank wants that; a Ctrl-C on one of them is one on all."""
+        if attention or interrupt:
+            self.stop[0] = 1
+        if interrupt and self.interrupts is not None and self.interrupts.handler is not None:
+            self.interrupts.pending[0] = 1
+
+    def agreed(self, value: bool) -> bool:
+        """What rank 0 says."""
+        return self.ranks.of_first(value)
+
+    def any(self, value: bool) -> bool:
+        """Whether it is so on any rank."""
+        return bool(self.ranks.total(np.array([value]))[0])
+
+    def by_first(self, make: Callable[[], Any]) -> Any:
+        """What rank 0 makes, or raises."""
+        made = error = None
+        if self.leads:
+            try:
+                made = make()
+            except Exception as raised:
+                error = raised
+        made, error = self.ranks.of_first((made, error))
+        if error is not None:
+            raise error
+        return made
+
+    # ---- a step -------------------------------------------------------------------------------------------------
+
+    def part_of_mean(self, share: Share, weight: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+        """What a share's mean counts for in that of the whole batch, as an array like the loss.
+
+        `weight` is what the share's rows weigh together, a single element; None if each row weighs the same.
+        """
+        if weight is None:
+            return kernels.full(like.shape, share.rows / share.whole if share.counts else 0.0, like.dtype)
+
+        def part(weight: np.ndarray) -> np.ndarray:
+            own = weight.astype(np.float64).reshape(1) * share.counts
+            whole = float(self.ranks.total(own)[0])
+            if not 0 < whole < math.inf:
+                raise ValueError("the weights of what counts sum up to nothing, or to infinity: there is no mean")
+            return np.full(like.shape, own[0] / whole, like.dtype)
+
+        return call_python("part of the mean", part, weight)
+
+    def average(self, optimizer: Optimizer) -> None:
+        """Have the mean of all ranks' gradients in the place of each rank's own."""
+        gradients = [(run, optimizer.parameters[run.parameters.start].shape[1:]) for run in optimizer.runs()]
+
+        def average() -> None:
+            for run, width in gradients:
+                if run.used is None:
+                    self.ranks.add_up(run.gradient)
+                    run.gradient[...] /= self.ranks.size
+                else:
+                    listed = _add_up_rows(self.ranks, run, width)
+                    run.gradient.reshape(-1, *width)[listed] /= self.ranks.size
+
+        call_python("average over ranks", average)
+
+    # ---- the training -------------------------------------------------------------------------------------------
+
+    def share_streams(self, *streams: np.random.Generator) -> None:
+        """Have the random streams be where they are on rank 0."""
+        states = self.ranks.of_first([stream.bit_generator.state for stream in streams])
+        for stream, state in zip(streams, states, strict=True):
+            stream.bit_generator.state = state
+
+    def check_same(self, what: str, facts: dict[str, Any]) -> None:
+        """RuntimeError unless all ranks have the same facts; it names the first rank that has others, and which."""
+        of_each = self.ranks.of_each({name: json.dumps(fact, default=str) for name, fact in facts.items()})
+        for rank, theirs in enumerate(of_each):
+            for name in dict.fromkeys([*of_each[0], *theirs]):
+                first, other = of_each[0].get(name), theirs.get(name)
+                if first != other:
+                    is_short = max(len(str(first)), len(str(other))) <= 50
+                    raise RuntimeError(
+                        f"{what}: rank {rank} differs from rank 0 in its {name}{f': {other}, {first}' * is_short}; "
+                        "every rank has to run the same program on the same data"
+                    )
+
+    def begin(self, model: Any, optimizer: Optimizer, generators: Sequence[Any]) -> None:
+        """Have parameters, buffers, the optimizer's state and the orders of data as they are on rank 0.
+
+        So what was drawn without a seed is the same everywhere.
+        """
+        for generator in generators:
+            if isinstance(generator, DataGenerator):
+                generator.restore(self.ranks.of_first(generator.state()))
+        mine = model.state_dict() | {f"optimizer.{name}": x for name, x in optimizer.state_dict().items()}
+        if len(set(self.ranks.of_each(_checksum(mine.values())))) > 1:
+            state, of_optimizer = self.ranks.of_first((model.state_dict(), optimizer.state_dict()))
+            model.load_state_dict(state)
+            optimizer.load_state_dict(of_optimizer)
+
+    def check_alike(self, model: Any, epoch: int) -> None:
+        """RuntimeError unless all ranks have the same parameters and buffers, to the bit."""
+        arrays = [p._data for p in model.parameters()] + list(model.buffers().values())
+        sums = self.ranks.gathered(np.array([_checksum(arrays)], np.int64))[:, 0]
+        if (sums != sums[0]).any():
+            rank = int((sums != sums[0]).argmax())
+            raise RuntimeError(
+                f"after epoch {epoch}, rank {rank} has other parameters than rank 0: they have drifted apart. What is "
+                "drawn or decided in Python, batches too, has to be the same on all ranks"
+            )
+
+
+class Summation:
+    """What is added up over the ranks between backward and update: gradients, the loss, what was measured.
+
+    Called, it adds up; then there are in `value` the loss, and in `means` and `weights` what each quantity that was
+    added to `cursor` is for the whole batch, all float64.
+    """
+
+    def __init__(self, together: Together, share: Share, quantities: int) -> None:
+        self.together, self.share = together, share
+        self.own = np.zeros((1, quantities, 2))
+        self.nothing = np.zeros_like(self.own)
+        self.cursor = np.zeros(1, kernels.CURSOR)
+        self.cursor["sums"] = kernels.address(self.own)
+        self.value, self.means, self.weights = np.zeros(1), np.zeros(quantities), np.zeros(quantities)
+
+    def of(self, runs: list[Run], parameters: Sequence[Tensor], sizes: bool) -> None:
+        """Say what gradients there are; and whether all rows weigh the same, so that weights tell the batch's size."""
+        self.sizes = sizes
+        self.listed = [run for run in runs if run.used is not None]
+        plain = [run.gradient for run in runs if run.used is None]
+        self.in_place = [gradient for gradient in plain if gradient.size > COPIED]
+        self.copied = [gradient for gradient in plain if gradient.size <= COPIED]
+        self.message = np.empty(3 + self.own.size + sum(gradient.size for gradient in self.copied))
+        self.widths = [parameters[run.parameters.start].shape[1:] for run in self.listed]
+
+    def __call__(self, value: np.ndarray, part: np.ndarray) -> None:
+        """The gradients as they are; the share's loss, and what it counts for."""
+        ranks, message, n = self.together.ranks, self.message, 3 + self.own.size
+        counts = float(part.reshape(-1)[0])
+        if counts == 0:  # whatever a loss makes of rows that weigh nothing
+            for gradient in (*self.copied, *self.in_place, *[run.gradient for run in self.listed]):
+                gradient[...] = 0
+            self.own[0, 0] = 0
+        message[0] = counts * float(value.reshape(-1)[0]) if counts else 0.0
+        message[1:3] = self.together.wishes()
+        message[3:n] = self.own.reshape(-1)
+        place = n
+        for gradient in self.copied:
+            message[place : place + gradient.size] = gradient
+            place += gradient.size
+        ranks.add_up(message)
+        for gradient in self.in_place:
+            ranks.add_up(gradient)
+        for run, width in zip(self.listed, self.widths, strict=True):
+            _add_up_rows(ranks, run, width)
+        place = n
+        for gradient in self.copied:
+            gradient[...] = message[place : place + gradient.size]
+            place += gradient.size
+        self.value[0] = message[0]
+        self.together.heed(message[1], message[2])
+        totals, self.weights[:] = message[3:n:2], message[4:n:2]
+        np.divide(totals, self.weights, out=self.means, where=self.weights != 0)
+        if self.sizes and self.weights[0] != self.share.whole:
+            raise RuntimeError(
+                f"rank {ranks.rank} has a batch of {self.share.whole} rows, and the ranks have computed "
+                f"{self.weights[0]:g} together: they were not given the same batches"
+            )
+
+
+def _add_up_rows(ranks: Ranks, run: Run, width: tuple[int, ...]) -> np.ndarray:
+    """Add up a gradient of which each rank has used some rows: those that any has used, which are returned."""
+    used = run.used
+    assert used is not None
+    rows = (len(used) - 1) // 2
+    gradient = run.gradient.reshape(rows, -1)
+    mine = np.arange(rows) if used[0] == rows else used[1 : 1 + used[0]]
+    lists = np.full(int(ranks.gathered(np.array([len(mine)])).max()), -1)
+    lists[: len(mine)] = mine
+    listed = np.unique(ranks.gathered(lists))
+    listed = listed[listed >= 0]
+    values = gradient[listed]
+    ranks.add_up(values)
+    gradient[listed] = values
+    used[0] = 0
+    kernels.use_rows(used, listed, run.gradient.reshape(rows, *width), True)
+    return listed
+
+
+def _checksum(values: Any) -> int:
+    """Of the bits of arrays and of other values."""
+    found = 0
+    for value in values:
+        content = (
+            np.ascontiguousarray(value).view(np.uint8).data if isinstance(value, np.ndarray) else repr(value).encode()
+        )
+        found = zlib.crc32(content, found)
+    return found
