@@ -114,7 +114,8 @@ class RanksOfMPI(Ranks):
     """The processes of a communicator. It notices those that leave while it waits for them."""
 
     def __init__(self, comm: Any) -> None:
-        self._comm, self._notices = comm.Dup(), comm.Dup()
+        # What goes on beside other calls, and what is not awaited, must not be taken for these.
+        self._comm, self._early, self._notices = comm.Dup(), comm.Dup(), comm.Dup()
         self.rank, self.size = comm.rank, comm.size
         self._trainings = 0  # that were entered
         self._waits_since: float | None = None
@@ -127,6 +128,16 @@ class RanksOfMPI(Ranks):
         self._waits_since = time.monotonic()
         self._comm.Allreduce(MPI.IN_PLACE, array)
         self._waits_since = None
+
+    def begin_to_add_up(self, array: np.ndarray) -> Callable[[], None]:
+        request = self._early.Iallreduce(MPI.IN_PLACE, array)
+
+        def finish() -> None:
+            self._waits_since = time.monotonic()
+            request.Wait()
+            self._waits_since = None
+
+        return finish
 
     def gathered(self, array: np.ndarray) -> np.ndarray:
         found = np.empty((self.size, *array.shape), array.dtype)

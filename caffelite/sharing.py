@@ -9,7 +9,7 @@ by MPI.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
@@ -31,6 +31,10 @@ class Ranks(ABC):
     @abstractmethod
     def add_up(self, array: np.ndarray) -> None:
         """Have in an array, which is contiguous, the sum of those of all ranks: the same bits everywhere."""
+
+    @abstractmethod
+    def begin_to_add_up(self, array: np.ndarray) -> Callable[[], None]:
+        """As `add_up`, while something else is computed: the sum is there when what this returns has been called."""
 
     @abstractmethod
     def gathered(self, array: np.ndarray) -> np.ndarray:

@@ -9,11 +9,13 @@ taken by all after the same step.
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,13 +25,16 @@ from caffelite.data import DataGenerator
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.optimizers import Optimizer
 from caffelite.optimizers.base import Run
-from caffelite.recording import call_python
+from caffelite.recording import PythonCall, call_python
 from caffelite.sharing import Ranks, Share
 from caffelite.tensor import Tensor
 
 # Gradients of no more elements than this are copied into one message, in float64, with all else that is added up: up to
 # there a second message costs more than the copies. Longer ones are added up where they lie.
 COPIED = 4096
+
+# Gradients of parameters with more elements than this are added up while backward goes on.
+LARGE = 2**16
 
 ATTENTION = 0.05  # seconds of steps after which rank 0 wants to see to the bar and to callbacks
 
@@ -187,8 +192,8 @@ class Summation:
     added to `cursor` is for the whole batch, all float64.
     """
 
-    def __init__(self, together: Together, share: Share, quantities: int) -> None:
-        self.together, self.share = together, share
+    def __init__(self, together: Together, share: Share, part: np.ndarray, quantities: int) -> None:
+        self.together, self.share, self.part = together, share, part
         self.own = np.zeros((1, quantities, 2))
         self.nothing = np.zeros_like(self.own)
         self.cursor = np.zeros(1, kernels.CURSOR)
@@ -199,20 +204,50 @@ class Summation:
         """Say what gradients there are; and whether all rows weigh the same, so that weights tell the batch's size."""
         self.sizes = sizes
         self.listed = [run for run in runs if run.used is not None]
-        plain = [run.gradient for run in runs if run.used is None]
-        self.in_place = [gradient for gradient in plain if gradient.size > COPIED]
-        self.copied = [gradient for gradient in plain if gradient.size <= COPIED]
-        self.message = np.empty(3 + self.own.size + sum(gradient.size for gradient in self.copied))
         self.widths = [parameters[run.parameters.start].shape[1:] for run in self.listed]
+        pieces = [piece for run in runs if run.used is None for piece in _pieces(run, parameters)]
+        self.early = [piece for piece in pieces if piece.size > LARGE]
+        self.in_place = [piece for piece in pieces if COPIED < piece.size <= LARGE]
+        self.copied = [piece for piece in pieces if piece.size <= COPIED]
+        self.message = np.empty(3 + self.own.size + sum(gradient.size for gradient in self.copied))
+        self.begun: dict[int, Callable[[], None]] = {}  # how to finish sums, by their places in `early`
+
+    def begin_early(self) -> None:
+        """Have replays of what this thread records begin with each large gradient as soon as it is complete."""
+        recording = kernels.recorder()
+        if recording is None:
+            return
+        # In the order in which they are complete, here too: it has to be the same on all ranks.
+        places = [_last_write(recording.entries, gradient) for gradient in self.early]
+        order = sorted(range(len(places)), key=places.__getitem__)
+        self.early = [self.early[i] for i in order]
+        for i in reversed(range(len(order))):
+            call = PythonCall("begin to add up", functools.partial(self.begin, i), (), ())
+            call.outputs = [None]
+            recording.entries.insert(places[order[i]] + 1, call)
+
+    def begin(self, i: int) -> None:
+        """Begin to add up a large gradient."""
+        if not self.counts:
+            self.early[i][...] = 0
+        self.begun[i] = self.together.ranks.begin_to_add_up(self.early[i])
+
+    @property
+    def counts(self) -> bool:
+        """Whether the share's rows count for anything; else it is no matter what a loss makes of them."""
+        return bool(self.part.view(np.ndarray).reshape(-1)[0] != 0)
 
     def __call__(self, value: np.ndarray, part: np.ndarray) -> None:
         """The gradients as they are; the share's loss, and what it counts for."""
         ranks, message, n = self.together.ranks, self.message, 3 + self.own.size
         counts = float(part.reshape(-1)[0])
-        if counts == 0:  # whatever a loss makes of rows that weigh nothing
+        if not self.counts:
             for gradient in (*self.copied, *self.in_place, *[run.gradient for run in self.listed]):
                 gradient[...] = 0
             self.own[0, 0] = 0
+        for i in range(len(self.early)):
+            if i not in self.begun:
+                self.begin(i)
         message[0] = counts * float(value.reshape(-1)[0]) if counts else 0.0
         message[1:3] = self.together.wishes()
         message[3:n] = self.own.reshape(-1)
@@ -225,6 +260,9 @@ class Summation:
             ranks.add_up(gradient)
         for run, width in zip(self.listed, self.widths, strict=True):
             _add_up_rows(ranks, run, width)
+        for finish in self.begun.values():
+            finish()
+        self.begun.clear()
         place = n
         for gradient in self.copied:
             gradient[...] = message[place : place + gradient.size]
@@ -238,6 +276,28 @@ class Summation:
                 f"rank {ranks.rank} has a batch of {self.share.whole} rows, and the ranks have computed "
                 f"{self.weights[0]:g} together: they were not given the same batches"
             )
+
+
+def _pieces(run: Run, parameters: Sequence[Tensor]) -> list[np.ndarray]:
+    """The gradient of a run: that of each large parameter by itself, and what is between them."""
+    cuts, place = [0], 0
+    for p in parameters[run.parameters]:
+        if p.size > LARGE:
+            cuts += [place, place + p.size]
+        place += p.size
+    return [run.gradient[a:b] for a, b in pairwise([*cuts, place]) if a < b]
+
+
+def _last_write(entries: list[Any], gradient: np.ndarray) -> int:
+    """The place of the last call that may have written to a gradient."""
+    for i in reversed(range(len(entries))):
+        entry = entries[i]
+        if isinstance(entry, PythonCall):
+            if entry.gradients:
+                return i
+        elif any(entry.kernel.writes >> j & 1 and np.may_share_memory(a, gradient) for j, a in enumerate(entry.arrays)):
+            return i
+    return -1
 
 
 def _add_up_rows(ranks: Ranks, run: Run, width: tuple[int, ...]) -> np.ndarray:

@@ -135,15 +135,16 @@ class Trainer:
         together, optimizer = self.together, self.optimizer
         assert together is not None
         assert optimizer is not None
-        summation = Summation(together, share, 1 + len(self.of_batch))
         outputs, loss, value = self.forward(batch)
         weights = self.weights_of(loss, batch)
         part = together.part_of_mean(share, None if weights is None else kernels.sum(weights), value.data)
+        summation = Summation(together, share, part, 1 + len(self.of_batch))
         value.backward(part)
+        summation.of(optimizer.runs(), optimizer.parameters, weights is None)
+        summation.begin_early()
         kernels.copy(summation.nothing, summation.own)
         if share.counts:
             self.measure(summation.cursor, outputs, loss, value, batch)
-        summation.of(optimizer.runs(), optimizer.parameters, weights is None)
         call_python("add up over ranks", summation, value.data, part)
         guard(summation.value)
         optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]

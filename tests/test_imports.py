@@ -90,7 +90,7 @@ def test_kernels_mention_no_other_part_of_the_package():
 
 
 def test_importing_caffelite_imports_no_library_that_is_used_now_and_then():
-    libraries = {"tqdm", "matplotlib", "torch", "sklearn", "safetensors", "scipy"}
+    libraries = {"tqdm", "matplotlib", "torch", "sklearn", "safetensors", "scipy", "mpi4py"}
     program = f"import sys, caffelite; print(sorted({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -436,9 +436,9 @@ def test_any_number_of_threads_gives_the_same_losses(threads_restored):
 @both_dtypes
 def test_of_a_part_of_the_rows_nothing_has_to_count(dtype):
     losses, none = np.ones(4, dtype), np.zeros(4, dtype)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="nothing"):
         kernels.weighted_mean(losses, none)
     assert [x.any() for x in kernels.weighted_mean(losses, none, is_part=True)] == [False] * 3
     for bad in (-1, np.nan, np.inf):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="weight"):
             kernels.weighted_mean(losses, np.full(4, bad, dtype), is_part=True)
