@@ -57,8 +57,9 @@ def threads_restored():
 
 def copy_of_project(target):
     """Copy the project to a folder as it is under version control: without what was built or installed."""
-    built = (".venv", ".git", "build", "dist", "*.so", "*.c", "*.egg-info", "__pycache__", ".hypothesis", "_build", "gallery")
-    shutil.copytree(Path(__file__).parent.parent, target, ignore=shutil.ignore_patterns(*built))
+    made = (".venv", ".git", "build", "dist", "_build", "gallery", ".hypothesis", "__pycache__")
+    made += ("*.so", "*.c", "*.egg-info")
+    shutil.copytree(Path(__file__).parent.parent, target, ignore=shutil.ignore_patterns(*made))
 
 
 def unpacked_source_distribution(folder):
