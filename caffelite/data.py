@@ -165,31 +165,42 @@ class DataGenerator:
         size = min(self.blocks.buffer, self.rows)
         return [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(2)]
 
+    def begin(self) -> int:
+        """A new epoch begins: its number."""
+        self._epochs += 1
+        return self._epochs
+
     def buffers(
-        self, columns: list[Any], memory: list[list[np.ndarray]], first: int = 0
+        self, columns: list[Any], memory: list[list[np.ndarray]], first: int = 0, epochs: int = 1
     ) -> Generator[Callable[[], Buffer]]:
-        """The buffers of a new epoch, but for so many first ones; see `caffelite.sources`.
+        """The buffers of a new epoch, but for so many first ones, and of the epochs after it; see `caffelite.sources`.
 
         The columns are mine, read as they are to be. A thread reads each buffer while the one before is in use, which
-        ends when the next one is asked for: its memory is used again.
+        ends when the next one is asked for: its memory is used again. The first epoch has begun; of those after it, who
+        goes on with them says so by `begin`.
         """
         assert self.blocks is not None
-        self._epochs += 1
-        blocks, epoch = self.blocks, self._epochs
+        blocks, begun = self.blocks, self.begin()
         rows = len(self) * self.batch_size if self.drop_last else self.rows
-        ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
         left = threading.Event()
 
-        def buffer(number: int) -> Buffer:
+        def buffer(epoch: int, ranges: np.ndarray, number: int, room: list[np.ndarray]) -> Buffer:
             pieces = blocks.pieces(ranges, number, rows)
             order = np.arange(sum(stop - start for start, stop in pieces))
-            into = [array[: len(order)] for array in memory[number % 2]]
+            into = [array[: len(order)] for array in room]
             sources.read(columns, pieces, into, left.is_set)
             if self.shuffle:
                 kernels.shuffle(order, self._words(epoch, number))
             return Buffer(into, order, pieces)
 
-        return ahead((functools.partial(buffer, i) for i in range(first, -(-rows // blocks.buffer))), 1, left.set)
+        def calls() -> Iterator[Call]:
+            rooms = itertools.cycle(memory)
+            for epoch in range(begun, begun + epochs):
+                ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
+                for number in range(first if epoch == begun else 0, -(-rows // blocks.buffer)):
+                    yield functools.partial(buffer, epoch, ranges, number, next(rooms))
+
+        return ahead(calls(), 1, left.set)
 
     def _words(self, *numbers: int) -> np.ndarray:
         """Random bits of an epoch, or of a buffer in it, from the seed."""

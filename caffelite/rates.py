@@ -25,15 +25,16 @@ class RateTest:
     """What `find_lr` found: `lrs` and `losses`, an element for each step, `smoothed`, and `suggestion`.
 
     `smoothed` is the running mean of the losses, m ← 0.9 m + 0.1 loss, divided by 1 − 0.9ᵗ for its start at 0.
-    `suggestion` is a tenth of the rate at which that was lowest: well below the rates at which steps go too far. None
-    where the loss never fell.
+    `suggestion` is a tenth of the rate at which that was lowest: well below the rates at which steps go too far. The
+    first tenth of the steps, where it is a mean of few losses, is left out. None where the loss never fell.
     """
 
     def __init__(self, lrs: np.ndarray, losses: np.ndarray) -> None:
         self.lrs, self.losses, self.smoothed = lrs, losses, _smoothed(losses)
         self.suggestion: float | None = None
-        lowest = int(np.argmin(self.smoothed)) if len(lrs) else 0
-        if lowest > 0:
+        first = len(lrs) // 10
+        lowest = first + int(np.argmin(self.smoothed[first:])) if len(lrs) else 0
+        if lowest > first:
             self.suggestion = float(lrs[lowest] / 10)
 
     def __repr__(self) -> str:

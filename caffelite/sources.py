@@ -52,8 +52,8 @@ class Source:
         self.shape: tuple[int, ...] = tuple(map(int, data.shape))
         self.stored = np.dtype(data.dtype)
         self.dtype = self.stored if dtype is None else np.dtype(dtype)
-        self.extent = _extent(data)
         self.file = _File(data) if isinstance(data, np.memmap) and data._mmap is not None else None  # type: ignore
+        self.extent = _extent(data)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -116,18 +116,6 @@ class Source:
         return found.hexdigest()[:32]
 
 
-def _extent(data: Any) -> _Mapped | _InFile | None:
-    """Where in a file the rows of these data lie one behind the other, if they do."""
-    if isinstance(data, np.memmap):
-        in_file = data._mmap is not None and data.mode != "c"  # type: ignore[attr-defined]  # c: private
-        return _Mapped(data) if in_file and data.flags.c_contiguous and data.size else None
-    try:  # an h5py dataset says so; in chunks there is no offset
-        offset, file = data.id.get_offset(), data.file.id.get_vfd_handle()
-        return None if offset is None else _InFile(file, offset, data.nbytes // len(data))
-    except Exception:  # anything else that has slices
-        return None
-
-
 class _File:
     """The file that an array is mapped from."""
 
@@ -141,6 +129,18 @@ class _File:
         """ValueError, beginning with the name, where the file ends before what is mapped of it."""
         if (size := self.map.size()) < self.end:
             raise ValueError(f"{name}: its file has {size:,} bytes now, and {self.end:,} were mapped")
+
+
+def _extent(data: Any) -> _Mapped | _InFile | None:
+    """Where in a file the rows of these data lie one behind the other, if they do."""
+    if isinstance(data, np.memmap):
+        in_file = data._mmap is not None and data.mode != "c"  # type: ignore[attr-defined]  # c: private
+        return _Mapped(data) if in_file and data.flags.c_contiguous and data.size else None
+    try:  # an h5py dataset says so; in chunks there is no offset
+        offset, file = data.id.get_offset(), data.file.id.get_vfd_handle()
+        return None if offset is None else _InFile(file, offset, data.nbytes // len(data))
+    except Exception:  # anything else that has slices
+        return None
 
 
 class _Mapped:

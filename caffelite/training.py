@@ -709,7 +709,8 @@ class InMemory:
 
 
 class Buffered:
-    """Epochs over a DataGenerator that reads: each buffer is trained on as what is in memory, while the next is read.
+    """Epochs over a DataGenerator that reads: each buffer is trained on as what is in memory, while the next is read,
+    which may be that of the next epoch.
 
     `epoch` and `batch` are what is done.
     """
@@ -717,20 +718,21 @@ class Buffered:
     def __init__(
         self, steps: Trainer, data: DataGenerator, epochs: int, interrupts: InterruptsBetweenSteps | None = None
     ) -> None:
-        self.of, self.generator, self.interrupts = steps, data, interrupts
+        self.of, self.generator, self.epochs, self.interrupts = steps, data, epochs, interrupts
         dtype, weights = steps.model.dtype, data.sample_weight
         weights = None if weights is None else as_weights(weights, data.rows, dtype)
         inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.memory = data.memory_for(self.data.columns())
         self.epoch = 0
+        self.buffers: Generator[Callable[[], Buffer]] | None = None
+        self.read_epoch = 0  # the number, of the generator's epochs, of the one that was read last
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
         self.before = self.generator.state()
         self.sums = Sums(self.of)
         self.done = 0  # batches of the epoch, before the buffer under way
-        self.buffers: Generator[Callable[[], Buffer]] | None = None
         self.run: InMemory | None = None  # on the buffer under way
 
     @property
@@ -755,7 +757,6 @@ class Buffered:
             if self.done == len(self.generator):
                 self.sums.batches = self.done
                 self.last_results = self.sums.results(f"in epoch {self.epoch + 1}")
-                self.close()
                 self.epoch += 1
                 self._begin_epoch()
 
@@ -763,8 +764,15 @@ class Buffered:
         """The training on the next buffer, from its first batch that is due."""
         per_buffer = self.generator.blocks.batches  # type: ignore[union-attr]
         first = self.done // per_buffer
+        if self.done == 0 and self.buffers is not None:
+            if self.generator._epochs == self.read_epoch:
+                self.read_epoch = self.generator.begin()
+            else:  # somebody else has gone through it meanwhile
+                self.close()
         if self.buffers is None:
-            self.buffers = self.generator.buffers(self.data.columns(), self.memory, first)
+            columns, epochs = self.data.columns(), max(self.epochs - self.epoch, 1)
+            self.buffers = self.generator.buffers(columns, self.memory, first, epochs)
+            self.read_epoch = self.generator._epochs
         buffer = next(self.buffers)()
         batch = Batch.of(buffer.columns, self.data.weights is not None)
         self._check(batch, buffer.pieces)
@@ -837,6 +845,7 @@ class Buffered:
         """Leave the epoch under way: the thread that reads ends."""
         if self.buffers is not None:
             self.buffers.close()
+            self.buffers = None
 
 
 class located:

@@ -7,6 +7,7 @@ import pytest
 from conftest import bits, classifier
 
 import caffelite as cl
+from caffelite.rates import RateTest
 
 X, Y = cl.datasets.spiral(points_per_class=60, seed=0)
 
@@ -100,6 +101,13 @@ def test_it_ends_where_the_loss_has_risen_far_or_the_training_diverges():
         found = cl.find_lr(model, X, Y, high=high, **options)
         assert 5 < len(found.lrs) == len(found.losses) == len(found.smoothed) < 100
         assert np.isfinite(found.losses).all()
+
+
+def test_a_low_loss_at_the_very_beginning_is_no_suggestion():
+    lrs = np.geomspace(1e-7, 10, 100)
+    losses = np.where(lrs < 0.01, 0.7, np.where(lrs < 1, 0.65, 5.0))
+    losses[:2] = 0.5, 0.55  # of batches that happened to be easy
+    assert RateTest(lrs, losses).suggestion == pytest.approx(0.1, rel=0.3)
 
 
 def test_without_a_fall_there_is_no_suggestion():

@@ -325,6 +325,52 @@ def test_training_through_a_transform_has_the_same_bits(tmp_path):
     np.testing.assert_allclose(plain[0]["loss"], transformed[0]["loss"], rtol=1e-12)
 
 
+@pytest.mark.parametrize("rows", [N, N - 800])  # an even number of buffers, and an odd one
+def test_the_first_buffer_of_the_next_epoch_is_read_while_the_last_is_in_use(rows):
+    source, ahead = Sliced(X[:rows]), []
+
+    def rows_read():
+        return sum(stop - start for start, stop in source.reads)
+
+    def callback(epoch, history):
+        expected = rows * (epoch + 1) + (epoch < 2)
+        until = time.monotonic() + 5
+        while rows_read() < expected and time.monotonic() < until:
+            time.sleep(0.001)
+        ahead.append(rows_read() - rows * (epoch + 1))
+
+    options = {"epochs": 3, "shuffle": False}
+    assert_same(fitted(source, Y[:rows], callbacks=[callback], **options), fitted(X[:rows], Y[:rows], **options))
+    assert [count > 0 for count in ahead] == [True, True, False]
+    assert rows_read() == 3 * rows
+
+
+@pytest.mark.parametrize("rows", [N, N - 1000])  # an even number of buffers, and an odd one
+def test_a_buffer_in_use_is_not_read_over(rows):
+    source = Sliced(NUMBERED[:rows])
+    generator = cl.DataGenerator(source, batch_size=48, seed=0)
+    columns, seen = [generator.x], []
+    for read in generator.buffers(columns, generator.memory_for(columns), epochs=2):
+        buffer, reads, until = read(), len(source.reads), time.monotonic() + 0.05
+        while len(source.reads) < reads + 30 and time.monotonic() < until:  # the next one is read meanwhile
+            time.sleep(0.001)
+        expected = np.concatenate([np.arange(start, stop) for start, stop in buffer.pieces])
+        assert np.array_equal(buffer.columns[0][:, 0], expected)
+        seen += expected.tolist()
+    assert sorted(seen) == sorted([*range(rows)] * 2)
+
+
+def test_who_goes_through_the_generator_between_two_epochs_takes_one():
+    def training(transform):
+        generator = cl.DataGenerator(Sliced(X), Y, batch_size=48, seed=3, transform=transform)
+        return fitted(
+            generator, epochs=3, callbacks=[lambda epoch, history: epoch == 0 and next(iter(generator)) and None]
+        )
+
+    plain, transformed = training(None), training(lambda x, y: (x, y))
+    assert all((plain[1][name] == x).all() for name, x in transformed[1].items())
+
+
 def test_a_batch_without_weight_is_passed_over(tmp_path):
     weights = (np.arange(N) >= 2000).astype(float)
     options = {"shuffle": False, "sample_weight": weights, "metrics": ["f1"]}
@@ -533,16 +579,19 @@ def test_a_source_that_changes_its_length_is_an_error_naming_both(tmp_path):
 
 
 SHRINKING = """
-import os, sys, numpy as np, caffelite as cl
+import os, sys, time, numpy as np, caffelite as cl
 from caffelite import sources
 sources.BUFFER, sources.BLOCK = 2**16, 2**12
 header, rows, y, model = 4100, 9000, np.zeros(9000, int), cl.MLP(8, [2], seed=0)
 open("rows", "wb").write(bytes(header + rows * 32))
 x = np.memmap("rows", np.float32, mode=sys.argv[1], offset=header, shape=(rows, 8))
 assert len(model.predict(x)) == rows
+def shrink(epoch, history):
+    time.sleep(0.5)  # in which what is read ahead has been read
+    os.truncate("rows", header + 32)
 options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "verbose": 0}
 for use in (
-    lambda: model.fit(x, y, epochs=2, callbacks=[lambda epoch, history: os.truncate("rows", header + 32)], **options),
+    lambda: model.fit(x, y, epochs=2, callbacks=[shrink], **options),
     lambda: model.fit(x[::2], y[::2], **options),
     lambda: model.predict(x[-10:]),
     lambda: model.predict(x),
