@@ -2,6 +2,7 @@
 
 import itertools
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,9 @@ import pytest
 from hypothesis import settings
 
 import caffelite as cl
+
+# The tests press Ctrl-C, which a job in the background of a shell ignores, and what it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # These files compare caffelite with libraries from their first line on.
 collect_ignore = [f"test_{library}.py" for library in ("onnx", "sklearn") if find_spec(library) is None]

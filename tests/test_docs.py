@@ -118,18 +118,23 @@ def test_the_net_in_c_takes_the_memory_that_is_said_and_is_called_as_shown(tmp_p
 # Where every Function and every kernel is tried. Of these tests, those of other Functions by name are left out.
 OF_ALL = ["functions", "function", "cases", "kernels", "pytorch", "program", "imports", "tensor", "activation"]
 
+CONFTEST = """
+import re
+
+def pytest_collection_modifyitems(items):
+    items[:] = [item for item in items if re.search("::[^[]+$|softsign|x86-64", item.nodeid, re.IGNORECASE)]
+"""
+
 
 @pytest.mark.slow
 def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
     project, _ = unpacked_source_distribution(tmp_path)
     run("git", "apply", "-", cwd=project, input="".join(blocks("write-a-kernel.md", "diff")))
-    compiler = tmp_path / "cc"  # which knows one instruction set: the others take a minute each
-    compiler.write_text('#!/bin/sh\ncase " $* " in *" -march=x86-64-v"[24]" "*) exit 1;; esac\nexec cc "$@"\n')
+    compiler = tmp_path / "cc"  # which knows one instruction set, and hurries: the others take a minute each
+    compiler.write_text('#!/bin/sh\ncase " $* " in *" -march=x86-64-v"[24]" "*) exit 1;; esac\nexec cc "$@" -O1\n')
     compiler.chmod(0o755)
     run(sys.executable, "setup.py", "build_ext", "--inplace", cwd=project, env=os.environ | {"CC": str(compiler)})
-    pytest_here = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
-    found = run(*pytest_here, *[f"tests/test_{name}.py" for name in OF_ALL], "--collect-only", "-q", cwd=project)
-    tests = [line for line in found.splitlines() if re.search(r"::[^[]+$|softsign|x86-64", line, re.IGNORECASE)]
-    (project / "tests.txt").write_text("\n".join(tests))
-    output = run(*pytest_here, "--verbose", "@tests.txt", cwd=project)
+    (project / "conftest.py").write_text(CONFTEST)
+    pytest_here = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--verbose"]
+    output = run(*pytest_here, *[f"tests/test_{name}.py" for name in OF_ALL], cwd=project)
     assert len(re.findall("Softsign.* PASSED", output)) > 20

@@ -1,6 +1,7 @@
 """What is handed out: the source distribution and the wheel. `make wheel` builds both anew, and tests the wheel."""
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -57,6 +58,14 @@ def test_a_wheel_built_from_the_source_distribution_works_on_its_own(tmp_path):
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--target", tmp_path / "site", wheel, cwd=tmp_path)
     output = run(sys.executable, "-c", PROGRAM, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path / "site")})
     assert str(tmp_path / "site") in output
+
+
+def test_the_version_is_the_same_wherever_it_stands():
+    (version,) = re.findall('^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert (
+        f" {version}," in (ROOT / "CHANGELOG.md").read_text() or f"[{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    )
 
 
 # What is done to the names in a wheel, and what is said of it.
