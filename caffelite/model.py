@@ -883,12 +883,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
                 def completed(rows: np.ndarray) -> bool:
                     """Put the results of epochs into the history; whether a callback ends the training."""
-                    if evaluated is not None:
-                        rows = np.append(rows, [evaluated()], axis=1)
+                    results = rows.T.tolist()
+                    if evaluated is not None:  # after each epoch
+                        results += [[value] for value in evaluated()]
                     with interrupts.held():
-                        for values, column in zip(history.values(), rows.T.tolist(), strict=True):
-                            values.extend(column)
-                    progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
+                        for values, new in zip(history.values(), results, strict=True):
+                            values.extend(new)
+                    progress.epochs_done(len(rows), {name: values[-1] for name, values in history.items()})
                     return called(history.epochs - 1, history)
 
                 between = called.between_steps
