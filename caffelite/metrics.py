@@ -220,8 +220,9 @@ def r2(outputs: np.ndarray, targets: np.ndarray) -> float:
         return np.nan
     columns = targets.reshape(len(targets), -1).astype(np.float64)
     residual = (_differences(outputs, targets) ** 2).sum(axis=0)
-    total = ((columns - columns.mean(axis=0)) ** 2).sum(axis=0)
-    return float(np.mean(np.where(total > 0, 1 - residual / np.where(total > 0, total, 1), residual == 0)))
+    total = ((columns - columns.sum(axis=0) / len(columns)) ** 2).sum(axis=0)
+    unexplained = np.divide(residual, total, out=(residual != 0).astype(np.float64), where=total > 0)
+    return float((1 - unexplained).sum() / len(unexplained))
 
 
 def _differences(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -915,16 +915,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     """Put the results of epochs into the history; whether a callback ends the training."""
                     if together is not None:
                         together.check_alike(self, history.epochs + len(rows))
-                    if evaluated is not None:
-                        rows = np.append(rows, [evaluated()], axis=1)
+                    results = rows.T.tolist()
+                    if evaluated is not None:  # after each epoch
+                        results += [[value] for value in evaluated()]
                     with interrupts.held():
-                        for values, column in zip(history.values(), rows.T.tolist(), strict=True):
-                            values.extend(column)
-                    progress.epochs_done(len(rows), dict(zip(history, rows[-1], strict=True)))
-                    if together is None:
-                        return called(history.epochs - 1, history)
-                    called.ended = together.any(called(history.epochs - 1, history))
-                    return called.ended
+                        for values, new in zip(history.values(), results, strict=True):
+                            values.extend(new)
+                    progress.epochs_done(len(rows), {name: values[-1] for name, values in history.items()})
+                    ends = called(history.epochs - 1, history)
+                    if together is not None:
+                        ends = called.ended = together.any(ends)
+                    return ends
 
                 between = called.between_steps
                 trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)

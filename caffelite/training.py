@@ -543,7 +543,7 @@ class InMemory:
         self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in two more columns
         self.sums = np.zeros((min(epochs, AT_ONCE), 1 + len(steps.of_batch), 2))
         short = 0 if data.drop_last else rows % data.batch_size
-        self.rows = [data.batch_size, short]  # of a full batch, and of the last one
+        self.rows = [data.batch_size if rows >= data.batch_size else 0, short]  # of a full batch, and of the last one
         with Recording() as recording:  # the order of the first epoch, and how to make the next ones
             if data.shuffle:
                 kernels.shuffle(data._order, data._state)

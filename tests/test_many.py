@@ -343,16 +343,18 @@ def test_what_a_users_function_raises_comes_through(threads, kind):
         def backward(self, dy):
             return dy
 
+    before = threading.active_count()  # others may have left a thread that watches progress bars
     x, y = data()
     models = [*entries("plain", "SGD", 3)[0], cl.Model([cl.Linear(4, 3), Raising(6)], seed=0)]
     models += entries("plain", "SGD", 3)[0]
     with pytest.raises(kind, match="mine"):
         many(models, [cl.SGD(m.parameters(), lr=0.1) for m in models], x, y, epochs=100)
-    assert threading.active_count() == 1
+    assert threading.active_count() == before
     assert np.isfinite(models[0].predict(x)).all()
 
 
 def test_ctrl_c_ends_all_between_steps(threads):
+    before = threading.active_count()
     x, y = data()
     alone, together = entries("plain", "Adam", 9), entries("plain", "Adam", 9)
     timer = threading.Timer(0.3, signal.raise_signal, [signal.SIGINT])
@@ -360,7 +362,7 @@ def test_ctrl_c_ends_all_between_steps(threads):
     with pytest.raises(KeyboardInterrupt) as caught:
         many(*together, x, y, epochs=10_000_000, batch_size=16)
     timer.join()
-    assert threading.active_count() == 1
+    assert threading.active_count() == before
     histories = caught.value.histories
     assert len(histories) == 9
     done = [int(optimizer.steps[0, 1]) for optimizer in together[1]]
