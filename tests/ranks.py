@@ -21,7 +21,8 @@ import time
 import numpy as np
 
 import caffelite as cl
-from caffelite import mpi, together
+from caffelite import mpi, together, training
+from caffelite.checkpoints import Saved
 
 CASES = {}
 
@@ -464,12 +465,15 @@ def resumable(folder, shared, callbacks=(), resume=None):
 
 @check
 def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
+    training.ATTENTION, together.ATTENTION = 1e-4, 0.0  # so that they stop in the midst of epochs, small as they are
     alone = resumable(folder, shared=False)
     parts = [f"{folder}/alone-{WORLD.rank}", f"{folder}/together"]
     for written, path in enumerate(parts):
         with Raises(InterruptedError):
-            resumable(folder, bool(written), [cl.callbacks.Checkpoint(path, seconds=0), Leaving(7)])
+            resumable(folder, bool(written), [cl.callbacks.Checkpoint(path, seconds=0), Leaving(6)])
         WORLD.barrier()
+        if written:
+            assert Saved(path).text["done"] == {"epoch": 1, "batch": 2}
         for shared in (False, True):
             found = resumable(folder, shared, resume=parts[1] if written else f"{folder}/alone-0")
             # The bias before BatchNorm has no gradient but what is left of rounding.
