@@ -900,11 +900,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
         try:
             with (
                 InterruptsBetweenSteps() as interrupts,
+                nullcontext() if together is None else together.holding(interrupts),
                 called.during(training),
                 shown as progress,
             ):
-                if together is not None:
-                    together.interrupts = interrupts
                 if saved is not None:
                     with saved.understood():
                         checkpoints.resume_callbacks(saved)

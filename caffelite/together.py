@@ -14,7 +14,9 @@ import json
 import math
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from _signal import SIGINT
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -59,7 +61,8 @@ class Together:
         self.stop = np.zeros(
             1, np.int32
         )  # 1: no further step, for somebody wants attention; where a replay looks at it
-        self.interrupts: InterruptsBetweenSteps | None = None
+        self.interrupts: InterruptsBetweenSteps | None = None  # held, but for `interrupt`
+        self._interrupted = False
         self._since = 0.0
 
     @property
@@ -80,8 +83,24 @@ class Together:
         """Stop, if any rank wants that; a Ctrl-C on one of them is one on all."""
         if attention or interrupt:
             self.stop[0] = 1
-        if interrupt and self.interrupts is not None and self.interrupts.handler is not None:
-            self.interrupts.pending[0] = 1
+        self._interrupted |= bool(interrupt)
+
+    @contextmanager
+    def holding(self, interrupts: InterruptsBetweenSteps) -> Iterator[None]:
+        """Inside, a Ctrl-C takes effect on all ranks after the same step."""
+        before, self.interrupts, self._interrupted = self.interrupts, interrupts, False
+        try:
+            with interrupts.held():
+                yield
+        finally:
+            self.interrupts = before
+
+    def interrupt(self) -> None:
+        """Between two steps: have the Ctrl-C that all ranks have heard of take effect."""
+        interrupts = self.interrupts
+        if self._interrupted and interrupts is not None and interrupts.handler is not None:
+            self._interrupted, interrupts.pending[0] = False, 0
+            interrupts.handler(SIGINT, None)
 
     def agreed(self, value: bool) -> bool:
         """What rank 0 says."""

@@ -478,6 +478,8 @@ class Streamed:
             with interrupts.held(), located(Position(self.epoch, self.batch), batch):
                 self.of._replay(batch, self.sums)
                 self.batch += 1
+            if self.of.together is not None:
+                self.of.together.interrupt()
             return True
         self._check_length(0)
         return False
@@ -613,6 +615,7 @@ class InMemory:
         together.go_on()
         while self.epoch < epochs and not together.stop[0]:  # as long as all ranks do
             self._go(epochs, np.inf)
+        together.interrupt()
 
     def _go(self, epochs: int, seconds: float) -> None:
         """Go on for so many seconds, or to a batch that has to be recorded, and take that."""

@@ -21,7 +21,8 @@ import time
 import numpy as np
 
 import caffelite as cl
-from caffelite import mpi, together
+from caffelite import mpi, together, training
+from caffelite.checkpoints import Saved
 
 CASES = {}
 
@@ -417,11 +418,17 @@ def who_ends_the_training_on_one_rank_ends_it_on_all(folder):
 @check
 def a_ctrl_c_on_one_rank_is_one_on_all_after_the_same_step(folder):
     model, optimizer = small()
-    if WORLD.rank == WORLD.size - 1:
-        timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
+
+    def begun(epoch, history):
+        if epoch == 3 and WORLD.rank == WORLD.size - 1:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    begun.due = lambda epochs: 4 if epochs < 4 else np.inf  # then epochs are replayed in one go
     with Raises(KeyboardInterrupt):
-        model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, **FIT)
+        model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, callbacks=[begun], **FIT)
+    with Raises(KeyboardInterrupt):
+        soon = lambda epoch, history: epoch == 3 and WORLD.rank == 0 and os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+        model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, callbacks=[soon], **FIT)
     assert len(set(WORLD.allgather(content(model.state_dict())))) == 1
 
 
@@ -458,12 +465,15 @@ def resumable(folder, shared, callbacks=(), resume=None):
 
 @check
 def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
+    training.ATTENTION, together.ATTENTION = 1e-4, 0.0  # so that they stop in the midst of epochs, small as they are
     alone = resumable(folder, shared=False)
     parts = [f"{folder}/alone-{WORLD.rank}", f"{folder}/together"]
     for written, path in enumerate(parts):
         with Raises(InterruptedError):
-            resumable(folder, bool(written), [cl.callbacks.Checkpoint(path, seconds=0), Leaving(7)])
+            resumable(folder, bool(written), [cl.callbacks.Checkpoint(path, seconds=0), Leaving(6)])
         WORLD.barrier()
+        if written:
+            assert Saved(path).text["done"] == {"epoch": 1, "batch": 2}
         for shared in (False, True):
             found = resumable(folder, shared, resume=parts[1] if written else f"{folder}/alone-0")
             # The bias before BatchNorm has no gradient but what is left of rounding.
