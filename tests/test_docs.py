@@ -31,6 +31,7 @@ def blocks(page, language):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("threads_restored")
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # where they write their files
     monkeypatch.setenv("MPLBACKEND", "agg")
