@@ -10,6 +10,7 @@ file that is sorted by label, a batch is as mixed as 64 places are that were dra
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -50,7 +51,7 @@ class Source:
         self.shape: tuple[int, ...] = tuple(map(int, data.shape))
         self.stored = np.dtype(data.dtype)
         self.dtype = self.stored if dtype is None else np.dtype(dtype)
-        self.map = _Map(data) if isinstance(data, np.memmap) and data.flags.c_contiguous and data.size else None
+        self.extent = _extent(data)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -73,13 +74,19 @@ class Source:
         """The same rows, read as another dtype."""
         return Source(self.data, self.name, dtype)
 
+    def expect(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """The rows in these ranges will be read, all of them: the disk may fetch many at once, in its own order."""
+        if isinstance(self.data, Ranges):
+            self.data.expect(pieces)
+        elif self.extent is not None:
+            for start, stop in pieces:
+                self.extent.expect(start, stop)
+
     def read(self, start: int, stop: int, into: np.ndarray) -> None:
         """Have these rows in an array."""
         now = tuple(self.data.shape)
         if now != self.shape:
             raise ValueError(f"{self.name} has shape {now} now; it had {self.shape} when it was given")
-        if self.map is not None:
-            self.map.expect(start, stop)
         rows = np.asarray(self.data[start:stop])
         if (rows.shape, rows.dtype) != ((stop - start, *self.shape[1:]), self.stored):
             raise ValueError(
@@ -88,8 +95,8 @@ class Source:
             )
         with np.errstate(all="ignore"):
             np.copyto(into, rows, casting="unsafe")
-        if self.map is not None:
-            self.map.forget(start, stop)
+        if self.extent is not None:
+            self.extent.forget(start, stop)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
         """These rows in an array of their own."""
@@ -105,26 +112,35 @@ class Source:
         return found.hexdigest()[:32]
 
 
-class _Map:
+def _extent(data: Any) -> _Mapped | _InFile | None:
+    """Where in a file the rows of these data lie one behind the other, if they do."""
+    if isinstance(data, np.memmap):
+        in_file = data._mmap is not None and data.mode != "c"  # type: ignore[attr-defined]  # c: private
+        return _Mapped(data) if in_file and data.flags.c_contiguous and data.size else None
+    try:  # an h5py dataset says so; in chunks there is no offset
+        offset, file = data.id.get_offset(), data.file.id.get_vfd_handle()
+        return None if offset is None else _InFile(file, offset, data.nbytes // len(data))
+    except Exception:  # anything else that has slices
+        return None
+
+
+class _Mapped:
     """The part of a mapped file in which the rows of an array lie one behind the other.
 
     What has been read is dropped from the process's memory, where it would stay as long as there is any; from the
-    system's cache it is not, and writes are kept. What is private to the process is left alone: it has no other place.
+    system's cache it is not, and writes are kept.
     """
 
     def __init__(self, array: np.memmap) -> None:
         import mmap  # which whoever has mapped the file has imported
 
+        self.map: Any = array._mmap  # type: ignore[attr-defined]
         self.page, self.advice = mmap.PAGESIZE, vars(mmap)
-        self.map: Any = array._mmap if array.mode != "c" else None  # type: ignore[attr-defined]
-        if self.map is None or "MADV_DONTNEED" not in self.advice:
-            self.map = None
-            return
         begin = np.frombuffer(self.map, np.uint8).__array_interface__["data"][0]
         self.offset, self.row_bytes = array.__array_interface__["data"][0] - begin, array.nbytes // len(array)
 
     def expect(self, start: int, stop: int) -> None:
-        """These rows will be read, all of them: the system may do so in one go."""
+        """These rows will be read, all of them."""
         self._advise("MADV_WILLNEED", start, stop)
 
     def forget(self, start: int, stop: int) -> None:
@@ -132,12 +148,26 @@ class _Map:
         self._advise("MADV_DONTNEED", start, stop)
 
     def _advise(self, advice: str, start: int, stop: int) -> None:
-        if self.map is None:
-            return
         begin, end = self.offset + start * self.row_bytes, self.offset + stop * self.row_bytes
         begin -= begin % self.page
-        with suppress(OSError, ValueError):  # it is advice
+        with suppress(OSError, ValueError, KeyError):  # it is advice, which some systems don't take
             self.map.madvise(self.advice[advice], begin, end - begin)
+
+
+class _InFile:
+    """The part of a file, open under this number, in which rows of so many bytes lie one behind the other."""
+
+    def __init__(self, file: int, offset: int, row_bytes: int) -> None:
+        self.file, self.offset, self.row_bytes = file, offset, row_bytes
+
+    def expect(self, start: int, stop: int) -> None:
+        """These rows will be read, all of them."""
+        with suppress(OSError, AttributeError):  # it is advice, which some systems don't take
+            begin, count = self.offset + start * self.row_bytes, (stop - start) * self.row_bytes
+            os.posix_fadvise(self.file, begin, count, os.POSIX_FADV_WILLNEED)
+
+    def forget(self, start: int, stop: int) -> None:
+        """What has been read is in the system's cache alone, which sees to that by itself."""
 
 
 class Ranges:
@@ -147,6 +177,10 @@ class Ranges:
         self.source, self.ranges = source, ranges
         self.shape = (int((ranges[:, 1] - ranges[:, 0]).sum()), *source.shape[1:])
         self.dtype = source.dtype
+
+    def expect(self, pieces: Sequence[tuple[int, int]]) -> None:
+        """As `Source.expect`, of places in the ranges."""
+        self.source.expect([inner for start, stop in pieces for inner in _pieces(self.ranges, start, stop)])
 
     def __getitem__(self, rows: slice) -> np.ndarray:
         pieces = list(_pieces(self.ranges, rows.start, rows.stop))
@@ -176,6 +210,9 @@ def read(
 
     It ends early where somebody has `left`, who wanted them.
     """
+    for column in columns:
+        if isinstance(column, Source):
+            column.expect(pieces)
     place = 0
     for start, stop in pieces:
         if left():

@@ -135,6 +135,49 @@ def test_a_small_source_is_as_its_array(tmp_path, monkeypatch, source):
 # ---- the order ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("form", ["mapped", "h5py", "held out of h5py"])
+def test_the_disk_hears_of_all_of_a_buffer_before_its_first_row_is_read(tmp_path, monkeypatch, form):
+    heard, path = [], tmp_path / "file"
+    if form == "mapped":
+        with open(path, "wb") as file:
+            file.write(b"?" * 12)
+            NUMBERED.tofile(file)
+        data = np.memmap(path, np.float32, "r", offset=12, shape=NUMBERED.shape)
+    else:
+        with h5py.File(path, "w") as file:
+            file["x"] = NUMBERED
+        data = h5py.File(path, "r")["x"]
+        monkeypatch.setattr(os, "posix_fadvise", lambda file, begin, count, advice: heard.append((begin, count)))
+    source = Source(data, "x")
+    if form == "mapped":
+
+        class Map:
+            def madvise(self, advice, begin, count):
+                if advice == source.extent.advice["MADV_WILLNEED"]:
+                    heard.append((begin, count))
+
+        source.extent.map = Map()
+    if form == "held out of h5py":
+        source = sources.part(source, np.array([[100, 900], [1000, 4000]]))
+    pieces, room = [(7, 207), (700, 950), (2000, 2009)], np.empty((459, 4), np.float32)
+    order = []
+    monkeypatch.setattr(
+        Source, "read", lambda self, *rows, read=Source.read: (order.append(len(heard)), read(self, *rows))
+    )
+    sources.read([source], pieces, [room])
+    assert order[0] == len(heard) or form.startswith("held out")
+    expected = np.concatenate([source.rows(*piece) for piece in pieces])
+    assert np.array_equal(room, expected)
+    content = path.read_bytes()
+    found = b"".join(content[begin : begin + count] for begin, count in heard[: order[0]])
+    if form == "mapped":  # whole pages
+        assert all(begin % source.extent.page == 0 for begin, _ in heard)
+        assert len(found) >= expected.nbytes
+        assert all(row.tobytes() in found for row in expected)
+    else:
+        assert found == expected.tobytes()
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("size", [1, 48, 3000, 7000])
