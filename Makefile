@@ -50,6 +50,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/exported.py
 	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/mpi.py
 
 clean:
 	rm -rf .venv build dist docs/_build docs/gallery *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c

@@ -62,7 +62,9 @@ def _entered_together(fit: Callable[..., History]) -> Callable[..., History]:
     @functools.wraps(fit)
     def entered(self: Model, *arguments: Any, **options: Any) -> History:
         together = unwrapped(options.get("optimizer"))[1]
-        with nullcontext() if together is None else together.ranks.entered():
+        if together is None:
+            return fit(self, *arguments, **options)
+        with together.ranks.entered():
             return fit(self, *arguments, **options)
 
     return entered
