@@ -11,6 +11,8 @@ import textwrap
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, NumpyDocstring
 
+import caffelite
+
 SECTIONS = {"Parameters", "Returns", "Raises", "Attributes", "Yields"}
 
 
@@ -81,12 +83,14 @@ def escaped(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    return re.sub(r"([*|\\])|_(?=\W|$)", lambda match: "\\" + match[0], text)
+    text = re.sub(r"([*|\\])|_(?=\W|$)", lambda match: "\\" + match[0], text)
+    return re.sub(r"^(?=\w+[.)] )", r"\\", text, flags=re.MULTILINE)  # C. Guo is no third point of a list
 
 
 def name_or_code(quoted: str) -> str:
-    """A name may be a link; what is more than a name is code."""
-    return quoted if re.fullmatch(r"`[\w.]+`", quoted) else f"`{' '.join(quoted.split())}`"
+    """A name may be a link; what is more than a name is code, and `mean` an attribute sooner than `cl.mean`."""
+    is_word = quoted.islower() and hasattr(caffelite, quoted.strip("`"))
+    return quoted if re.fullmatch(r"`[\w.]+`", quoted) and not is_word else f"`{' '.join(quoted.split())}`"
 
 
 def find_by_its_short_name(app, env, node, contnode):
