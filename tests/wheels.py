@@ -6,6 +6,7 @@ wheel, installed into an empty environment with no compiler on the PATH, has to 
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import distributions
 
 ROOT = Path(__file__).parent.parent
 DIST = ROOT / "dist"
+COMPILER = re.compile(r"(.*-)?(cc|gcc|clang|cpp|c\+\+|g\+\+|clang\+\+|c89|c99|tcc)([-.\d]*)")
 
 
 def run(*command, **options):
@@ -37,6 +39,16 @@ def repaired(wheel):
     return found
 
 
+def tools_but_compilers(folder):
+    """Fill a folder with links to the programs on the PATH that compile nothing."""
+    folder.mkdir()
+    programs = [program for place in os.environ["PATH"].split(":") for program in Path(place).glob("*")]
+    for program in programs:
+        if not COMPILER.fullmatch(program.name) and not (folder / program.name).is_symlink():
+            (folder / program.name).symlink_to(program)
+    return folder
+
+
 def test(wheel):
     """Install the wheel into an empty environment, and run all tests there."""
     with tempfile.TemporaryDirectory() as folder:
@@ -44,7 +56,8 @@ def test(wheel):
         run(sys.executable, "-m", "venv", environment)
         python = environment / "bin" / "python"
         alone = {name: value for name, value in os.environ.items() if name not in ("CC", "PYTHONPATH", "VIRTUAL_ENV")}
-        alone |= {"PATH": str(environment / "bin"), "OMP_WAIT_POLICY": "passive"}
+        tools = tools_but_compilers(Path(folder, "tools"))
+        alone |= {"PATH": f"{environment / 'bin'}:{tools}", "OMP_WAIT_POLICY": "passive"}
         run(python, "-m", "pip", "install", "--quiet", "--only-binary", ":all:", f"{wheel}[test]", env=alone)
         run(python, ROOT / "tests" / "installed.py", "-n", "auto", env=alone)
 
