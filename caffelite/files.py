@@ -8,9 +8,11 @@ could also write; but it copies all twice, and leaves files of random names behi
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import stat
+import threading
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -68,19 +70,35 @@ def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict
 def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     """Write bytes and contiguous arrays, one after the other, to a file, which replaces an older one; see `write`."""
     target = os.path.realpath(path)  # of a link, the file it leads to
-    beside = f"{target}.part"
+    beside = ""
     try:
         if os.path.exists(target) and not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, "the file that is there is read-only")
-        with open(beside, "wb", buffering=0) as file:
+        with _opened_beside(target) as file:
+            beside = file.name
             for part in parts:
                 _write_all(file, _bytes(part))
             os.fsync(file.fileno())
-        os.replace(beside, target)
+            os.replace(beside, target)
     except OSError as error:
-        with suppress(OSError):
-            os.remove(beside)
+        if beside:
+            with suppress(OSError):
+                os.remove(beside)
         raise OSError(error.errno, f"nothing was written: {error.strerror}", os.fspath(path)) from None
+
+
+def _opened_beside(target: str) -> Any:
+    """An empty file beside the target: its name followed by `.part`, or, while somebody else writes that, another."""
+    file = open(f"{target}.part", "ab", buffering=0)  # noqa: SIM115 (the caller closes it)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(file.fileno()), os.stat(file.name)):  # and not renamed by him in the meantime
+            file.truncate(0)
+            return file
+    except OSError:
+        pass
+    file.close()
+    return open(f"{target}.{threading.get_native_id()}.part", "wb", buffering=0)
 
 
 def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import hostile
@@ -318,6 +319,18 @@ def test_what_a_killed_program_left_beside_the_file_is_replaced(path):
     model.save(path)
     assert os.listdir(path.parent) == [path.name]
     assert_same_state(cl.load(path), model)
+
+
+def test_who_writes_the_same_file_at_once_writes_it_whole(path):
+    """As ranks do that all come to `model.save` at the end of a program."""
+    models = [cl.MLP(2, [3], seed=seed) for seed in range(4)]
+    first = [model.functions[0].weight.data[0, 0] for model in models]
+    with ThreadPoolExecutor(len(models)) as pool:
+        for _ in range(20):
+            list(pool.map(lambda model: model.save(path), models))
+            assert os.listdir(path.parent) == [path.name]
+            found = cl.load(path)
+            assert_same_state(found, models[first.index(found.functions[0].weight.data[0, 0])])
 
 
 def test_a_file_is_on_the_disk_before_it_takes_the_place_of_the_older_one(path, monkeypatch):
