@@ -280,10 +280,14 @@ def left_by_graphs(backward):
 
 
 def resident():
-    """KiB of this process that are in memory now; the most there have been, where the system has no /proc."""
+    """KiB of this process in memory now, but for what is mapped from files, as code is that begins to be used.
+
+    The most that there have been, of all, where the system has no /proc.
+    """
     try:
         with open("/proc/self/statm") as pages:
-            return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+            resident, shared = map(int, pages.read().split()[1:3])
+            return (resident - shared) * os.sysconf("SC_PAGE_SIZE") // 1024
     except FileNotFoundError:
         import resource
 
