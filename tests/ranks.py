@@ -81,7 +81,7 @@ def largest(outputs, targets):
 def dense(dtype):
     """Uneven shares, and a last batch that is short."""
     model = cl.MLP(8, [16, 3], cl.Tanh, seed=0, dtype=dtype)
-    optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
     fit = {"x": rows(101, 8), "y": labels(101), "loss": cl.SoftmaxLoss(), "batch_size": 20, "epochs": 17}
     return model, optimizer, fit | {"metrics": ["accuracy", "f1", largest], "validation_split": 0.2}
 
