@@ -10,9 +10,10 @@ step that a rank is in them, also waiting for ranks that are later. The least of
 
 The last table is a model, and no measurement. It takes a sum of b bytes over two ranks to last α + b/β, with α and β
 fitted to the first table; one over N ranks log₂ N α + 2 (N − 1)/N b/β (R. Thakur, R. Rabenseifner and W. Gropp,
-"Optimization of collective communication operations in MPICH", 2005); and a step what it takes alone with the rows of a
-share, interpolated between 256 rows and 16. Where ranks are on other machines, α and β are other numbers: --latency and
---bandwidth say them.
+"Optimization of collective communication operations in MPICH", 2005); a step what it takes alone with the rows of a
+share, interpolated between 256 rows and 16; and all else that a step of the first number of ranks was seen to take,
+Python's part in a sum and waiting for each other, as much for any number. Where ranks are on other machines, α and β
+are other numbers: --latency and --bandwidth say them.
 """
 
 import argparse
@@ -164,17 +165,20 @@ def main():
             rows[-1] += [f"{of_messages * 1e6:.0f}", shares, f"{of_one / step:.2f}"]
         print(f"\nSteps of {ROWS} rows, one rank and {ranks}\n")
         print(harness.table(["net", "bytes of gradient", "1 rank, µs", "all, µs", "messages, µs", "share", "×"], rows))
-    latency, bandwidth = fitted(found[options.ranks[0]]["messages"])
+    first = options.ranks[0]
+    latency, bandwidth = of_here = fitted(found[first]["messages"])
     latency = latency if options.latency is None else options.latency * 1e-6
     bandwidth = bandwidth if options.bandwidth is None else options.bandwidth * 1e9
     rows = []
     for name, (whole, sixteenth) in times.items():
-        per_row = (whole - sixteenth) / (ROWS - ROWS // 16)
-        size, line = 4 * parameters(SIZES[name]), [name]
-        for n in RANKS:
+        per_row, size = (whole - sixteenth) / (ROWS - ROWS // 16), 4 * parameters(SIZES[name])
+
+        def step(n, latency, bandwidth, whole=whole, per_row=per_row, size=size):
             message = math.log2(n) * latency + 2 * (n - 1) / n * size / bandwidth
-            line.append(f"{whole / (whole - per_row * (ROWS - ROWS / n) + message):.2f}")
-        rows.append(line)
+            return whole - per_row * (ROWS - ROWS / n) + message
+
+        beside = max(found[first]["together"][name][0] - step(first, *of_here), 0)
+        rows.append([name, *[f"{whole / (step(n, latency, bandwidth) + beside):.2f}" for n in RANKS]])
     print(f"\nThe model: speed-up expected, α = {latency * 1e6:.1f} µs, β = {bandwidth / 1e9:.2f} GB/s, {ROWS} rows\n")
     print(harness.table(["ranks", *map(str, RANKS)], rows))
 
