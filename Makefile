@@ -11,7 +11,7 @@ spiral: .venv/plot
 
 # In a process for each core; the threads of one do not spin while they wait for those of another.
 test: .venv/test,lint
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: mypy cython-lint ruff
 

@@ -75,6 +75,11 @@ class DataParallel(Parallel):
             )
         self.optimizer, self.together = optimizer, _together()
 
+    @property
+    def rank(self) -> int:
+        """The number of this process, from 0; what a program says once is said `if optimizer.rank == 0`."""
+        return 0 if self.together is None else self.together.ranks.rank
+
     def step(self, *, clip_norm: float | None = None) -> None:
         """The optimizer's step with the mean of all ranks' gradients, which are then that mean."""
         if self.together is not None:

@@ -310,6 +310,7 @@ def attributes_and_states_are_the_optimizers_own(folder):
     _, optimizer = small()
     optimizer.lr = 0.5
     assert optimizer.optimizer.lr == optimizer.lr == optimizer.groups[0]["lr"] == 0.5
+    assert optimizer.rank == WORLD.rank
     state = optimizer.state_dict()
     optimizer.load_state_dict(state | {"lr": 0.25})
     assert optimizer.optimizer.lr == 0.25
