@@ -8,7 +8,8 @@ as many steps. Both shuffle. The file is read from the disk: the system is told 
     python benchmarks/sources.py --quick      # a small file: only to see that it works
 
 Each run has a process of its own, whose private memory may not grow beyond `--limit` (RLIMIT_DATA: what it allocates,
-not what of mapped files is in memory). The table has the process's peak of both, sampled every 50 ms, and the rate at
+not what of mapped files is in memory; all of it, with the system's cache, is limited by a control group in which this
+script is started). The table has the process's peak of both, sampled every 50 ms, and the rate at
 which the file was read; a plain read of the file says what the disk gives.
 """
 
