@@ -130,25 +130,14 @@ class RanksOfMPI(Ranks):
     # ---- what all do together -----------------------------------------------------------------------------------
 
     def add_up(self, array: np.ndarray) -> None:
-        self._waits_since = time.monotonic()
-        self._comm.Allreduce(MPI.IN_PLACE, array)
-        self._waits_since = None
+        self._waiting(self._comm.Allreduce, MPI.IN_PLACE, array)
 
     def begin_to_add_up(self, array: np.ndarray) -> Callable[[], None]:
-        request = self._early.Iallreduce(MPI.IN_PLACE, array)
-
-        def finish() -> None:
-            self._waits_since = time.monotonic()
-            request.Wait()
-            self._waits_since = None
-
-        return finish
+        return functools.partial(self._waiting, self._early.Iallreduce(MPI.IN_PLACE, array).Wait)
 
     def gathered(self, array: np.ndarray) -> np.ndarray:
         found = np.empty((self.size, *array.shape), array.dtype)
-        self._waits_since = time.monotonic()
-        self._comm.Allgather(np.ascontiguousarray(array), found)
-        self._waits_since = None
+        self._waiting(self._comm.Allgather, np.ascontiguousarray(array), found)
         return found
 
     def of_first(self, value: Any) -> Any:
@@ -157,18 +146,16 @@ class RanksOfMPI(Ranks):
     def of_each(self, value: Any) -> list[Any]:
         return self._waiting(self._comm.allgather, value)
 
-    def _waiting(self, call: Callable[[Any], Any], value: Any) -> Any:
+    def _waiting(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What this call returns, which others may have to come to: `_watch` sees since when."""
         self._waits_since = time.monotonic()
-        found = call(value)
+        found = call(*arguments)
         self._waits_since = None
         return found
 
     def share_processors(self) -> None:
         """Have the ranks on this machine that may run on the same processors use a share of them each."""
-        if not hasattr(os, "sched_getaffinity"):
-            own: Any = None
-        else:
-            own = sorted(os.sched_getaffinity(0))
+        own = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         share_processors(local.allgather(own).count(own))
         local.Free()

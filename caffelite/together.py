@@ -58,9 +58,8 @@ class Together:
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
-        self.stop = np.zeros(
-            1, np.int32
-        )  # 1: no further step, for somebody wants attention; where a replay looks at it
+        # Where a replay looks; 1: no further step, for somebody wants attention.
+        self.stop = np.zeros(1, np.int32)
         self.interrupts: InterruptsBetweenSteps | None = None  # held, but for `interrupt`
         self._interrupted = False
         self._since = 0.0
