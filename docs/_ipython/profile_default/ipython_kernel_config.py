@@ -2,6 +2,7 @@
 
 c = get_config()  # noqa: F821 (IPython's)
 c.IPKernelApp.matplotlib = "inline"
+c.IPKernelApp.log_level = "ERROR"  # it warns that others on this machine might listen to it
 c.InlineBackend.figure_formats = {"svg"}
 c.InteractiveShell.xmode = "Minimal"
 c.InlineBackend.rc = {"figure.dpi": 96, "svg.fonttype": "path"}
