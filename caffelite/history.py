@@ -43,7 +43,7 @@ class History(dict):
 
         Raises TypeError for others that are no History and ValueError unless there is a label for each run.
         """
-        from matplotlib.figure import Figure
+        from caffelite.figures import Figure
 
         runs = [self, *others]
         for run in others:
@@ -56,7 +56,7 @@ class History(dict):
         names = list(dict.fromkeys(name.removeprefix("val_") for name in measured))
         together = len(runs) > 1
         below = together and len(names) < len(measured)  # where validation data have panels of their own
-        figure = Figure(figsize=(4.5 * len(names), 2.6 * (1 + below)), layout="constrained", facecolor="white")
+        figure = Figure(4.5 * len(names), 2.6 * (1 + below))
         panels = figure.subplots(1 + below, len(names), squeeze=False, sharex=True, sharey="col")
         for column, name in zip(panels.T, names, strict=True):
             if together:

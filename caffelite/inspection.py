@@ -154,11 +154,12 @@ class Inspection:
         Each has a scale of its own, from the least to the greatest number; counts are on a logarithmic scale, since
         most gradients are small, and many outputs 0. Returns the matplotlib figure. Needs the extra `plot`.
         """
-        from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+        from caffelite.figures import Figure
+
         lines, layout = self._lines(), ConstrainedLayoutEngine(h_pad=0.02, hspace=0)
-        figure = Figure(figsize=(8, 0.4 + 0.62 * len(lines)), layout=layout, facecolor="white")
+        figure = Figure(8, 0.4 + 0.62 * len(lines), layout)
         panels = figure.subplots(len(lines), 4, squeeze=False)
         for axes, title in zip(panels[0], ("outputs", "gradients", "parameters", "gradients"), strict=True):
             axes.set_title(title, fontsize=10)

@@ -149,12 +149,14 @@ def weights(function: Function) -> Any:
 
     ValueError where there are none.
     """
+    from caffelite.figures import Figure
+
     named = {name: p.data for name, p in function._named_parameters().items() if p.ndim > 1}
     if not named:
         raise ValueError(f"weights: {function!r} has no parameters of two or more axes")
     columns = min(len(named), 4)
     rows = math.ceil(len(named) / columns)
-    figure = _figure(2.6 * columns, 2.6 * rows)
+    figure = Figure(2.6 * columns, 2.6 * rows)
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
         axes.set_axis_off()
@@ -380,9 +382,9 @@ def _finish(axes: Any, title: str) -> None:
 
 def _page() -> Any:
     """A figure of 1600 × 700 pixels, empty."""
-    from matplotlib.figure import Figure
+    from caffelite.figures import Figure
 
-    return Figure(figsize=(10, 4.375), dpi=160, layout="constrained", facecolor="white")
+    return Figure(10, 4.375, dpi=160)
 
 
 def _beside_curves(figure: Any, history: History, title: str) -> Any:
@@ -412,15 +414,11 @@ def _draw_curves(figure: Any, history: History, held_out: str = "held out") -> N
         other.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
-def _figure(width: float, height: float) -> Any:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
-
-
 def _own(width: float, height: float) -> Any:
     """Axes on a figure of this size in inches, which has no others."""
-    return _figure(width, height).subplots()
+    from caffelite.figures import Figure
+
+    return Figure(width, height).subplots()
 
 
 def _display(what: str, module: str, name: str) -> Any:

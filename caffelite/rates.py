@@ -43,9 +43,9 @@ class RateTest:
 
     def plot(self) -> Any:
         """Draw the losses over the rates; returns the matplotlib figure. Needs the extra `plot`."""
-        from matplotlib.figure import Figure
+        from caffelite.figures import Figure
 
-        figure = Figure(figsize=(5, 3.5), layout="constrained")
+        figure = Figure(5, 3.5)
         axes = figure.subplots()
         axes.plot(self.lrs, self.losses, color="0.75", label="loss")
         axes.plot(self.lrs, self.smoothed, color="black", label="smoothed")

@@ -59,6 +59,20 @@ def threads_restored():
     cl.set_num_threads(before)
 
 
+@pytest.fixture
+def no_matplotlib(monkeypatch):
+    """As if matplotlib were not installed."""
+    monkeypatch.delitem(sys.modules, "caffelite.figures", raising=False)
+    for name in [*[name for name in sys.modules if name.split(".")[0] == "matplotlib"], "matplotlib"]:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    """A training, which nothing has come to where arguments are wrong, fails the test."""
+    monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
+
+
 def copy_of_project(target):
     """Copy the project to a folder as it is under version control: without what was built or installed."""
     made = (".venv", ".git", "build", "dist", "_build", "gallery", ".hypothesis", "__pycache__")

@@ -36,19 +36,6 @@ def alphabet(tmp_path):
     return path
 
 
-@pytest.fixture
-def no_matplotlib(monkeypatch):
-    """As if matplotlib were not installed."""
-    loaded = [name for name in sys.modules if name.split(".")[0] == "matplotlib"]
-    for name in [*loaded, "matplotlib"]:
-        monkeypatch.setitem(sys.modules, name, None)
-
-
-@pytest.fixture
-def no_training(monkeypatch):
-    monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
-
-
 def accuracy(output):
     """What the command printed as accuracy, in percent."""
     (found,) = re.findall(r"^accuracy (\d+\.\d)% on the \d+ ", output, re.MULTILINE)

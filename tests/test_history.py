@@ -1,5 +1,4 @@
 import re
-import sys
 import xml.etree.ElementTree as ElementTree
 
 import matplotlib.pyplot as plt
@@ -24,13 +23,6 @@ def legend(figure):
 
 def styles(axes):
     return [str(line._unscaled_dash_pattern) for line in axes.lines]
-
-
-@pytest.fixture
-def no_matplotlib(monkeypatch):
-    for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
 
 
 def test_training_and_validation_share_a_panel_and_differ_in_their_lines():
@@ -97,6 +89,10 @@ def test_a_notebook_shows_the_curves():
     svg = ElementTree.fromstring(re.sub(r"<!DOCTYPE.*?>", "", one._repr_svg_(), flags=re.DOTALL))
     assert svg.tag.endswith("svg")
     assert svg.get("style") == "max-width:100%;height:auto"  # no wider than the page
+
+
+def test_a_notebook_shows_the_figure_itself():
+    assert history().plot()._repr_png_().startswith(b"\x89PNG")
 
 
 @pytest.mark.usefixtures("no_matplotlib")

@@ -19,7 +19,8 @@ LAYERS = [
     {"recording"},
     {"function"},
     {"functions"},
-    {"optimizers", "program", "metrics", "history", "interrupts", "progress", "tables", "files", "structure"},
+    {"optimizers", "program", "metrics", "history", "interrupts", "progress", "files", "structure"}
+    | {"tables", "figures"},
     {"ahead", "sources", "data"},
     {"observing"},
     {"together"},

@@ -20,6 +20,8 @@ SHOWN = {
     "model": ("text/html", "Linear(2, 16)"),
     "model.summary()": ("text/html", "multiply-adds"),
     "history": ("image/svg+xml", "<svg"),
+    "history.plot()": ("image/png", "iVBOR"),
+    "cl.plots.weights(model)": ("image/png", "iVBOR"),
     "program": ("text/html", "matmul"),
     "program.profile(2)": ("text/html", "GFLOP/s"),
     "cl.graph(model(x))": ("image/svg+xml", "Linear(2, 16)"),

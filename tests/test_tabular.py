@@ -6,7 +6,6 @@ import gzip
 import io
 import os
 import re
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -706,18 +705,6 @@ def test_numbers_that_are_names_are_categories_where_that_is_said_and_at_predict
     new = write_rows(tmp_path / "new.csv", [["code"], ["02"], ["01"], ["03"]])
     values = run("predict", model, new).out.split()[1:]
     np.testing.assert_allclose(np.array(values, float), [0.25, 5.5, 2.75], atol=0.3)
-
-
-@pytest.fixture
-def no_matplotlib(monkeypatch):
-    """As if matplotlib were not installed: no picture, which takes longer than a small training."""
-    for name in [*[name for name in sys.modules if name.split(".")[0] == "matplotlib"], "matplotlib"]:
-        monkeypatch.setitem(sys.modules, name, None)
-
-
-@pytest.fixture
-def no_training(monkeypatch):
-    monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
 
 
 @pytest.mark.usefixtures("no_training")
