@@ -24,6 +24,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.data import DataGenerator
+from caffelite.function import Function
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.optimizers import Optimizer
 from caffelite.optimizers.base import Run
@@ -203,6 +204,27 @@ class Together:
             )
 
 
+class Weighed(Function):
+    """y = x,  dx = dy; but 0 where the rows, (n, …), weigh nothing together: a loss may have divided by their sum.
+
+    What is before it has a gradient all the same, where rows of other ranks depend on these by BatchNorm's moments.
+    """
+
+    def forward(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        self.weigh = weights.any()
+        return x
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return dy if self.weigh else np.zeros_like(dy)
+
+
+def weighed(outputs: Any, weights: np.ndarray) -> Any:
+    """Outputs, a tuple of them where a model has several, as a loss on a share gets them that is not caffelite's."""
+    if isinstance(outputs, tuple):
+        return tuple([Weighed()(x, weights) for x in outputs])
+    return Weighed()(outputs, weights)
+
+
 class Summation:
     """What is added up over the ranks between backward and update: gradients, the loss, what was measured.
 
@@ -210,8 +232,8 @@ class Summation:
     added to `cursor` is for the whole batch, all float64.
     """
 
-    def __init__(self, together: Together, share: Share, part: np.ndarray, quantities: int) -> None:
-        self.together, self.share, self.part = together, share, part
+    def __init__(self, together: Together, share: Share, quantities: int) -> None:
+        self.together, self.share = together, share
         self.own = np.zeros((1, quantities, 2))
         self.nothing = np.zeros_like(self.own)
         self.cursor = np.zeros(1, kernels.CURSOR)
@@ -246,23 +268,17 @@ class Summation:
 
     def begin(self, i: int) -> None:
         """Begin to add up a large gradient."""
-        if not self.counts:
+        if not self.share.counts:
             self.early[i][...] = 0
         self.begun[i] = self.together.ranks.begin_to_add_up(self.early[i])
-
-    @property
-    def counts(self) -> bool:
-        """Whether the share's rows count for anything; else it is no matter what a loss makes of them."""
-        return bool(self.part.view(np.ndarray).reshape(-1)[0] != 0)
 
     def __call__(self, value: np.ndarray, part: np.ndarray) -> None:
         """The gradients as they are; the share's loss, and what it counts for."""
         ranks, message, n = self.together.ranks, self.message, 3 + self.own.size
         counts = float(part.reshape(-1)[0])
-        if not self.counts:
+        if not self.share.counts:
             for gradient in (*self.copied, *self.in_place, *[run.gradient for run in self.listed]):
                 gradient[...] = 0
-            self.own[0, 0] = 0
         for i in range(len(self.early)):
             if i not in self.begun:
                 self.begin(i)

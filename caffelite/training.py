@@ -34,11 +34,11 @@ from caffelite.program import Program
 from caffelite.program.running import Borrowed
 from caffelite.progress import Progress
 from caffelite.recording import PythonCall, Recording, call_python
-from caffelite.sharing import Share, sharing
+from caffelite.sharing import Share, share, sharing
 from caffelite.sources import Source
 from caffelite.sparse import are_finite, given_as, stored
 from caffelite.tensor import Tensor
-from caffelite.together import Summation, Together
+from caffelite.together import Summation, Together, weighed
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
 AT_ONCE = 1024  # epochs whose sums are kept until they go into the history
@@ -138,7 +138,7 @@ class Trainer:
         outputs, loss, value = self.forward(batch)
         weights = self.weights_of(loss, batch)
         part = together.part_of_mean(share, None if weights is None else kernels.sum(weights), value.data)
-        summation = Summation(together, share, part, 1 + len(self.of_batch))
+        summation = Summation(together, share, 1 + len(self.of_batch))
         value.backward(part)
         summation.of(optimizer.runs(), optimizer.parameters, weights is None)
         summation.begin_early()
@@ -166,10 +166,13 @@ class Trainer:
                     raise ValueError(f"the metric {name} is of one output; the model returned {len(outputs)}")
                 check_shapes(metric, outputs.shape, batch.targets.shape)
         weights = () if batch.weights is None else (batch.weights,)
+        judged = outputs
+        if weights and share() is not None and (self.loss.called_back or not isinstance(self.loss, Loss)):
+            judged = weighed(outputs, *weights)
         if not isinstance(self.loss, Loss | Penalized):
-            return outputs, self.loss, self.loss(outputs, batch.targets, *weights)
+            return outputs, self.loss, self.loss(judged, batch.targets, *weights)
         applied = self.loss.copy()  # what a call would make, to be asked what it measured
-        return outputs, applied, applied.applied_to(outputs, batch.targets, *weights)
+        return outputs, applied, applied.applied_to(judged, batch.targets, *weights)
 
     @staticmethod
     def weights_of(loss: Function, batch: Batch) -> np.ndarray | None:

@@ -58,10 +58,12 @@ class Cubic(cl.Function):
         self.d = scores - targets
         self.w = np.ones(len(scores)) if weights is None else weights
         self.of = self.w.sum()
-        return np.asarray((self.w * (np.abs(self.d) ** 3).mean(axis=1)).sum() / self.of, scores.dtype)
+        with np.errstate(invalid="ignore"):
+            return np.asarray((self.w * (np.abs(self.d) ** 3).mean(axis=1)).sum() / self.of, scores.dtype)
 
     def backward(self, dy=1.0):
-        return (dy * 3 * self.d * np.abs(self.d) * self.w[:, None] / self.d.shape[1] / self.of).astype(self.d.dtype)
+        with np.errstate(invalid="ignore"):
+            return (dy * 3 * self.d * np.abs(self.d) * self.w[:, None] / self.d.shape[1] / self.of).astype(self.d.dtype)
 
 
 class Halving(cl.Optimizer):
@@ -134,6 +136,24 @@ class Recurrent(cl.Model):
 
     def call(self, x, lengths):
         return self.last(self.gru(self.lstm(x, lengths=lengths), lengths=lengths))
+
+
+@case
+def moments_of_rows_that_weigh_nothing(dtype):
+    """Whole shares weigh nothing: what is before BatchNorm has a gradient there all the same."""
+    model = cl.Model([cl.Linear(4, 5, bias=False), cl.BatchNorm(5), cl.Tanh(), cl.Linear(5, 3)], seed=0, dtype=dtype)
+    y = np.where(np.arange(60) % 12 < 6, -1, labels(60))
+    fit = {"x": rows(60, 4), "y": y, "loss": cl.SoftmaxLoss(ignore=-1), "batch_size": 12, "epochs": 12}
+    return model, cl.SGD(model.parameters(), lr=0.1), fit | {"shuffle": False}
+
+
+@case
+def not_a_number_of_rows_that_weigh_nothing(dtype):
+    """The same of a user's loss, which divides 0 by 0 there."""
+    model, optimizer, fit = moments_of_rows_that_weigh_nothing(dtype)
+    weights, loss = 1.0 * (fit["y"] >= 0), cl.Penalized(Cubic(), model.parameters(), l2=0.01)
+    fit |= {"y": rows(60, 3, seed=2), "loss": loss, "sample_weight": weights}
+    return model, optimizer, fit | {"validation_data": (rows(24, 4), rows(24, 3), weights[:24])}
 
 
 @case

@@ -90,7 +90,7 @@ cdef int add_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t en
     return CONTINUE
 
 
-# To sums[slot]: a mean over rows that weigh w
+# To sums[slot]: a mean over rows that weigh w; one over rows that weigh nothing, NaN perhaps, counts nowhere
 #   size     0 slot, 1 rows
 #   operand  0 cursor, 1 mean, 2 w
 cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -100,6 +100,8 @@ cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_s
     cdef Py_ssize_t i
     for i in range(call.size[1]):
         weight += w[i]
+    if weight == 0:
+        return CONTINUE
     sum.total += weight * <double> (<const real*> call.operand[1].data)[0]
     sum.weight += weight
     return CONTINUE
