@@ -896,8 +896,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
         )
 
         def due(epochs: int) -> float:
-            """After how many epochs somebody attends to the results."""
-            return epochs + 1 if validation is not None or verbose == 2 else called.due(epochs)
+            """After how many epochs somebody attends to the results; of several ranks, on rank 0."""
+            told_next = epochs + 1 if validation is not None or verbose == 2 else called.due(epochs)
+            return told_next if together is None else together.agreed(told_next)
 
         try:
             with (

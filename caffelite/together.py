@@ -102,7 +102,7 @@ class Together:
             self._interrupted, interrupts.pending[0] = False, 0
             interrupts.handler(SIGINT, None)
 
-    def agreed(self, value: bool) -> bool:
+    def agreed(self, value: Any) -> Any:
         """What rank 0 says."""
         return self.ranks.of_first(value)
 

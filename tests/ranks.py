@@ -516,6 +516,15 @@ def rank_0_alone_writes_and_speaks(folder):
     assert len(said.getvalue().splitlines()) == (3 if WORLD.rank == 0 else 0)
 
 
+@check
+def rank_0_alone_may_be_asked_to_speak(folder):
+    model, optimizer = small()
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        verbose = 2 if WORLD.rank == 0 else 0  # for which rank 0 stops after each epoch, and others need not
+        model.fit(rows(20, 4), labels(20), loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=30, verbose=verbose)
+    assert len(said.getvalue().splitlines()) == (30 if WORLD.rank == 0 else 0)
+
+
 def train(path, seconds):
     """A training that goes on from its checkpoint if it is there; it takes so many seconds at least."""
     resume = path if os.path.exists(path) else None
