@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.data import DataGenerator
+from caffelite.data import Batch, DataGenerator, Prefetch
 from caffelite.function import Function
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.optimizers import Optimizer
 from caffelite.optimizers.base import Run
 from caffelite.recording import PythonCall, call_python
 from caffelite.sharing import Ranks, Share
+from caffelite.sparse import SparseRows
 from caffelite.tensor import Tensor
 
 # Gradients of no more elements than this are copied into one message, in float64, with all else that is added up: up to
@@ -38,6 +39,8 @@ COPIED = 4096
 
 # Gradients of parameters with more elements than this are added up while backward goes on.
 LARGE = 2**16
+
+ROWS_COMPARED = 8  # of each batch that was made in Python
 
 ATTENTION = 0.05  # seconds of steps after which rank 0 wants to see to the bar and to callbacks
 
@@ -178,12 +181,23 @@ class Together:
                         "every rank has to run the same program on the same data"
                     )
 
+    def check_batch(self, where: str, batch: Batch | None) -> None:
+        """RuntimeError unless all ranks were given the same batch, as far as some of its rows say, or None."""
+        rows = 0 if batch is None else len(batch.targets)
+        facts = {"number of rows in the batch": rows}
+        if batch is not None:
+            some = np.linspace(0, rows - 1, ROWS_COMPARED).astype(int)
+            facts["checksum of the batch"] = _checksum(column[some] for column in batch.columns())
+        self.check_same(where, facts)
+
     def begin(self, model: Any, optimizer: Optimizer, generators: Sequence[Any]) -> None:
         """Have parameters, buffers, the optimizer's state and the orders of data as they are on rank 0.
 
         So what was drawn without a seed is the same everywhere.
         """
         for generator in generators:
+            while isinstance(generator, Prefetch):
+                generator = generator.batches
             if isinstance(generator, DataGenerator):
                 generator.restore(self.ranks.of_first(generator.state()))
         mine = model.state_dict() | {f"optimizer.{name}": x for name, x in optimizer.state_dict().items()}
@@ -357,8 +371,10 @@ def _checksum(values: Any) -> int:
     """Of the bits of arrays and of other values."""
     found = 0
     for value in values:
-        content = (
-            np.ascontiguousarray(value).view(np.uint8).data if isinstance(value, np.ndarray) else repr(value).encode()
-        )
-        found = zlib.crc32(content, found)
+        if isinstance(value, np.ndarray):
+            pieces = [np.ascontiguousarray(value).view(np.uint8).data]
+        else:
+            pieces = value.bytes() if isinstance(value, SparseRows) else [repr(value).encode()]
+        for piece in pieces:
+            found = zlib.crc32(piece, found)
     return found

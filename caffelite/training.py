@@ -477,21 +477,20 @@ class Streamed:
             self.rest = epoch_of(self.batches, self.batch)
         for given in self.rest:
             batch = self.of.batch(given())
-            self._check_length(len(batch.targets))
+            self._check_batch(batch)
             with interrupts.held(), located(Position(self.epoch, self.batch), batch):
                 self.of._replay(batch, self.sums)
                 self.batch += 1
             if self.of.together is not None:
                 self.of.together.interrupt()
             return True
-        self._check_length(0)
+        self._check_batch(None)
         return False
 
-    def _check_length(self, rows: int) -> None:
-        """RuntimeError unless all ranks were given as many rows, or no more batches."""
+    def _check_batch(self, batch: Batch | None) -> None:
+        """RuntimeError unless all ranks were given the same batch, or None, there being no more."""
         if self.of.together is not None:
-            where = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
-            self.of.together.check_same(where, {"number of rows in the batch": rows})
+            self.of.together.check_batch(f"epoch {self.epoch + 1}, batch {self.batch + 1}", batch)
             self.of.together.go_on()
 
     def loss(self) -> float:

@@ -376,8 +376,9 @@ def without_seeds_all_begin_as_rank_0_does(folder):
     assert len(set(WORLD.allgather(content(model.state_dict())))) == 1
     images = cl.Model([cl.Flatten(), cl.Linear(16, 3)])
     data = cl.DataGenerator(rows(20, 1, 4, 4), labels(20), batch_size=8, transform=shift)
-    images.fit(data, optimizer=mpi.DataParallel(cl.Adam(images.parameters())), epochs=2, **FIT)
-    assert len(set(WORLD.allgather(content(images.state_dict())))) == 1
+    for batches in (data, cl.Prefetch(cl.DataGenerator(rows(20, 1, 4, 4), labels(20), batch_size=8))):
+        images.fit(batches, optimizer=mpi.DataParallel(cl.Adam(images.parameters())), epochs=2, **FIT)
+        assert len(set(WORLD.allgather(content(images.state_dict())))) == 1
 
 
 @check
@@ -395,6 +396,8 @@ def ranks_that_differ_are_named(folder):
         model.fit(x, y, optimizer=optimizer, validation_data=(x + off, y), **FIT)
     with Raises(*named, "number of rows in the batch"):
         model.fit([(x[: 9 - int(off)], y[: 9 - int(off)])], optimizer=optimizer, **FIT)
+    with Raises(*named, "batch 2", "checksum"):
+        model.fit([(x, y), (x + off, y)], optimizer=optimizer, **FIT)
     with Raises(*named, "epoch 1, batch 2"):
         model.fit([(x, y)] * (2 - int(off)), optimizer=optimizer, **FIT)
     with Raises(*named, "epoch 2", "drifted"):
