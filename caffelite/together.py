@@ -15,7 +15,7 @@ import math
 import time
 import zlib
 from _signal import SIGINT
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -371,6 +371,7 @@ def _checksum(values: Any) -> int:
     """Of the bits of arrays and of other values."""
     found = 0
     for value in values:
+        pieces: Iterable[Any]
         if isinstance(value, np.ndarray):
             pieces = [np.ascontiguousarray(value).view(np.uint8).data]
         else:

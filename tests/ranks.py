@@ -5,7 +5,7 @@ compare EPOCHS     train each case as one process alone, and as all ranks togeth
                    one or two epochs, nearly all are in float64 alone
 check FOLDER       what all ranks do together and what all raise
 train PATH SECONDS a training that goes on from its checkpoint
-HOW RANK           a training in which one rank ends: raise, catch, exit, kill, leave
+HOW RANK           a training in which one rank ends: raise, catch, exit, kill, leave, or step, which is by hand
 """
 
 import contextlib
@@ -520,6 +520,23 @@ def rank_0_alone_writes_and_speaks(folder):
 
 
 @check
+def one_thread_trains_at_a_time(folder):
+    """Another one's messages would be taken for its own."""
+    model, optimizer = small()
+
+    def another(epoch, history):
+        thread = threading.Thread(target=refused)
+        thread.start()
+        thread.join()
+
+    def refused():
+        with Raises(RuntimeError, "another thread"):
+            model.fit(rows(20, 4), labels(20), optimizer=small()[1], **FIT)
+
+    assert model.fit(rows(20, 4), labels(20), optimizer=optimizer, callbacks=[another], **FIT).epochs == 1
+
+
+@check
 def rank_0_alone_may_be_asked_to_speak(folder):
     model, optimizer = small()
     with contextlib.redirect_stdout(io.StringIO()) as said:
@@ -554,8 +571,11 @@ def end(how, who):
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if how == "leave" and WORLD.rank == who:
+    if how in ("leave", "step") and WORLD.rank == who:
         return
+    if how == "step":
+        cl.SoftmaxLoss()(model(rows(40, 4)), labels(40)).backward()
+        optimizer.step()
     try:
         model.fit(rows(40, 4), labels(40), optimizer=optimizer, epochs=10**6, callbacks=[happen], **FIT)
     except ZeroDivisionError:

@@ -75,9 +75,9 @@ def test_ranks_agree_on_what_they_do_and_raise(tmp_path):
         ("kill", ""),
         *[
             pytest.param(*given, marks=pytest.mark.slow)
-            for given in [("catch", "for some reason"), ("exit", "SystemExit")]
+            for given in [("catch", "for some reason"), ("exit", "SystemExit"), ("leave", "rank 1 of 2 has ended")]
         ],
-        pytest.param("leave", "rank 1 of 2 has ended", marks=pytest.mark.slow),
+        ("step", "rank 1 of 2 has ended"),
     ],
 )
 def test_where_one_rank_ends_all_end_and_say_why(how, said):
