@@ -927,6 +927,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     ends = called(history.epochs - 1, history)
                     if together is not None:
                         ends = called.ended = together.any(ends)
+                        if called.all:  # which may have frozen some: other gradients are then waited for
+                            frozen = [name for name, p in self._named_parameters().items() if not p.requires_grad]
+                            together.check_same(f"epoch {history.epochs}", {"list of frozen parameters": frozen})
                     return ends
 
                 between = called.between_steps

@@ -214,7 +214,8 @@ class Together:
             rank = int((sums != sums[0]).argmax())
             raise RuntimeError(
                 f"after epoch {epoch}, rank {rank} has other parameters than rank 0: they have drifted apart. What is "
-                "drawn or decided in Python, batches too, has to be the same on all ranks"
+                "drawn or decided in Python, batches too, has to be the same on all ranks, and so has the instruction "
+                "set, which CAFFELITE_ISA names"
             )
 
 

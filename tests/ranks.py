@@ -402,6 +402,9 @@ def ranks_that_differ_are_named(folder):
         model.fit([(x, y)] * (2 - int(off)), optimizer=optimizer, **FIT)
     with Raises(*named, "epoch 2", "drifted"):
         model.fit(x, y, optimizer=optimizer, epochs=3, callbacks=[lambda e, h: drift(model, off)], **FIT)
+    with Raises(*named, "epoch 2", "frozen", "0.weight"):
+        model.fit(x, y, optimizer=optimizer, epochs=3, callbacks=[lambda e, h: freeze(model, off and e)], **FIT)
+    model.requires_grad = True
     other = cl.MLP(4, [5 + int(off), 3], cl.Tanh, seed=0)
     with Raises(*named, "its model"):
         other.fit(x, y, optimizer=mpi.DataParallel(cl.SGD(other.parameters(), lr=0.1)), **FIT)
@@ -409,6 +412,11 @@ def ranks_that_differ_are_named(folder):
 
 def drift(model, off):
     model.parameters()[0].data[0, 0] += off
+
+
+def freeze(model, off):
+    if off:
+        model.parameters()[0].requires_grad = False
 
 
 @check
