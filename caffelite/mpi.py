@@ -54,6 +54,8 @@ class DataParallel(Parallel):
     metrics are those of the whole batch, added up over the ranks, and Dropout's masks are those of its rows. Orders
     and augmentations are the same everywhere: rank 0's, if there is no seed, as are parameters and states in the
     beginning. Metrics that are callables are measured on shares. A batch may have fewer rows than there are ranks.
+    A user's loss has to be a mean over rows, Σ w l / Σ w with weights; what a user's model computes across rows, or a
+    loss, is of a share.
 
     `history` and the callbacks' calls are the same on all ranks, and a callback that ends the training on one ends it
     on all. Rank 0 shows the progress and writes checkpoints and logs; from a checkpoint, which is one process's, the

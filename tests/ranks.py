@@ -5,7 +5,8 @@ compare EPOCHS     train each case as one process alone, and as all ranks togeth
                    one or two epochs, nearly all are in float64 alone
 check FOLDER       what all ranks do together and what all raise
 train PATH SECONDS a training that goes on from its checkpoint
-HOW RANK           a training in which one rank ends: raise, catch, exit, kill, leave, or step, which is by hand
+HOW RANK           a training in which one rank ends: raise, catch, exit, kill, leave; step, which is by hand;
+                   late, while others are in a training before it
 """
 
 import contextlib
@@ -565,6 +566,16 @@ def train(path, seconds):
 # ---- how a training ends where one rank ends ----
 
 
+class Dawdling:
+    """Is late with the end of a training on rank 0."""
+
+    def __call__(self, epoch, history):
+        pass
+
+    def end(self):
+        time.sleep(1 if WORLD.rank == 0 else 0)
+
+
 def end(how, who):
     """Train until something happens on one rank, `who`."""
     model, optimizer = small()
@@ -579,7 +590,9 @@ def end(how, who):
         if how == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    if how in ("leave", "step") and WORLD.rank == who:
+    if how == "late":
+        model.fit(rows(40, 4), labels(40), optimizer=optimizer, callbacks=[Dawdling()], **FIT)
+    if how in ("leave", "step", "late") and WORLD.rank == who:
         return
     if how == "step":
         cl.SoftmaxLoss()(model(rows(40, 4)), labels(40)).backward()

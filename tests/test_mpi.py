@@ -75,7 +75,12 @@ def test_ranks_agree_on_what_they_do_and_raise(tmp_path):
         ("kill", ""),
         *[
             pytest.param(*given, marks=pytest.mark.slow)
-            for given in [("catch", "for some reason"), ("exit", "SystemExit"), ("leave", "rank 1 of 2 has ended")]
+            for given in [
+                ("catch", "for some reason"),
+                ("exit", "SystemExit"),
+                ("leave", "rank 1 of 2 has ended"),
+                ("late", "rank 1 of 2 has ended"),
+            ]
         ],
         ("step", "rank 1 of 2 has ended"),
     ],
