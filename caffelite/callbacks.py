@@ -61,7 +61,7 @@ class Training(NamedTuple):
 
     def agreed(self, value: bool) -> bool:
         """What all ranks are to do where that depends on time, say: what rank 0 says."""
-        return value if self.together is None else self.together.agreed(value)
+        return value if self.together is None else bool(self.together.agreed(value))
 
 
 class Callbacks:

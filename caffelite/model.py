@@ -926,10 +926,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     progress.epochs_done(len(rows), {name: values[-1] for name, values in history.items()})
                     ends = called(history.epochs - 1, history)
                     if together is not None:
-                        ends = called.ended = together.any(ends)
-                        if called.all:  # which may have frozen some: other gradients are then waited for
-                            frozen = [name for name, p in self._named_parameters().items() if not p.requires_grad]
-                            together.check_same(f"epoch {history.epochs}", {"list of frozen parameters": frozen})
+                        ends = called.ended = together.ends(self, history.epochs, ends)
                     return ends
 
                 between = called.between_steps

@@ -105,13 +105,9 @@ class Together:
             self._interrupted, interrupts.pending[0] = False, 0
             interrupts.handler(SIGINT, None)
 
-    def agreed(self, value: Any) -> Any:
+    def agreed(self, value: float) -> float:
         """What rank 0 says."""
-        return self.ranks.of_first(value)
-
-    def any(self, value: bool) -> bool:
-        """Whether it is so on any rank."""
-        return bool(self.ranks.total(np.array([value]))[0])
+        return float(self.ranks.gathered(np.array([value], np.float64))[0, 0])
 
     def by_first(self, make: Callable[[], Any]) -> Any:
         """What rank 0 makes, or raises."""
@@ -217,6 +213,21 @@ class Together:
                 "drawn or decided in Python, batches too, has to be the same on all ranks, and so has the instruction "
                 "set, which CAFFELITE_ISA names"
             )
+
+    def ends(self, model: Any, epoch: int, here: bool) -> bool:
+        """Whether a callback has ended the training after an epoch, on any rank.
+
+        RuntimeError unless the same parameters are frozen on all: others would wait for gradients that nobody sends.
+        """
+        frozen = _checksum([p.requires_grad for p in model.parameters()])
+        found = self.ranks.gathered(np.array([frozen, here], np.int64))
+        rank = int((found[:, 0] != found[0, 0]).argmax())
+        if rank > 0:
+            raise RuntimeError(
+                f"after epoch {epoch}, rank {rank} has frozen other parameters than rank 0; a callback has to do the "
+                "same on all ranks"
+            )
+        return bool(found[:, 1].any())
 
 
 class Weighed(Function):

@@ -403,7 +403,7 @@ def ranks_that_differ_are_named(folder):
         model.fit([(x, y)] * (2 - int(off)), optimizer=optimizer, **FIT)
     with Raises(*named, "epoch 2", "drifted"):
         model.fit(x, y, optimizer=optimizer, epochs=3, callbacks=[lambda e, h: drift(model, off)], **FIT)
-    with Raises(*named, "epoch 2", "frozen", "0.weight"):
+    with Raises(*named, "epoch 2", "frozen"):
         model.fit(x, y, optimizer=optimizer, epochs=3, callbacks=[lambda e, h: freeze(model, off and e)], **FIT)
     model.requires_grad = True
     other = cl.MLP(4, [5 + int(off), 3], cl.Tanh, seed=0)
