@@ -23,6 +23,7 @@ OPTIONS = {
     "sequences.py": ["--only", "tabular"],
     "sources.py": ["--gigabytes", "0.1"],
 }
+NEEDED = {"estimators.py": "sklearn", "mpi.py": "mpi4py", "sparse.py": "scipy"}  # by those that don't do without
 PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan": "jax"}
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?[*%]?").fullmatch
 
@@ -72,6 +73,8 @@ def test_every_benchmark_prints_a_table_of_numbers(script, without_peers):
     """sequences.py without its peers, whom it has in common with convolutions.py: starting them takes long."""
     if script == "exported.py" and shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
+    if script in NEEDED:
+        pytest.importorskip(NEEDED[script])
     modules = without_peers if script == "sequences.py" else None
     benchmark = run(script, "--quick", *OPTIONS.get(script, []), modules=modules)
     assert benchmark.returncode == 0, benchmark.stderr

@@ -18,11 +18,14 @@ from caffelite.functions import activation
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SMALL_GPT = ["--layers=1", "--heads=2", "--size=32", "--block=32"]
+NEEDED = {"text.py": "sklearn"}  # libraries, beside what every test needs
 OPTIONS = {"gpt.py": [*SMALL_GPT, "--steps=100", "--sample=20"]}  # of those that would take long
 
 
 @functools.cache
 def run(name, *arguments):
+    if name in NEEDED:
+        pytest.importorskip(NEEDED[name])
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
     return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
 
