@@ -54,5 +54,5 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0067a0", "color-brand-content": "#0067a0"},
     "dark_css_variables": {"color-brand-primary": "#66b8e8", "color-brand-content": "#66b8e8"},
 }
-pygments_style = "friendly"
+pygments_style = "default"
 pygments_dark_style = "github-dark"
