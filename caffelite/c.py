@@ -43,11 +43,11 @@ Shape = tuple[int, ...]  # in this file, of a row
 
 
 def export(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | None = None) -> None:
-    """Write a model as a file of C99: its weights, and the function
+    """Write a model as a file of C99: its weights, and a function that predicts a row:
 
         void predict(const float *x, float *y);
 
-    which computes the outputs y of a row x as `model.predict` does; `double` for a model of float64. x and y are in C
+    It computes the outputs y of a row x as `model.predict` does; `double` for a model of float64. x and y are in C
     order, so an image comes channel by channel. The function allocates nothing, and needs no library but libm. A
     comment in the file says how to compile and to call it, what it computes, and how much memory that takes.
 

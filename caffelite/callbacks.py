@@ -47,12 +47,12 @@ __all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Traini
 class Training(NamedTuple):
     """What a callback gets to know when a training begins."""
 
-    model: Any
-    optimizer: Any  # None in `caffelite.minimize`
-    loss: Function
-    history: History
-    write: Any = None  # a checkpoint, to a path: from `between_steps`, or after an epoch
-    together: Any = None  # what ranks do together that share batches, if there are several
+    model: Any  #: What is trained.
+    optimizer: Any  #: What updates it; None in `caffelite.minimize`.
+    loss: Function  #: What is minimized.
+    history: History  #: What is measured, epoch by epoch.
+    write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
+    together: Any = None  #: What ranks do together that share batches; None where there is one process.
 
     @property
     def leads(self) -> bool:

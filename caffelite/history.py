@@ -36,7 +36,7 @@ class History(dict):
         return len(self["loss"])
 
     def plot(self, *others: History, labels: Sequence[str] | None = None) -> Any:
-        """Draw a panel for each quantity over the epochs; returns the matplotlib figure. Needs the extra `plot`.
+        """Draw a panel for each quantity over the epochs; returns the matplotlib figure. Needs matplotlib.
 
         With others, `a.plot(b, c, labels=["SGD", "Adam", "AdamW"])`, the runs are drawn together, each with a line of
         its own; what was measured on validation data then has a panel of its own, below, with the same scale.

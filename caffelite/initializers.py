@@ -49,7 +49,10 @@ def xavier_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """U(−a, a), a = √(6 / (fan_in + fan_out)): the variance of `xavier_normal`; their eq. 16."""
+    """U(−a, a), a = √(6 / (fan_in + fan_out)): the variance of `xavier_normal`.
+
+    Eq. 16 of the same paper.
+    """
     return uniform(math.sqrt(6 / sum(fans(shape))))(shape, rng)
 
 

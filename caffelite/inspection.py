@@ -152,7 +152,7 @@ class Inspection:
         """Draw histograms, a line a layer: of its outputs, their gradients, its parameters and theirs.
 
         Each has a scale of its own, from the least to the greatest number; counts are on a logarithmic scale, since
-        most gradients are small, and many outputs 0. Returns the matplotlib figure. Needs the extra `plot`.
+        most gradients are small, and many outputs 0. Returns the matplotlib figure. Needs matplotlib.
         """
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 

@@ -68,7 +68,7 @@ class Embedding(Function, recordable=True):
 
 
 class PositionalEncoding(Function, recordable=True):
-    """Adds to each vector of a sequence what tells its place p in it, waves of all lengths:  y = x + P[p],  dx = dy
+    """Adds to each vector of a sequence what tells its place p in it, waves of all lengths:  y = x + P[p],  dx = dy:
 
         P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))
 

@@ -48,7 +48,10 @@ def linear(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule
 
 
 def exponential(lr: float, steps: int, end: float) -> Schedule:
-    """The same factor at every step, from lr to `end`, both above 0, else ValueError: s = lr (end / lr)^(t / steps)."""
+    """The same factor at every step, from lr to `end`: s = lr (end / lr)^(t / steps).
+
+    ValueError unless both are above 0.
+    """
     t, lr, end = _steps(steps), nonnegative("lr", lr), nonnegative("end", end)
     if lr == 0 or end == 0:
         raise ValueError(f"exponential: lr and end must be above 0, got {lr} and {end}")

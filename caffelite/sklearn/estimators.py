@@ -708,9 +708,13 @@ class MLPClassifier(Perceptron, Classification):
         What was trained; its outputs are scores, of which `predict_proba` gives the probabilities.
     history_ : History
         Of the last call of `fit` or `partial_fit`.
-    classes_, coefs_, intercepts_, loss_, best_loss_, loss_curve_, validation_scores_, best_validation_score_, t_, \
-    n_iter_, n_layers_, n_outputs_, out_activation_, n_features_in_, feature_names_in_
-        As scikit-learn's. `coefs_` and `intercepts_` are the model's own arrays. Losses include the penalty.
+    coefs_, intercepts_
+        As scikit-learn's; the model's own arrays.
+    loss_, best_loss_, loss_curve_
+        As scikit-learn's, the penalty included.
+    classes_, validation_scores_, best_validation_score_, t_, n_iter_, n_layers_, n_outputs_, out_activation_, \
+    n_features_in_, feature_names_in_
+        As scikit-learn's.
 
     What differs from scikit-learn's, besides the time it takes:
 

@@ -7,6 +7,7 @@ Sections such as Parameters and Raises are NumPy's; napoleon sees to them.
 import ast
 import re
 import textwrap
+from pydoc import locate
 
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config, NumpyDocstring
@@ -14,6 +15,8 @@ from sphinx.ext.napoleon import Config, NumpyDocstring
 import caffelite
 
 SECTIONS = {"Parameters", "Returns", "Raises", "Attributes", "Yields"}
+#: Names that share a description stay together, and attributes are listed as parameters are.
+NUMPY = Config(napoleon_use_param=False, napoleon_custom_sections=[("Attributes", "params_style")])
 
 
 def setup(app: Sphinx) -> dict:
@@ -54,7 +57,7 @@ def to_restructured_text(app, what, name, obj, options, lines):
                 text.append("")  # two empty lines end a section
     flush()
     if any(line in SECTIONS for line in lines):
-        written = str(NumpyDocstring(written, Config(), app, what, name, obj, options)).split("\n")
+        written = str(NumpyDocstring(written, NUMPY, app, what, name, obj, options)).split("\n")
     lines[:] = written
 
 
@@ -101,7 +104,9 @@ def find_by_its_short_name(app, env, node, contnode):
     domain = env.domains.python_domain
     candidates = [re.sub(r"^cl\.", "caffelite.", target)]
     if target.startswith("caffelite."):
-        candidates.append(f"caffelite.{target.rpartition('.')[2]}")
+        name = target.rpartition(".")[2]
+        if locate(target) in (None, getattr(caffelite, name, None)):  # and not another one of this name
+            candidates.append(f"caffelite.{name}")
     for name in candidates:
         if name in domain.objects and name != target:
             return domain.resolve_xref(env, node["refdoc"], app.builder, "obj", name, node, contnode)

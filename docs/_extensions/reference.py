@@ -14,8 +14,10 @@ import importlib
 import inspect
 from typing import ClassVar
 
+from docutils import nodes
 from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
+from sphinx.ext.autosummary import autosummary_table
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
@@ -26,6 +28,8 @@ MODULES = {"augment", "callbacks", "datasets", "initializers", "plots", "schedul
 #: Public methods that caffelite's rooms have for each other.
 OF_THE_HOUSE = frozenset(
     {
+        "DataGenerator.begin",
+        "DataGenerator.buffers",
         "all_functions",
         "applied_to",
         "arrays",
@@ -34,6 +38,7 @@ OF_THE_HOUSE = frozenset(
         "blocks",
         "check",
         "check_columns",
+        "check_frames",
         "check_indices",
         "check_rows",
         "epoch",
@@ -68,7 +73,12 @@ class Reference(SphinxDirective):
         lines += [f"   {name}" for name in names]
         for name in names:
             lines += ["", f".. {directive_for(module, name)}:: {name}"]
-        return self.parse_text_to_nodes("\n".join(["````{eval-rst}", *lines, "````"]))
+        parsed = self.parse_text_to_nodes("\n".join(["````{eval-rst}", *lines, "````"]))
+        for table in (table for node in parsed for table in node.findall(autosummary_table)):
+            for text in table.findall(nodes.Text):
+                if text.endswith(":"):  # what follows in the docstring is not in the table
+                    text.parent.replace(text, nodes.Text(f"{text[:-1]}."))
+        return parsed
 
 
 def directive_for(module: str, name: str) -> str:
@@ -90,7 +100,7 @@ def refuse_gaps(app, env):
 
 
 def leave_out(app, what, name, value, skip, options):
-    return True if name in OF_THE_HOUSE else None
+    return True if {name, getattr(value, "__qualname__", name)} & OF_THE_HOUSE else None
 
 
 def setup(app: Sphinx) -> dict:
