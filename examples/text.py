@@ -2,7 +2,7 @@
 
 The texts are the docstrings of Python's own library, a sentence each, and what is asked is the package that they are
 from. A word is a column by its hash, so there is no vocabulary to keep ("feature hashing", K. Weinberger et al., ICML
-2009); of 20,000 columns a sentence uses some twenty. As an array the rows would take a hundred times the memory, and
+2009); of 20,000 columns a sentence uses some twenty. As an array the rows would take hundreds of times the memory, and
 each step the time of multiplying zeros.
 
 python text.py    # a few seconds. Needs SciPy; scikit-learn's MLPClassifier is beside it where that is installed.

@@ -23,7 +23,7 @@ import caffelite
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}  # others may be at work beside
-LINES = 12  # of what it printed, at most, where a card has no picture
+LINES = 9  # of what it printed, at most, where a card has no picture
 
 
 @dataclass
@@ -75,8 +75,8 @@ GROUPS = {
             "A GPT that writes",
             picture="loss.png",
             arguments=["--layers=2", "--size=64", "--steps=600", "--sample=300", "--picture={picture}"],
-            note="For this page it is smaller and was trained for less long than it is when it is run without "
-            "options: `python examples/gpt.py --layers=2 --size=64 --steps=600 --sample=300`.",
+            note="Run for this page as `python gpt.py --layers=2 --size=64 --steps=600 --sample=300`: the net is "
+            "smaller than without options, and trained for a shorter time.",
         ),
     ],
 }
@@ -153,8 +153,13 @@ def described(example):
     """The first sentence of its docstring, and the rest: paragraphs, and blocks of commands."""
     docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{example.name}.py").read_text()))
     first, _, rest = docstring.partition("\n\n")
-    paragraphs = [f"```console\n{p}\n```" if p.startswith("python ") else p for p in rest.split("\n\n") if p]
+    paragraphs = [commands(p) if p.startswith("python ") else p for p in rest.split("\n\n") if p]
     return " ".join(first.split()), "\n\n".join(paragraphs)
+
+
+def commands(lines):
+    prompted = "\n".join(f"$ {line}" for line in lines.splitlines())
+    return f"```console\n{prompted}\n```"
 
 
 def page(example, folder):
@@ -163,7 +168,8 @@ def page(example, folder):
     if example.picture:
         parts.append(f"![What it draws]({picture_of(example)})")
     if example.command:
-        parts.append(f"The picture is that of `caffelite {example.command} --output {example.picture}`.")
+        command = f"caffelite {example.command} --output {example.picture}"
+        parts.append(f"The picture is drawn by `{command}`, which trains a net of its own.")
     options = f":language: python\n:caption: examples/{example.name}.py"
     parts.append(f"## The program\n\n```{{literalinclude}} ../../examples/{example.name}.py\n{options}\n```")
     printed = (folder / f"{example.name}.txt").read_text().rstrip()
