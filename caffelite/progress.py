@@ -59,7 +59,7 @@ class Progress:
         if self.bar is not None:
             self.bar.close()
         if 0 < self.printed < self.epoch:
-            self._print_line(now)
+            self._print_line(now, self._time_taken(now))
 
     def steps_done(self, count: int, loss: Callable[[], float]) -> None:
         """So many steps more are done; `loss` gives the mean loss of the epoch under way, NaN if it has just begun."""
@@ -78,7 +78,7 @@ class Progress:
         if self.bar_wanted and not self.on_terminal and self._bar_is_due(now):
             self._draw_bar(now, self._time_left(now))
         if self.lines_wanted and now - self.spoke >= self.patience:
-            self._print_line(now)
+            self._print_line(now, self._time_left(now))
 
     def _bar_is_due(self, now: float) -> bool:
         is_due = now - self.looked >= REFRESH
@@ -86,9 +86,9 @@ class Progress:
             self.looked = now
         return is_due
 
-    def _print_line(self, now: float) -> None:
+    def _print_line(self, now: float, duration: str) -> None:
         self.spoke, self.printed = now, self.epoch
-        print(f"{self._line(now)}  {self._time_left(now)}", flush=True)
+        print(f"{self._line(now)}  {duration}", flush=True)
 
     def _line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
