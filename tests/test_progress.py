@@ -52,9 +52,11 @@ def test_lines_of_short_epochs_are_two_a_second_at_most_and_one_for_the_last_epo
     assert lines[-1] == "epoch 1000/1000  loss 0.5  val_loss 0.25  1,000 steps/s  in 10 s"
 
 
-def test_a_training_that_ends_early_has_a_line_for_its_last_epoch(clock, capsys):
+def test_a_training_that_ends_early_has_a_line_for_its_last_epoch_and_what_it_took(clock, capsys):
     run(clock, "auto", epochs=1000, steps=10, seconds=0.01, ends_after=18)
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()][-2:] == ["15/1000", "18/1000"]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines][-2:] == ["15/1000", "18/1000"]
+    assert re.search(r"steps/s  in \d+ s$", lines[-1])
 
 
 def test_a_training_that_is_soon_over_prints_nothing(clock, capsys):
