@@ -32,6 +32,10 @@ LINK_FLAGS = ["-s", "-Wl,-z,noseparate-code"] if platform.system() == "Linux" an
 LOOP_FLAGS = ["-fno-split-loops", "-fno-version-loops-for-strides", "-fno-loop-unroll-and-jam", "-fno-peel-loops"]
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=max-completely-peel-times=4"]
 
+# A product and a sum are one instruction, with one rounding, everywhere: gcc 13 and later would make two of them in
+# vectors that add up, and not in what is left over, so that bits depended on threads and on neighbours.
+LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=avoid-fma-max-bits=0"]
+
 INSTRUCTION_SETS = {"generic": []}
 if platform.machine() in ("x86_64", "AMD64"):
     INSTRUCTION_SETS = {

@@ -320,10 +320,10 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
             y[j] = a[j] * b[j] * (<real> 1 - b[j])
     elif op == PENALTY:                   # low |a| + high a² / 2
         for j in range(n):
-            y[j] = low * abs(a[j]) + high * <real> 0.5 * (a[j] * a[j])
+            y[j] = sum_of_products(low, abs(a[j]), high * <real> 0.5, a[j] * a[j])
     elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
         for j in range(n):
-            y[j] = a[j] * (low * sign_of(b[j]) + high * b[j])
+            y[j] = a[j] * sum_of_products(low, sign_of(b[j]), high, b[j])
     # Losses of one score a and its target b, and what their slopes are (loss.pxi).
     elif op == SQUARED_ERROR:
         for j in range(n):
@@ -420,10 +420,10 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
         for j in range(n):
             s = log1p_of(exp_of(-abs(a[j])))
             s = s - a[j] if a[j] < 0 else s
-            y[j] = (<real> 1 - b[j]) * a[j] + (<real> 1 + (low - <real> 1) * b[j]) * s
+            y[j] = sum_of_products(<real> 1 - b[j], a[j], <real> 1 + (low - <real> 1) * b[j], s)
     elif op == CROSS_ENTROPY_GRAD:        # (1 + (low − 1) b) sigmoid(a) − low b
         for j in range(n):
-            y[j] = (<real> 1 + (low - <real> 1) * b[j]) * sigmoid_of(a[j]) - low * b[j]
+            y[j] = sum_of_products(<real> 1 + (low - <real> 1) * b[j], sigmoid_of(a[j]), -low, b[j])
 
 
 publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])

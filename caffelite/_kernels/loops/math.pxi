@@ -37,6 +37,18 @@ cdef extern from * nogil:
     const double SHIFT_double, ROOT_HALF_double, SMALLEST_double, LN2_double, LN2_REST_double
     const double INFINITE, NOT_A_NUMBER
 
+cdef extern from "loops/sums.h" nogil:
+    float sum_of_products_float(float a, float b, float c, float d)
+    double sum_of_products_double(double a, double b, double c, double d)
+
+
+# a b + c d
+cdef inline real sum_of_products(real a, real b, real c, real d) noexcept nogil:
+    if real is float:
+        return sum_of_products_float(a, b, c, d)
+    else:
+        return sum_of_products_double(a, b, c, d)
+
 
 # exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. It is multiplied by the halves of 2ⁿ in turn,
 # since 2ⁿ may be too small or too large a number where the result is not.

@@ -177,8 +177,8 @@ cdef inline double sum_of_four(const real* x, Py_ssize_t C) noexcept nogil:
 
 
 cdef inline double squares_of_four(const real* x, Py_ssize_t C, double m) noexcept nogil:
-    return (((x[0] - m) * (x[0] - m) + (x[C] - m) * (x[C] - m))
-            + ((x[2 * C] - m) * (x[2 * C] - m) + (x[3 * C] - m) * (x[3 * C] - m)))
+    return (sum_of_products_double(x[0] - m, x[0] - m, x[C] - m, x[C] - m)
+            + sum_of_products_double(x[2 * C] - m, x[2 * C] - m, x[3 * C] - m, x[3 * C] - m))
 
 
 cdef inline Py_ssize_t at_once(const Call* call, Py_ssize_t features) noexcept nogil:

@@ -22,6 +22,17 @@ INLINE double multiply_add(double a, double b, double c)
 #endif
 }
 
+/* a b + c d, of which c d is rounded by itself: without this, the compiler chooses one of the two in each loop. */
+INLINE double sum_of_products_double(double a, double b, double c, double d) { return multiply_add(a, b, c * d); }
+INLINE float sum_of_products_float(float a, float b, float c, float d)
+{
+#if defined(__FMA__) || defined(__FP_FAST_FMAF)
+    return __builtin_fmaf(a, b, c * d);
+#else
+    return a * b + c * d;
+#endif
+}
+
 INLINE vector_double multiply_add_vectors(vector_double a, vector_double b, vector_double c)
 {
 #if defined(__AVX512F__)

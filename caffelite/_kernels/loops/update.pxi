@@ -78,13 +78,13 @@ cdef int rmsprop(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     if call.size[1] == 1:
         for i in range(begin, end):
             d = g[i] + decay * w[i]
-            square = alpha * v[i] + rest * d * d
+            square = sum_of_products(alpha, v[i], rest * d, d)
             w[i] -= lr * d / (root(square) + eps)
             v[i] = 0 if square < least else square
     else:
         for i in range(begin, end):
             d = g[i] + decay * w[i]
-            square = alpha * v[i] + rest * d * d
+            square = sum_of_products(alpha, v[i], rest * d, d)
             step = momentum * b[i] + d / (root(square) + eps)
             w[i] -= lr * step
             v[i] = 0 if square < least else square
@@ -166,8 +166,8 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
     cdef real d, mean, square
     for i in range(begin, end):
         d = g[i] + decay * w[i]
-        mean = beta1 * m[i] + rest1 * d
-        square = beta2 * v[i] + rest2 * d * d
+        mean = sum_of_products(beta1, m[i], rest1, d)
+        square = sum_of_products(beta2, v[i], rest2 * d, d)
         w[i] -= shrink * w[i] + lr * mean / (root(square) + eps)
         m[i] = 0 if abs(mean) < tiny else mean
         v[i] = 0 if square < least else square
