@@ -42,7 +42,7 @@ cdef extern from "loops/sums.h" nogil:
     double sum_of_products_double(double a, double b, double c, double d)
 
 
-# a b + c d
+# a b + c d, rounded in the same way in every loop
 cdef inline real sum_of_products(real a, real b, real c, real d) noexcept nogil:
     if real is float:
         return sum_of_products_float(a, b, c, d)
