@@ -15,6 +15,7 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 from typing import Any
 
 from caffelite import augment, callbacks, datasets, functions, initializers, optimizers, plots
+from caffelite.cautions import NotRecorded, TrainingWarning
 from caffelite.data import DataGenerator, Prefetch
 from caffelite.function import Function
 from caffelite.functions import *
@@ -38,9 +39,11 @@ __all__ = [
     "Function",
     "History",
     "Model",
+    "NotRecorded",
     "Prefetch",
     "Program",
     "Tensor",
+    "TrainingWarning",
     "augment",
     "callbacks",
     "capture",

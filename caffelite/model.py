@@ -7,7 +7,6 @@ import inspect
 import operator
 import os
 import threading
-import warnings
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
@@ -31,6 +30,7 @@ from caffelite.arrays import (
 )
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
+from caffelite.cautions import warn
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
 from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
 from caffelite.function import Function, Shape, shape_text, signature_of
@@ -1117,10 +1117,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             last = last.functions[-1]
         for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
             if isinstance(last, kind) and isinstance(getattr(loss, "loss", loss), of_loss):
-                warnings.warn(
-                    f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities",
-                    stacklevel=4,
-                )
+                warn(f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities")
 
 
 def _instead_of(x: Any) -> str:
