@@ -149,16 +149,45 @@ cdef inline bint alike(a, cnp.ndarray b):
 
 # ---- applying Functions --------------------------------------------------------------------------------------------
 
+cdef inline bint is_parameter(Node node):
+    """Whether a Tensor is learned, or was before it was frozen: a leaf that has required a gradient."""
+    return node._owns_data and node.function is None
+
+
+def parameters_of(value):
+    """The value as a list, if it is a parameter; else no parameters."""
+    return [value] if isinstance(value, Node) and is_parameter(value) else []
+
+
 def is_childless(dict attributes, frozenset leaves):
-    """Whether these attributes and what is in tuples are all of the types in `leaves`, and so hold no Functions."""
+    """Whether these attributes and what is in tuples are all of the types in `leaves`, or Tensors: no Functions."""
     for value in attributes.values():
-        if type(value) not in leaves:
+        if type(value) not in leaves and not isinstance(value, Node):
             if type(value) is not tuple:
                 return False
             for item in <tuple> value:
-                if type(item) not in leaves:
+                if type(item) not in leaves and not isinstance(item, Node):
                     return False
     return True
+
+
+def parameters_among(dict attributes, frozenset leaves):
+    """The parameters that are attributes, each once; None if others may be in Functions, lists, tuples or dicts."""
+    cdef list found = []
+    for name, value in attributes.items():
+        if isinstance(value, Node):
+            if is_parameter(<Node> value) and not is_in(found, value):
+                found.append(value)
+        elif type(value) not in leaves and name != "_applied_inputs":
+            return None
+    return found
+
+
+cdef bint is_in(list values, value):
+    for one in values:
+        if one is value:
+            return True
+    return False
 
 
 def call(function, *inputs, **named):

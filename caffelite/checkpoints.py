@@ -79,7 +79,7 @@ class Checkpoints:
     def facts(self) -> dict[str, Any]:
         """What has to be the same, by what it is called."""
         model, optimizer, loss, history = self.training[:4]
-        names = {p: name for name, p in model._named_parameters().items()}
+        names = {p: name for name, p in model.named_parameters().items()}
         groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_of, strict=True)]
         found: dict[str, Any] = {
             "dtype": str(model.dtype),

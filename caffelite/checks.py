@@ -103,7 +103,7 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
     known = set(optimizer.parameters)
     if all([p in known or not p.requires_grad for p in model.parameters()]):  # noqa: C419 (faster than a generator)
         return
-    for name, p in model._named_parameters().items():
+    for name, p in model.named_parameters().items():
         if p.requires_grad and p not in known:
             raise ValueError(
                 f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "

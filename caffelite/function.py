@@ -14,7 +14,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import FLOATS, as_indices, as_real
-from caffelite.autograd import applied_to, call, holds_tensors, is_childless
+from caffelite.autograd import applied_to, call, holds_tensors, is_childless, parameters_among, parameters_of
 from caffelite.modes import initializing
 from caffelite.recording import in_python
 from caffelite.sparse import as_sparse, is_sparse
@@ -29,7 +29,7 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
 
 
-#: The types of attributes that hold no Functions; who has no others is not searched for children.
+#: The types of attributes that hold neither Functions nor Tensors.
 LEAVES = frozenset(
     {
         type(None),
@@ -39,7 +39,6 @@ LEAVES = frozenset(
         str,
         np.ndarray,
         kernels.Recorded,
-        Tensor,
         types.FunctionType,
         types.MethodType,
         type,
@@ -56,8 +55,8 @@ class Function(ABC):
     them. Neither writes into the arrays it is given. State that must outlive a call is an array changed in place.
     With several outputs, `forward` returns a tuple, and `backward` is given one, None for an output nobody used.
 
-    The Functions in its attributes are its children, those in lists, tuples and dicts there too. What it has by way
-    of parameters, buffers and names, and what draws and copies it, includes theirs.
+    The Functions in its attributes are its children, and the Tensors in its attributes that require a gradient are its
+    parameters; those in lists, tuples and dicts too. Its parameters, buffers and names include its children's.
 
     Calling a Function on Tensors (or arrays) applies a copy of it and of its children, which own what they save and
     share the parameters, and notes the copy on the resulting Tensor. So an instance can be applied any number of times.
@@ -93,6 +92,8 @@ class Function(ABC):
         if cls.called_back:
             cls.forward = in_python(cls.forward)  # type: ignore[method-assign]
             cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
+        if "parameters" in cls.__dict__:
+            cls.parameters = _complete(cls.parameters)  # type: ignore[method-assign]
         if "initialize" in cls.__dict__:
             cls.initialize = _initializing(cls.initialize)  # type: ignore[method-assign]
 
@@ -129,11 +130,14 @@ class Function(ABC):
 
     def _named_children(self) -> list[tuple[str, Function]]:
         """The children with their names, `first`, `blocks.2`, `heads.left`."""
-        own = vars(self)
-        found: dict[int, tuple[str, Function]] = {}
+        return [(name, part) for name, part in self._parts() if not isinstance(part, Tensor)]
+
+    def _parts(self) -> list[tuple[str, Any]]:
+        """The children and the parameters of its own, in order of assignment, each once, with their names."""
+        found: dict[int, tuple[str, Any]] = {}
         seen: set[int] = set()
-        for name, value in list(own.items()):
-            if type(value) not in LEAVES and name not in self.unwatched:
+        for name, value in list(vars(self).items()):
+            if type(value) not in LEAVES and name not in self.unwatched and name != "_applied_inputs":
                 _gather(value, name, found, seen)
         return list(found.values())
 
@@ -144,14 +148,16 @@ class Function(ABC):
         return list(found.values())
 
     def parameters(self) -> list[Tensor]:
-        """What is learned: the children's parameters, a shared one once.
+        """What is learned, each Tensor once: its own parameters and its children's, in order of assignment.
 
-        A Function with parameters of its own overrides this and includes its children's, `super().parameters()`.
+        A Tensor in an attribute (or in a list, tuple or dict there) is a parameter if it is a leaf that requires a
+        gradient; it stays one while it is frozen. A Function may override this for another order.
         """
-        own = self.__dict__
-        if not own or is_childless(own, LEAVES):
-            return []
-        return list(dict.fromkeys([p for child in self.children() for p in child.parameters()]))
+        own = parameters_among(self.__dict__, LEAVES)
+        if own is not None:
+            return own
+        parts = [parameters_of(part) or part.parameters() for _, part in self._parts()]
+        return list(dict.fromkeys([p for parameters in parts for p in parameters]))
 
     @property
     def requires_grad(self) -> bool:
@@ -167,19 +173,26 @@ class Function(ABC):
         for p in self.parameters():
             p.requires_grad = value
 
-    def _named_parameters(self) -> dict[str, Tensor]:
-        """The parameters by name, in order: `weight`, or where they are in a Function `first.weight`, `blocks.2.bias`.
+    def named_parameters(self) -> dict[str, Tensor]:
+        """The parameters by name, in order: `weight`, `temperature`, or in a Function `first.weight`, `blocks.2.bias`.
 
-        Its own have the names that they were given, or their numbers. ValueError where two have the same name.
+        Its own have the names that they were given, or else those of their attributes. ValueError if two parameters
+        have the same name.
         """
         names: dict[Tensor, str] = {}
-        for prefix, child in self._named_children():
-            for name, p in child._named_parameters().items():
-                names.setdefault(p, f"{prefix}.{name}")
+        paths: dict[Tensor, str] = {}
+        for path, part in self._parts():
+            if isinstance(part, Tensor):
+                paths[part] = path
+            else:
+                for name, p in part.named_parameters().items():
+                    names.setdefault(p, f"{path}.{name}")
         parameters = self.parameters()
         own = [p for p in parameters if p not in names]
-        given = {p.name or str(i) for i, p in enumerate(own)}
-        names |= {p: (p.name or str(i)) if len(given) == len(own) else str(i) for i, p in enumerate(own)}
+        named = [p.name or paths.get(p) or str(i) for i, p in enumerate(own)]
+        if len(set(named)) < len(own):
+            named = [paths.get(p) or str(i) for i, p in enumerate(own)]
+        names |= dict(zip(own, named, strict=True))
         found: dict[str, Tensor] = {}
         for p in parameters:
             if found.setdefault(names[p], p) is not p:
@@ -310,6 +323,24 @@ class Function(ABC):
         return f"{type(self).__name__}()"
 
 
+def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:
+    """The `parameters` of a user's class: it lists each parameter once, and may not leave one out."""
+
+    @functools.wraps(parameters)
+    def complete(self: Function) -> list[Tensor]:
+        listed = list(dict.fromkeys(parameters(self)))
+        if type(self).parameters is complete:  # and not that of a base, to which the class's own adds
+            for name, part in self._parts():
+                if isinstance(part, Tensor) and part.requires_grad and not any(part is p for p in listed):
+                    raise TypeError(
+                        f"{type(self).__name__}.parameters() leaves out the attribute {name}, a Tensor that requires a "
+                        "gradient: it would not be trained. Tensors in attributes are found without `parameters`"
+                    )
+        return listed
+
+    return complete
+
+
 def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
     """An `initialize` that says of the values it sets that they were drawn."""
 
@@ -356,9 +387,9 @@ def _descend(function: Function, found: dict[int, Function]) -> None:
             _descend(child, found)
 
 
-def _gather(value: Any, name: str, found: dict[int, tuple[str, Function]], seen: set[int]) -> None:
-    """Add the Functions in a value to those found, by their ids, each with the name of its first place."""
-    if Function in type(value).__mro__:  # isinstance takes four times as long with an abstract class
+def _gather(value: Any, name: str, found: dict[int, tuple[str, Any]], seen: set[int]) -> None:
+    """Add the Functions and parameters in a value to those found, by their ids, with the name of their first place."""
+    if Function in type(value).__mro__ or parameters_of(value):  # isinstance is slow with an abstract class
         found.setdefault(id(value), (name, value))
         return
     items: Any = ()
@@ -369,18 +400,16 @@ def _gather(value: Any, name: str, found: dict[int, tuple[str, Function]], seen:
     if items and id(value) not in seen:
         seen.add(id(value))
         for key, item in items:
-            if Function in type(item).__mro__:
-                found.setdefault(id(item), (f"{name}.{key}", item))
-            elif type(item) not in LEAVES:
+            if type(item) not in LEAVES:
                 _gather(item, f"{name}.{key}", found, seen)
 
 
 def holds_functions(value: Any) -> bool:
     """Whether a value is a Function, or a list, tuple or dict with one in it."""
-    found: dict[int, tuple[str, Function]] = {}
+    found: dict[int, tuple[str, Any]] = {}
     if type(value) not in LEAVES:
         _gather(value, "", found, set())
-    return bool(found)
+    return any(isinstance(part, Function) for _, part in found.values())
 
 
 def _copied(value: Any, copies: dict[int, Any]) -> Any:

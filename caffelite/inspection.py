@@ -215,7 +215,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
 
 
 def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
-    named = model._named_parameters()
+    named = model.named_parameters()
     for p in [*named.values(), *loss.parameters()]:
         p.zero_grad()
     looked_at, applications = observed(model)

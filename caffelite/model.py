@@ -20,6 +20,7 @@ from caffelite import _kernels as kernels
 from caffelite import checks, files, frames, structure
 from caffelite.arrays import (
     FLOATS,
+    PLAIN,
     as_array,
     as_indices,
     as_real,
@@ -28,7 +29,7 @@ from caffelite.arrays import (
     random_stream,
     refuse_indices,
 )
-from caffelite.autograd import holds_tensors, propagate
+from caffelite.autograd import holds_tensors, parameters_of, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.cautions import warn
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
@@ -51,7 +52,6 @@ from caffelite.together import Parallel, unwrapped
 from caffelite.training import Evaluation, Programs, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
-_ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
 KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
 _adopting = threading.RLock()
 
@@ -123,11 +123,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
             "_rng",
             "_identity",
             "_adopted",
-            "_children",
             "_tree",
             "_is_adopting",
             "_structure",
             "_known",
+            "_parameters",
             "_remembered",
             "_column_names",
         }
@@ -151,7 +151,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._programs = Programs()
         self._identity = id(self)  # a copy that is applied has that of its original, and adopts nothing
         self._adopted: tuple[Function, ...] = ()  # the Functions that are its own …
-        self._children: list[Function] = []
+        self._parameters: list[Tensor] = []
         self._structure: tuple = ()
         self._tree: list[kernels.Attributes] = []  # … and the attributes in which they were found; at first none
         self._is_adopting = False
@@ -223,16 +223,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 return
             functions, self._is_adopting = tuple(self._descendants()), True
             try:
-                same = len(functions) == len(self._adopted) and all(map(operator.is_, functions, self._adopted))
-                if not same or not self._tree:
+                if not (self._tree and _are_same(functions, self._adopted) and self._has_same_parameters()):
                     self._make_own(functions)
                 self._note_tree(functions)
             finally:
                 self._is_adopting = False
 
+    def _has_same_parameters(self) -> bool:
+        return _are_same(super().parameters(), self._parameters)
+
     def _note_tree(self, functions: tuple[Function, ...]) -> None:
         """These are the model's own, as long as no attribute of them changes."""
-        self._adopted, self._children = functions, self.children()
+        self._adopted, self._parameters = functions, super().parameters()
         self._structure = self._find_structure()
         self._tree = [_attributes(f) for f in (self, *functions)]
 
@@ -311,15 +313,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
         else:
             super()._draw(rng, drawn)
 
-    def _named_children(self) -> list[tuple[str, Function]]:
-        """The children with their names; those in `functions` have their numbers alone."""
-        return [(name.removeprefix("functions."), child) for name, child in super()._named_children()]
+    def _parts(self) -> list[tuple[str, Any]]:
+        """As every Function's; those in `functions` have their numbers alone as names."""
+        return [(name.removeprefix("functions."), part) for name, part in super()._parts()]
 
     def parameters(self) -> list[Tensor]:
-        """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once."""
+        """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once; see `Function.parameters`."""
         self.all_functions()
-        children = self.children() if self._is_adopting or self._identity != id(self) else self._children
-        return list(dict.fromkeys([p for child in children for p in child.parameters()]))
+        return super().parameters()
 
     @property
     def takes_indices(self) -> bool | tuple[bool, ...]:
@@ -515,7 +516,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _named_state(self) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
         """The parameters and the buffers by name; ValueError where one of each has the same."""
-        parameters, buffers = self._named_parameters(), self.buffers()
+        parameters, buffers = self.named_parameters(), self.buffers()
         if not parameters.keys().isdisjoint(buffers):
             raise ValueError(f"a parameter and a buffer have the name {min(parameters.keys() & buffers)}")
         return parameters, buffers
@@ -571,7 +572,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _texts(self) -> dict[str, str]:
         """The structure, as a file has it, or why there is none; the names of frozen parameters, and of columns."""
-        frozen = [name for name, p in self._named_parameters().items() if not p.requires_grad]
+        frozen = [name for name, p in self.named_parameters().items() if not p.requires_grad]
         texts = {"caffelite.frozen": structure.as_text(frozen)} if frozen else {}
         if self._column_names is not None:
             texts["caffelite.columns"] = structure.as_text(self._column_names)
@@ -585,7 +586,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         frozen = files.strict_json(texts.get("caffelite.frozen", "[]"))
         if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
             raise ValueError(f"expected a list of the frozen parameters' names, got {frozen!r}")
-        if unknown := set(frozen) - self._named_parameters().keys():
+        if unknown := set(frozen) - self.named_parameters().keys():
             raise ValueError(f"the model has no parameter {min(unknown)}, which is said to be frozen")
         return set(frozen)
 
@@ -602,7 +603,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _freeze(self, names: set[str]) -> None:
         """Freeze the parameters of these names, and thaw all others."""
-        for name, p in self._named_parameters().items():
+        for name, p in self.named_parameters().items():
             p.requires_grad = name not in names
 
     def load(self, path: str | os.PathLike) -> Model:
@@ -1127,9 +1128,20 @@ def _instead_of(x: Any) -> str:
     return "; functions of Tensors are for a Model that writes `call`" if callable(x) else ""
 
 
+def _are_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
+    """Whether these objects are those."""
+    return len(these) == len(those) and all(map(operator.is_, these, those))
+
+
 def _attributes(function: Function) -> kernels.Attributes:
-    """The attributes of a Function in which there are Functions, or could be when they are others."""
-    own = {k: x for k, x in vars(function).items() if k not in function.unwatched and type(x) not in _ARRAYS}
+    """The attributes of a Function in which there are Functions or parameters, or could be when they are others."""
+    own = {
+        name: value
+        for name, value in vars(function).items()
+        if name not in function.unwatched
+        and type(value) not in PLAIN
+        and (not isinstance(value, Tensor) or parameters_of(value))
+    }
     return kernels.Attributes(function, own, count=len(vars(function)))
 
 

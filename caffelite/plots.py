@@ -151,7 +151,7 @@ def weights(function: Function) -> Any:
     """
     from caffelite.figures import Figure
 
-    named = {name: p.data for name, p in function._named_parameters().items() if p.ndim > 1}
+    named = {name: p.data for name, p in function.named_parameters().items() if p.ndim > 1}
     if not named:
         raise ValueError(f"weights: {function!r} has no parameters of two or more axes")
     columns = min(len(named), 4)

@@ -157,8 +157,8 @@ def test_parameters_and_names_follow_from_the_children():
     holder = Block(cl.Model([shared, cl.ReLU(), Block(cl.Linear(2, 3))]))
     holder.more = {"head": shared, "rest": [cl.Linear(1, 1)]}
     names = ["function.0.weight", "function.2.function.weight", "function.2.function.bias"]
-    assert list(holder._named_parameters()) == [*names, "more.rest.0.weight", "more.rest.0.bias"]
-    assert [id(p) for p in holder.parameters()] == [id(p) for p in holder._named_parameters().values()]
+    assert list(holder.named_parameters()) == [*names, "more.rest.0.weight", "more.rest.0.bias"]
+    assert [id(p) for p in holder.parameters()] == [id(p) for p in holder.named_parameters().values()]
 
 
 def test_a_function_with_parameters_of_its_own_includes_its_childrens():
@@ -178,11 +178,11 @@ def test_parameters_that_would_have_the_same_name_are_refused():
     holder = Block(cl.ReLU())
     holder.two = {1: cl.Linear(1, 1, bias=False), "1": cl.Linear(1, 1, bias=False)}
     with pytest.raises(ValueError, match=r"two\.1\.weight"):
-        holder._named_parameters()
+        holder.named_parameters()
 
 
 def test_names_of_a_model_by_call():
-    names = list(Net()._named_parameters())
+    names = list(Net().named_parameters())
     assert names[:4] == ["f.0.weight", "f.0.bias", "f.2.weight", "f.2.bias"]
     assert names[4:] == [f"blocks.{name}.{p}" for name in ("0.function", "1.last") for p in ("weight", "bias")]
 

@@ -216,3 +216,127 @@ def test_an_input_that_can_be_given_by_name_alone_is_refused_and_not_left_out():
 
     with pytest.raises(TypeError, match="factor can be given by name alone"):
         Scaled()(np.ones(2, np.float32), factor=3.0)
+
+
+# ---- parameters that declare themselves ----
+
+
+class Scale(cl.Function):
+    """y = g x, with nothing but the Tensor in an attribute."""
+
+    def __init__(self, features, **options):
+        self.features = features
+        self.g = cl.Tensor(np.linspace(1, 2, features), requires_grad=True, **options)
+
+    def forward(self, x):
+        self.x = x
+        return x * self.g.data
+
+    def backward(self, dy):
+        self.g.add_grad((dy * self.x).sum(axis=0))
+        return dy * self.g.data
+
+
+def test_a_tensor_in_an_attribute_that_requires_a_gradient_is_a_parameter():
+    scale = Scale(3)
+    assert scale.parameters() == [scale.g]
+    assert scale.named_parameters() == {"g": scale.g}
+    assert cl.check_gradients(scale, np.ones((4, 3))) > 0  # it is among what is checked
+
+
+def test_parameters_stand_in_lists_tuples_and_dicts_in_order_of_assignment_among_the_children():
+    class Many(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.first = cl.Tensor([1.0], requires_grad=True)
+            self.layer = cl.Linear(2, 2)
+            self.rest = [cl.Tensor([2.0], requires_grad=True), {"a": (cl.Tensor([3.0], requires_grad=True),)}]
+            self.constant = cl.Tensor([4.0])
+            self.again = self.first
+
+        def call(self, x):
+            return self.layer(x) * self.first
+
+    names = ["first", "layer.weight", "layer.bias", "rest.0", "rest.1.a.0"]
+    model = Many()
+    assert list(model.named_parameters()) == names
+    assert list(model.state_dict()) == names
+    assert len({id(p.data.base) for p in model.parameters()}) == 1  # in the model's one vector
+
+
+def test_a_frozen_parameter_stays_one():
+    scale = Scale(3)
+    scale.requires_grad = False
+    assert scale.parameters() == [scale.g]
+    assert list(cl.Model([scale]).state_dict()) == ["0.g"]
+
+
+def test_what_a_function_was_applied_to_and_what_it_computed_are_no_parameters_of_it():
+    class Keeps(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.layer = cl.Linear(2, 2)
+
+        def call(self, x):
+            self.hidden = self.layer(x)
+            return self.hidden.relu()
+
+    model, weight = Keeps(), cl.Tensor(np.ones((2, 2), np.float32), requires_grad=True)
+    y = model(weight)
+    assert model.parameters() == model.layer.parameters()
+    assert y.function.parameters() == []
+
+
+def test_a_tensor_that_is_set_later_is_trained_saved_and_loaded(tmp_path):
+    def made():
+        model = cl.Model([cl.Linear(2, 3)], seed=0)
+        model.add(Scale(3))
+        return model
+
+    model, x, y = made(), *cl.datasets.spiral(20, seed=0)
+    model.functions[1].g = cl.Tensor(np.ones(3), requires_grad=True)
+    model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), epochs=2, verbose=0)
+    assert (model.functions[1].g.data != 1).all()
+    model.save(tmp_path / "m.safetensors")
+    again = made().load(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(again.predict(x), model.predict(x))
+
+
+def test_parameters_of_ones_own_that_leave_one_out_are_an_error_that_names_the_attribute():
+    class Forgot(Scale):
+        def parameters(self):
+            return []
+
+    for use in (
+        lambda f: f.parameters(),
+        lambda f: cl.Model([f]),
+        lambda f: cl.check_gradients(f, np.ones((4, 3))),
+        lambda f: f(cl.Tensor(np.ones((4, 3)))),
+    ):
+        with pytest.raises(TypeError, match=r"Forgot.parameters\(\) leaves out the attribute g"):
+            use(Forgot(3))
+
+
+def test_parameters_of_ones_own_may_add_to_those_of_a_base_and_list_some_twice():
+    class Both(Scale):
+        def __init__(self, features):
+            super().__init__(features)
+            self.h = cl.Tensor(np.ones(features), requires_grad=True)
+
+        def parameters(self):
+            return [self.h, *super().parameters(), self.g]
+
+    both = Both(3)
+    assert [id(p) for p in both.parameters()] == [id(both.h), id(both.g)]
+
+
+def test_parameters_of_the_same_given_name_have_those_of_their_attributes():
+    class Two(cl.Model):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (cl.Tensor(np.ones(2), requires_grad=True, name="w") for _ in range(2))
+
+        def call(self, x):
+            return x * self.a + self.b
+
+    assert list(Two().named_parameters()) == ["a", "b"]

@@ -86,7 +86,7 @@ def test_outputs_parameters_and_all_gradients_are_those_of_a_step():
                 atol=1e-8,
             )
             assert statistics.counts.sum() == array.size
-    for name, p in model._named_parameters().items():
+    for name, p in model.named_parameters().items():
         np.testing.assert_allclose(found.parameters[name].value.rms, np.sqrt((p.data**2).mean()), rtol=1e-5)
         np.testing.assert_allclose(found.parameters[name].gradient.rms, np.sqrt((p.grad**2).mean()), rtol=1e-5)
     assert found.rows == 50
@@ -97,7 +97,7 @@ def test_a_penalty_of_the_models_parameters_is_in_their_gradients_and_what_they_
     loss = cl.Penalized(cl.SoftmaxLoss(), model.parameters(), l2=0.5)
     loss(model(X), Y).backward()
     found = look(model, loss=loss)
-    for name, p in model._named_parameters().items():
+    for name, p in model.named_parameters().items():
         assert found.parameters[name].gradient.norm == pytest.approx(np.linalg.norm(p.grad), rel=1e-5)
 
 

@@ -71,7 +71,7 @@ def test_every_function_is_exported_and_computes_the_same(kind, dtype, path):
         onnx.checker.check_model(path, full_check=True)
         assert all(info.type.tensor_type.shape.dim[0].dim_param == "batch" for info in graph.input)
         names = {initializer.name for initializer in graph.initializer}
-        assert {name for name, p in model._named_parameters().items()} <= names
+        assert {name for name, p in model.named_parameters().items()} <= names
         exported += 1
     assert exported > 0
 

@@ -12,7 +12,7 @@ from caffelite.arrays import integers, positive_integer, shortest
 from caffelite.function import Function, Shape, shape_text
 from caffelite.initializers import Initializer, checked, draw
 from caffelite.modes import is_blank
-from caffelite.tensor import Tensor, parameter
+from caffelite.tensor import parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
 
@@ -103,9 +103,6 @@ class Conv2d(Function, recordable=True):
 
     def initialize(self, rng: Any) -> None:
         draw(self.weight, self.bias, self.initializer, rng)
-
-    def parameters(self) -> list[Tensor]:
-        return [self.weight] if self.bias is None else [self.weight, self.bias]
 
     @property
     def required_input_shape(self) -> Any:

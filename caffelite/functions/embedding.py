@@ -13,7 +13,7 @@ from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.shape import reshaped
 from caffelite.initializers import normal
 from caffelite.modes import is_blank
-from caffelite.tensor import Tensor, parameter
+from caffelite.tensor import parameter
 
 __all__ = ["Embedding", "PositionalEncoding"]
 
@@ -42,9 +42,6 @@ class Embedding(Function, recordable=True):
     def initialize(self, rng: Any) -> None:
         """Draw the table anew, from a seed or a `numpy.random.Generator`."""
         self.weight.data = normal(1.0)((self.count, self.size), np.random.default_rng(rng))
-
-    def parameters(self) -> list[Tensor]:
-        return [self.weight]
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes

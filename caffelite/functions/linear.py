@@ -61,9 +61,6 @@ class Linear(Function, recordable=True):
     def initialize(self, rng: Any) -> None:
         draw(self.weight, self.bias, self.initializer, rng)
 
-    def parameters(self) -> list[Tensor]:
-        return [self.weight] if self.bias is None else [self.weight, self.bias]
-
     @property
     def required_input_shape(self) -> Any:
         return (None, ..., self.in_features)

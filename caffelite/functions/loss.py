@@ -448,9 +448,6 @@ class Penalized(Function, recordable=True):
             raise TypeError(f"Penalized takes a list of parameters, at least one Tensor, got {self.penalized!r}")
         self.l1, self.l2 = nonnegative("Penalized: l1", l1), nonnegative("Penalized: l2", l2)
 
-    def parameters(self) -> list[Tensor]:
-        return self.penalized
-
     @property
     def ignore(self) -> int | None:
         """The label that counts nowhere, if there is one."""

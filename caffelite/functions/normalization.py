@@ -12,7 +12,7 @@ from caffelite.function import Function, Shape, shape_text
 from caffelite.modes import is_blank, is_training
 from caffelite.recording import call_python
 from caffelite.sharing import share
-from caffelite.tensor import Tensor, parameter, unset
+from caffelite.tensor import parameter, unset
 
 __all__ = ["BatchNorm", "LayerNorm"]
 
@@ -45,9 +45,6 @@ class LayerNorm(Function, recordable=True):
         self.scale.data = np.ones(self.features)
         if self.shift is not None:
             self.shift.data = np.zeros(self.features)
-
-    def parameters(self) -> list[Tensor]:
-        return [self.scale] if self.shift is None else [self.scale, self.shift]
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
@@ -110,9 +107,6 @@ class BatchNorm(Function, recordable=True):
         """Make parameters and buffers what they were at first; nothing is drawn."""
         self.scale.data, self.shift.data = np.ones(self.features), np.zeros(self.features)
         self.mean[:], self.variance[:] = 0, 1
-
-    def parameters(self) -> list[Tensor]:
-        return [self.scale, self.shift]
 
     def buffers(self) -> dict[str, np.ndarray]:
         """What is kept but not learned: the running mean and variance."""

@@ -16,7 +16,7 @@ from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.shape import reshaped
 from caffelite.initializers import uniform
 from caffelite.modes import is_blank, is_probing
-from caffelite.tensor import Tensor, parameter
+from caffelite.tensor import parameter
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
@@ -51,9 +51,6 @@ class Recurrent(Function, recordable=True):
         rng = np.random.default_rng(rng)
         for p in self.parameters():
             p.data = uniform(1 / math.sqrt(self.hidden))(p.shape, rng)
-
-    def parameters(self) -> list[Tensor]:
-        return [self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh]
 
     @property
     def required_input_shape(self) -> Any:

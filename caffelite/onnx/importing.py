@@ -22,7 +22,6 @@ from caffelite.model import Model
 from caffelite.onnx.layers import Layers
 from caffelite.onnx.operators import CHECKED, NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, is_plain
 from caffelite.tables import shortened
-from caffelite.tensor import Tensor
 
 OLDEST = 7  # the first opset whose operators broadcast as NumPy
 MOST_SAID = 500  # characters of what is wrong with a file
@@ -297,10 +296,6 @@ class Graph(Model):
 
     def arguments(self) -> dict[str, Any]:
         raise TypeError("it was loaded from a file of ONNX, and caffelite.onnx.export writes it as such again")
-
-    def parameters(self) -> list[Tensor]:
-        """The weights that are in no layer, and those of the layers."""
-        return list(dict.fromkeys([*self.weights.values(), *super().parameters()]))
 
     def call(self, *inputs: Any) -> Any:
         """What the nodes compute, one after the other."""

@@ -25,9 +25,6 @@ class Objective(Function, recordable=True):
     def __init__(self, loss: Loss, factor: float, weights: Iterable[Tensor], alpha: float) -> None:
         self.loss, self.factor, self.weights, self.alpha = loss, float(factor), list(weights), float(alpha)
 
-    def parameters(self) -> list[Tensor]:
-        return self.weights
-
     def check_targets(self, targets: Any, scores_shape: Shape) -> None:
         self.loss.check_targets(targets, scores_shape)
 
