@@ -8,6 +8,7 @@ import os
 import sys
 import warnings
 from types import FrameType
+from typing import NamedTuple
 
 _NOT_THE_USERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, contextlib.__file__, functools.__file__)
 
@@ -20,11 +21,24 @@ class NotRecorded(UserWarning):
     """A step cannot be recorded: it is trained on in Python, correctly but more slowly."""
 
 
-def users_frame() -> tuple[FrameType | None, int]:
-    """The innermost frame that runs the user's code, and how many frames of the package are above it.
+class Line(NamedTuple):
+    """A line of the user's."""
 
-    None, if only the package runs, as in its command line.
-    """
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+def users_line() -> Line | None:
+    """The line of the user's that is running; None if only the package runs, as in its command line."""
+    frame, _ = _users_frame()
+    return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _users_frame() -> tuple[FrameType | None, int]:
+    """The innermost frame that runs the user's code, and how many frames of the package are above it."""
     frame: FrameType | None = sys._getframe(1)
     above = 0
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
@@ -32,6 +46,9 @@ def users_frame() -> tuple[FrameType | None, int]:
     return frame, above
 
 
-def warn(message: str, category: type[Warning] = TrainingWarning) -> None:
-    """Give a warning that names the line of the user's that is running."""
-    warnings.warn(message, category, stacklevel=users_frame()[1] + 1)
+def warn(message: str, category: type[Warning] = TrainingWarning, line: Line | None = None) -> None:
+    """Give a warning that names a line of the user's, by default the one that is running."""
+    if line is None:
+        warnings.warn(message, category, stacklevel=_users_frame()[1] + 1)
+    else:
+        warnings.warn_explicit(message, category, line.file, line.number)

@@ -11,6 +11,7 @@ import numpy as np
 from caffelite.arrays import as_array
 from caffelite.data import Batch, DataGenerator, Prefetch, as_targets, as_weights, plain
 from caffelite.function import Function
+from caffelite.functions.own_loss import OwnLoss
 from caffelite.optimizers import Optimizer
 from caffelite.sources import Blocks, Source, part
 from caffelite.sparse import is_sparse
@@ -90,10 +91,13 @@ def _check_targets(model: Any, loss: Function, inputs: tuple[Any, ...], y: Any, 
             raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {model.dtype}")
 
 
-def check_loss(loss: Any) -> None:
-    """TypeError unless it is a Function."""
-    if not isinstance(loss, Function):
-        raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), got {loss!r}")
+def as_loss(loss: Any) -> Function:
+    """A loss as a Function; TypeError for anything that can't be called, and for a class."""
+    if isinstance(loss, Function):
+        return loss
+    if not callable(loss) or isinstance(loss, type):
+        raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {loss!r}")
+    return OwnLoss.of(loss)
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:

@@ -93,7 +93,7 @@ class Function(ABC):
             cls.forward = in_python(cls.forward)  # type: ignore[method-assign]
             cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
         if "parameters" in cls.__dict__:
-            cls.parameters = _complete(cls.parameters)  # type: ignore[method-assign]
+            cls.parameters = _complete(cls.parameters)  # type: ignore
         if "initialize" in cls.__dict__:
             cls.initialize = _initializing(cls.initialize)  # type: ignore[method-assign]
 
@@ -230,6 +230,10 @@ class Function(ABC):
         drawn.add(id(self))
         for child in self.children():
             child._draw(rng, drawn)
+
+    def decider(self) -> Callable[..., Any]:
+        """The code that decides, when the Function is applied, which kernels run."""
+        return self.forward
 
     def _influential(self, copy: Function) -> dict[str, Any]:
         """The attributes that had an influence on what a copy of this Function did.

@@ -24,7 +24,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.autograd import inputs_first
-from caffelite.checks import check_loss, checked
+from caffelite.checks import as_loss, checked
 from caffelite.function import Function
 from caffelite.functions import Sigmoid, Tanh
 from caffelite.model import Model
@@ -201,7 +201,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     """
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")
-    check_loss(loss)
+    loss = as_loss(loss)
     batch = checked(model, "inspect", x, y, None, loss)
     if Source in map(type, batch.columns()):
         raise ValueError("inspect takes rows in memory, some hundreds, such as x[:500]; got a source that is not")

@@ -113,7 +113,7 @@ def minimize(
     for callback in called.all:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
-    checks.check_loss(loss)
+    loss = checks.as_loss(loss)
     model._warn_of_two_links(loss)
     # As one batch, which is as large as it may be.
     (batch,) = checks.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)

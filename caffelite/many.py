@@ -351,7 +351,7 @@ def _checked(models: Any, loss: Any, optimizers: Any) -> list[Fit]:
     owners: dict[int, int] = {}  # which model's something is, by its id
     for i, model in enumerate(models):
         with _naming(i):
-            checks.check_loss(losses[i])
+            losses[i] = checks.as_loss(losses[i])
             checks.check_optimizer(model, optimizers[i])
         fits.append(Fit(model, optimizers[i], losses[i]))
         for its_own in _changed_by(fits[i]):

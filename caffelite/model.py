@@ -9,7 +9,7 @@ import os
 import threading
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary
@@ -52,6 +52,7 @@ from caffelite.together import Parallel, unwrapped
 from caffelite.training import Evaluation, Programs, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+MAX_REMEMBERED = 64  # shapes for which it is remembered what `call` makes of them
 KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
 _adopting = threading.RLock()
 
@@ -241,7 +242,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _make_own(self, functions: tuple[Function, ...]) -> None:
         recording = kernels.recorder()
         if recording is not None and recording.entries:  # which know the parameters where they are now
-            raise RuntimeError(f"{type(self).__name__} got Functions in the midst of a recorded step; add them before")
+            recording.refuse(f"{type(self).__name__} got Functions in the midst of a recorded step; add them before")
         with kernels.Paused():
             models = [f for f in functions if isinstance(f, Model)]
             drawn = {id(f) for f in functions if self._known.get(id(f)) is f}
@@ -481,7 +482,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
         None where one of them raises: zeros may be what it does not take.
         """
         self.all_functions()
-        with inference(), probing(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
+        with (
+            inference(),
+            probing(),
+            kernels.Paused(),
+            self._undisturbed(),
+            Recording(strict=False) as recording,
+            np.errstate(all="ignore"),
+        ):
             model, applications = observed(self)
             try:
                 model(*_blank([(1, *shape[1:]) for shape in shapes], self._dtypes([False] * len(shapes))))
@@ -653,6 +661,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     # ---- forward and backward -----------------------------------------------------------------------------------
 
+    def decider(self) -> Callable[..., Any]:
+        return self.call
+
     def call(self, *inputs: Any) -> Any:
         """What the model computes: Tensors in (integers and bool as arrays), a Tensor or a tuple of Tensors out.
 
@@ -752,7 +763,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         x: Any,
         y: Any = None,
         *,
-        loss: Function,
+        loss: Function | Callable[..., Tensor],
         optimizer: Optimizer | Parallel,
         epochs: int = 1,
         batch_size: int = 32,
@@ -780,9 +791,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
             a model that begins with `Columns`. A sparse matrix of SciPy's stays sparse where it goes into a Linear, and
             its gradient too. Mapped files, h5py datasets and what else has `shape`, `dtype` and slices are read block
             by block where they are large; `caffelite.sources` says in what order.
-        loss : Function
-            Called with outputs and targets, and with weights if there are any; returns a single element. Of a model
-            with several outputs it gets a tuple.
+        loss : Function, or callable (outputs, targets) -> Tensor
+            Called with outputs and targets, and with weights if there are any; returns a single element. If the model
+            has several outputs, it gets a tuple.
         optimizer : Optimizer
             Has to know every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
             processes, each of which takes its share of every batch.
@@ -834,7 +845,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """
         epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
-        checks.check_loss(loss)
+        loss = checks.as_loss(loss)
         rule, together = unwrapped(optimizer)
         checks.check_optimizer(self, rule)
         self._warn_of_two_links(loss)
@@ -1002,7 +1013,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         x: Any,
         y: Any = None,
         *,
-        loss: Function,
+        loss: Function | Callable[..., Tensor],
         metrics: Iterable[str | Metric] = (),
         batch_size: int = 1024,
         sample_weight: Any = None,
@@ -1011,7 +1022,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         Data, weights and metrics are as in `fit`, means over the rows. Raises as `fit` does.
         """
-        checks.check_loss(loss)
+        loss = checks.as_loss(loss)
         measures = named(metrics)
         batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=False)
         return Trainer(self, loss, measures).evaluate(batches)
@@ -1104,12 +1115,23 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """What `find` returns of a copy of the model, kept by the key as long as the model's attributes stay."""
         attributes, found = self._remembered.get(key, (None, None))
         if attributes is None or not kernels.are_unchanged([attributes]):
-            with inference(), probing(), kernels.Paused(), np.errstate(all="ignore"):
+            with inference(), probing(), kernels.Paused(), np.errstate(all="ignore"), self._undisturbed():
                 other: Any = self._shallow_copy()  # for what `call` may keep
                 found = find(other)
+            if len(self._remembered) >= MAX_REMEMBERED:
+                self._remembered.clear()
             own = {k: x for k, x in self._influential(other).items() if k not in self.unwatched}
             self._remembered[key] = kernels.Attributes(self, own), found
         return found
+
+    def _undisturbed(self) -> AbstractContextManager[None]:
+        """Inside, a user's `call` or `forward` may run once more without a trace in what it counts and draws."""
+        users = [f for f in (self, *self._adopted) if not f.decider().__module__.startswith("caffelite.")]
+        if not users:
+            return nullcontext()
+        from caffelite.surroundings import undisturbed  # which few need
+
+        return undisturbed(users)
 
     def _warn_of_two_links(self, loss: Function) -> None:
         """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""

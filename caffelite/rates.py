@@ -89,7 +89,7 @@ def find_lr(
     low, high, steps = positive("low", low), positive("high", high), positive_integer("steps", steps)
     if low >= high or steps < 2:
         raise ValueError(f"find_lr takes 2 or more steps from low to high rates, got {steps} from {low} to {high}")
-    checks.check_loss(loss)
+    loss = checks.as_loss(loss)
     checks.check_optimizer(model, optimizer)
     if isinstance(x, DataGenerator):
         x = copy.copy(x)

@@ -8,23 +8,40 @@ arrays or gradients are looked at, and Functions and Optimizers that are not dec
 from __future__ import annotations
 
 import functools
+import inspect
+import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_real
+from caffelite.cautions import Line, users_line
 from caffelite.modes import mode
 from caffelite.sharing import share, sharing
 from caffelite.tensor import Tensor
 
 
-class Recording(kernels.Recorder):
-    """Notes what this thread does from entering to leaving; RuntimeError if it is recording already."""
+class Obstacle(NamedTuple):
+    """Why a step can't be replayed, and the line where it does what a replay would not repeat, if that is known."""
 
-    def __init__(self) -> None:
+    reason: str
+    line: Line | None = None
+
+
+class Recording(kernels.Recorder):
+    """Notes what this thread does from entering to leaving; RuntimeError if it is recording already.
+
+    What a replay would not repeat is a TypeError if the recording is `strict`. Else it is noted as the `obstacle`, and
+    the step goes on: it has been made rightly, once, and can't be replayed.
+    """
+
+    def __init__(self, strict: bool = True) -> None:
+        self.strict = strict
+        self.obstacle: Obstacle | None = None
+        self._surroundings: Any = None  # what the user's code decides by, if any takes part
         self.entries: list[kernels.RecordedCall | PythonCall] = []
         self._notes: dict[int, Note] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, and what they were copied from
@@ -43,10 +60,43 @@ class Recording(kernels.Recorder):
         for tensor, note in with_tensors(self.notes()):
             note.data = tensor._data.view(kernels.Recorded)
 
+    def refuse(self, reason: str) -> None:
+        """The step does what a replay would not repeat."""
+        obstacle = Obstacle(reason, self.line())
+        if self.strict:
+            raise TypeError(reason if obstacle.line is None else f"{reason} ({obstacle.line})")
+        self.obstacle = self.obstacle or obstacle
+
+    def line(self) -> Line | None:
+        """The line of the user's that runs."""
+        return users_line()
+
     def note_copy(self, copy: Any, original: Any) -> None:
         """A Function is applied: its attributes have an influence on what happens. A copy's copy is of the first."""
         first = self.original(original)
-        self._copies[id(copy)] = (copy, original if first is None else first)
+        original = original if first is None else first
+        self._copies[id(copy)] = (copy, original)
+        if not original.called_back:
+            self.note_decider(original.decider())
+
+    def note_decider(self, decider: Any) -> None:
+        """This code decides in Python what the step does. Looked at before it runs, if it is the user's."""
+        if getattr(decider, "__module__", "").startswith("caffelite."):
+            return
+        if self._surroundings is None:
+            from caffelite.surroundings import Surroundings  # which few need
+
+            self._surroundings = Surroundings()
+        self._surroundings.add(decider)
+
+    def replaced(self) -> list[Any]:
+        """The Tensors and arrays that the user's code had in attributes and lists, and has replaced by its results."""
+        return [] if self._surroundings is None else self._surroundings.replaced
+
+    def change(self) -> Obstacle | None:
+        """What the step has changed that it decides by: a replay would not. None if there is nothing."""
+        found = None if self._surroundings is None else self._surroundings.changed()
+        return None if found is None else Obstacle(*found)
 
     def note_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
         """A Function was applied, to Tensors, arrays, numbers or None. What it did its kernels have noted."""
@@ -54,6 +104,8 @@ class Recording(kernels.Recorder):
     def note_optimizer(self, optimizer: Any) -> None:
         """An optimizer makes its step: its attributes have an influence on what happens."""
         self._optimizers[id(optimizer)] = optimizer
+        if not type(optimizer).__module__.startswith("caffelite."):
+            self.note_decider(types.MethodType(inspect.unwrap(type(optimizer).step), optimizer))
 
     def note_unrepeatable(self) -> None:
         """What happens next is decided in Python, each time anew: the step must be recorded again, not replayed."""
@@ -71,6 +123,8 @@ class Recording(kernels.Recorder):
         """The attributes of Functions and Optimizers that had an influence."""
         watched = [_watched(original, original._influential(copy)) for copy, original in self._copies.values()]
         watched += [_watched(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
+        if self._surroundings is not None:
+            watched.append(self._surroundings.watch)
         if self._unrepeatable:  # then something needed is gone, always
             watched.append(kernels.Attributes(Recording(), {}, needed=True))
         return watched

@@ -55,6 +55,7 @@ class Programs:
         self.cursor = self._memory.view(kernels.CURSOR)  # through which steps find their batch and their sums
         # The form of the rows of outputs that a Program keeps, for metrics of the epoch.
         self.kept: weakref.WeakKeyDictionary[Program, tuple] = weakref.WeakKeyDictionary()
+        self.told: set[str] = set()  # why steps are not recorded, where the user has been warned
         self._cursor_lock = threading.RLock()
         self._last: tuple | None = None  # what was asked for last, and found: it is usual to ask for it again
 
@@ -73,6 +74,7 @@ class Programs:
             if program is None:
                 program = self._programs[of_objects] = Program()
                 program.used = used  # as long as the Program lives, their ids are theirs
+                program.told = self.told
             self._programs.move_to_end(of_objects)
             while len(self._programs) > MAX_PROGRAMS:
                 self._programs.popitem(last=False)
@@ -170,9 +172,21 @@ class Trainer:
         if weights and share() is not None and (self.loss.called_back or not isinstance(self.loss, Loss)):
             judged = weighed(outputs, *weights)
         if not isinstance(self.loss, Loss | Penalized):
-            return outputs, self.loss, self.loss(judged, batch.targets, *weights)
+            return outputs, self.loss, self.judge(judged, batch.targets, *weights)
         applied = self.loss.copy()  # what a call would make, to be asked what it measured
         return outputs, applied, applied.applied_to(judged, batch.targets, *weights)
+
+    def judge(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
+        """What a loss of the user's gives; TypeError or ValueError unless it is a Tensor with a single element."""
+        value = self.loss(outputs, targets, *weights)
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"the loss {self.loss!r} has to return a Tensor, computed from the outputs by caffelite's functions; "
+                f"got {type(value).__name__}"
+            )
+        if value.size != 1:
+            raise ValueError(f"the loss {self.loss!r} has to return a single element, got shape {value.shape}")
+        return value
 
     @staticmethod
     def weights_of(loss: Function, batch: Batch) -> np.ndarray | None:
@@ -684,7 +698,10 @@ class InMemory:
                     kernels.put_batch(cursor, len(columns) + 1, columns[len(self.data.inputs)])
             kernels.advance(cursor, whole - first)
 
-        program.record(fetch_and_step, *room)
+        if program.runs_eagerly:
+            fetch_and_step(*room)
+        else:
+            program.record(fetch_and_step, *room)
 
     def _make_room(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Have a place for the outputs of an epoch, and for its targets; ValueError where rows differ among batches."""
@@ -917,12 +934,12 @@ def means(sums: np.ndarray) -> np.ndarray:
 
 def check_takes_weights(loss: Any) -> None:
     """TypeError unless the loss can be called with weights as a third input."""
+    called = loss.decider()
     try:
-        inspect.signature(loss.forward).bind(None, None, None)
+        inspect.signature(called).bind(None, None, None)
     except TypeError:
-        raise TypeError(
-            f"{loss!r} takes no weights: its forward has to be forward(outputs, targets, weights)"
-        ) from None
+        name = getattr(called, "__name__", "it")
+        raise TypeError(f"{loss!r} takes no weights: its {name} has to be {name}(outputs, targets, weights)") from None
 
 
 def _mean_of(metric: Metric, several: bool, *arrays: np.ndarray) -> np.float64:

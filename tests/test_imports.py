@@ -16,7 +16,7 @@ LAYERS = [
     {"_kernels"},
     {"arrays", "augment", "autograd", "cautions", "frames", "modes", "initializers", "sharing", "sparse"},
     {"tensor"},
-    {"recording"},
+    {"recording", "surroundings"},
     {"function"},
     {"functions"},
     {"optimizers", "program", "metrics", "history", "interrupts", "progress", "files", "structure"}

@@ -14,6 +14,7 @@ cdef class RecordedCall:
     cdef readonly str name
     cdef readonly tuple arrays
     cdef readonly int reads, writes, constants
+    cdef readonly object line             # the user's, where the call reads what kernels have not made
     cdef object on_stop
     cdef tuple checked                    # dtype, shape and strides of the operand that a stop is about
 

@@ -58,6 +58,13 @@ cdef class Recorder:
         Py_XDECREF(this_threads_recorder)
         this_threads_recorder = NULL
 
+    def refuse(self, reason):
+        """The step does what a replay would not repeat: TypeError."""
+        raise TypeError(reason)
+
+    def line(self):
+        """The line of the user's that runs; None if nobody asks."""
+
 
 cdef class Paused:
     """Inside, this thread notes nothing."""
@@ -110,7 +117,7 @@ class Recorded(np.ndarray):
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         if this_threads_recorder != NULL:
-            refuse(f"numpy.{ufunc.__name__}", CONDITION if all([kind[-1] in "?O" for kind in ufunc.types]) else "")
+            refuse(f"numpy.{ufunc.__name__}", CONDITION if all([kind[len(kind) - 1] in "?O" for kind in ufunc.types]) else "")
         plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
         out = tuple([x.view(np.ndarray) if isinstance(x, Recorded) else x for x in options.pop("out", ())])
         return getattr(ufunc, method)(*plain, **(options | {"out": out} if out else options))
@@ -170,9 +177,10 @@ CONDITION = ". A mask or condition on the inputs is one more input, `call(self, 
 
 
 def refuse(what, way_out=""):
-    raise TypeError(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
-                    "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable"
-                    f"{way_out}")
+    """Say what was done that a replay would not repeat: TypeError, unless the recorder lets the step go on without."""
+    recorder().refuse(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
+                      "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable"
+                      f"{way_out}")
 
 
 # ---- calls ---------------------------------------------------------------------------------------------------------
@@ -196,6 +204,9 @@ cdef RecordedCall note(const Call* call):
         recorded.call.operand[i].array = NULL
     recorded.arrays = tuple([None if call.operand[i].array == NULL else <object> call.operand[i].array
                              for i in range(bound)])
+    for i in range(bound):                # what it reads may be NumPy's, made at a line that is to be named
+        if recorded.reads >> i & 1 and type(recorded.arrays[i]) is ndarray and recorded.line is None:
+            recorded.line = (<object> this_threads_recorder).line()
     if recorded.kernel.checked >= 0:
         array = recorded.arrays[recorded.kernel.checked]
         recorded.checked = (array.dtype, array.shape, array.strides)

@@ -8,4 +8,8 @@ cdef class Attributes:
     cdef bint are_unchanged(self)
 
 
+cdef class Surroundings(Attributes):
+    cdef list items, named, cells, sets, contents
+
+
 cpdef bint are_unchanged(list attributes)

@@ -66,6 +66,145 @@ cdef class Attributes:
         return True
 
 
+cdef object MISSING = object()
+cdef tuple EQUAL = (bool, int, float, complex, str, bytes)   # types whose equal values do equally
+
+
+cdef bint is_as_it_was(now, before):
+    """Whether a value does what it did: the same object, weakly referenced if it may be, or an equal number or text."""
+    if type(before) is weakref.ref:
+        return now is before()
+    return now is before or (type(now) is type(before) and type(now) in EQUAL and now == before)
+
+
+def content_of(before):
+    """The value of which `to_compare` was kept."""
+    return before() if type(before) is weakref.ref else before
+
+
+def to_compare(value):
+    """A value to compare with later, which is not kept alive if that can be."""
+    if value is None or isinstance(value, (*EQUAL, tuple, list, dict, set)):
+        return value
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return value
+
+
+cdef class Surroundings(Attributes):
+    """What some Python code finds around it: values by name, in modules, objects, classes and enclosing functions, and
+    what is in lists, tuples, dicts and sets. `caffelite/surroundings.py` finds out which.
+    """
+    def __init__(self):
+        self.items, self.named, self.cells, self.sets, self.contents = [], [], [], [], []
+
+    def add_item(self, owner, dict values, str name):
+        """The value of this name in the attributes of an object or, without owner, in a dict; it may be missing."""
+        value = values.get(name, MISSING)
+        self.items.append((values if owner is None else to_compare(owner), name, to_compare(value)))
+
+    def add_attribute(self, owner, str name):
+        """An attribute of a class."""
+        self.named.append((to_compare(owner), name, to_compare(getattr(owner, name, MISSING))))
+
+    def add_cell(self, function, Py_ssize_t i, str name):
+        """A variable of an enclosing function."""
+        self.cells.append((to_compare(function), i, name, to_compare(function.__closure__[i].cell_contents)))
+
+    def add_contents(self, value, str name):
+        """What is in a list, tuple, dict or set."""
+        if isinstance(value, (set, frozenset)):
+            self.sets.append((value, frozenset(value), name))
+        elif isinstance(value, dict):
+            self.contents.append((value, list(value), [to_compare(x) for x in value.values()], name))
+        elif not isinstance(value, tuple):
+            self.contents.append((value, None, [to_compare(x) for x in value], name))
+
+    cdef bint are_unchanged(self):
+        return next(self.changes(), None) is None
+
+    def changes(self):
+        """The name of each value that is another now, what it was, and what it is."""
+        for owner, name, before in self.items:
+            owner = owner() if type(owner) is weakref.ref else owner
+            if owner is not None:
+                values = owner if isinstance(owner, dict) else owner.__dict__
+                now = (<dict> values).get(name, MISSING)
+                if not is_as_it_was(now, before):
+                    yield name, before, now
+        for owner, name, before in self.named:
+            owner = owner() if type(owner) is weakref.ref else owner
+            if owner is not None:
+                now = getattr(owner, name, MISSING)
+                if not is_as_it_was(now, before):
+                    yield name, before, now
+        for function, i, name, before in self.cells:
+            function = function() if type(function) is weakref.ref else function
+            if function is not None:
+                now = function.__closure__[i].cell_contents
+                if not is_as_it_was(now, before):
+                    yield name, before, now
+        for content, before, name in self.sets:
+            if type(before)(content) != before:
+                yield name, before, content
+        for content, keys, before, name in self.contents:
+            if len(content) < len(before):
+                yield name, before, content
+                continue
+            now = list(content.values()) if isinstance(content, dict) else content
+            if isinstance(content, dict) and list(content)[:len(keys)] != keys:
+                yield name, before, content
+                continue
+            for i in range(len(now)):
+                if i >= len(before) or not is_as_it_was(now[i], before[i]):
+                    yield name, before[i] if i < len(before) else MISSING, now[i]
+
+    def restore(self):
+        """Have everything be what it was."""
+        for owner, name, before in self.items:
+            of = owner() if type(owner) is weakref.ref else owner
+            if of is not None:
+                values = of if isinstance(of, dict) else of.__dict__
+                if before is MISSING:
+                    (<dict> values).pop(name, None)
+                else:
+                    (<dict> values)[name] = content_of(before)
+        for owner, name, before in self.named:
+            of = owner() if type(owner) is weakref.ref else owner
+            if of is not None and not is_as_it_was(getattr(of, name, MISSING), before):
+                setattr(of, name, content_of(before))
+        for function, i, name, before in self.cells:
+            function = function() if type(function) is weakref.ref else function
+            if function is not None:
+                function.__closure__[i].cell_contents = content_of(before)
+        for content, before, name in self.sets:
+            if isinstance(content, set):
+                content.clear()
+                content.update(before)
+        for content, keys, before, name in self.contents:
+            values = [content_of(x) for x in before]
+            content.clear()
+            if isinstance(content, dict):
+                content.update(zip(keys, values))
+            else:
+                content.extend(values)
+
+    def accept(self):
+        """What is now is what is to be compared with later."""
+        for i, (owner, name, _) in enumerate(self.items):
+            of = owner() if type(owner) is weakref.ref else owner
+            values = {} if of is None else of if isinstance(of, dict) else of.__dict__
+            self.items[i] = owner, name, to_compare((<dict> values).get(name, MISSING))
+        for i, (function, place, name, _) in enumerate(self.cells):
+            of = function() if type(function) is weakref.ref else function
+            content = None if of is None else of.__closure__[place].cell_contents
+            self.cells[i] = function, place, name, to_compare(content)
+        contents, self.contents = self.contents, []
+        for content, _, _, name in contents:
+            self.add_contents(content, name)
+
+
 cpdef bint are_unchanged(list attributes):
     """Whether all these `Attributes` are what they were."""
     cdef Attributes one

@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.autograd import results_so_far
+from caffelite.autograd import Node, results_so_far
+from caffelite.cautions import NotRecorded, warn
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.program.passes import PASSES
 from caffelite.program.running import Effect, Found, Runner, mapped, plain
 from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
-from caffelite.recording import PythonCall, Recording, with_tensors
+from caffelite.recording import Obstacle, PythonCall, Recording, with_tensors
 from caffelite.sparse import given_as, stored
 from caffelite.tables import Table, table
 
@@ -38,17 +39,35 @@ class Program(Runner):
     `print(program)` lists the kernels, and so does a notebook; `profile(replays)` says where the time goes.
     """
 
-    def __init__(self, function: Callable[..., Any] | None = None) -> None:
+    def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
         self._step = Step([], [])
         self.used: Any = None  # what has to live as long as the Program does
+        self.strict = strict
+        self.told: set[str] = set()  # of which obstacles the user has been warned
+        self._changes = 0  # how many times in a row the step has changed what it decides by
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
-        """Run `function` on the arrays, really, and keep what it did."""
+        """Run `function` on the arrays, really, and keep what it did.
+
+        A step that can't be replayed has been made all the same. It is a TypeError if the Program is `strict`; else the
+        Program `runs_eagerly` from now on, and says so in a warning, `NotRecorded`. A step that has changed what it
+        decides by may only have prepared something, and gets a second chance.
+        """
         inputs = [np.array(stored(array), order="C") for array in arrays]
-        recording, results_before = Recording(), results_so_far()
+        recording, results_before = Recording(self.strict), results_so_far()
         with InterruptsBetweenSteps() as interrupts, interrupts.held(), recording:
+            if self.function is not None:
+                recording.note_decider(self.function)
             result = plain(function(*[given_as(x.view(kernels.Recorded)) for x in inputs]))
+        change = recording.change()
+        self._changes = 0 if change is None else self._changes + 1
+        if obstacle := recording.obstacle or change:
+            self.forget(result)
+            if recording.obstacle or self.strict or self._changes > 1:
+                self._give_up(obstacle)
+            return
         all_notes, attributes, entries = recording.notes(), recording.attributes(), recording.entries
+        replaced = {id(owner_of(x._data if isinstance(x, Node) else x)) for x in recording.replaced()}
         del recording
         step, buffers = recorded_step(entries)
         del entries
@@ -57,7 +76,10 @@ class Program(Runner):
         found = [Found(t, note.gradient_before, needed=t._serial_number <= results_before) for t, note in notes]
         of_python = [array for call in step.instructions if isinstance(call, PythonCall) for array in call.outputs]
         of_tensors = [array for t, _ in notes for array in (t._data, t._gradient)]
-        _check_result(result, [*inputs, *of_python, *of_tensors], buffers)
+        if obstacle := _foreign(result, [*inputs, *of_python, *of_tensors], buffers) or _read_early(buffers, replaced):
+            self.forget(result)
+            self._give_up(obstacle)
+            return
         written = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
         effects = [
             Effect(t, t._has_gradient if note.gradient_set else None, changed)
@@ -71,17 +93,24 @@ class Program(Runner):
             if not buffer.temporary:
                 continue
             buffer.address = None
-            if buffer.read_early:
-                raise TypeError(
-                    f"{buffer.read_early} reads an array that NumPy made inside the recorded function; a replay would "
-                    "not make it anew. Make it outside and keep it, or use caffelite's Functions or kernels"
-                )
         for tidied in PASSES:
             step = tidied(step)
         _place_the_rest(step)
         calls = [call.placed() if isinstance(call, Instruction) else call for call in step.instructions]
         self._step = step
         self.keep(kernels.Replay(calls, step.memory), inputs, result, found, attributes, effects)
+
+    def _give_up(self, obstacle: Obstacle) -> None:
+        """The step can't be replayed: TypeError if the Program is strict, else from now on it is made in Python."""
+        reason, line = obstacle
+        if self.strict:
+            raise TypeError(reason if line is None else f"{reason} ({line})")
+        self.runs_eagerly = True
+        if reason in self.told:
+            return
+        self.told.add(reason)
+        text = f"steps run in Python, with the right numbers but slower, since they can't be recorded: {reason}"
+        warn(text, NotRecorded, line)
 
     def __len__(self) -> int:
         return len(self._step.instructions)
@@ -121,10 +150,11 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     Functions, Tensors, losses, optimizers and kernels. An array made outside and kept by somebody is a constant, read
     at each replay.
 
-    Raises TypeError, saying what, for what can't be recorded: NumPy arithmetic on a recorded array, reading its
-    value, or an array that NumPy made inside.
+    Raises TypeError, saying what and in which line, for what can't be recorded: NumPy arithmetic on a recorded array,
+    reading its value, an array that NumPy made inside, random numbers drawn in Python, or a change of a variable or an
+    attribute that the function decides by.
     """
-    program = Program(function)
+    program = Program(function, strict=True)
     program(*example_arrays)
     return program
 
@@ -138,19 +168,39 @@ def _place_the_rest(step: Step) -> None:
             step.memory.append(block)
 
 
-def _check_result(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> None:
-    """TypeError for an array that neither kernels made nor Tensors and arguments own; a replay would not make it."""
+def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> Obstacle | None:
+    """An array in the result that neither kernels made nor Tensors and arguments own: a replay would not make it."""
     owners = {id(owner_of(array)) for array in known if array is not None}
     owners |= {id(buffer.owner()) for buffer in buffers}
+    foreign: list[np.ndarray] = []
 
-    def check(x: Any) -> None:
+    def look(x: Any) -> None:
         if isinstance(x, np.ndarray) and id(owner_of(x)) not in owners:
-            raise TypeError(
-                f"the recorded function returns an array of shape {x.shape} that NumPy made; a replay would not make "
-                "it anew. Compute it with caffelite's Functions or kernels"
-            )
+            foreign.append(x)
 
-    mapped(check, result)
+    mapped(look, result)
+    if not foreign:
+        return None
+    return Obstacle(
+        f"the recorded function returns an array of shape {foreign[0].shape} that NumPy made; a replay would not make "
+        "it again. Compute it with caffelite's Functions or kernels"
+    )
+
+
+def _read_early(buffers: list[Buffer], replaced: set[int]) -> Obstacle | None:
+    """A buffer that nobody keeps, or that the step has replaced, and that one of its kernels read before it wrote it.
+
+    NumPy made it, or the step before.
+    """
+    for buffer in buffers:
+        if buffer.read_early is not None and (buffer.owner() is None or id(buffer.owner()) in replaced):
+            name, line = buffer.read_early
+            return Obstacle(
+                f"{name} reads an array that NumPy made inside the recorded function; a replay would not make it "
+                "again. Make it outside and keep it, or use caffelite's Functions or kernels",
+                line,
+            )
+    return None
 
 
 # ---- tables ---------------------------------------------------------------------------------------------------------

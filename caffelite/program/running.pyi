@@ -19,6 +19,8 @@ class Runner:
     replay: kernels.Replay
     inputs: list[np.ndarray]
     lock: threading.RLock
+    function: Callable[..., Any] | None
+    runs_eagerly: bool
     def keep(
         self,
         replay: kernels.Replay,
@@ -28,6 +30,7 @@ class Runner:
         attributes: list[kernels.Attributes],
         effects: list[Effect],
     ) -> None: ...
+    def forget(self, result: Any) -> None: ...
     def __call__(self, *arrays: Any) -> Any: ...
     def run(self, function: Callable[..., Any], *arrays: Any) -> Any: ...
     def is_current(self) -> bool: ...

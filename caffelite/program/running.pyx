@@ -130,12 +130,13 @@ cdef class Runner:
     cdef readonly list inputs             # where the replay reads the arrays that it is given
     cdef readonly object lock
     cdef readonly object _result          # of the last run, where the replay writes it
-    cdef object function
+    cdef readonly object function         # of a Program of somebody's function
+    cdef public bint runs_eagerly         # for it can't be replayed
     cdef list given                       # to a Program of somebody's function, when it was called last
     cdef list found, attributes, effects
     cdef bint is_recorded, records_graph, is_training
 
-    def __cinit__(self, function=None):
+    def __cinit__(self, function=None, *, strict=False):
         self.function, self.lock = function, threading.RLock()
         self.replay, self.inputs = Replay([]), []
 
@@ -144,6 +145,10 @@ cdef class Runner:
         self.replay, self.inputs, self._result = replay, inputs, mapped(as_plain, result)
         self.found, self.attributes, self.effects = found, attributes, effects
         self.records_graph, self.is_training, self.is_recorded = records_graph(), is_training(), True
+
+    def forget(self, result):
+        """Have nothing to replay, and the results of this once."""
+        self.is_recorded, self._result = False, mapped(as_plain, result)
 
     def __call__(self, *arrays):
         if self.function is None:
@@ -159,6 +164,8 @@ cdef class Runner:
         cdef list given = [x if type(x) is ndarray else as_given(x) for x in arrays]
         if is_recording():                # inside a step that is being recorded: a part of it
             return plain(function(*given))
+        if self.runs_eagerly:
+            return mapped(copied, mapped(as_plain, plain(function(*given))))
         if self.function is not None:
             self.given = given            # which sparse rows go on pointing to
         given = [x if isinstance(x, ndarray) else stored(x) for x in given]

@@ -13,7 +13,7 @@ class Buffer:
     address: int | None
     nbytes: int
     written: bool | np.ndarray
-    read_early: str
+    read_early: tuple[str, Any] | None
     temporary: bool
 
 class Operand:

@@ -22,12 +22,12 @@ cdef class Buffer:
     cdef public object address            # None: to be placed
     cdef readonly Py_ssize_t nbytes
     cdef readonly object written          # whether the step has written it so far: all, nothing, or byte by byte
-    cdef readonly str read_early          # the kernel that read it before all of it was written
+    cdef readonly object read_early       # the call that read it before all of it was written, its name and line
     cdef public bint temporary
 
     def __init__(self, cnp.ndarray owner not None):
         self.owner, self.nbytes = weakref.ref(owner), cnp.PyArray_NBYTES(owner)
-        self.address, self.written, self.read_early = <Py_ssize_t> cnp.PyArray_DATA(owner), False, ""
+        self.address, self.written, self.read_early = <Py_ssize_t> cnp.PyArray_DATA(owner), False, None
 
 
 cdef class Operand:
@@ -154,8 +154,8 @@ def recorded_step(list entries):
             operands.append(operand)
             if call.reads >> i & 1:
                 read.append(buffer)
-                if not buffer.read_early and not operand.is_written():
-                    buffer.read_early = call.name
+                if buffer.read_early is None and not operand.is_written():
+                    buffer.read_early = call.name, call.line
             if call.writes >> i & 1:
                 written.append(operand)
         for operand in written:

@@ -1,0 +1,279 @@
+"""What a user's Python decides by while a step is recorded: numbers in attributes, globals, closures, random streams.
+
+A replay runs no Python, so it repeats the decisions that were made when the step was recorded. `Surroundings` finds
+out whether that is right. It looks at the code that runs (`call` of a model, a loss that is a function, …) for the
+names in it, and at what these names stand for: module-level variables, variables of enclosing functions, attributes
+of objects and classes, elements of lists, dicts and sets. If one of them has changed by the end of the step, the step
+changes it itself, and a replay would not (`changed`). If one changes later, the step has to be recorded again
+(`watched`).
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import dis
+import functools
+import inspect
+import os
+import random
+import sys
+import sysconfig
+import types
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.autograd import Node
+from caffelite.cautions import Line
+
+_LIBRARIES = (
+    os.path.join(os.path.dirname(os.path.abspath(__file__)), ""),
+    *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")},
+)
+_CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, property, staticmethod, classmethod)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.Recorded, Node)
+_ARRAYS = (np.ndarray, Node)
+_STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
+_MOST = 1000  # objects that are looked at
+
+
+class Surroundings:
+    """What some code of the user's decides by, as it is when the code is added."""
+
+    def __init__(self, called_back: bool = False) -> None:
+        self.called_back = called_back  # whether what a replay calls again is looked at, too
+        self.codes: list[types.CodeType] = []
+        self.names: set[str] = set()  # that the code reads …
+        self.stored: set[str] = set()  # … and those of attributes that it sets
+        self.seen: dict[int, Any] = {}  # by id
+        self.streams: list[tuple[str, Any, Any]] = []  # of random numbers: the name, the stream, its state
+        self.iterator: str | None = None  # the name of one, which does not say where it is
+        self.replaced: list[Any] = []  # Tensors and arrays that the step has replaced by those that it made
+        self.watch = kernels.Surroundings()
+        self.note_stream("random", random._inst)
+        self.note_stream("numpy.random", np.random.mtrand._rand)
+
+    def add(self, decider: Any) -> None:
+        """This function, method, partial or object with a `__call__` takes part in the step."""
+        names = -1
+        while names < len(self.names):  # what is found last may know names that lead further
+            names = len(self.names)
+            self.seen.clear()
+            self.visit(decider, "the function")
+
+    # ---- finding ------------------------------------------------------------------------------------------------
+
+    def visit(self, value: Any, name: str) -> None:
+        """Look at a value, which has this name, and at what the names in the code lead to from there."""
+        if isinstance(value, _PLAIN) or id(value) in self.seen or len(self.seen) >= _MOST:
+            return
+        self.seen[id(value)] = value
+        if isinstance(value, functools.partial):
+            for part in (value.func, *value.args, *value.keywords.values()):
+                self.visit(part, name)
+        elif isinstance(value, types.MethodType):
+            self.visit(value.__self__, name)
+            self.visit(value.__func__, name)
+        elif isinstance(value, types.FunctionType):
+            self.visit_function(value)
+        elif isinstance(value, property | staticmethod | classmethod):
+            self.visit(getattr(value, "__func__", None) or getattr(value, "fget", None), name)
+        elif isinstance(value, type):
+            self.visit_class(value)
+        elif isinstance(value, types.ModuleType):
+            if _is_of_user(value.__name__, getattr(value, "__file__", None)):
+                self.visit_names(None, vars(value))
+        elif isinstance(value, _STREAMS):
+            self.note_stream(name, value)
+        elif isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
+            self.watch.add_contents(value, name)
+            for item in value.values() if isinstance(value, dict) else value:
+                self.visit(item, name)
+        elif hasattr(type(value), "__next__"):
+            self.iterator = name
+        elif not isinstance(value, _CODE):
+            self.visit_object(value)
+
+    def visit_function(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        if not _is_of_user(function.__module__ or "", code.co_filename):
+            return
+        if code not in self.codes:
+            self.codes.append(code)
+            self.names |= names_in(code).loaded
+            self.stored |= names_in(code).stored
+        self.visit_names(None, function.__globals__)
+        for i, name in enumerate(code.co_freevars):
+            try:
+                content = function.__closure__[i].cell_contents  # type: ignore[index]
+            except ValueError:  # it is empty as yet
+                continue
+            self.watch.add_cell(function, i, name)
+            self.visit(content, name)
+        for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
+            self.visit(default, "a default")
+
+    def visit_names(self, owner: Any, values: dict[str, Any]) -> None:
+        """Look at the values of the names in the code: globals, or the attributes of an object, its `owner`."""
+        for name in self.names & values.keys():
+            value = values[name]
+            if not isinstance(value, (*_CODE, type, types.ModuleType)):
+                self.watch.add_item(owner, values, name)
+            self.visit(value, name)
+
+    def visit_class(self, kind: type) -> None:
+        """Look at the attributes of a class of the user's, and at its methods, that the code names."""
+        for base in kind.__mro__:
+            if not _is_of_user(base.__module__, getattr(sys.modules.get(base.__module__), "__file__", "")):
+                continue
+            for name in self.names & vars(base).keys():
+                value = vars(base)[name]
+                if not isinstance(value, (*_CODE, type)):
+                    self.watch.add_attribute(kind, name)
+                self.visit(value, name)
+
+    def visit_object(self, value: Any) -> None:
+        if getattr(value, "called_back", False) and not self.called_back:
+            return
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict):
+            self.visit_names(value, {k: x for k, x in own.items() if k not in getattr(value, "unwatched", ())})
+            for name in self.names & self.stored - own.keys():  # which the code may set first, and read later
+                self.watch.add_item(value, own, name)
+        self.visit_class(type(value))
+        if isinstance(call := getattr(type(value), "__call__", None), types.FunctionType):  # noqa: B004
+            self.visit_function(call)
+
+    # ---- random streams -----------------------------------------------------------------------------------------
+
+    def note_stream(self, name: str, stream: Any) -> None:
+        if not any(stream is noted for _, noted, _ in self.streams):
+            self.streams.append((name, stream, _state_of(stream)))
+
+    # ---- at the end of the step ---------------------------------------------------------------------------------
+
+    def changed(self) -> tuple[str, Line | None] | None:
+        """What the step has changed that it decides by, and where; None if there is nothing."""
+        for name, stream, state in self.streams:
+            if not _are_equal(_state_of(stream), state):
+                reason = (
+                    f"it draws random numbers in Python, from {name}, and a replay would not; Dropout draws in kernels"
+                )
+                return reason, self.line_of(*name.split("."), "random")
+        if self.iterator is not None:
+            return f"it reads the iterator {self.iterator} in Python, and a replay would not", self.line_of(
+                self.iterator
+            )
+        for name, before, now in self.watch.changes():
+            before = before() if type(before) is weakref.ref else before
+            if not isinstance(now, _ARRAYS) or isinstance(before, bool | int | float | str):
+                return f"it changes {name} and reads it in Python, and a replay would not", self.line_of(name)
+            self.replaced += [before] if isinstance(before, _ARRAYS) else []
+        self.watch.accept()
+        return None
+
+    def restore(self) -> None:
+        """Have everything be what it was, but for iterators."""
+        self.watch.restore()
+        for _, stream, state in self.streams:
+            _set_state(stream, state)
+
+    def line_of(self, *names: str) -> Line | None:
+        """The line of the user's code that sets one of these names, or else has it; else the first line of it."""
+        places = [(step, Line(code.co_filename, line)) for code in self.codes for step, line in _lines(code)]
+        places = [(step, line) for step, line in places if step.argval in names]
+        places.sort(key=lambda place: not place[0].opname.startswith("STORE"))
+        if places:
+            return places[0][1]
+        return Line(self.codes[0].co_filename, self.codes[0].co_firstlineno) if self.codes else None
+
+
+@contextmanager
+def undisturbed(functions: Iterable[Any]) -> Iterator[None]:
+    """Inside, these Functions may be applied to see what they do; random streams and counters are as before after it.
+
+    (Where an iterator is, nobody can see.)
+    """
+    surroundings = Surroundings(called_back=True)
+    for function in functions:
+        decider = function.decider()
+        surroundings.add(types.MethodType(inspect.unwrap(decider.__func__), function))
+    try:
+        yield
+    finally:
+        surroundings.restore()
+
+
+class Names(NamedTuple):
+    """The names of globals and attributes in some code: those it reads, and those of attributes that it sets."""
+
+    loaded: frozenset[str]
+    stored: frozenset[str]
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(code: types.CodeType) -> Names:
+    """The names in code and in the functions within it. Strings may name attributes, too."""
+    loaded, stored = set(), set()
+    for step, _ in _lines(code):
+        if step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")):
+            loaded.add(step.argval)
+        elif step.opname.startswith(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR")):
+            stored.add(step.argval)
+        elif step.opname == "LOAD_CONST" and isinstance(step.argval, str) and step.argval.isidentifier():
+            loaded.add(step.argval)
+    return Names(frozenset(loaded), frozenset(stored))
+
+
+def _lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
+    """The instructions of code and of the functions within it, with their lines."""
+    line = code.co_firstlineno
+    starts = {offset: number for offset, number in dis.findlinestarts(code) if number is not None}
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset, line)
+        yield instruction, line
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _lines(constant)
+
+
+def _is_of_user(module: str, file: str | None) -> bool:
+    """Whether code is the user's: neither caffelite's nor a library's."""
+    if module.partition(".")[0] in ("caffelite", "builtins") or file is None:
+        return False
+    return "site-packages" not in file and not file.startswith(_LIBRARIES)
+
+
+def _state_of(stream: Any) -> Any:
+    if isinstance(stream, random.Random):
+        return stream.getstate()
+    bits = _bits_of(stream)
+    if type(bits) is np.random.MT19937:
+        return ctypes.string_at(bits.ctypes.state_address, 625 * 4)  # `state` takes forty times as long
+    return bits.state
+
+
+def _set_state(stream: Any, state: Any) -> None:
+    if isinstance(stream, random.Random):
+        stream.setstate(state)
+        return
+    bits = _bits_of(stream)
+    if type(bits) is np.random.MT19937:
+        ctypes.memmove(bits.ctypes.state_address, state, len(state))
+    else:
+        bits.state = state
+
+
+def _bits_of(stream: Any) -> Any:
+    return getattr(stream, "_bit_generator", None) or getattr(stream, "bit_generator", stream)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_are_equal(a[key], b[key]) for key in a)
+    return bool(np.array_equal(a, b)) if isinstance(a, np.ndarray) else a == b

@@ -1,0 +1,412 @@
+"""A user's loss or `call` may do what it likes: `fit` trains as the loop by hand, to the bit.
+
+What a replay would not repeat (NumPy inside, a look at values, random numbers drawn in Python, counters) is no reason
+to refuse a program, and even less to train another net than the one that is written.
+"""
+
+import collections
+import functools
+import itertools
+import random
+import types
+import warnings
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+
+X = np.random.default_rng(0).normal(size=(48, 6)).astype(np.float32)
+LABELS = np.random.default_rng(1).integers(0, 3, 48)
+VALUES = X[:, :1] * 2 + 1
+FORMS = {}
+
+
+def form(recorded, *, y=LABELS, x=X):
+    """A form of training: a function that makes a model and a loss. Is its step recorded, or is there a warning?"""
+
+    def note(make):
+        FORMS[make.__name__] = (make, recorded, x, y)
+        return make
+
+    return note
+
+
+def net(out=3):
+    return cl.MLP(6, [8, out], seed=0)
+
+
+def focal(p):
+    return -(((1 - p) ** 2) * (p + 1e-7).log()).mean()
+
+
+# ---- losses ----
+
+
+@form(recorded=False)
+def focal_loss_by_fancy_indexing():
+    return net(), lambda s, y: focal(s.softmax()[np.arange(len(y)), y])
+
+
+@form(recorded=False)
+def focal_loss_by_an_identity_matrix():
+    return net(), lambda s, y: focal((s.softmax() * np.eye(3, dtype=np.float32)[y]).sum(axis=1))
+
+
+@form(recorded=False)
+def focal_loss_by_comparing():
+    return net(), lambda s, y: focal((s.softmax() * (y[:, None] == np.arange(3)).astype(np.float32)).sum(axis=1))
+
+
+@form(recorded=False)
+def focal_loss_by_where():
+    one_hot = lambda y: np.where(y[:, None] == np.arange(3), np.float32(1), np.float32(0))  # noqa: E731
+    return net(), lambda s, y: focal((s.softmax() * one_hot(y)).sum(axis=1))
+
+
+@form(recorded=True, y=(VALUES > 1).astype(np.float32))
+def focal_loss_of_one_score():
+    def loss(s, y):
+        p, y = s.sigmoid(), cl.Tensor(y)
+        return -(y * (1 - p) ** 2 * (p + 1e-7).log() + (1 - y) * p**2 * (1 - p + 1e-7).log()).mean()
+
+    return net(1), loss
+
+
+@form(recorded=False, y=VALUES)
+def quantiles_by_a_comparison_of_arrays():
+    class Quantiles(cl.Model):
+        def __init__(self):
+            super().__init__()
+            self.q = np.float32([0.1, 0.5, 0.9])
+
+        def call(self, outputs, y):
+            d = cl.Tensor(y) - outputs
+            return cl.where(outputs.data < y, self.q * d, (self.q - 1) * d).mean()
+
+    return net(3), Quantiles()
+
+
+@form(recorded=True, y=VALUES)
+def quantiles_by_an_array_kept_outside():
+    class Quantiles(cl.Model):
+        def __init__(self):
+            super().__init__()
+            self.q = np.float32([0.1, 0.5, 0.9])
+
+        def call(self, outputs, y):
+            d = cl.Tensor(y) - outputs
+            return (self.q * d.relu() + (1 - cl.Tensor(self.q)) * (-d).relu()).mean()
+
+    return net(3), Quantiles()
+
+
+@form(recorded=False, y=VALUES)
+def quantiles_by_arithmetic_of_numpy():
+    q = np.float32([0.1, 0.5, 0.9])
+    return net(3), lambda o, y: ((q - 0.5) * (cl.Tensor(y) - o) + (cl.Tensor(y) - o).abs() * 0.5).mean()
+
+
+@form(recorded=False)
+def contrastive_with_integer_labels():
+    def loss(h, y):
+        same = (y[:-1] == y[1:]).astype(np.float32)
+        d = ((h[1:] - h[:-1]) ** 2).sum(axis=1)
+        return (same * d + (1 - same) * (1.0 - d).relu()).mean()
+
+    return net(4), loss
+
+
+@form(recorded=False, y=VALUES)
+def a_weight_that_grows_by_a_counter():
+    class Annealed(cl.Model):
+        def __init__(self):
+            super().__init__()
+            self.t = 0
+
+        def call(self, o, y):
+            self.t += 1
+            return ((o - y) ** 2).mean() * min(1.0, self.t / 10)
+
+    return net(1), Annealed()
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_an_enclosing_function():
+    t = 0
+
+    def loss(o, y):
+        nonlocal t
+        t += 1
+        return ((o - y) ** 2).mean() * (1 / t)
+
+    return net(1), loss
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_a_dict():
+    state = {"t": 0}
+
+    def loss(o, y):
+        state["t"] += 1
+        return ((o - y) ** 2).mean() * (1 / state["t"])
+
+    return net(1), loss
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_an_object():
+    config = types.SimpleNamespace(t=0)
+
+    def count():
+        config.t += 1
+        return config.t
+
+    return net(1), lambda o, y: ((o - y) ** 2).mean() * (1 / count())
+
+
+@form(recorded=False, y=VALUES)
+def an_iterator_of_weights():
+    weights = itertools.cycle([0.5, 1.0, 2.0])
+    return net(1), lambda o, y: ((o - y) ** 2).mean() * next(weights)
+
+
+@form(recorded=False, y=VALUES)
+def a_loss_that_looks_at_its_value():
+    def loss(o, y):
+        d = ((o - y) ** 2).mean()
+        return d * 0.5 if d.item() > 1 else d
+
+    return net(1), loss
+
+
+@form(recorded=True, y=VALUES)
+def a_function_of_functions():
+    def half(o, y, factor):
+        return ((o - y) ** 2).mean() * factor
+
+    return net(1), functools.partial(half, factor=0.5)
+
+
+@form(recorded=True, y=VALUES)
+def an_object_that_is_called():
+    class Scaled:
+        factor = 0.5
+
+        def __call__(self, o, y):
+            return ((o - y) ** 2).mean() * self.factor
+
+    return net(1), Scaled()
+
+
+@form(recorded=False, y=VALUES)
+def targets_transformed_by_numpy():
+    return net(1), lambda o, y: ((o - np.tanh(y)) ** 2).mean()
+
+
+# ---- models ----
+
+
+class Net(cl.Model):
+    """y = b(relu(a(x))), to be made in other ways below."""
+
+    out = 3
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.a, self.b = cl.Linear(6, 8), cl.Linear(8, self.out)
+        self.prepare()
+
+    def prepare(self):
+        pass
+
+    def hidden(self, x):
+        return self.a(x).relu()
+
+    def call(self, x):
+        return self.b(self.hidden(x))
+
+
+@form(recorded=True)
+def a_model_that_keeps_its_hidden_values():
+    class Keeps(Net):
+        def call(self, x):
+            self.h = self.hidden(x)
+            return self.b(self.h)
+
+    return Keeps(), cl.SoftmaxLoss()
+
+
+@form(recorded=True)
+def a_model_that_prepares_something_when_it_is_first_called():
+    class Lazy(Net):
+        scale = None
+
+        def call(self, x):
+            if self.scale is None:
+                self.scale = 0.5
+            return self.b(self.hidden(x) * self.scale)
+
+    return Lazy(), cl.SoftmaxLoss()
+
+
+@form(recorded=False)
+def causal_padding_by_zeros():
+    class Causal(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.c, self.f = cl.Conv1d(1, 4, 3), cl.Linear(24, 3)
+
+        def call(self, x):
+            x = x.reshape(len(x), 1, 6)
+            x = cl.concatenate([cl.Tensor(np.zeros((len(x), 1, 2), np.float32)), x], axis=2)
+            return self.f(self.c(x).relu().reshape(len(x), 24))
+
+    return Causal(), cl.SoftmaxLoss()
+
+
+@form(recorded=False, y=X)
+def a_variational_autoencoder_with_noise_drawn_inside():
+    class VAE(Net):
+        out = 6
+
+        def prepare(self):
+            self.log_var, self.rng = cl.Linear(6, 8), np.random.default_rng(0)
+
+        def call(self, x):
+            noise = self.rng.standard_normal((len(x), 8)).astype(np.float32)
+            return self.b(self.a(x) + (self.log_var(x) * 0.5).exp() * noise)
+
+    return VAE(), cl.MSELoss()
+
+
+@form(recorded=False)
+def stochastic_depth_by_a_coin():
+    class Depth(Net):
+        def call(self, x):
+            h = self.hidden(x)
+            return self.b(h + h.tanh()) if random.random() < 0.5 else self.b(h)
+
+    return Depth(), cl.SoftmaxLoss()
+
+
+@form(recorded=False)
+def stochastic_depth_by_numpys_global_stream():
+    class Depth(Net):
+        def call(self, x):
+            h = self.hidden(x)
+            return self.b(h + h.tanh()) if np.random.rand() < 0.5 else self.b(h)  # noqa: NPY002
+
+    return Depth(), cl.SoftmaxLoss()
+
+
+@form(recorded=False)
+def scheduled_sampling_by_a_step_count():
+    class Sampling(Net):
+        def prepare(self):
+            self.step = 0
+
+        def call(self, x):
+            self.step += 1
+            h = self.hidden(x)
+            return self.b(h if self.step > 5 else h * 0.5)
+
+    return Sampling(), cl.SoftmaxLoss()
+
+
+@form(recorded=False)
+def a_mask_made_by_numpy():
+    class Masked(Net):
+        def call(self, x):
+            mask = (x.data > 0).astype(np.float32)
+            return self.b(self.hidden(x * mask))
+
+    return Masked(), cl.SoftmaxLoss()
+
+
+@form(recorded=False)
+def a_temperature_that_falls():
+    class Cooling(Net):
+        def prepare(self):
+            self.t = 1.0
+
+        def call(self, x):
+            if cl.is_training():
+                self.t = max(0.1, self.t * 0.9)
+            return super().call(x) / self.t
+
+    return Cooling(), cl.SoftmaxLoss()
+
+
+@form(recorded=True)
+def a_learned_temperature():
+    class Temperature(Net):
+        def prepare(self):
+            self.temperature = cl.Tensor(2.0, requires_grad=True)
+
+        def call(self, x):
+            return super().call(x) / self.temperature
+
+    return Temperature(), cl.SoftmaxLoss()
+
+
+@form(recorded=False)
+def a_state_that_goes_from_batch_to_batch():
+    class Stateful(Net):
+        def prepare(self):
+            self.state = cl.Tensor(np.zeros((1, 8), np.float32))
+
+        def call(self, x):
+            h = self.hidden(x) + self.state
+            self.state = h.detach().mean(axis=0, keepdims=True)
+            return self.b(h)
+
+    return Stateful(), cl.SoftmaxLoss()
+
+
+@form(recorded=False)
+def a_queue_of_what_was_seen():
+    class Queue(Net):
+        def prepare(self):
+            self.seen = collections.deque([0.0], maxlen=3)
+
+        def call(self, x):
+            self.seen.append(self.seen[-1] + 1)
+            return super().call(x) * (1 / sum(self.seen))
+
+    return Queue(), cl.SoftmaxLoss()
+
+
+def by_hand(model, loss, x, y, epochs):
+    """The training that `fit` is to do, step after step."""
+    optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(epochs):
+        for start in range(0, len(x), 16):
+            optimizer.zero_grad()
+            loss(model(x[start : start + 16]), y[start : start + 16]).backward()
+            optimizer.step()
+    return [p.data.copy() for p in model.parameters()]
+
+
+def seeded(make):
+    """A model and a loss, the global random streams being as they are at first."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    return make()
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_fit_trains_as_the_loop_by_hand_recorded_or_with_one_warning(name):
+    make, recorded, x, y = FORMS[name]
+    expected = by_hand(*seeded(make), x, y, epochs=4)
+    model, loss = seeded(make)
+    optimizer = cl.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit(x, y, loss=loss, optimizer=optimizer, epochs=4, batch_size=16, shuffle=False, verbose=0)
+    for p, values in zip(model.parameters(), expected, strict=True):
+        np.testing.assert_array_equal(p.data, values)
+    assert len(caught) == (0 if recorded else 1), [str(warning.message) for warning in caught]
+    for warning in caught:
+        assert warning.category is cl.NotRecorded
+        assert warning.filename == __file__
