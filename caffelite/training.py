@@ -21,6 +21,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import flat_int64
+from caffelite.cautions import warn
 from caffelite.data import Batch, Buffer, DataGenerator, as_inputs, as_targets, as_weights, epoch_of
 from caffelite.frames import names_of_inputs
 from caffelite.function import Function
@@ -124,6 +125,7 @@ class Trainer:
             outputs, loss, value = self.forward(batch)
             guard(value.data)
             value.backward()
+            self.warn_of_untrained(self.optimizer)
             self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]  # every step has it: `_guarded`
             self.measure(self.cursor, outputs, loss, value, batch)
         else:
@@ -142,6 +144,7 @@ class Trainer:
         part = together.part_of_mean(share, None if weights is None else kernels.sum(weights), value.data)
         summation = Summation(together, share, 1 + len(self.of_batch))
         value.backward(part)
+        self.warn_of_untrained(optimizer)
         summation.of(optimizer.runs(), optimizer.parameters, weights is None)
         summation.begin_early()
         kernels.copy(summation.nothing, summation.own)
@@ -154,6 +157,23 @@ class Trainer:
             here = slice(slot, slot + 1)
             kernels.add_weighted_mean(self.cursor, slot, summation.means[here], summation.weights[here])
         return outputs
+
+    def warn_of_untrained(self, optimizer: Optimizer) -> None:
+        """Where a step is recorded, warn of parameters that get a gradient and that the optimizer does not have."""
+        recording = kernels.recorder()
+        if not isinstance(recording, Recording):
+            return
+        known = set(optimizer.parameters)
+        if untrained := [p for p in recording.with_gradients() if p not in known]:
+            names = {p: name for name, p in self.model.named_parameters().items()}
+            named = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
+            text = (
+                f"not trained: {named}. A gradient is computed for each, but the optimizer does not have them. Make a new "
+                "optimizer, or freeze them: requires_grad = False"
+            )
+            if text not in self.programs.told:
+                self.programs.told.add(text)
+                warn(text)
 
     def share(self, rows: int) -> Share | None:
         """The share of a batch of so many rows; None where it is not shared."""

@@ -466,7 +466,9 @@ def test_labels_to_be_ignored_have_no_part_in_the_balance():
     weights[counted] = counted.sum() / (3 * counts[y_counted])
     for loss in (cl.SoftmaxLoss(ignore=-1), None):
         if loss is None:
-            loss = cl.Penalized(cl.SoftmaxLoss(ignore=-1), classifier(2, 3).parameters(), l2=0.0)
+            frozen = classifier(2, 3)
+            frozen.requires_grad = False
+            loss = cl.Penalized(cl.SoftmaxLoss(ignore=-1), frozen.parameters(), l2=0.0)
         model, _ = fitted(POINTS, y, class_weight="balanced", loss=loss)
         other, _ = fitted(POINTS, y, sample_weight=weights, loss=cl.SoftmaxLoss(ignore=-1))
         np.testing.assert_allclose(model.predict(POINTS), other.predict(POINTS), rtol=1e-5, atol=1e-6)
