@@ -10,6 +10,7 @@ import numpy as np
 
 from caffelite.arrays import as_array
 from caffelite.data import Batch, DataGenerator, Prefetch, as_targets, as_weights, plain
+from caffelite.forks import renew_in_children
 from caffelite.function import Function
 from caffelite.functions.own_loss import OwnLoss
 from caffelite.optimizers import Optimizer
@@ -23,7 +24,7 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
     if y is not None and not isinstance(x, DataGenerator):
         data = checked(model, name, x, y, weights, loss)
         x = data.inputs[0] if len(data.inputs) == 1 else data.inputs
-        return DataGenerator(x, data.targets, sample_weight=data.weights, **{"seed": _unused(), **options})
+        return DataGenerator(x, data.targets, sample_weight=data.weights, **{"seed": _unused().stream, **options})
     if weights is not None:
         raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
     generator = x.batches if isinstance(x, Prefetch) else x
@@ -45,10 +46,20 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
     return x
 
 
-@functools.cache
-def _unused() -> np.random.Generator:
+class _Unused:
     """A stream for rows that stay in order: to make one takes longer than all other checks."""
-    return np.random.default_rng(0)
+
+    def __init__(self) -> None:
+        self._after_fork()
+        renew_in_children(self)
+
+    def _after_fork(self) -> None:
+        self.stream = np.random.default_rng(0)
+
+
+@functools.cache
+def _unused() -> _Unused:
+    return _Unused()
 
 
 def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import operator
@@ -34,6 +35,7 @@ from caffelite.callbacks import Callbacks, Training
 from caffelite.cautions import warn
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
 from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
+from caffelite.forks import renew_in_children
 from caffelite.function import Function, Shape, shape_text, signature_of
 from caffelite.functions import Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
@@ -54,7 +56,20 @@ from caffelite.training import Evaluation, Programs, Trainer
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 MAX_REMEMBERED = 64  # shapes for which it is remembered what `call` makes of them
 KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
-_adopting = threading.RLock()
+
+
+class _Adopting:
+    """Lets one thread at a time make Functions a model's own."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        renew_in_children(self)
+
+    def _after_fork(self) -> None:
+        self.lock = threading.RLock()
+
+
+_adopting = _Adopting()
 
 
 def _entered_together(fit: Callable[..., History]) -> Callable[..., History]:
@@ -159,6 +174,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._known: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all it ever adopted, by id
         self._remembered: dict[tuple, tuple[kernels.Attributes, Any]] = {}
         self._applied: Any = None  # what the last `forward` made, for `backward`
+        renew_in_children(self)
+
+    def _after_fork(self) -> None:
+        """In a forked child, no other thread draws from the model's stream, or is making Functions the model's own."""
+        self._rng = copy.deepcopy(self._rng)  # with a lock of its own
+        if self._is_adopting:
+            self._is_adopting, self._tree = False, []
 
     # ---- building -----------------------------------------------------------------------------------------------
 
@@ -219,7 +241,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """Make all Functions the model's own: its dtype, its vectors, and drawn from its seed where they are new."""
         if self._identity != id(self):
             return
-        with _adopting:
+        with _adopting.lock:
             if self._is_adopting:
                 return
             functions, self._is_adopting = tuple(self._descendants()), True

@@ -23,6 +23,7 @@ from caffelite import _kernels as kernels
 from caffelite.arrays import flat_int64
 from caffelite.cautions import warn
 from caffelite.data import Batch, Buffer, DataGenerator, as_inputs, as_targets, as_weights, epoch_of
+from caffelite.forks import renew_in_children
 from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.functions.loss import Loss, Penalized
@@ -51,14 +52,18 @@ class Programs:
 
     def __init__(self) -> None:
         self._programs: OrderedDict[Any, Program] = OrderedDict()
-        self._lock = threading.Lock()
+        self._after_fork()
+        renew_in_children(self)
         self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
         self.cursor = self._memory.view(kernels.CURSOR)  # through which steps find their batch and their sums
         # The form of the rows of outputs that a Program keeps, for metrics of the epoch.
         self.kept: weakref.WeakKeyDictionary[Program, tuple] = weakref.WeakKeyDictionary()
         self.told: set[str] = set()  # why steps are not recorded, where the user has been warned
-        self._cursor_lock = threading.RLock()
         self._last: tuple | None = None  # what was asked for last, and found: it is usual to ask for it again
+
+    def _after_fork(self) -> None:
+        """In a forked child, no other thread is looking for a Program, and none has the cursor."""
+        self._lock, self._cursor_lock = threading.Lock(), threading.RLock()
 
     def using_cursor(self) -> Borrowed:
         """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
@@ -168,8 +173,8 @@ class Trainer:
             names = {p: name for name, p in self.model.named_parameters().items()}
             named = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
             text = (
-                f"not trained: {named}. A gradient is computed for each, but the optimizer does not have them. Make a new "
-                "optimizer, or freeze them: requires_grad = False"
+                f"not trained: {named}. A gradient is computed for each, but the optimizer does not have them. Make "
+                "a new optimizer, or freeze them: requires_grad = False"
             )
             if text not in self.programs.told:
                 self.programs.told.add(text)

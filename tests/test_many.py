@@ -462,7 +462,11 @@ BAD = [
         r"model 0: rows: got a pair of arrays; .* rows=\[train for train, test in folds\]",
     ),
     (lambda: {"loss": cl.SoftmaxLoss}, TypeError, r"model 0: loss: expected a Function such as SoftmaxLoss\(\)"),
-    (lambda: {"loss": "mse"}, TypeError, r"model 0: loss: expected a Function such as SoftmaxLoss\(\), or a function, got 'mse'"),
+    (
+        lambda: {"loss": "mse"},
+        TypeError,
+        r"model 0: loss: expected a Function such as SoftmaxLoss\(\), or a function, got 'mse'",
+    ),
     (lambda: with_optimizer(2, lambda ms, os: os[1]), ValueError, "model 2: the optimizer does not have the model's"),
     (lambda: with_optimizer(2, lambda ms, os: "SGD"), TypeError, "model 2: optimizer: expected an Optimizer"),
     (lambda: of_another(3, 1), ValueError, "models 1 and 3 share .*weight"),

@@ -552,6 +552,54 @@ def test_children_forked_after_a_fit_finish_a_fit_with_the_same_bits_on_one_thre
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork")
+def test_children_forked_beside_threads_that_use_the_same_model_do_not_hang(tmp_path):
+    """Whatever another thread held when its process was forked, nobody holds in the child."""
+    x, y = cl.datasets.spiral(points_per_class=60, seed=0)
+    path, loss, stop = tmp_path / "m.safetensors", cl.SoftmaxLoss(), threading.Event()
+    model = classifier(2, 3)
+    model.save(path)
+
+    def fit():
+        optimizer = cl.SGD(model.parameters(), lr=1e-3)
+        model.fit(x, y, loss=loss, optimizer=optimizer, epochs=2, verbose=0, validation_data=(x, y))
+
+    uses = [
+        lambda: model.predict(x),
+        lambda: model.evaluate(x, y, loss=loss),
+        fit,
+        lambda: model.save(path),
+        lambda: cl.load(path).predict(x),
+    ]
+
+    def repeat(use):
+        while not stop.is_set():
+            use()
+
+    workers = [threading.Thread(target=repeat, args=[use]) for use in uses]
+    for worker in workers:
+        worker.start()
+    try:
+        for i in range(200):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # of forking a process that has threads
+                child = os.fork()
+            if child == 0:
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                signal.alarm(60)  # which ends a child that hangs
+                done = 1
+                try:
+                    uses[i % len(uses)]()
+                    done = 0
+                finally:
+                    os._exit(done)
+            assert os.waitpid(child, 0)[1] == 0, f"child {i} hangs or fails"
+    finally:
+        stop.set()
+        for worker in workers:
+            worker.join()
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork")
 @with_openmp
 def test_a_forked_child_may_use_threads_if_its_parent_used_none():
     printed = in_a_process("""

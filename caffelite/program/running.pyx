@@ -11,6 +11,7 @@ from caffelite._kernels.record cimport is_recording
 from caffelite._kernels.replay cimport Replay
 from caffelite._kernels.watch cimport are_unchanged
 from caffelite.autograd cimport Node, is_training, records_graph
+from caffelite.forks import renew_in_children
 from caffelite.sparse import as_sparse, given_as, is_sparse, stored
 
 cnp.import_array()
@@ -139,6 +140,11 @@ cdef class Runner:
     def __cinit__(self, function=None, *, strict=False):
         self.function, self.lock = function, threading.RLock()
         self.replay, self.inputs = Replay([]), []
+        renew_in_children(self)
+
+    def _after_fork(self):
+        """In a forked child, no other thread has the lock."""
+        self.lock = threading.RLock()
 
     def keep(self, Replay replay not None, list inputs, result, list found, list attributes, list effects):
         """Have this to replay from now on: what it reads, its results, what it depends on, and what it does."""
