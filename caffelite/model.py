@@ -44,6 +44,7 @@ from caffelite.metrics import Metric, named
 from caffelite.modes import inference, is_blank, mode, probing
 from caffelite.observing import Application, bytes_made, largest_indices, multiply_adds, observed
 from caffelite.optimizers import Optimizer, TrainingDiverged
+from caffelite.program import Programs
 from caffelite.progress import Progress
 from caffelite.recording import Recording
 from caffelite.sources import Source
@@ -51,7 +52,7 @@ from caffelite.sparse import as_sparse, given_as, is_sparse, stored
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
 from caffelite.together import Parallel, unwrapped
-from caffelite.training import Evaluation, Programs, Trainer
+from caffelite.training import Evaluation, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 MAX_REMEMBERED = 64  # shapes for which it is remembered what `call` makes of them

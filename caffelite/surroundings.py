@@ -169,12 +169,15 @@ class Surroundings:
             return f"it reads the iterator {self.iterator} in Python, and a replay would not", self.line_of(
                 self.iterator
             )
+        results = False
         for name, before, now in self.watch.changes():
             before = before() if type(before) is weakref.ref else before
             if not isinstance(now, _ARRAYS) or isinstance(before, bool | int | float | str):
                 return f"it changes {name} and reads it in Python, and a replay would not", self.line_of(name)
             self.replaced += [before] if isinstance(before, _ARRAYS) else []
-        self.watch.accept()
+            results = True
+        if results:  # that the step keeps somewhere
+            self.watch.leave_out_changed()
         return None
 
     def restore(self) -> None:

@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, nullcontext
 from typing import Any, NamedTuple, TypeGuard
@@ -23,7 +20,6 @@ from caffelite import _kernels as kernels
 from caffelite.arrays import flat_int64
 from caffelite.cautions import warn
 from caffelite.data import Batch, Buffer, DataGenerator, as_inputs, as_targets, as_weights, epoch_of
-from caffelite.forks import renew_in_children
 from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.functions.loss import Loss, Penalized
@@ -32,8 +28,7 @@ from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, OfEpoch, accuracy, check_shapes
 from caffelite.modes import inference
 from caffelite.optimizers import Optimizer, TrainingDiverged
-from caffelite.program import Program
-from caffelite.program.running import Borrowed
+from caffelite.program import Program, Programs
 from caffelite.progress import Progress
 from caffelite.recording import PythonCall, Recording, call_python
 from caffelite.sharing import Share, share, sharing
@@ -44,48 +39,6 @@ from caffelite.together import Summation, Together, weighed
 
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
 AT_ONCE = 1024  # epochs whose sums are kept until they go into the history
-MAX_PROGRAMS = 16
-
-
-class Programs:
-    """A model's Programs by what they were recorded for; the least recently used go when there are too many."""
-
-    def __init__(self) -> None:
-        self._programs: OrderedDict[Any, Program] = OrderedDict()
-        self._after_fork()
-        renew_in_children(self)
-        self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
-        self.cursor = self._memory.view(kernels.CURSOR)  # through which steps find their batch and their sums
-        # The form of the rows of outputs that a Program keeps, for metrics of the epoch.
-        self.kept: weakref.WeakKeyDictionary[Program, tuple] = weakref.WeakKeyDictionary()
-        self.told: set[str] = set()  # why steps are not recorded, where the user has been warned
-        self._last: tuple | None = None  # what was asked for last, and found: it is usual to ask for it again
-
-    def _after_fork(self) -> None:
-        """In a forked child, no other thread is looking for a Program, and none has the cursor."""
-        self._lock, self._cursor_lock = threading.Lock(), threading.RLock()
-
-    def using_cursor(self) -> Borrowed:
-        """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
-        return Borrowed(self._memory, self._cursor_lock)
-
-    def find(self, used: tuple, *key: Any) -> Program:
-        """The Program of a step that uses these objects, for this key; a new one if there is none yet."""
-        last = self._last
-        if last is not None and last[0] is used and last[1] == key:
-            return last[2]
-        of_objects = (*map(id, used), *key)
-        with self._lock:
-            program = self._programs.get(of_objects)
-            if program is None:
-                program = self._programs[of_objects] = Program()
-                program.used = used  # as long as the Program lives, their ids are theirs
-                program.told = self.told
-            self._programs.move_to_end(of_objects)
-            while len(self._programs) > MAX_PROGRAMS:
-                self._programs.popitem(last=False)
-            self._last = used, key, program
-            return program
 
 
 class Trainer:

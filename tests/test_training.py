@@ -9,6 +9,7 @@ import pytest
 from conftest import bits, classifier, train
 
 import caffelite as cl
+from caffelite.program import kept
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 RNG = np.random.default_rng(0)
@@ -941,3 +942,55 @@ def test_validation_after_each_epoch_is_what_evaluate_gives_then(shuffled, metri
     history = train(model, X, Y, loss=loss, epochs=4, metrics=metrics, **options)
     for name in ("loss", *metrics):
         assert history[f"val_{name}"] == [values[name] for values in found]
+
+
+# ---- batches of many shapes ----
+
+
+def texts(lengths, epochs=3):
+    """A net that takes texts, and batches of these lengths in turn."""
+    rng = np.random.default_rng(0)
+    model = cl.Model([cl.Embedding(20, 4), cl.GRU(4, 8), cl.Linear(8, 2)], seed=0)
+    batches = [(rng.integers(0, 20, (8, length)), rng.integers(0, 2, 8)) for length in lengths]
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    model.fit(batches, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0)
+    return model
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    calls, record = [], cl.Program.record
+    monkeypatch.setattr(cl.Program, "record", lambda *given: calls.append(given) or record(*given))
+    return calls
+
+
+def test_batches_of_forty_lengths_in_turn_are_recorded_once_each(recorded):
+    texts(range(1, 41))
+    assert len(recorded) == 40
+
+
+def test_steps_beyond_the_budget_of_memory_run_in_python_with_the_same_bits(recorded, monkeypatch):
+    expected = bits(texts(range(1, 11)))
+    recorded.clear()
+    monkeypatch.setattr(kept, "BUDGET", 0)
+    model = texts(range(1, 11))
+    assert bits(model) == expected
+    assert len(recorded) == kept.LEAST
+
+
+def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, monkeypatch):
+    monkeypatch.setattr(kept, "BUDGET", 0)
+    monkeypatch.setattr(kept, "STALE", 5)
+    model = texts(range(1, 7))
+    recorded.clear()
+    for rows in (1, 2, 3, *range(2, 20), 3, 3):
+        model.predict(np.zeros((rows, 5), int))
+    assert recorded
+    assert len(model._programs._programs) <= kept.LEAST + kept.OF_PREDICT[0]
+
+
+def test_predict_of_ever_other_numbers_of_rows_records_few_of_them(recorded):
+    model, x = classifier(2, 3), np.random.default_rng(0).normal(size=(100, 2))
+    for rows in range(1, 101):
+        np.testing.assert_array_equal(model.predict(x[:rows]), model(x[:rows].astype(np.float32)).data)
+    assert len(recorded) == 16

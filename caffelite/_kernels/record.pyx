@@ -117,7 +117,8 @@ class Recorded(np.ndarray):
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         if this_threads_recorder != NULL:
-            refuse(f"numpy.{ufunc.__name__}", CONDITION if all([kind[len(kind) - 1] in "?O" for kind in ufunc.types]) else "")
+            gives_conditions = all([kind[len(kind) - 1] in "?O" for kind in ufunc.types])
+            refuse(f"numpy.{ufunc.__name__}", CONDITION if gives_conditions else "")
         plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
         out = tuple([x.view(np.ndarray) if isinstance(x, Recorded) else x for x in options.pop("out", ())])
         return getattr(ufunc, method)(*plain, **(options | {"out": out} if out else options))

@@ -11,5 +11,7 @@ cdef class Attributes:
 cdef class Surroundings(Attributes):
     cdef list items, named, cells, sets, contents
 
+    cdef bint is_unchanged(self, item, content)
+
 
 cpdef bint are_unchanged(list attributes)

@@ -174,15 +174,15 @@ cdef class Surroundings(Attributes):
             of = owner() if type(owner) is weakref.ref else owner
             if of is not None and not is_as_it_was(getattr(of, name, MISSING), before):
                 setattr(of, name, content_of(before))
-        for function, i, name, before in self.cells:
+        for function, i, _, before in self.cells:
             function = function() if type(function) is weakref.ref else function
             if function is not None:
                 function.__closure__[i].cell_contents = content_of(before)
-        for content, before, name in self.sets:
+        for content, before, _ in self.sets:
             if isinstance(content, set):
                 content.clear()
                 content.update(before)
-        for content, keys, before, name in self.contents:
+        for content, keys, before, _ in self.contents:
             values = [content_of(x) for x in before]
             content.clear()
             if isinstance(content, dict):
@@ -190,19 +190,16 @@ cdef class Surroundings(Attributes):
             else:
                 content.extend(values)
 
-    def accept(self):
-        """What is now is what is to be compared with later."""
-        for i, (owner, name, _) in enumerate(self.items):
-            of = owner() if type(owner) is weakref.ref else owner
-            values = {} if of is None else of if isinstance(of, dict) else of.__dict__
-            self.items[i] = owner, name, to_compare((<dict> values).get(name, MISSING))
-        for i, (function, place, name, _) in enumerate(self.cells):
-            of = function() if type(function) is weakref.ref else function
-            content = None if of is None else of.__closure__[place].cell_contents
-            self.cells[i] = function, place, name, to_compare(content)
-        contents, self.contents = self.contents, []
-        for content, _, _, name in contents:
-            self.add_contents(content, name)
+    def leave_out_changed(self):
+        """Compare no more what has changed."""
+        self.items = [item for item in self.items if self.is_unchanged(item, None)]
+        self.contents = [content for content in self.contents if self.is_unchanged(None, content)]
+
+    cdef bint is_unchanged(self, item, content):
+        cdef Surroundings alone = Surroundings()
+        alone.items = [] if item is None else [item]
+        alone.contents = [] if content is None else [content]
+        return alone.are_unchanged()
 
 
 cpdef bint are_unchanged(list attributes):

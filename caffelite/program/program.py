@@ -44,6 +44,8 @@ class Program(Runner):
         self.used: Any = None  # what has to live as long as the Program does
         self.strict = strict
         self.told: set[str] = set()  # of which obstacles the user has been warned
+        self.nbytes = 0  # of the memory that it has for itself: what it reads, and what it keeps between kernels
+        self.asked_for = 0  # which request for one of a model's Programs was the last for this one
         self._changes = 0  # how many times in a row the step has changed what it decides by
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
@@ -93,11 +95,13 @@ class Program(Runner):
             if not buffer.temporary:
                 continue
             buffer.address = None
+        of_others = len(step.memory)
         for tidied in PASSES:
             step = tidied(step)
         _place_the_rest(step)
         calls = [call.placed() if isinstance(call, Instruction) else call for call in step.instructions]
         self._step = step
+        self.nbytes = sum(array.nbytes for array in (*inputs, *step.memory[of_others:]))
         self.keep(kernels.Replay(calls, step.memory), inputs, result, found, attributes, effects)
 
     def _give_up(self, obstacle: Obstacle) -> None:
