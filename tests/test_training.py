@@ -265,7 +265,7 @@ def test_the_loss_of_an_epoch_weighs_its_rows_and_metrics_do_not(how):
     history = train(model, loss=SquaredError(), lr=0, metrics=[rows, "mae"], **given_as(how, weights))
     errors = ((model.predict(A) - TARGETS) ** 2).sum(axis=1)
     assert history["loss"][0] == pytest.approx((weights * errors).sum() / weights.sum(), rel=1e-5)
-    assert history["rows"] == [pytest.approx((8 * 8 * 3 + 6 * 6) / 30)]
+    assert history["rows"] == [30]
     assert history["mae"][0] == pytest.approx(np.abs(model.predict(A) - TARGETS).mean(), rel=1e-5)
 
 
@@ -770,7 +770,7 @@ def stopping_uses():
         calls = itertools.count()
 
         def metric(outputs, targets):
-            if next(calls) == 3:
+            if next(calls) == 1:
                 raise StopIteration("mine")
             return 0
 
