@@ -891,6 +891,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
+        if training.leads:
+            done = (0, 0) if resumed is None else resumed[:2]
+            rule._followed.warn_if_short(None if count is None else epochs * count - done[0] * count - done[1])
         self.remember_columns(columns)
         shown = Progress(
             verbose if training.leads else 0, epochs, count, history.epochs, 0 if resumed is None else resumed.batch
@@ -931,6 +934,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     return ends
 
                 between = called.between_steps
+                if count is None and training.leads:
+                    between = rule._followed.watched(between)
                 trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]

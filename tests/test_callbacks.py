@@ -472,6 +472,7 @@ def test_the_rate_falls_after_so_many_epochs_without_a_better_one():
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
 
 
+@pytest.mark.filterwarnings("ignore:the schedule of the learning rate has 4 steps")
 def test_the_rates_of_all_groups_fall_and_schedules_go_on_lower():
     model = classifier(2, 4, 3)
     first, *others = model.parameters()
