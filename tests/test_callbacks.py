@@ -6,6 +6,7 @@ import math
 import pickle
 import re
 import signal
+import warnings
 from contextlib import nullcontext
 
 import numpy as np
@@ -182,6 +183,52 @@ def test_callbacks_come_in_a_list():
         train(classifier(2, 3), X, Y, callbacks=EarlyStopping("loss"))
 
 
+@pytest.mark.parametrize("wrong", [3, None])
+def test_callbacks_that_are_no_list_are_an_error_that_says_what_is_expected(wrong):
+    with pytest.raises(TypeError, match=rf"callbacks: expected a list of callables .*, got {wrong}"):
+        train(classifier(2, 3), X, Y, callbacks=wrong)
+
+
+def test_methods_that_other_frameworks_call_are_not_ignored_in_silence():
+    class Keras:
+        def on_train_end(self, logs=None):
+            raise AssertionError
+
+        def on_epoch_end(self, epoch, logs=None):
+            raise AssertionError
+
+    class Both(Keras):
+        def __call__(self, epoch, history):
+            pass
+
+    with pytest.raises(TypeError, match=r"no __call__ \(caffelite does not call on_train_end, on_epoch_end\)"):
+        train(classifier(2, 3), X, Y, callbacks=[Keras()])
+    message = r"does not call on_train_end, on_epoch_end of Both: .* begin\(training\), __call__\(epoch, history\)"
+    with pytest.warns(cl.TrainingWarning, match=message):
+        train(classifier(2, 3), X, Y, callbacks=[Both()])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda history: history.clear(),
+        lambda history: history["loss"].clear(),
+        lambda history: history.pop("accuracy"),
+        lambda history: history.update(mine=[1.0]),
+        lambda history: history["loss"].append(1.0),
+    ],
+)
+def test_a_callback_that_changes_how_long_the_history_is_is_an_error_that_names_it(change):
+    def mine(epoch, history):
+        if epoch == 1:
+            change(history)
+
+    with pytest.raises(
+        RuntimeError, match=r"the callback .*mine.* changed the history from .*'loss': 2, 'accuracy': 2"
+    ):
+        train(classifier(2, 3), X, Y, epochs=5, metrics=["accuracy"], callbacks=[mine])
+
+
 # ---- what is monitored ----------------------------------------------------------------------------------------------
 
 
@@ -302,6 +349,23 @@ def test_of_epochs_with_the_same_metric_the_one_with_the_lowest_loss_is_the_best
             assert not stopping(epoch, history)
         assert stopping.best_epoch == expected
         assert stopping.waited == 3  # the same is not better
+
+
+@pytest.mark.parametrize("make", [EarlyStopping, ReduceLROnPlateau])
+def test_what_is_nan_from_the_first_epoch_on_is_one_warning(make):
+    x, y = VALIDATION[0].copy(), VALIDATION[1]
+    x[3] = np.nan
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(classifier(2, 3), X, Y, epochs=4, validation_data=(x, y), callbacks=[make("val_loss", patience=1)])
+    (message,) = [str(warning.message) for warning in caught]
+    assert message.startswith(f"{make.__name__}: val_loss is NaN in epoch 1")
+    with pytest.warns(cl.TrainingWarning, match="auc is NaN in epoch 1"):
+        train(classifier(2, 3), X, np.where(Y == 2, 0, Y), metrics=["auc"], callbacks=[make("auc", patience=1)])
+
+
+def test_what_becomes_nan_later_is_no_reason_to_warn():
+    assert played(EarlyStopping(patience=2), [3, math.nan, math.nan]) == [False, False, True]
 
 
 # ---- early stopping -------------------------------------------------------------------------------------------------

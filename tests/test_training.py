@@ -224,6 +224,25 @@ def test_a_model_with_two_outputs_predicts_a_tuple_and_its_loss_and_metrics_get_
         train(two, (A, B), TARGETS, loss=OfBoth(), metrics=["mse"])
 
 
+@pytest.mark.parametrize("how", ["arrays", "generator", "batches"])
+def test_a_metric_of_several_outputs_is_of_all_rows(how):
+    def difference(outputs, targets):
+        rows.append(len(targets))
+        return float((outputs[0] - outputs[1]).max())
+
+    model, rows = TwoHeads(), []
+    inputs, targets = (A, B), TARGETS
+    data = {
+        "arrays": {"x": inputs, "y": targets, "shuffle": False, "batch_size": 8},
+        "generator": {"x": cl.DataGenerator(inputs, targets, batch_size=8, shuffle=False)},
+        "batches": {"x": [((A[i : i + 8], B[i : i + 8]), targets[i : i + 8]) for i in range(0, 30, 8)]},
+    }[how]
+    history = train(model, loss=OfBoth(), lr=1e-12, epochs=2, metrics=[difference], **data)
+    first, second = model.predict(inputs)
+    assert history["difference"] == pytest.approx([(first - second).max()] * 2, rel=1e-5)
+    assert rows == [30, 30]
+
+
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
