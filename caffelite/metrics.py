@@ -127,15 +127,16 @@ def threshold_of(loss: Any) -> float | None:
         return float(np.asarray(loss.link(np.array([[score]]))).reshape(-1)[0])
 
     try:
-        for score in (0.0, 0.5):
-            if probability(score) == 0.5:
-                return score
-        low, high = -1e4, 1e4
-        if not probability(low) <= 0.5 < probability(high):
-            return None
-        while low < (middle := (low + high) / 2) < high:
-            low, high = (middle, high) if probability(middle) <= 0.5 else (low, middle)
-        return low
+        with np.errstate(all="ignore"):
+            for score in (0.0, 0.5):
+                if probability(score) == 0.5:
+                    return score
+            low, high = -1e4, 1e4
+            if not probability(low) <= 0.5 < probability(high):
+                return None
+            while low < (middle := (low + high) / 2) < high:
+                low, high = (middle, high) if probability(middle) <= 0.5 else (low, middle)
+            return low
     except (AttributeError, TypeError, ValueError, IndexError):  # a link of something else than single scores
         return None
 

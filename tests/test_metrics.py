@@ -282,7 +282,7 @@ def test_class_1_of_probabilities_is_more_than_a_half(loss, kind, batches):
 def test_class_1_of_scores_is_where_the_link_of_the_loss_gives_more_than_a_half():
     class Shifted(cl.MSELoss):
         def link(self, scores):
-            return 1 / (1 + np.exp(-np.clip(3 * (scores - 0.4), -50, 50)))
+            return 1 / (1 + np.exp(-3 * (scores - 0.4)))
 
     expected = np.mean((SCORES[:, 0] > 0.4) == ONES)
     found = cl.Model([Identity()]).evaluate(SCORES, ONES[:, None], loss=Shifted(), metrics=["accuracy"])
@@ -290,7 +290,8 @@ def test_class_1_of_scores_is_where_the_link_of_the_loss_gives_more_than_a_half(
     for loss in (cl.SigmoidLoss(), cl.Penalized(cl.SigmoidLoss(), [cl.Tensor([1.0])])):
         assert cl.metrics.threshold_of(loss) == 0
     assert cl.metrics.threshold_of(Shifted()) == pytest.approx(0.4, abs=1e-12)
-    assert cl.metrics.threshold_of(Rows()) is None
+    for loss in (Rows(), cl.Penalized(Rows(), [cl.Tensor([1.0])])):  # which do not say
+        assert cl.metrics.threshold_of(loss) is None
 
 
 @pytest.mark.parametrize("name", ["accuracy", "precision", "recall", "f1"])
