@@ -434,6 +434,8 @@ class Checkpoint:
         self._monitor = None if monitor is None else Monitor(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
             raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
+        if monitor is None and mode != "auto":
+            raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
 
     def begin(self, training: Training) -> None:
         """Start anew; OSError where the folder is not there, or can't be written to."""

@@ -320,6 +320,11 @@ def test_the_direction_of_a_metric_of_ones_own_is_not_guessed(make):
         make(mode="up")
 
 
+def test_a_checkpoint_with_a_mode_but_no_monitor_is_refused():
+    with pytest.raises(ValueError, match="give monitor=, too"):
+        cl.callbacks.Checkpoint("never written", mode="max")
+
+
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_the_direction_is_what_the_callback_or_the_metric_says(mode):
     values = [3, 1, 2, 4, 0] if mode == "max" else [1, 3, 2, 0, 4]
