@@ -126,6 +126,12 @@ def unshared(data: Any) -> Any:
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data
 
 
+def in_shape_of(targets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Targets in the shape of outputs if only axes of length 1 differ, as in (n,) and (n, 1); else as they are."""
+    alike = [n for n in targets.shape if n != 1] == [n for n in shape if n != 1]
+    return targets.reshape(shape) if alike and targets.shape != shape else targets
+
+
 def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     """The axes meant among so many, counted from 0; None is all. ValueError for one that isn't there or comes twice."""
     if axis is None:

@@ -27,7 +27,7 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,10 +35,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite.arrays import NUMBERS, nonnegative, positive, positive_integer
+from caffelite.cautions import warn
 from caffelite.function import Function
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
-from caffelite.metrics import higher_is_better
+from caffelite.metrics import Metric, mode_of
 from caffelite.tensor import Tensor
 
 __all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Training"]
@@ -53,6 +54,7 @@ class Training(NamedTuple):
     history: History  #: What is measured, epoch by epoch.
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
     together: Any = None  #: What ranks do together that share batches; None where there is one process.
+    metrics: Mapping[str, Metric] = {}  #: What is measured besides the loss, by name.
 
     @property
     def leads(self) -> bool:
@@ -64,6 +66,14 @@ class Training(NamedTuple):
         return value if self.together is None else bool(self.together.agreed(value))
 
 
+# What other frameworks call the methods of a callback.
+_OF_OTHERS = [
+    f"on_{what}_{when}"
+    for what in ("train", "fit", "epoch", "train_epoch", "batch", "train_batch")
+    for when in ("begin", "start", "end")
+]
+
+
 class Callbacks:
     """The callbacks of one training: begun when this is entered, ended when it is left.
 
@@ -71,14 +81,21 @@ class Callbacks:
     """
 
     def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
-        if callable(callbacks):
+        if callable(callbacks) or not isinstance(callbacks, Iterable):
             raise TypeError(f"callbacks: expected a list of callables (epoch, history), got {callbacks!r}")
         self.all = list(callbacks)
         for callback in self.all:
+            not_called = [name for name in _OF_OTHERS if hasattr(type(callback), name)]
             if not callable(callback) or isinstance(callback, type):
                 raise TypeError(
                     f"callbacks: expected callables (epoch, history), got {callback!r}, "
                     + ("a class: make one of it" if isinstance(callback, type) else "which has no __call__")
+                    + (f" (caffelite does not call {', '.join(not_called)})" if not_called else "")
+                )
+            if not_called:
+                warn(
+                    f"caffelite does not call {', '.join(not_called)} of {type(callback).__name__}: a callback has "
+                    "begin(training), __call__(epoch, history) after each epoch, and end()"
                 )
         self._begun: list[Any] = []
         self.ended = False  # whether one of them has ended the training
@@ -110,8 +127,14 @@ class Callbacks:
     def __call__(self, epoch: int, history: History) -> bool:
         """Whether one of them ends the training after this epoch; all are called, those that write it down last."""
         in_order = sorted(self.all, key=lambda callback: isinstance(callback, Checkpoint))
+        measured = _lengths(history)
         for callback in in_order:
             stop = callback(epoch, history)
+            if _lengths(history) != measured:
+                raise RuntimeError(
+                    f"the callback {callback!r} changed the history from {measured} to {_lengths(history)} numbers; "
+                    "fit writes it, so callbacks may only change numbers that are there"
+                )
             self.ended |= bool(isinstance(stop, bool | np.bool_) and stop)
         return self.ended
 
@@ -147,28 +170,40 @@ class Callbacks:
                     stack.callback(callback.end)
 
 
+def _lengths(history: History) -> dict[str, int]:
+    return {name: len(values) for name, values in history.items()}
+
+
 class Monitor:
     """Base of callbacks that watch a quantity of the history: its best value, and how long there was no better one.
 
-    Accuracy, top_k, precision, recall, f1, auc and r2 are the better the higher they are, with `val_` before the name
-    or without; all else, the lower. What is not finite is never better.
+    `mode` says what is better: "max" the higher value, "min" the lower one. "auto" knows the built-in names, with
+    `val_` or without, and the modes that `caffelite.metrics.metric` gives. It is a ValueError for all others, before
+    the first step.
+
+    A value that is not finite is never better. Of equal values of a metric, that with the lowest `val_loss` is the
+    best; if there is none, that with the lowest `loss`. This changes what the best epoch is, but it does not count as
+    better for `patience`.
     """
 
     best: float | None  # the best value so far; None as long as there is none
     best_epoch: int | None  # its epoch, counted from 0
     waited: int  # for how many epochs in a row there was none that is better by more than `min_delta`
 
-    def __init__(self, monitor: str, patience: int, min_delta: float = 0.0) -> None:
-        self.monitor = monitor
+    def __init__(self, monitor: str, patience: int, min_delta: float = 0.0, mode: str = "auto") -> None:
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(f'{type(self).__name__}: mode is "auto", "min" or "max", got {mode!r}')
+        self.monitor, self.mode = monitor, mode
         self.patience = positive_integer("patience", patience)
         self.min_delta = nonnegative("min_delta", min_delta)
         self._start()
 
     def _start(self) -> None:
         self.best, self.best_epoch, self.waited = None, None, 0
+        self._has_warned = False
 
     def begin(self, training: Training) -> None:
-        """Start anew; ValueError if the training does not measure what is to be watched."""
+        """Start anew; ValueError if the training does not measure what is to be watched, or its mode is not known."""
         if self.monitor not in training.history:
             name, measured = str(self.monitor), list(training.history)
             is_metric = name.removeprefix("val_") not in measured
@@ -177,20 +212,40 @@ class Monitor:
                 f"{type(self).__name__}: there is no {self.monitor!r} to monitor, only "
                 f"{', '.join(measured)}; give {missing}, or monitor={measured[0]!r}"
             )
+        self._mode = mode_of(self.monitor, training.metrics) if self.mode == "auto" else self.mode
+        if self._mode is None:
+            raise ValueError(
+                f'{type(self).__name__}: is a higher {self.monitor} better, or a lower one? Give mode="max" or '
+                'mode="min", here or in caffelite.metrics.metric(f, mode=…)'
+            )
         self._start()
 
     def look(self, epoch: int, history: History) -> bool:
         """Look at an epoch's value, and say whether it is the best one."""
         value = history[self.monitor][-1]
+        if math.isnan(value) and self.best is None and not self._has_warned:
+            self._has_warned = True
+            warn(
+                f"{type(self).__name__}: {self.monitor} is NaN in epoch {epoch + 1}, and no epoch before it had a "
+                "number: as long as this is so, no epoch is the best one"
+            )
         better = math.inf if self.best is None else value - self.best
-        if self.best is not None and not higher_is_better(self.monitor):
+        if self.best is not None and self._mode == "min":
             better = -better
         if not math.isfinite(value):
             better = 0.0
         self.waited = 0 if better > self.min_delta else self.waited + 1
-        if better > 0:
+        is_best = better > 0 or (value == self.best and self._breaks_tie(history))
+        if is_best:
             self.best, self.best_epoch = value, epoch
-        return better > 0
+        return is_best
+
+    def _breaks_tie(self, history: History) -> bool:
+        """Whether the last epoch has a lower loss than the best one, which has the same metric."""
+        if self.monitor in ("loss", "val_loss"):
+            return False
+        losses = history.get("val_loss", history["loss"])
+        return losses[-1] < losses[self.best_epoch]
 
     def state_dict(self) -> dict[str, Any]:
         """`best`, `best_epoch` and `waited`."""
@@ -213,7 +268,7 @@ class EarlyStopping(Monitor):
     Parameters
     ----------
     monitor : str
-        A name in the history; see `Monitor` for what is better.
+        A name in the history.
     patience : int
         How many epochs.
     min_delta : float
@@ -223,15 +278,23 @@ class EarlyStopping(Monitor):
         Whether the model has, afterwards, the parameters and buffers of the best epoch, however the training ended:
         early, after all its epochs, by Ctrl-C, TrainingDiverged or another exception. Before the first epoch is
         completed there is no best one, and all is left as it is. The optimizer keeps its state.
+    mode : "auto", "min" or "max"
+        Whether a lower or a higher value is better; see `Monitor`.
 
     Afterwards `best` is the best value and `best_epoch` its epoch, counted from 0. Raises ValueError where the training
-    does not measure `monitor`, before the first step, and for a patience below 1 or a negative min_delta.
+    does not measure `monitor` or its mode is not known, before the first step, and for a patience below 1, a negative
+    min_delta or another mode.
     """
 
     def __init__(
-        self, monitor: str = "val_loss", patience: int = 5, min_delta: float = 0.0, restore_best: bool = True
+        self,
+        monitor: str = "val_loss",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+        mode: str = "auto",
     ) -> None:
-        super().__init__(monitor, patience, min_delta)
+        super().__init__(monitor, patience, min_delta, mode)
         self.restore_best = bool(restore_best)
 
     def _start(self) -> None:
@@ -278,12 +341,13 @@ class EarlyStopping(Monitor):
 class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by `factor` after `patience` epochs in a row that are not better than the best.
 
-    Then it waits as long again. All groups' rates are multiplied; of a schedule those of the steps to come. Raises
-    ValueError where the training does not measure `monitor`, before the first step, and unless 0 < factor < 1.
+    Then it waits as long again. All groups' rates are multiplied; of a schedule those of the steps to come. `Monitor`
+    says what is better. Raises ValueError where the training does not measure `monitor` or its mode is not known,
+    before the first step, and unless 0 < factor < 1.
     """
 
-    def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5) -> None:
-        super().__init__(monitor, patience)
+    def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5, mode: str = "auto") -> None:
+        super().__init__(monitor, patience, mode=mode)
         self.factor = positive("factor", factor, 1.0)
 
     def begin(self, training: Training) -> None:
@@ -347,6 +411,8 @@ class Checkpoint:
         After every so many epochs. With a `monitor`, after all that are better.
     seconds : float, optional
         Whenever so many seconds have passed, in the midst of an epoch too, and not after every so many epochs.
+    mode : "auto", "min" or "max"
+        Whether a lower or a higher value of `monitor` is better.
 
     It is written when all other callbacks have seen the epoch. What the file system refuses later on, a full disk say,
     is a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raises OSError
@@ -355,14 +421,21 @@ class Checkpoint:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], monitor: str | None = None, every: int = 1, seconds: float | None = None
+        self,
+        path: str | os.PathLike[str],
+        monitor: str | None = None,
+        every: int = 1,
+        seconds: float | None = None,
+        mode: str = "auto",
     ) -> None:
         self.path = Path(path).absolute()
         self.every = positive_integer("every", every)
         self.seconds = None if seconds is None else nonnegative("seconds", seconds)
-        self._monitor = None if monitor is None else Monitor(monitor, 1)
+        self._monitor = None if monitor is None else Monitor(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
             raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
+        if monitor is None and mode != "auto":
+            raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
 
     def begin(self, training: Training) -> None:
         """Start anew; OSError where the folder is not there, or can't be written to."""

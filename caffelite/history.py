@@ -22,9 +22,9 @@ MOST_ROWS = 12  # of the table
 class History(dict):
     """What a training run measured: `history["loss"]` and so on, one number for each completed epoch.
 
-    The numbers are means over the rows of an epoch, taken while it ran, penalties (weight decay) not included. What was
-    measured on validation data after the epoch has `val_` before its name. A notebook shows the curves, or without
-    matplotlib a table.
+    The loss is the mean over the rows of an epoch, without penalties (weight decay). Metrics are of all its rows. Both
+    are of the outputs that the steps computed, while parameters changed. What was measured on validation data after the
+    epoch has `val_` before its name. A notebook shows the curves, or without matplotlib a table.
     """
 
     def __missing__(self, name: str) -> Any:

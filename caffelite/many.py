@@ -99,6 +99,9 @@ def fit_many(
     for fit in fits:
         fit.model._warn_of_two_links(fit.loss)
     _give_data(fits, x, y, rows)
+    for fit in fits:
+        count = fit.data.rows if fit.rows is None else len(fit.rows)
+        fit.optimizer._followed.warn_if_short(epochs * -(-count // batch_size))
 
     def begin(fit: Fit, trainer: Trainer, stop: Stop) -> InMemory:
         rng = fit.model._rng if seed is None else random_stream("seed", seed)

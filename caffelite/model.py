@@ -833,8 +833,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
             Called after each epoch, counted from 0; one that returns True ends the training. They may also have
             `begin` and `end`; see `caffelite.callbacks`, where some are ready-made.
         metrics : iterable of names or callables (outputs, targets) -> float
-            "accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2", of the whole epoch
-            (see `caffelite.metrics`); of a callable the mean over the rows.
+            "accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2" (see
+            `caffelite.metrics`). A callable is called once an epoch, with the outputs and the targets of all its rows;
+            targets (n,) for outputs (n, 1) come as (n, 1). The outputs are those that the steps computed.
         verbose : 0 silent, 1 a bar, 2 a line an epoch, "auto"
         seed : int, optional
             For the split and the orders, instead of the model's own stream.
@@ -914,7 +915,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         count = None
         with suppress(TypeError):  # of what has no length, or wraps what has none
             count = len(batches)  # type: ignore[arg-type]
-        training, resumed = Training(self, rule, loss, history, together=together), None
+        training, resumed = Training(self, rule, loss, history, None, together, measures), None
         if may_be_written:
             checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
             training = training._replace(write=checkpoints.write)
@@ -925,6 +926,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if saved is not None:
             with saved.understood():
                 resumed = checkpoints.resume(saved)
+        if training.leads:
+            done = (0, 0) if resumed is None else resumed[:2]
+            rule._followed.warn_if_short(None if count is None else epochs * count - done[0] * count - done[1])
         self.remember_columns(columns)
         shown = Progress(
             verbose if training.leads else 0, epochs, count, history.epochs, 0 if resumed is None else resumed.batch
@@ -965,6 +969,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                     return ends
 
                 between = called.between_steps
+                if count is None and training.leads:
+                    between = rule._followed.watched(between)
                 trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
@@ -1043,7 +1049,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     ) -> dict[str, float]:
         """The loss and the metrics on x (n, …) and y (n, …), or on a DataGenerator or an iterable of batches.
 
-        Data, weights and metrics are as in `fit`, means over the rows. Raises as `fit` does.
+        Data, weights and metrics are as in `fit`. Raises as `fit` does.
         """
         loss = checks.as_loss(loss)
         measures = named(metrics)

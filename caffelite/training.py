@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, nullcontext
 from typing import Any, NamedTuple, TypeGuard
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import flat_int64
+from caffelite.arrays import flat_int64, in_shape_of
 from caffelite.cautions import warn
 from caffelite.data import Batch, Buffer, DataGenerator, as_inputs, as_targets, as_weights, epoch_of
 from caffelite.frames import names_of_inputs
@@ -25,7 +26,18 @@ from caffelite.function import Function
 from caffelite.functions.loss import Loss, Penalized
 from caffelite.functions.shape import reshaped
 from caffelite.interrupts import InterruptsBetweenSteps
-from caffelite.metrics import Metric, OfEpoch, accuracy, check_shapes
+from caffelite.metrics import (
+    Metric,
+    OfEpoch,
+    OfPredictions,
+    accuracy,
+    accuracy_above,
+    assumed_threshold,
+    check_shapes,
+    number,
+    threshold_of,
+    warn_of_probabilities,
+)
 from caffelite.modes import inference
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.program import Program, Programs
@@ -56,13 +68,16 @@ class Trainer:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.clip_norm, self.together = clip_norm, together
         self.names = ["loss", *metrics]
-        self.of_epoch: dict[str, OfEpoch] = {}
-        self.of_batch: dict[str, Metric] = {}
-        for name, metric in metrics.items():
-            if isinstance(metric, OfEpoch):
-                self.of_epoch[name] = metric
-            else:
-                self.of_batch[name] = metric
+        self.of_epoch = {name: metric for name, metric in metrics.items() if metric is not accuracy}
+        self.counts_correct = len(self.of_epoch) < len(metrics)
+        # The score above which class 1 is, if there is one score a row. None: the loss does not say.
+        self.threshold: float | None = 0.0
+        if any(metric is accuracy or isinstance(metric, OfPredictions) for metric in metrics.values()):
+            self.threshold = threshold_of(loss)
+        self.has_warned = False  # that it took scores for probabilities
+        # What is added up: the loss, and the accuracy. If the threshold is not known, the accuracy with 0, that with ½,
+        # and how far scores are outside 0 … 1.
+        self.quantities = 1 + self.counts_correct * (1 if self.threshold is not None else 3)
         self.programs: Programs = model._programs
         self.cursor = self.programs.cursor
         self.run: InMemory | Buffered | Streamed | None = None  # the training under way
@@ -100,7 +115,7 @@ class Trainer:
         outputs, loss, value = self.forward(batch)
         weights = self.weights_of(loss, batch)
         part = together.part_of_mean(share, None if weights is None else kernels.sum(weights), value.data)
-        summation = Summation(together, share, 1 + len(self.of_batch))
+        summation = Summation(together, share, self.quantities)
         value.backward(part)
         self.warn_of_untrained(optimizer)
         summation.of(optimizer.runs(), optimizer.parameters, weights is None)
@@ -129,9 +144,13 @@ class Trainer:
                 f"not trained: {named}. A gradient is computed for each, but the optimizer does not have them. Make "
                 "a new optimizer, or freeze them: requires_grad = False"
             )
-            if text not in self.programs.told:
-                self.programs.told.add(text)
-                warn(text)
+            self.warn_once(text)
+
+    def warn_once(self, text: str) -> None:
+        """Warn, unless this model has been the reason for the same warning."""
+        if text not in self.programs.told:
+            self.programs.told.add(text)
+            warn(text)
 
     def share(self, rows: int) -> Share | None:
         """The share of a batch of so many rows; None where it is not shared."""
@@ -145,6 +164,13 @@ class Trainer:
                 if isinstance(outputs, tuple):
                     raise ValueError(f"the metric {name} is of one output; the model returned {len(outputs)}")
                 check_shapes(metric, outputs.shape, batch.targets.shape)
+            else:
+                for shape in [x.shape for x in (outputs if isinstance(outputs, tuple) else (outputs,))]:
+                    if shape[:1] != batch.targets.shape[:1]:
+                        raise ValueError(
+                            f"the metric {name} is of the outputs of all rows; the model returned outputs of shape "
+                            f"{shape} for {len(batch.targets)} rows"
+                        )
         weights = () if batch.weights is None else (batch.weights,)
         judged = outputs
         if weights and share() is not None and (self.loss.called_back or not isinstance(self.loss, Loss)):
@@ -155,7 +181,17 @@ class Trainer:
         return outputs, applied, applied.applied_to(judged, batch.targets, *weights)
 
     def judge(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
-        """What a loss of the user's gives; TypeError or ValueError unless it is a Tensor with a single element."""
+        """What a loss of the user's gives; TypeError or ValueError unless it is a Tensor with a single element.
+
+        It gets targets (n,) as (n, 1) if the outputs are. A warning if arithmetic would broadcast one to the other.
+        """
+        if isinstance(outputs, Tensor):
+            targets = in_shape_of(targets, outputs.shape)
+            if targets.dtype.kind == "f" and _would_grow(outputs.shape, targets.shape):
+                self.warn_once(
+                    f"the loss {self.loss!r} gets outputs of shape {outputs.shape} and targets of shape "
+                    f"{targets.shape}: their difference is larger than either. Give the targets the outputs' shape"
+                )
         value = self.loss(outputs, targets, *weights)
         if not isinstance(value, Tensor):
             raise TypeError(
@@ -181,15 +217,27 @@ class Trainer:
         else:
             same = mean.dtype == weights.dtype
             kernels.add_weighted_mean(cursor, 0, mean if same else kernels.convert(mean, weights.dtype), weights)
-        for slot, (name, metric) in enumerate(self.of_batch.items(), start=1):
-            if metric is accuracy and y.dtype.kind in "iu":
-                scores = reshaped(outputs.data, (y.size, outputs.size // y.size))
-                kernels.add_correct(cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None))
-            else:
-                several = isinstance(outputs, tuple)
-                arrays = [x.data for x in outputs] if several else [outputs.data]
-                share = call_python(name, functools.partial(_mean_of, metric, several), *arrays, y)
-                kernels.add_mean(cursor, slot, np.asarray(share), rows)
+        if not self.counts_correct:
+            return
+        if self.threshold is not None:
+            self.add_correct(cursor, 1, outputs.data, y, self.threshold)
+        elif outputs.size > y.size:  # scores of several classes
+            self.add_correct(cursor, 1, outputs.data, y, 0.0)
+        else:
+            self.add_correct(cursor, 1, outputs.data, y, 0.0)
+            self.add_correct(cursor, 2, outputs.data, y, 0.5)
+            scores = reshaped(outputs.data, (y.size, 1))
+            outside = kernels.mae_loss(scores, kernels.clip(scores, 0.0, 1.0))
+            kernels.add_mean(cursor, 3, kernels.sum(outside), rows)
+
+    def add_correct(self, cursor: np.ndarray, slot: int, outputs: np.ndarray, y: np.ndarray, threshold: float) -> None:
+        """Add how many labels of a batch are predicted to the sum of a slot."""
+        if y.dtype.kind in "iu":
+            scores = reshaped(outputs, (y.size, outputs.size // y.size))
+            kernels.add_correct(cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None), threshold)
+        else:
+            share = call_python("accuracy", functools.partial(_accuracy_above, threshold), outputs, y)
+            kernels.add_mean(cursor, slot, np.asarray(share), len(y))
 
     def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
         """The Program for steps of this name on batches of so many rows of these columns."""
@@ -320,9 +368,10 @@ class Trainer:
             outputs = program.run(functools.partial(self.step, weighted, share=share), *columns)
         if self.of_epoch:
             targets = batch.targets.copy()  # whoever made the batch may fill it again
+            kept = [*(outputs if isinstance(outputs, tuple) else (outputs,)), targets]
             if share is not None:
-                outputs, targets = among_others(share, outputs), among_others(share, columns[len(batch.inputs)])
-            sums.kept.append((outputs, targets))
+                kept = [among_others(share, rows) for rows in (*kept[:-1], columns[len(batch.inputs)])]
+            sums.keep(kept)
 
     def of_all(self, rows: np.ndarray) -> np.ndarray:
         """Rows of which each rank has its own, and 0 for those of others."""
@@ -336,17 +385,46 @@ class Trainer:
         """Rows that all ranks have as what `of_all` takes."""
         return rows if self.together is None or self.together.leads else np.zeros_like(rows)
 
-    def results(self, sums: np.ndarray, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """A row of loss and metrics for one epoch, those of its batches and those of all its rows."""
-        of_batches = dict(zip(["loss", *self.of_batch], means(sums)[0], strict=True))
-        outputs, targets = self.of_all(outputs), self.of_all(targets)
-        ignore = getattr(self.loss, "ignore", None)
-        if ignore is not None and len(outputs) and targets.shape == outputs.shape[:-1]:
-            outputs, targets = outputs[targets != ignore], targets[targets != ignore]
-        values = of_batches | {
-            name: metric(outputs, targets) if len(outputs) else np.nan for name, metric in self.of_epoch.items()
-        }
+    def means(self, sums: np.ndarray) -> np.ndarray:
+        """The mean loss, and the accuracy if it is asked for, a row for each epoch, of sums (epochs, quantities, 2)."""
+        found = means(sums)
+        if found.shape[1] == 4:
+            are_probabilities = found[:, 3] == 0
+            self.warn_of_probabilities(bool((are_probabilities & (found[:, 1] != found[:, 2])).any()))
+            found = np.column_stack([found[:, 0], np.where(are_probabilities, found[:, 2], found[:, 1])])
+        return found
+
+    def warn_of_probabilities(self, matters: bool) -> None:
+        """Warn once that scores were taken for probabilities, if it matters."""
+        if matters and not self.has_warned:
+            self.has_warned = True
+            warn_of_probabilities()
+
+    def results(self, sums: np.ndarray, *kept: np.ndarray) -> np.ndarray:
+        """A row of loss and metrics for one epoch, given the outputs and the targets of all its rows."""
+        values = dict(zip(["loss", "accuracy"], self.means(sums)[0].tolist(), strict=False))
+        *outputs, targets = [self.of_all(rows) for rows in kept]
+        with inference() if self.optimizer is None else nullcontext():
+            for name, metric in self.of_epoch.items():
+                values[name] = self.of_rows(name, metric, outputs, targets) if len(targets) else np.nan
         return np.array([[values[name] for name in self.names]])
+
+    def of_rows(self, name: str, metric: Metric, outputs: list[np.ndarray], targets: np.ndarray) -> float:
+        """A metric of the outputs and targets of all rows. A user's gets copies, which are its own."""
+        if not isinstance(metric, OfEpoch):
+            given = [x.copy() for x in outputs]
+            if len(given) > 1:
+                return number(name, metric(tuple(given), targets.copy()))  # type: ignore[arg-type]
+            return number(name, metric(given[0], in_shape_of(targets, given[0].shape).copy()))
+        (scores,), ignore, threshold = outputs, getattr(self.loss, "ignore", None), self.threshold
+        if ignore is not None and targets.shape == scores.shape[:-1]:
+            scores, targets = scores[targets != ignore], targets[targets != ignore]
+            if len(targets) == 0:
+                return np.nan
+        if threshold is None and isinstance(metric, OfPredictions) and scores.size == targets.size:
+            threshold, matters = assumed_threshold(scores.reshape(-1))
+            self.warn_of_probabilities(matters)
+        return metric.above(threshold, scores, targets)
 
 
 class Evaluation:
@@ -378,9 +456,9 @@ class Sums:
 
     def __init__(self, steps: Trainer) -> None:
         self.of = steps
-        self.means = np.zeros((1, 1 + len(steps.of_batch), 2))
+        self.means = np.zeros((1, steps.quantities, 2))
         self.batches = 0
-        self.kept: list[tuple[np.ndarray, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
+        self.kept: list[list[np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
 
     def loss(self) -> float:
         """The mean loss so far, NaN before the first step."""
@@ -394,12 +472,35 @@ class Sums:
                 "__iter__ makes one gives them every epoch"
             )
         sums = self.of.summed(self.means)
-        return self.of.results(sums, *self.all_kept()) if self.of.of_epoch else means(sums)
+        return self.of.results(sums, *self.all_kept()) if self.of.of_epoch else self.of.means(sums)
 
-    def all_kept(self) -> tuple[np.ndarray, np.ndarray]:
+    def keep(self, rows: list[np.ndarray]) -> None:
+        """Keep the outputs and the targets of a batch; ValueError if its rows have another shape."""
+        first, now = [[x.shape[1:] for x in kept] for kept in (self.kept[0] if self.kept else rows, rows)]
+        if first != now:
+            raise ValueError(
+                f"{', '.join(self.of.of_epoch)}: metrics of the whole epoch take rows of one shape; a batch has "
+                f"outputs and targets of shape {_rows_text(now)}, others of shape {_rows_text(first)}"
+            )
+        self.kept.append(rows)
+
+    def all_kept(self) -> list[np.ndarray]:
         """The outputs and the targets of all rows so far."""
-        outputs, targets = zip(*self.kept, strict=True) if self.kept else ([[]], [[]])
-        return np.concatenate(outputs), np.concatenate(targets)
+        return [np.concatenate(rows) for rows in zip(*self.kept, strict=True)] if self.kept else [np.empty(0)] * 2
+
+
+def _rows_text(shapes: list[tuple]) -> str:
+    return " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
+
+
+def named_rows(kept: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs and the targets of rows by the names that a State has for them; nothing if none are kept."""
+    arrays = list(kept)
+    return dict(zip([*map(_name_of_output, range(len(arrays) - 1)), "targets"], arrays, strict=True)) if arrays else {}
+
+
+def _name_of_output(i: int) -> str:
+    return f"outputs.{i}" if i > 0 else "outputs"
 
 
 def epoch_more(run: InMemory | Buffered) -> np.ndarray:
@@ -422,16 +523,22 @@ class State(NamedTuple):
     batch: int
     arrays: dict[str, np.ndarray]
 
+    def kept(self) -> list[np.ndarray]:
+        """The outputs and the targets of the rows of the epoch so far; empty if none were kept."""
+        names = itertools.takewhile(self.arrays.__contains__, map(_name_of_output, itertools.count()))
+        outputs = [self.arrays[name] for name in names]
+        return [*outputs, self.arrays["targets"]] if outputs else []
+
     def check(self, steps: Trainer, batches: Iterable) -> None:
         """ValueError unless a training with these batches can be there."""
         epoch, batch, arrays = self
         if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0:
             raise ValueError(f"epoch {epoch!r} and batch {batch!r} are no numbers of what is done")
-        sums, expected = arrays["sums"], (1 + len(steps.of_batch), 2)
+        sums, expected = arrays["sums"], (steps.quantities, 2)
         if (sums.shape, sums.dtype) != (expected, np.float64):
             raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
-        measured = len(arrays.get("outputs", ()))
-        if measured != len(arrays.get("targets", ())):
+        measured = len(arrays.get("targets", ()))
+        if any(len(rows) != measured for rows in self.kept()[:-1]):
             raise ValueError("expected as many outputs as targets of the epoch")
         if isinstance(batches, DataGenerator):
             batches.check(arrays)
@@ -499,8 +606,7 @@ class Streamed:
     def state(self) -> State:
         """For `restore`."""
         kept = map(self.of.of_all, self.sums.all_kept()) if self.sums.kept else ()
-        named = dict(zip(("outputs", "targets"), kept, strict=False))
-        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **named})
+        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **named_rows(kept)})
 
     def restore(self, state: State) -> None:
         """Go on where `state()` was."""
@@ -513,8 +619,8 @@ class Streamed:
                     given()
         self._begin_epoch()
         self.sums.means[0], self.sums.batches = arrays["sums"], self.batch
-        if "outputs" in arrays:
-            self.sums.kept = [(self.of.of_one(arrays["outputs"]), self.of.of_one(arrays["targets"]))]
+        if kept := state.kept():
+            self.sums.kept = [[self.of.of_one(rows) for rows in kept]]
 
     def close(self) -> None:
         """Leave the epoch under way: where a thread makes its batches, it ends."""
@@ -536,8 +642,8 @@ class InMemory:
         inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.columns = self.data.columns()
-        self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in two more columns
-        self.sums = np.zeros((min(epochs, AT_ONCE), 1 + len(steps.of_batch), 2))
+        self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in further columns
+        self.sums = np.zeros((min(epochs, AT_ONCE), steps.quantities, 2))
         short = 0 if data.drop_last else rows % data.batch_size
         self.rows = [data.batch_size if rows >= data.batch_size else 0, short]  # of a full batch, and of the last one
         with Recording() as recording:  # the order of the first epoch, and how to make the next ones
@@ -546,7 +652,7 @@ class InMemory:
         shuffle = recording.entries[0] if data.shuffle else None
         assert not isinstance(shuffle, PythonCall)
         self.epochs = kernels.Epochs(
-            [*map(stored, self.columns), None, None],
+            [*map(stored, self.columns)],
             data._order,
             shuffle,
             self.sums,
@@ -579,8 +685,7 @@ class InMemory:
         batch, under_way = self.epochs.batch, self.epochs.batch > 0
         sums = self.sums[self.epoch % len(self.sums)] * under_way
         kept = [self.of.of_all(rows[: self.epochs.measured]) for rows in self.kept] if under_way else []
-        named = dict(zip(("outputs", "targets"), kept, strict=False))
-        return State(self.epoch, batch, {**self.generator.state(), "sums": sums, **named})
+        return State(self.epoch, batch, {**self.generator.state(), "sums": sums, **named_rows(kept)})
 
     def restore(self, state: State) -> None:
         """Go on where `state()` was."""
@@ -588,11 +693,11 @@ class InMemory:
         self.generator.restore(arrays)
         self.sums[epoch % len(self.sums)] = arrays["sums"]
         measured = 0
-        if "outputs" in arrays:
-            outputs, targets = arrays["outputs"], arrays["targets"]
-            measured = len(outputs)
-            self._make_room(outputs.shape[1:], outputs.dtype)
-            self.kept[0][:measured], self.kept[1][:measured] = self.of.of_one(outputs), self.of.of_one(targets)
+        if kept := state.kept():
+            measured = len(kept[-1])
+            self._make_room(_forms(kept[:-1]))
+            for room, rows in zip(self.kept, kept, strict=True):
+                room[:measured] = self.of.of_one(rows)
         self.epochs.go_to(epoch, batch, measured)
 
     def loss(self) -> float:
@@ -629,7 +734,7 @@ class InMemory:
             if self.of.of_epoch:
                 for program in current:
                     if program is not None:
-                        self._make_room(*self.of.programs.kept[program])
+                        self._make_room(self.of.programs.kept[program])
             self.epochs.full, self.epochs.last = [None if program is None else program.replay for program in current]
             try:
                 stopped = self.epochs.run(epochs, seconds)
@@ -645,7 +750,7 @@ class InMemory:
         first = done % len(self.sums)
         sums = self.of.summed(self.sums[first : first + self.epoch - done])
         if not self.of.of_epoch:
-            return means(sums)
+            return self.of.means(sums)
         results = self.of.results(sums, *[kept[: self.epochs.measured] for kept in self.kept or [np.empty(0)] * 2])
         if self.of.together is not None:
             for kept in self.kept:  # the rows of other ranks stay 0
@@ -669,11 +774,12 @@ class InMemory:
                 kernels.take_batch(cursor, i, stored(column))
             outputs = self.of.step(self.data.weights is not None, *columns, share=share)
             if outputs is not None:
-                self.of.programs.kept[program] = outputs.shape[1:], outputs.dtype
-                self._make_room(outputs.shape[1:], outputs.dtype)
+                rows = [x.data for x in (outputs if isinstance(outputs, tuple) else (outputs,))]
+                self.of.programs.kept[program] = _forms(rows)
+                self._make_room(_forms(rows))
                 if keeps:
-                    kernels.put_batch(cursor, len(columns), outputs.data)
-                    kernels.put_batch(cursor, len(columns) + 1, columns[len(self.data.inputs)])
+                    for i, kept in enumerate([*rows, columns[len(self.data.inputs)]], start=len(columns)):
+                        kernels.put_batch(cursor, i, kept)
             kernels.advance(cursor, whole - first)
 
         if program.runs_eagerly:
@@ -681,15 +787,15 @@ class InMemory:
         else:
             program.record(fetch_and_step, *room)
 
-    def _make_room(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
-        """Have a place for the outputs of an epoch, and for its targets; ValueError where rows differ among batches."""
+    def _make_room(self, forms: list[tuple]) -> None:
+        """Have places for the outputs of an epoch, and for its targets; ValueError if rows differ among batches."""
         if not self.kept:
             y = self.data.targets
-            self.kept = [np.zeros((len(y), *shape), dtype), np.zeros_like(y)]
+            self.kept = [*[np.zeros((len(y), *shape), dtype) for shape, dtype in forms], np.zeros_like(y)]
             for column, room in enumerate(self.kept, start=len(self.columns)):
                 self.epochs.place(column, room)
-        if (self.kept[0].shape[1:], self.kept[0].dtype) != (shape, dtype):
-            raise ValueError(f"metrics of an epoch: rows of outputs have shape {shape}, and {self.kept[0].shape[1:]}")
+        if (first := _forms(self.kept[:-1])) != forms:
+            raise ValueError(f"metrics of an epoch: the rows of a batch's outputs are {forms}, of others {first}")
 
     def _raise_why(self, stopped: kernels.RecordedCall) -> None:
         """Raise what a step raises where this kernel stops it; for bad labels and indices, by the caller's rows."""
@@ -699,10 +805,9 @@ class InMemory:
             self.of.loss.check_targets(self.data.targets, shape)
         stopped.raise_why()
 
-    def all_kept(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The outputs and targets of the rows of the epoch so far, if they are kept: one pair."""
-        measured = self.epochs.measured
-        return [(self.kept[0][:measured], self.kept[1][:measured])] if self.kept else []
+    def all_kept(self) -> list[list[np.ndarray]]:
+        """The outputs and targets of the rows of the epoch so far, if they are kept: one list of them."""
+        return [[rows[: self.epochs.measured] for rows in self.kept]] if self.kept else []
 
     def close(self) -> None:
         """There is nothing to leave."""
@@ -829,8 +934,7 @@ class Buffered:
             sums = run.sums[0]
             kept += run.all_kept()
         rows = [self.of.of_all(np.concatenate(column)) for column in zip(*kept, strict=True)]
-        named = dict(zip(("outputs", "targets"), rows, strict=False))
-        return State(self.epoch, self.batch, {**self.before, "sums": sums, **named})
+        return State(self.epoch, self.batch, {**self.before, "sums": sums, **named_rows(rows)})
 
     def restore(self, state: State) -> None:
         """Go on where `state()` was."""
@@ -838,8 +942,8 @@ class Buffered:
         self.generator.restore(arrays)
         self._begin_epoch()
         self.done, self.sums.means[0] = batch, arrays["sums"]
-        if "outputs" in arrays:
-            self.sums.kept = [(self.of.of_one(arrays["outputs"]), self.of.of_one(arrays["targets"]))]
+        if kept := state.kept():
+            self.sums.kept = [[self.of.of_one(rows) for rows in kept]]
 
     def close(self) -> None:
         """Leave the epoch under way: the thread that reads ends."""
@@ -910,6 +1014,15 @@ def means(sums: np.ndarray) -> np.ndarray:
     return np.divide(totals, weights, out=np.full_like(totals, np.nan), where=weights > 0)
 
 
+def _would_grow(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether arrays of these shapes would be broadcast to one that is larger than either."""
+    try:
+        both = np.broadcast_shapes(a, b)
+    except ValueError:
+        return False
+    return both not in (a, b)
+
+
 def check_takes_weights(loss: Any) -> None:
     """TypeError unless the loss can be called with weights as a third input."""
     called = loss.decider()
@@ -920,7 +1033,10 @@ def check_takes_weights(loss: Any) -> None:
         raise TypeError(f"{loss!r} takes no weights: its {name} has to be {name}(outputs, targets, weights)") from None
 
 
-def _mean_of(metric: Metric, several: bool, *arrays: np.ndarray) -> np.float64:
-    """A metric of outputs, a tuple if they are several, and targets."""
-    *outputs, targets = arrays
-    return np.float64(metric(tuple(outputs) if several else outputs[0], targets))  # type: ignore[arg-type]
+def _forms(rows: list[np.ndarray]) -> list[tuple]:
+    """The shapes and dtypes of rows."""
+    return [(x.shape[1:], x.dtype) for x in rows]
+
+
+def _accuracy_above(threshold: float, outputs: np.ndarray, targets: np.ndarray) -> np.float64:
+    return np.float64(accuracy_above(threshold, outputs, targets))

@@ -76,7 +76,7 @@ class Halving(cl.Optimizer):
 
 
 def largest(outputs, targets):
-    """A user's metric, a mean over rows."""
+    """A metric of a user's."""
     return float(np.mean(np.abs(outputs).max(axis=1)))
 
 
@@ -102,7 +102,7 @@ def weighted(dtype):
     """Weights of which many are 0, so that whole shares and whole batches weigh nothing; clipped; groups."""
     model = cl.MLP(5, [12, 1], cl.SiLU, seed=0, dtype=dtype)
     first, others = model.parameters()[:2], model.parameters()[2:]
-    rate = cl.schedules.cosine(0.02, 80, warmup=5)
+    rate = cl.schedules.cosine(0.02, 120, warmup=5)
     optimizer = cl.AdamW([{"parameters": first, "lr": rate}, {"parameters": others, "lr": 0.01}])
     weights = np.where(np.arange(90) % 7 < 5, 0, rows(90, seed=3) ** 2)
     weights[20:40] = 0

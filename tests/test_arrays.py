@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from caffelite.arrays import as_array, as_real, nonnegative, normalized_axes, places_in, positive_integer
+from caffelite.arrays import as_array, as_real, in_shape_of, nonnegative, normalized_axes, places_in, positive_integer
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -105,3 +105,15 @@ def test_the_places_of_a_view_are_those_of_its_elements(dtype):
     for index in (..., (slice(None), 2), (slice(None, None, -2), slice(1, 3), slice(None, None, 3)), (1, ..., 3)):
         assert np.array_equal(places_in(array, array[index]), numbers[index])
         assert np.array_equal(places_in(array, array[index].T), numbers[index].T)
+
+
+def test_targets_take_the_shape_of_outputs_if_only_axes_of_length_1_differ():
+    for targets, outputs, expected in (
+        ((3,), (3, 1), (3, 1)),
+        ((3, 1), (3,), (3,)),
+        ((1,), (1, 1), (1, 1)),
+        ((3, 2), (3, 2, 1), (3, 2, 1)),
+        ((3,), (3, 4), (3,)),
+        ((3, 2, 4), (3, 4, 2), (3, 2, 4)),  # as many elements, but others
+    ):
+        assert in_shape_of(np.zeros(targets), outputs).shape == expected

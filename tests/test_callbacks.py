@@ -6,6 +6,8 @@ import math
 import pickle
 import re
 import signal
+import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -181,6 +183,52 @@ def test_callbacks_come_in_a_list():
         train(classifier(2, 3), X, Y, callbacks=EarlyStopping("loss"))
 
 
+@pytest.mark.parametrize("wrong", [3, None])
+def test_callbacks_that_are_no_list_are_an_error_that_says_what_is_expected(wrong):
+    with pytest.raises(TypeError, match=rf"callbacks: expected a list of callables .*, got {wrong}"):
+        train(classifier(2, 3), X, Y, callbacks=wrong)
+
+
+def test_methods_that_other_frameworks_call_are_not_ignored_in_silence():
+    class Keras:
+        def on_train_end(self, logs=None):
+            raise AssertionError
+
+        def on_epoch_end(self, epoch, logs=None):
+            raise AssertionError
+
+    class Both(Keras):
+        def __call__(self, epoch, history):
+            pass
+
+    with pytest.raises(TypeError, match=r"no __call__ \(caffelite does not call on_train_end, on_epoch_end\)"):
+        train(classifier(2, 3), X, Y, callbacks=[Keras()])
+    message = r"does not call on_train_end, on_epoch_end of Both: .* begin\(training\), __call__\(epoch, history\)"
+    with pytest.warns(cl.TrainingWarning, match=message):
+        train(classifier(2, 3), X, Y, callbacks=[Both()])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda history: history.clear(),
+        lambda history: history["loss"].clear(),
+        lambda history: history.pop("accuracy"),
+        lambda history: history.update(mine=[1.0]),
+        lambda history: history["loss"].append(1.0),
+    ],
+)
+def test_a_callback_that_changes_how_long_the_history_is_is_an_error_that_names_it(change):
+    def mine(epoch, history):
+        if epoch == 1:
+            change(history)
+
+    with pytest.raises(
+        RuntimeError, match=r"the callback .*mine.* changed the history from .*'loss': 2, 'accuracy': 2"
+    ):
+        train(classifier(2, 3), X, Y, epochs=5, metrics=["accuracy"], callbacks=[mine])
+
+
 # ---- what is monitored ----------------------------------------------------------------------------------------------
 
 
@@ -201,7 +249,6 @@ def test_what_is_not_measured_cannot_be_monitored(callback):
         ("val_mse", False),
         ("rmse", False),
         ("mae", False),
-        ("my_own", False),
         *[(name, True) for name in ("accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "r2")],
         ("val_accuracy", True),
         ("val_top_k(10)", True),
@@ -228,7 +275,8 @@ def test_some_quantities_are_better_when_higher(monitor, higher):
 )
 def test_early_stopping_stops_after_so_many_epochs_that_are_not_better(values, patience, min_delta, stops_after, best):
     callback = EarlyStopping(patience=patience, min_delta=min_delta)
-    returned = played(callback, [*values, 0, 0, 0])
+    with pytest.warns(cl.TrainingWarning, match="val_loss is NaN") if math.isnan(values[0]) else nullcontext():
+        returned = played(callback, [*values, 0, 0, 0])
     assert returned == [False] * (stops_after - 1) + [True]
     assert (callback.best, callback.best_epoch) == best
 
@@ -249,6 +297,80 @@ def test_early_stopping_stops_after_so_many_epochs_that_are_not_better(values, p
 def test_options_of_callbacks_are_checked(make, error):
     with pytest.raises(error):
         make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **mode: EarlyStopping("mine", patience=2, **mode),
+        lambda **mode: ReduceLROnPlateau("mine", **mode),
+        lambda **mode: cl.callbacks.Checkpoint("never written", monitor="mine", **mode),
+    ],
+)
+def test_the_direction_of_a_metric_of_ones_own_is_not_guessed(make):
+    def mine(outputs, targets):
+        return 0.0
+
+    model = classifier(2, 3)
+    before = bits(model)
+    with pytest.raises(ValueError, match=r'a higher mine better, or a lower one\? Give mode="max"'):
+        train(model, X, Y, metrics=[mine], callbacks=[make()])
+    assert bits(model) == before
+    with pytest.raises(ValueError, match='"auto", "min" or "max", got \'up\''):
+        make(mode="up")
+
+
+def test_a_checkpoint_with_a_mode_but_no_monitor_is_refused():
+    with pytest.raises(ValueError, match="give monitor=, too"):
+        cl.callbacks.Checkpoint("never written", mode="max")
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_the_direction_is_what_the_callback_or_the_metric_says(mode):
+    values = [3, 1, 2, 4, 0] if mode == "max" else [1, 3, 2, 0, 4]
+    for where in ("callback", "metric"):
+        metric = cl.metrics.metric(lambda outputs, targets: 0.0, "mine", mode if where == "metric" else None)
+        losses = Losses(values)
+        stopping = EarlyStopping("mine", patience=9, mode=mode if where == "callback" else "auto")
+        train(classifier(2, 3), X, Y, epochs=5, metrics=[metric], callbacks=[losses, stopping])
+        assert (stopping.best_epoch, stopping.best) == (3, values[3])
+
+
+def test_the_mode_of_a_callback_is_stronger_than_that_of_the_name():
+    stopping = EarlyStopping("accuracy", patience=9, mode="min")
+    played(stopping, [3, 1, 2], "accuracy")
+    assert stopping.best == 1
+
+
+def test_of_epochs_with_the_same_metric_the_one_with_the_lowest_loss_is_the_best():
+    for names, expected in ((["loss"], 3), (["loss", "val_loss"], 2)):
+        model, history = classifier(2, 3), cl.History({name: [] for name in [*names, "val_accuracy"]})
+        stopping = EarlyStopping("val_accuracy", patience=4)
+        stopping.begin(Training(model, cl.SGD(model.parameters(), lr=1.0), cl.SoftmaxLoss(), history))
+        losses = {"loss": [5, 4, 3, 2, 1], "val_loss": [5, 4, 3, 4, 1], "val_accuracy": [0.5, 0.9, 0.9, 0.9, 0.8]}
+        for epoch in range(5):
+            for name, values in history.items():
+                values.append(losses[name][epoch])
+            assert not stopping(epoch, history)
+        assert stopping.best_epoch == expected
+        assert stopping.waited == 3  # the same is not better
+
+
+@pytest.mark.parametrize("make", [EarlyStopping, ReduceLROnPlateau])
+def test_what_is_nan_from_the_first_epoch_on_is_one_warning(make):
+    x, y = VALIDATION[0].copy(), VALIDATION[1]
+    x[3] = np.nan
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(classifier(2, 3), X, Y, epochs=4, validation_data=(x, y), callbacks=[make("val_loss", patience=1)])
+    (message,) = [str(warning.message) for warning in caught]
+    assert message.startswith(f"{make.__name__}: val_loss is NaN in epoch 1")
+    with pytest.warns(cl.TrainingWarning, match="auc is NaN in epoch 1"):
+        train(classifier(2, 3), X, np.where(Y == 2, 0, Y), metrics=["auc"], callbacks=[make("auc", patience=1)])
+
+
+def test_what_becomes_nan_later_is_no_reason_to_warn():
+    assert played(EarlyStopping(patience=2), [3, math.nan, math.nan]) == [False, False, True]
 
 
 # ---- early stopping -------------------------------------------------------------------------------------------------
@@ -290,7 +412,7 @@ def same(state, other):
 
 
 def test_early_stopping_restores_the_best_parameters_and_buffers():
-    states, state, history = followed_by(EarlyStopping("mine", patience=2), [3, 1, 2, 2, 0, 0])
+    states, state, history = followed_by(EarlyStopping("mine", mode="min", patience=2), [3, 1, 2, 2, 0, 0])
     assert history.epochs == 4
     assert same(state, states[1])
     changed = {name for name, array in states[3].items() if not np.array_equal(array, states[1][name])}
@@ -298,18 +420,19 @@ def test_early_stopping_restores_the_best_parameters_and_buffers():
 
 
 def test_the_best_is_restored_too_when_all_epochs_ran():
-    states, state, history = followed_by(EarlyStopping("mine"), [3, 1, 2])
+    states, state, history = followed_by(EarlyStopping("mine", mode="min"), [3, 1, 2])
     assert history.epochs == 3
     assert same(state, states[1])
 
 
 def test_without_restore_best_the_model_keeps_what_it_has():
-    states, state, _ = followed_by(EarlyStopping("mine", restore_best=False), [3, 1, 2])
+    states, state, _ = followed_by(EarlyStopping("mine", mode="min", restore_best=False), [3, 1, 2])
     assert same(state, states[2])
 
 
 def test_without_a_best_epoch_nothing_is_restored():
-    states, state, _ = followed_by(EarlyStopping("mine", patience=2), [math.nan] * 3)
+    with pytest.warns(cl.TrainingWarning, match="mine is NaN in epoch 1"):
+        states, state, _ = followed_by(EarlyStopping("mine", mode="min", patience=2), [math.nan] * 3)
     assert len(states) == 2
     assert same(state, states[1])
 
@@ -324,7 +447,7 @@ def test_the_best_is_restored_after_an_exception():
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(model, X, Y, epochs=9, metrics=[metric], callbacks=[losses, EarlyStopping("mine"), interrupt])
+        train(model, X, Y, epochs=9, metrics=[metric], callbacks=[losses, EarlyStopping("mine", mode="min"), interrupt])
     assert same(model.state_dict(), losses.states[0])
 
 
@@ -339,7 +462,7 @@ def test_a_ctrl_c_while_the_best_is_restored_takes_effect_afterwards(monkeypatch
         load(state)
 
     notes = []
-    callbacks = [losses, EarlyStopping("mine"), Noting("after", notes)]
+    callbacks = [losses, EarlyStopping("mine", mode="min"), Noting("after", notes)]
     monkeypatch.setattr(model, "load_state_dict", interrupted)
     with pytest.raises(KeyboardInterrupt) as raised:
         train(model, X, Y, epochs=3, metrics=[metric], callbacks=callbacks)
@@ -384,7 +507,7 @@ def test_the_optimizer_and_replays_go_on_from_what_was_restored():
 
 
 def test_callbacks_start_anew_with_a_second_training():
-    stopping = EarlyStopping("mine", patience=2)
+    stopping = EarlyStopping("mine", mode="min", patience=2)
     first = followed_by(stopping, [0, 1, 2, 3])
     assert (stopping.best, stopping.best_epoch) == (0, 0)
     second = followed_by(stopping, [5, 4, 3, 4, 4])
@@ -418,6 +541,7 @@ def test_the_rate_falls_after_so_many_epochs_without_a_better_one():
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
 
 
+@pytest.mark.filterwarnings("ignore:the schedule of the learning rate has 4 steps")
 def test_the_rates_of_all_groups_fall_and_schedules_go_on_lower():
     model = classifier(2, 4, 3)
     first, *others = model.parameters()
@@ -453,7 +577,9 @@ def test_scaling_rates_is_refused_where_a_replay_would_not_repeat_it():
 # ---- states ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [lambda: EarlyStopping("mine", patience=3), lambda: ReduceLROnPlateau("mine")])
+@pytest.mark.parametrize(
+    "make", [lambda: EarlyStopping("mine", mode="min", patience=3), lambda: ReduceLROnPlateau("mine", mode="min")]
+)
 def test_the_state_of_a_callback_lets_another_one_go_on(make):
     values = [5, 3, 4, 6]
     callback, other = make(), make()
@@ -489,7 +615,7 @@ def test_the_state_of_a_callback_lets_another_one_go_on(make):
     ],
 )
 def test_a_state_that_cannot_be_is_refused(change):
-    callback = EarlyStopping("mine")
+    callback = EarlyStopping("mine", mode="min")
     played(callback, [5, 3], "mine", model=with_buffers())
     state = callback.state_dict()
     with pytest.raises(ValueError, match="EarlyStopping"):

@@ -205,6 +205,32 @@ def test_epochs_is_the_total_and_numbering_goes_on(epochs, path):
     assert rest == whole
 
 
+@pytest.mark.parametrize("given", ["arrays", "batches"])
+def test_a_metric_of_several_outputs_goes_on_in_the_midst_of_an_epoch(path, given):
+    class TwoHeads(cl.Model):
+        def call(self, x):
+            h = self.functions[0](x)
+            return h, self.functions[1](h)
+
+    class OfBoth(cl.Model):
+        def call(self, outputs, y):
+            return cl.SoftmaxLoss()(outputs[1], y) + (outputs[0] ** 2).mean()
+
+    def total(outputs, targets):
+        return sum(float(x.sum()) for x in outputs) + len(targets)
+
+    data = (X, Y) if given == "arrays" else ([(X[i : i + 10], Y[i : i + 10]) for i in range(0, len(X), 10)],)
+
+    def run(callbacks, resume):
+        model = TwoHeads([cl.Linear(2, 4), cl.Linear(4, 3)], seed=0)
+        optimizer = cl.Adam(model.parameters(), lr=0.01)
+        options = {"loss": OfBoth(), "metrics": [total], "callbacks": callbacks, "resume": resume}
+        history = train(model, *data, optimizer=optimizer, epochs=3, batch_size=10, seed=0, **options)
+        return model, optimizer, history
+
+    check(path, run, stops=(2, 6))
+
+
 def test_a_training_that_was_ended_stays_so(path):
     def run(resume=None):
         model = layered()

@@ -369,7 +369,7 @@ RULES = {
     "SGD": lambda p: cl.SGD(p, lr=0.1),
     "Adagrad": lambda p: cl.Adagrad(p, lr=0.1),
     "Adam": lambda p: cl.Adam(p, lr=0.1),
-    "a schedule": lambda p: cl.SGD(p, lr=cl.schedules.cosine(0.1, 10, warmup=2)),
+    "a schedule": lambda p: cl.SGD(p, lr=cl.schedules.cosine(0.1, 12, warmup=2)),
     "groups": lambda p: cl.Adam(
         [
             {"parameters": [q for q in p if q.is_sparse], "lr": 0.01},

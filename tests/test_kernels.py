@@ -1458,19 +1458,30 @@ def test_a_recorded_batch_is_found_and_measured_through_the_cursor(dtype):
     assert cursor["position"] == cursor["measured"] == 8
 
 
-def test_equal_and_nan_outputs_count_as_numpys_argmax_does():
-    outputs = np.array([[1, 1, 0], [0, 1, 1], [np.nan, 1, 2], [1, np.nan, 2], [-np.inf] * 3, [0, -0.0, 0]], np.float32)
+def test_equal_outputs_count_as_numpys_argmax_does():
+    outputs = np.array([[1, 1, 0], [0, 1, 1], [-np.inf] * 3, [0, -0.0, 0]], np.float32)
     for label in range(3):
         sums, labels = np.zeros((2, 2)), np.full(len(outputs), label)
         kernels.add_correct(cursor_at(sums=sums)[0], 1, outputs, labels)
-        assert sums[1].tolist() == [(outputs.argmax(axis=1) == label).sum(), 6]
+        assert sums[1].tolist() == [(outputs.argmax(axis=1) == label).sum(), 4]
 
 
-def test_a_single_output_above_0_counts_as_class_1():
-    outputs = np.array([[2], [0], [-1], [np.nan], [1e-30]], np.float32)
-    for label, correct in ((0, 3), (1, 2), (2, 0)):
+@pytest.mark.parametrize("row", [[np.nan, 1, 2], [1, np.nan, 2], [2, 1, np.nan], [np.nan]])
+def test_outputs_that_are_nan_are_not_counted_as_right_or_wrong(row):
+    outputs, sums = np.array([row, [0] * len(row)], np.float32), np.zeros((1, 2))
+    kernels.add_correct(cursor_at(sums=sums)[0], 0, outputs, np.array([0, 0]))
+    assert np.isnan(sums[0, 0])
+    sums = np.zeros((1, 2))
+    kernels.add_correct(cursor_at(sums=sums)[0], 0, outputs, np.array([-1, 0]), -1)
+    assert sums[0].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("threshold", "ones"), [(0.0, 3), (0.5, 1)])
+def test_a_single_output_above_the_threshold_counts_as_class_1(threshold, ones):
+    outputs = np.array([[2], [0], [-1], [0.5], [1e-30]], np.float32)
+    for label, correct in ((0, 5 - ones), (1, ones), (2, 0)):
         sums = np.zeros((1, 2))
-        kernels.add_correct(cursor_at(sums=sums)[0], 0, outputs, np.full(5, label))
+        kernels.add_correct(cursor_at(sums=sums)[0], 0, outputs, np.full(5, label), None, threshold)
         assert sums[0].tolist() == [correct, 5]
 
 

@@ -5,6 +5,7 @@ import copy
 import itertools
 import signal
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -125,6 +126,7 @@ def assert_alike(these, those, but=()):
         assert [name for name in one if one[name] != other[name] and name.split()[0] not in but] == [], f"model {i}"
 
 
+@pytest.mark.filterwarnings("ignore:the schedule of the learning rate has 6 steps")
 @pytest.mark.parametrize(
     ("model", "optimizer"),
     [*[(model, "Adam") for model in MODELS], *[("plain", other) for other in OPTIMIZERS if other != "Adam"]],
@@ -136,6 +138,18 @@ def test_each_model_has_the_bits_of_its_lone_fit(threads, model, optimizer):
         options = {"epochs": 3, "batch_size": 16, **options}
         assert many(*together, x, y, **options) == lone(*alone, x, y, **options)
         assert_alike(together, alone)
+
+
+def test_a_schedule_with_fewer_steps_than_the_training_is_a_warning():
+    x, y = data()
+    steps = 2 * -(-len(x) // 16)
+    for length, warns in ((steps, 0), (steps - 1, 1)):
+        models = [MODELS["plain"](0)]
+        optimizers = [cl.SGD(models[0].parameters(), lr=cl.schedules.cosine(0.1, length))]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            many(models, optimizers, x, y, epochs=2, batch_size=16)
+        assert [f"makes {steps}: the last 1 have rate 0" in str(w.message) for w in caught] == [True] * warns
 
 
 def test_they_go_on_with_fit_and_predict(threads):

@@ -1,6 +1,9 @@
 """Metrics, in `fit` and `evaluate`: row-weighted means by name."""
 
+import itertools
+import tracemalloc
 import warnings
+from fractions import Fraction
 
 import hypothesis.strategies as st
 import numpy as np
@@ -204,6 +207,230 @@ def test_what_has_no_value_is_nan():
     assert np.isnan(cl.metrics.r2(np.array([0.5]), np.array([1.0])))
 
 
+ONE_SCORE = ["accuracy", "precision", "recall", "f1", "auc"]
+
+
+@pytest.mark.parametrize("name", [*cl.metrics.NAMED, "top_k(1)"])
+def test_a_metric_of_nan_is_nan(name):
+    metric = cl.metrics.named([name])[name]
+    of_values = name in ("mse", "mae", "rmse", "r2")
+    given = [(np.array([[np.nan], [1.0], [2.0]]), np.array([[5.0], [5], [5]]))]  # also constant targets
+    if of_values:
+        given += [(np.array([1.0, 2, 3]), np.array([1.0, np.nan, 3])), (np.array([np.nan, 1]), np.array([0.0, 1]))]
+    else:
+        given = [(np.array([[np.nan, 0], [1, 0], [0, 1]]), np.array([0, 0, 1]))]
+        given += [(np.array([np.nan, -1, 1]), np.array([0, 0, 1]))] * (name in ONE_SCORE)
+    for outputs, targets in given:
+        assert np.isnan(metric(outputs, targets))
+        assert np.isnan(evaluate(outputs, targets, [name])[name])
+
+
+def test_r2_of_an_infinite_value_is_not_a_number_that_means_something():
+    assert np.isnan(cl.metrics.r2(np.array([1.0, 2, 3]), np.array([1.0, np.inf, 3])))
+    assert cl.metrics.r2(np.array([1.0, np.inf, 3]), np.array([1.0, 2, 3])) == -np.inf
+
+
+def test_metrics_of_many_classes_take_memory_for_rows_not_for_rows_times_classes():
+    labels = np.arange(5000) % 1000
+    outputs = np.zeros((5000, 1000), np.float32)
+    outputs[np.arange(5000), labels] = 1
+    for name in ("precision", "recall", "f1"):
+        tracemalloc.start()
+        try:
+            assert getattr(cl.metrics, name)(outputs, labels) == 1
+            assert tracemalloc.get_traced_memory()[1] < 200 * len(labels)
+        finally:
+            tracemalloc.stop()
+
+
+# ---- what one score a row means -------------------------------------------------------------------------------------
+
+
+class BinaryCrossEntropy(cl.Function):
+    """A user's loss of probabilities."""
+
+    def forward(self, p, t):
+        self.p, self.t = p, t.reshape(p.shape)
+        return -np.mean(np.where(self.t == 1, np.log(p), np.log(1 - p)), dtype=p.dtype)
+
+    def backward(self, dy):
+        return dy * np.where(self.t == 1, -1 / self.p, 1 / (1 - self.p)).astype(self.p.dtype) / len(self.p)
+
+
+SCORES = np.array([[-2.0], [-1], [0.5], [3], [1], [-0.5], [0.25], [-3]])
+ONES = (SCORES[:, 0] > 0).astype(int)
+ONES[:2] = 1  # two mistakes
+
+
+@pytest.mark.parametrize("kind", [int, float])
+@pytest.mark.parametrize("loss", [cl.MSELoss, cl.MAELoss, BinaryCrossEntropy])
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.filterwarnings("ignore:metrics. all outputs")
+def test_class_1_of_probabilities_is_more_than_a_half(loss, kind, batches):
+    y = ONES.astype(kind)[:, None]
+    expected = {name: cl.metrics.named([name])[name](SCORES, ONES) for name in ONE_SCORE}
+    x = ([(SCORES[i : i + 1], y[i : i + 1]) for i in range(8)],) if batches else (SCORES, y)
+    found = cl.Model([cl.Sigmoid()]).evaluate(*x, loss=loss(), metrics=ONE_SCORE)
+    assert {name: found[name] for name in ONE_SCORE} == pytest.approx(expected, rel=1e-12)
+    model = cl.Model([cl.Linear(1, 1, initializer=lambda shape, rng: np.ones(shape)), cl.Sigmoid()])
+    history = train(model, *x, loss=loss(), lr=1e-9, metrics=ONE_SCORE, validation_data=(SCORES, y), batch_size=3)
+    for name, value in expected.items():
+        assert history[name] == pytest.approx([value], rel=1e-12)
+        assert history[f"val_{name}"] == pytest.approx([value], rel=1e-12)
+
+
+def test_class_1_of_scores_is_where_the_link_of_the_loss_gives_more_than_a_half():
+    class Shifted(cl.MSELoss):
+        def link(self, scores):
+            return 1 / (1 + np.exp(-3 * (scores - 0.4)))
+
+    expected = np.mean((SCORES[:, 0] > 0.4) == ONES)
+    found = cl.Model([Identity()]).evaluate(SCORES, ONES[:, None], loss=Shifted(), metrics=["accuracy"])
+    assert found["accuracy"] == expected
+    for loss in (cl.SigmoidLoss(), cl.Penalized(cl.SigmoidLoss(), [cl.Tensor([1.0])])):
+        assert cl.metrics.threshold_of(loss) == 0
+    assert cl.metrics.threshold_of(Shifted()) == pytest.approx(0.4, abs=1e-12)
+    for loss in (Rows(), cl.Penalized(Rows(), [cl.Tensor([1.0])])):  # which do not say
+        assert cl.metrics.threshold_of(loss) is None
+
+
+@pytest.mark.parametrize("name", ["accuracy", "precision", "recall", "f1"])
+def test_outputs_are_taken_for_probabilities_with_one_warning(name):
+    model = cl.Model([cl.Linear(1, 1), cl.Sigmoid()], seed=0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, SCORES, ONES[:, None], loss=BinaryCrossEntropy(), lr=1e-3, metrics=[name], epochs=3)
+    (warning,) = [w for w in caught if w.category is cl.TrainingWarning]
+    assert "taken for probabilities" in str(warning.message)
+    with pytest.warns(cl.TrainingWarning, match="taken for probabilities"):
+        getattr(cl.metrics, name)(np.array([0.2, 0.7]), np.array([0, 1]))
+
+
+def test_scores_outside_0_and_1_or_of_no_consequence_are_no_reason_to_warn():
+    for scores in ([0.2, 0.7, 1.5], [0.2, 0.7, -0.1], [0, 1, 0], [0.6, 0.0, 0.7]):
+        x, y = np.array(scores)[:, None], np.array([1, 1, 0])
+        expected = pytest.approx(np.mean((np.array(scores) > 0) == y))
+        assert accuracy(x, y) == expected
+        assert evaluate(x, y[:, None], ["accuracy", "f1"], batch_size=1)["accuracy"] == expected
+
+
+# ---- of one's own ---------------------------------------------------------------------------------------------------
+
+
+class Read:
+    """Rows that are read from somewhere."""
+
+    def __init__(self, rows):
+        self.rows, self.shape, self.dtype = rows, rows.shape, rows.dtype
+
+    def __getitem__(self, key):
+        return self.rows[key]
+
+
+@pytest.mark.parametrize("given", ["arrays", "batches", "buffers"])
+def test_a_metric_of_ones_own_is_of_all_rows_of_the_epoch(given):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+    seen = []
+
+    def median(outputs, targets):
+        seen.append((outputs, targets))
+        return np.median(outputs[:, 0]) * (targets.max() + 1)
+
+    model = classifier(2, 3)
+    batches = [(x[i : i + 7], y[i : i + 7]) for i in range(0, 60, 7)]
+    data = {"arrays": (x, y), "batches": (batches,), "buffers": (Read(x), y)}[given]
+    history = train(model, *data, lr=1e-12, epochs=2, batch_size=7, metrics=[median], validation_data=(x, y))
+    assert [len(targets) for _, targets in seen] == [60] * 4
+    expected = np.median(model.predict(x)[:, 0]) * 3
+    for values in (history["median"], history["val_median"]):
+        assert values == pytest.approx([expected] * 2, rel=1e-5)
+    assert not any(np.shares_memory(a, b) for a, b in itertools.combinations([o for o, _ in seen], 2))
+
+
+def test_a_metric_may_write_to_what_it_gets():
+    def spoils(outputs, targets):
+        outputs[...] = targets[...] = 0
+        return 0
+
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+    model, other = classifier(2, 3), classifier(2, 3)
+    histories = [train(model, x, y, metrics=["f1"]), train(other, x, y, metrics=[spoils, "f1"])]
+    assert histories[0]["f1"] == histories[1]["f1"]
+
+
+def test_a_metric_of_ones_own_gets_targets_in_the_shape_of_the_outputs():
+    def shapes(outputs, targets):
+        seen.append((outputs.shape, targets.shape))
+        return 0
+
+    seen = []
+    model = cl.Model([cl.Linear(1, 1)])
+    for targets in (np.zeros(4), np.zeros((4, 1))):
+        model.evaluate(np.zeros((4, 1)), targets, loss=cl.MSELoss(), metrics=[shapes])
+    cl.Model([cl.Linear(1, 4)]).evaluate(np.zeros((4, 1)), np.zeros(4, int), loss=cl.SoftmaxLoss(), metrics=[shapes])
+    assert seen == [((4, 1), (4, 1)), ((4, 1), (4, 1)), ((4, 4), (4,))]
+
+
+@pytest.mark.parametrize("value", [None, "0.5", [1, 2], np.zeros(2), 1j, {}])
+def test_a_metric_that_gives_no_number_is_an_error_that_names_it(value):
+    def mine(outputs, targets):
+        return value
+
+    with pytest.raises(TypeError, match=r"the metric mine returned .*; expected a number"):
+        train(classifier(2, 3), *cl.datasets.spiral(points_per_class=5), metrics=[mine])
+
+
+@pytest.mark.parametrize("value", [1, True, np.float32(1), np.array(1), np.array([1.0]), Fraction(1)])
+def test_a_metric_gives_any_kind_of_number(value):
+    assert evaluate([[1.0]], [[1.0]], [cl.metrics.metric(lambda outputs, targets: value, "mine")])["mine"] == 1
+
+
+def test_a_metric_of_batches_whose_rows_differ_is_an_error_that_says_so():
+    def mine(outputs, targets):
+        return 0.0
+
+    batches = [(np.zeros((2, k, 3)), np.zeros((2, k), int)) for k in (4, 5)]
+    model = cl.Model([cl.Linear(3, 3)], seed=0)
+    message = r"mine: metrics of the whole epoch .* shape \(n, 5, 3\) and \(n, 5\), others of shape \(n, 4, 3\)"
+    with pytest.raises(ValueError, match=message):
+        train(model, batches, metrics=[mine])
+    train(model, batches, metrics=["accuracy"])  # is counted batch by batch
+
+
+def test_a_metric_of_outputs_that_are_not_rows_is_refused_before_the_first_step():
+    class Mean(cl.Function):
+        def forward(self, x):
+            return x.mean(axis=0, keepdims=True)
+
+        def backward(self, dy):
+            raise AssertionError
+
+    def mine(outputs, targets):
+        return 0.0
+
+    with pytest.raises(ValueError, match=r"the metric mine is of the outputs of all rows.* \(1, 3\) for 4 rows"):
+        cl.Model([Mean()]).evaluate(np.zeros((4, 3)), np.zeros((4, 3)), loss=Rows(), metrics=[mine])
+
+
+def test_a_metric_has_the_name_and_the_mode_it_is_given():
+    def mine(outputs, targets):
+        """Mine."""
+        return 2.0
+
+    named = cl.metrics.metric(mine, mode="max")
+    assert (named.__name__, named.__doc__, named.mode, named(1, 2)) == ("mine", "Mine.", "max", 2.0)
+    assert evaluate([[1.0]], [[1.0]], [cl.metrics.metric(mine, name="yours")]) == {"loss": 0, "yours": 2.0}
+    for wrong, error in (({"mode": "up"}, ValueError), ({"name": 3}, TypeError), ({"f": 3}, TypeError)):
+        with pytest.raises(error, match="metric: expected"):
+            cl.metrics.metric(**{"f": mine, **wrong})
+
+
+@pytest.mark.parametrize("metrics", [None, 3])
+def test_metrics_that_are_no_list_are_an_error_that_says_what_is_expected(metrics):
+    with pytest.raises(TypeError, match=r"metrics: expected a list such as \['accuracy'\], got"):
+        evaluate([[1.0]], [[1.0]], metrics)
+
+
 @pytest.mark.parametrize("name", ["precision", "recall", "f1", "auc", "top_k(2)", "mse", "mae", "rmse", "r2"])
 def test_metrics_of_other_shapes_raise_value_error_naming_both(name):
     metric = cl.metrics.named([name])[name]
@@ -240,7 +467,7 @@ def test_metrics_of_an_epoch_are_measured_while_it_runs():
         return 1
 
     history = train(classifier(2, 3), x, y, metrics=["accuracy", rows], epochs=2, batch_size=25)
-    assert seen == [25, 25, 10] * 2
+    assert seen == [60] * 2
     assert history["rows"] == [1, 1]
     assert len(history["accuracy"]) == 2
 

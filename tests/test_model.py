@@ -1061,10 +1061,10 @@ def test_ctrl_c_in_a_generator_or_a_metric_leaves_the_steps_made_so_far():
         interrupt()
         return 0.0
 
-    for data, options in ((batches(), {}), ([(X, Y)] * 2, {"metrics": [metric]})):
+    for data, options, steps in ((batches(), {}, 1), ([(X, Y)] * 2, {"metrics": [metric]}, 2)):
         model = classifier(2, 16, 3)
         assert interrupted(model, data, None, **options).epochs == 0
-        assert bits(model) == bits(by_hand(classifier(2, 16, 3), X, Y, 1))
+        assert bits(model) == bits(by_hand(classifier(2, 16, 3), X, Y, steps))
 
 
 @pytest.mark.usefixtures("handler_kept")

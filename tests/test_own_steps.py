@@ -677,3 +677,31 @@ def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
     both = cl.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
     model.fit(X, VALUES, loss=loss, optimizer=both, epochs=3, verbose=0)
     assert loss.log_variance.item() != 0
+
+
+# ---- the shapes of targets ----
+
+
+def test_a_users_loss_gets_targets_in_the_outputs_shape_if_only_axes_of_length_1_differ():
+    losses = {}
+    for y in (VALUES, VALUES[:, 0]):
+        for loss in (cl.MSELoss(), lambda o, y: ((o - y) ** 2).mean()):
+            model = net(1)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.NotRecorded)
+                history = model.fit(
+                    X, y, loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.01), shuffle=False, verbose=0
+                )  # fmt: skip
+            losses[y.ndim, type(loss)] = history["loss"][0]
+    first, *others = losses.values()
+    assert others == pytest.approx([first] * 3, rel=1e-6)
+
+
+def test_targets_that_arithmetic_would_broadcast_are_a_warning():
+    model, loss = net(1), lambda o, y: ((o - y) ** 2).mean()
+    with pytest.warns(
+        cl.TrainingWarning, match=r"outputs of shape \(32, 1\) and targets of shape \(32, 2\)|larger than"
+    ):
+        model.fit(
+            X, np.ones((48, 1, 2), np.float32), loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.01), verbose=0
+        )  # fmt: skip

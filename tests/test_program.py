@@ -965,8 +965,8 @@ def test_a_metric_may_evaluate_the_model_that_is_trained():
 
     options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "verbose": 0}
     history = model.fit(x, y, epochs=3, batch_size=10, metrics=[on_everything], **options)
-    assert len(seen) == 12
-    assert history["on_everything"] == pytest.approx(np.reshape(seen, (3, 4)).mean(axis=1))
+    assert history["on_everything"] == seen
+    assert len(seen) == 3
 
 
 def test_the_kernel_that_relu_is_fused_into_does_not_write_what_it_reads():

@@ -3,6 +3,7 @@
 import copy
 import math
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -269,6 +270,10 @@ def test_replays_follow_a_schedule_to_the_bit(make, dtype):
         assert bits(replayed) == bits(eager)
 
 
+BEYOND_ITS_END = pytest.mark.filterwarnings("ignore:the schedule of the learning rate has")
+
+
+@BEYOND_ITS_END
 @every_rule
 def test_fit_follows_a_schedule_as_steps_by_hand_do(make):
     x, y = cl.datasets.spiral(points_per_class=10, seed=0)
@@ -281,6 +286,93 @@ def test_fit_follows_a_schedule_as_steps_by_hand_do(make):
             loss(by_hand(x[begin : begin + 8]), y[begin : begin + 8]).backward()
             optimizer.step()
     assert bits(model) == bits(by_hand)
+
+
+def fitted(schedule, x=None):
+    """The warnings of a training of 3 epochs, of 4 batches unless others are given."""
+    model = classifier(2, 3)
+    optimizer = cl.SGD(model.parameters(), lr=schedule)
+    given = cl.datasets.spiral(points_per_class=10, seed=0) if x is None else (x,)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, *given, optimizer=optimizer, epochs=3, batch_size=8)
+    assert all(warning.category is cl.TrainingWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+@pytest.mark.parametrize(
+    ("make", "last"),
+    [
+        (lambda steps: schedules.cosine(0.1, steps), "rate 0 and change nothing"),
+        (lambda steps: schedules.linear(0.1, steps, end=0.01), "rate 0.01."),
+        (lambda steps: schedules.one_cycle(0.25, steps), "rate 1e-06."),
+    ],
+)
+def test_a_schedule_with_fewer_steps_than_the_training_is_a_warning_before_the_first_step(make, last):
+    (message,) = fitted(make(5))
+    assert message.startswith(
+        f"the schedule of the learning rate has 5 steps, but this training makes 12: the last 7 have {last}"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = classifier(2, 3)
+        before = bits(model)
+        with pytest.raises(cl.TrainingWarning):
+            train(model, np.zeros((5, 2)), np.zeros(5, int), optimizer=cl.SGD(model.parameters(), lr=make(5)), epochs=6)
+        assert bits(model) == before
+    for steps in (12, 13):
+        assert fitted(make(steps)) == []
+
+
+def test_a_schedule_that_earlier_trainings_have_used_up_is_a_warning():
+    model, (x, y) = classifier(2, 3), cl.datasets.spiral(points_per_class=10, seed=0)
+    optimizer = cl.SGD(model.parameters(), lr=schedules.cosine(0.1, 12))
+    for _ in range(3):
+        train(model, x, y, optimizer=optimizer, batch_size=8)
+    with pytest.warns(
+        cl.TrainingWarning, match="has 12 steps, but this training makes 4 after 12: the last 4 have rate 0"
+    ):
+        train(model, x, y, optimizer=optimizer, batch_size=8)
+    optimizer.lr = 0.1  # ends the schedule
+    train(model, x, y, optimizer=optimizer, batch_size=8)
+
+
+def test_a_training_that_goes_on_counts_the_steps_that_are_left(tmp_path):
+    path, (x, y) = tmp_path / "checkpoint", cl.datasets.spiral(points_per_class=10, seed=0)
+
+    def run(epochs, resume=None):
+        model = classifier(2, 3)
+        optimizer = cl.SGD(model.parameters(), lr=schedules.cosine(0.1, 12))
+        callbacks = [cl.callbacks.Checkpoint(path)]
+        train(model, x, y, optimizer=optimizer, batch_size=8, epochs=epochs, callbacks=callbacks, resume=resume)
+
+    run(1)
+    run(3, resume=path)
+    with pytest.warns(cl.TrainingWarning, match="makes 4 after 12"):
+        run(4, resume=path)
+
+
+class Endless:
+    """Batches of which nobody knows how many there are."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __iter__(self):
+        for _ in range(self.count):
+            yield np.zeros((5, 2)), np.zeros(5, int)
+
+
+def test_a_rate_of_0_in_a_training_of_unknown_length_is_one_warning_at_once():
+    (message,) = fitted(schedules.cosine(0.1, 7), Endless(4))
+    assert message.startswith("the schedule of the learning rate has ended: it has 7 steps, and 8 are made")
+    assert fitted(schedules.cosine(0.1, 12), Endless(4)) == []
+    assert fitted(schedules.cosine(0.1, 7, end=0.01), Endless(4)) == []
+    model = classifier(2, 3)
+    optimizer = cl.SGD(model.parameters(), lr=schedules.cosine(0.1, 7))
+    train(model, Endless(7), optimizer=optimizer)
+    with pytest.warns(cl.TrainingWarning, match="7 are made"):
+        train(model, Endless(1), optimizer=optimizer)
 
 
 def test_a_schedule_in_a_recorded_step_calls_no_python():
@@ -594,6 +686,7 @@ USERS = {
 }
 
 
+@BEYOND_ITS_END
 @pytest.mark.parametrize("make", USERS.values(), ids=USERS)
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_what_a_user_overrides_is_called_in_every_step_of_fit(make, shuffled):

@@ -225,6 +225,25 @@ def test_a_model_with_two_outputs_predicts_a_tuple_and_its_loss_and_metrics_get_
         train(two, (A, B), TARGETS, loss=OfBoth(), metrics=["mse"])
 
 
+@pytest.mark.parametrize("how", ["arrays", "generator", "batches"])
+def test_a_metric_of_several_outputs_is_of_all_rows(how):
+    def difference(outputs, targets):
+        rows.append(len(targets))
+        return float((outputs[0] - outputs[1]).max())
+
+    model, rows = TwoHeads(), []
+    inputs, targets = (A, B), TARGETS
+    data = {
+        "arrays": {"x": inputs, "y": targets, "shuffle": False, "batch_size": 8},
+        "generator": {"x": cl.DataGenerator(inputs, targets, batch_size=8, shuffle=False)},
+        "batches": {"x": [((A[i : i + 8], B[i : i + 8]), targets[i : i + 8]) for i in range(0, 30, 8)]},
+    }[how]
+    history = train(model, loss=OfBoth(), lr=1e-12, epochs=2, metrics=[difference], **data)
+    first, second = model.predict(inputs)
+    assert history["difference"] == pytest.approx([(first - second).max()] * 2, rel=1e-5)
+    assert rows == [30, 30]
+
+
 # ---- weights --------------------------------------------------------------------------------------------------------
 
 
@@ -266,7 +285,7 @@ def test_the_loss_of_an_epoch_weighs_its_rows_and_metrics_do_not(how):
     history = train(model, loss=SquaredError(), lr=0, metrics=[rows, "mae"], **given_as(how, weights))
     errors = ((model.predict(A) - TARGETS) ** 2).sum(axis=1)
     assert history["loss"][0] == pytest.approx((weights * errors).sum() / weights.sum(), rel=1e-5)
-    assert history["rows"] == [pytest.approx((8 * 8 * 3 + 6 * 6) / 30)]
+    assert history["rows"] == [30]
     assert history["mae"][0] == pytest.approx(np.abs(model.predict(A) - TARGETS).mean(), rel=1e-5)
 
 
@@ -773,7 +792,7 @@ def stopping_uses():
         calls = itertools.count()
 
         def metric(outputs, targets):
-            if next(calls) == 3:
+            if next(calls) == 1:
                 raise StopIteration("mine")
             return 0
 

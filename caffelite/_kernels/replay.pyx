@@ -2,7 +2,7 @@
 
 Where a call into Python stands between them, the loop takes the GIL, makes it, and goes on.
 """
-from cpython.mem cimport PyMem_Free, PyMem_Malloc
+from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t
 from libc.string cimport memset
 cimport numpy as cnp
@@ -175,7 +175,16 @@ cdef class Epochs:
         return self.here.measured
 
     def place(self, Py_ssize_t column, cnp.ndarray array):
-        """Say where a column lies; None where that is not known yet."""
+        """Say where a column lies; None where that is not known yet. The column after the last one is a new one."""
+        cdef char** addresses
+        if column == len(self.columns):
+            addresses = <char**> PyMem_Realloc(self.addresses, (column + 1) * sizeof(char*))
+            if addresses == NULL:
+                raise MemoryError()
+            if self.cursor.columns == self.addresses:
+                self.cursor.columns = addresses
+            self.addresses = self.here.columns = addresses
+            self.columns.append(None)
         self.columns[column] = array
         self.addresses[column] = NULL if array is None else <char*> cnp.PyArray_DATA(array)
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import nonnegative, positive_integer
+from caffelite.cautions import warn
 
 
 class Schedule:
@@ -164,6 +165,42 @@ class Followed:
         for followed in self._rates_and_t:
             if followed is not None:
                 followed[0][...] *= factor
+
+    def warn_if_short(self, steps: int | None) -> None:
+        """Warn if a schedule ends before so many further steps are made; None: before the next step, with rate 0."""
+        for followed in self._rates_and_t:
+            if followed is None or followed[1][0] < 0:
+                continue
+            rates, done = followed[0], int(followed[1][0])
+            whole = len(rates) - 1
+            last = f"rate {rates[-1]:g}" + ("" if rates[-1] > 0 else " and change nothing")
+            if steps is None and done >= whole and rates[-1] == 0:
+                return warn(
+                    f"the schedule of the learning rate has ended: it has {whole} steps, and {done} are made. "
+                    f"All further steps have {last}"
+                )
+            if steps is not None and done + steps > whole:
+                return warn(
+                    f"the schedule of the learning rate has {whole} steps, but this training makes {steps}"
+                    f"{f' after {done}' if done else ''}: the last {min(done + steps - whole, steps)} have {last}. "
+                    "Schedules count steps, a step for each batch, not epochs"
+                )
+        return None
+
+    def watched(self, between_steps: Callable[[], None] | None) -> Callable[[], None] | None:
+        """What to call between two steps of a training of unknown length: it warns once if a step had rate 0."""
+        ending = [f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1]
+        if not ending:
+            return between_steps
+
+        def warn_and_go_on() -> None:
+            if ending and any(t[0] >= len(rates) for rates, t in ending):
+                ending.clear()
+                self.warn_if_short(None)
+            if between_steps is not None:
+                between_steps()
+
+        return warn_and_go_on
 
     def move(self, hyper: np.ndarray) -> None:
         """After a step: the next step's rates, in the first column of the groups' hyper-parameters."""

@@ -35,8 +35,8 @@ class Programs:
         renew_in_children(self)
         self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
         self.cursor = self._memory.view(kernels.CURSOR)  # through which steps find their batch and their sums
-        # The form of the rows of outputs that a Program keeps, for metrics of the epoch.
-        self.kept: weakref.WeakKeyDictionary[Program, tuple] = weakref.WeakKeyDictionary()
+        # The forms of the rows of outputs that a Program keeps, for metrics of the epoch.
+        self.kept: weakref.WeakKeyDictionary[Program, list[tuple]] = weakref.WeakKeyDictionary()
         self.told: set[str] = set()  # what the user has been warned of
         self._last: tuple | None = None  # what was asked for last, and found: it is usual to ask for it again
 

@@ -113,9 +113,12 @@ def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.n
     launch(&call)
 
 
-def add_correct(cursor, Py_ssize_t slot, cnp.ndarray outputs not None, cnp.ndarray labels not None, ignore=None):
-    """Add to sums[slot] the rows of `outputs` (n, C) whose first largest element is at the label (n,); with C = 1,
-    those whose label is 1 and whose element is above 0, or neither. Rows with the label `ignore` count nowhere."""
+def add_correct(cursor, Py_ssize_t slot, cnp.ndarray outputs not None, cnp.ndarray labels not None, ignore=None,
+                double threshold=0.0):
+    """Add to sums[slot] the rows of `outputs` (n, C) whose first largest element is at the label (n,).
+
+    With C = 1, those whose label is 1 and whose element is above the threshold, or neither. Rows with the label
+    `ignore` count nowhere. The sum is NaN if an element of the others is."""
     cdef Call call
     cursor = require_cursor("add_correct", cursor)
     if cnp.PyArray_NDIM(outputs) != 2:
@@ -126,6 +129,7 @@ def add_correct(cursor, Py_ssize_t slot, cnp.ndarray outputs not None, cnp.ndarr
     bind(&call, 1, outputs)
     bind(&call, 2, labels)
     call.size[0], call.size[1], call.size[4] = slot, cnp.PyArray_DIM(outputs, 0), cnp.PyArray_DIM(outputs, 1)
+    call.scalar[0] = threshold
     let_ignore(&call, ignore)
     call.parts = 1
     call.work = ADD_CORRECT_KERNEL.work * cnp.PyArray_SIZE(outputs)

@@ -107,29 +107,35 @@ cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_s
     return CONTINUE
 
 
-# To sums[slot]: whether a row's largest element, the first of equals, is at the label; NaN is larger than any number.
-# With a single element a row, whether the label is 1 where that is above 0, and 0 elsewhere. Ignored labels count not.
+# To sums[slot]: whether a row's largest element, the first of equals, is at the label. With a single element a row,
+# whether the label is 1 where that is above the threshold, and 0 elsewhere. NaN if an element is. Ignored labels count
+# not.
 #   size     0 slot, 1 n, 2 whether there is a label to ignore, 3 that label, 4 C
+#   scalar   threshold
 #   operand  0 cursor, 1 outputs, 2 labels
 cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Mean* sum = (<const Cursor*> dtype).sums + call.size[0]
     cdef const real* outputs = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
     cdef Py_ssize_t C = call.size[4], i, j, largest, correct = 0, counted = 0
+    cdef bint unknown = False
     cdef const real* row
     for i in range(call.size[1]):
         if is_ignored(call, labels[i]):
             continue
         counted += 1
         row = outputs + i * C
-        largest = C == 1 and row[0] > 0
+        largest = 0
         for j in range(1, C):
             if row[largest] != row[largest]:
                 break
             if not row[j] <= row[largest]:
                 largest = j
+        unknown |= C > 0 and row[largest] != row[largest]
+        if C == 1:
+            largest = row[0] > call.scalar[0]
         correct += largest == labels[i]
-    sum.total += correct
+    sum.total += NOT_A_NUMBER if unknown else <double> correct
     sum.weight += counted
     return CONTINUE
 
