@@ -173,6 +173,34 @@ def test_a_tied_weight_stays_one(path):
     np.testing.assert_allclose(loaded.predict(x), run(path, x), atol=1e-6)
 
 
+GATES = {
+    "a gate": lambda self, x: self.f(x) * self.g(x).sigmoid(),
+    "a gate of itself": lambda self, x: self.f(x) * self.g(x).silu(),
+    "a multiple": lambda self, x: self.f(x) * 0.5,
+    "a product of three": lambda self, x: self.f(x) * self.g(x) * x,
+    "a square": lambda self, x: self.f(x) ** 2.0 * self.g(x),
+}
+
+
+@pytest.mark.parametrize("shape", [(4,), (5, 4)])
+@pytest.mark.parametrize("gate", GATES)
+def test_linears_whose_results_are_multiplied_are_loaded(gate, shape, path):
+    class Gated(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.f, self.g = cl.Linear(4, 4), cl.Linear(4, 4)
+
+        def call(self, x):
+            return GATES[gate](self, x)
+
+    model = Gated()
+    caffelite.onnx.export(model, path, shape)
+    loaded = caffelite.onnx.load(path)
+    x = np.random.default_rng(0).standard_normal((3, *shape)).astype(np.float32)
+    np.testing.assert_allclose(loaded.predict(x), model.predict(x), rtol=1e-6, atol=1e-6)
+    assert any(isinstance(layer, cl.Linear) for layer in loaded.layers.values())
+
+
 # ---- models that write `call` ---------------------------------------------------------------------------------------
 
 
@@ -326,9 +354,11 @@ def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y
     """A file's content: nodes (operator, inputs, outputs, attributes), arrays by name."""
     make = onnx.helper
     protos = [make.make_node(operator, i, o, name=f"the {operator}", **a) for operator, i, o, a in nodes]
+    names = set()
     for i, proto in enumerate(protos):
-        if any(proto.op_type == other.op_type for other in protos[:i]):
+        if proto.name in names:
             proto.name += f" {i}"
+        names.add(proto.name)
         proto.domain = "ai.onnx.ml" if proto.op_type in ("ArrayFeatureExtractor", "Scaler", "ZipMap") else ""
     graph = make.make_graph(
         protos,
@@ -630,6 +660,116 @@ def test_files_that_are_changed_at_random_are_models_or_a_valueerror(path, tmp_p
     assert opened
     assert refused
     assert all(str(path) in why for why in refused)
+
+
+def chain(operator, count, *others, **attributes):
+    """Nodes that apply an operator to x so many times, beside the same other inputs."""
+    names = ["x", *[f"{operator} {i}" for i in range(1, count)], "y"]
+    return [(operator, [names[i], *others], [names[i + 1]], attributes) for i in range(count)]
+
+
+def linear(count):
+    """MatMul and Add, again and again."""
+    return [
+        node
+        for _, (x, *_), (y,), _ in chain("Linear", count)
+        for node in [("MatMul", [x, "w"], [f"{y} w"], {}), ("Add", [f"{y} w", "b"], [y], {})]
+    ]
+
+
+def residuals(count):
+    """x + relu(x), again and again."""
+    return [
+        node
+        for _, (x,), (y,), _ in chain("Residual", count)
+        for node in [("Relu", [x], [f"relu {y}"], {}), ("Add", [x, f"relu {y}"], [y], {})]
+    ]
+
+
+def in_each_other(operator, count, **attributes):
+    """f(x) with x beside it, and that with tanh(x) beside it, and so on."""
+    return [
+        ("Relu", ["x"], ["start"], {}),
+        *[("Tanh", ["x"], [f"tanh {i}"], {}) for i in range(count)],
+        *[
+            (operator, [y if i else "start", f"tanh {i}" if operator == "Concat" else "x"], [end], attributes)
+            for i, (_, (y,), (end,), _) in enumerate(chain("y", count))
+        ],
+    ]
+
+
+def beside(count):
+    """Two chains, concatenated."""
+    nodes = [*chain("Relu", count), *chain("Tanh", count)]
+    nodes[count - 1][2][0], nodes[-1][2][0] = "end", "other end"
+    return [*nodes, ("Concat", ["end", "other end"], ["y"], {"axis": 1})]
+
+
+LONG = {
+    "layers": lambda count: chain("Relu", count),
+    "layers of two nodes": linear,
+    "a product": lambda count: chain("Mul", count, "b"),
+    "shapes": lambda count: chain("Reshape", count, "shape"),
+    "Residuals": residuals,
+    "Residuals in each other": lambda count: in_each_other("Add", count),
+    "a Parallel": beside,
+    "Parallels in each other": lambda count: in_each_other("Concat", count, axis=1),
+    "constants": lambda count: [
+        *[("Neg", ["b"], [f"minus {i}"], {}) for i in range(count)],
+        ("Sum", ["x", *[f"minus {i}" for i in range(count)]], ["y"], {}),
+    ],
+}
+
+
+def lines_run(function):
+    """How many lines of `caffelite.onnx` a call runs."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if "onnx" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_loading_costs_as_much_for_each_node_of_a_long_graph_as_of_a_short_one(kind, path):
+    constants = {"w": W, "b": W[0], "shape": np.array([-1, 3])}
+
+    def lines(count):
+        nodes = LONG[kind](count)
+        used = {name for _, inputs, _, _ in nodes for name in inputs}
+        path.write_bytes(graph_of(nodes, {name: a for name, a in constants.items() if name in used}))
+        return lines_run(lambda: caffelite.onnx.load(path))
+
+    lines(20)  # what is done once
+    short, long = lines(40), lines(160)
+    assert long < 4.5 * short
+
+
+@pytest.mark.parametrize("kind", ["a product", "Residuals in each other", "Parallels in each other"])
+def test_a_graph_of_any_depth_is_loaded(kind, path):
+    nodes = LONG[kind](1200)
+    assert "Graph" in repr(loaded_of(path, nodes, {"b": W[0]} if kind == "a product" else {}))
+
+
+def test_a_graph_becomes_layers_as_deep_as_files_take_them(path, tmp_path):
+    for count in range(44, 52):
+        model = loaded_of(path, in_each_other("Add", count), {})
+        if "Graph" in repr(model):
+            break
+        model.save(tmp_path / "net.safetensors")
+        assert repr(cl.load(tmp_path / "net.safetensors")) == repr(model)
+    assert 44 < count < 51
 
 
 def test_what_is_no_file_of_onnx_is_said(path, tmp_path):

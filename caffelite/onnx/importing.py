@@ -289,8 +289,9 @@ class Graph(Model):
         self.nodes, self.layers = layers.nodes, layers.functions
         self.inputs, self.outputs = list(reader.inputs), reader.outputs
         used = {name for node in self.nodes for name in node.inputs} | set(self.outputs)
-        self.weights = {name: layers.weight(name) for name in reader.constants if name in used & reader.weights}
-        self.constants = {k: a for k, a in reader.constants.items() if k in used - reader.weights}
+        constants = {name: a for name, a in reader.constants.items() if name in used}
+        self.weights = {name: layers.weight(name) for name in constants if name in reader.weights}
+        self.constants = {name: a for name, a in constants.items() if name not in reader.weights}
         codes = [kind.tensor_type.elem_type for kind in reader.inputs.values()]
         are_indices = [dtype_of(code, "an input").kind in "iu" for code in codes]
         self.takes_indices = are_indices[0] if len(are_indices) == 1 else tuple(are_indices)

@@ -3,6 +3,9 @@
 First what can be computed of constants alone is (`fold`). Then `GROUPS` says, for the operator of a group's last node,
 which functions look for a group, and `SINGLE`, which make a layer of one node; each returns the node that takes their
 place, or None. At last, what is beside a connection becomes a Residual, and what is concatenated a Parallel.
+
+A file may have thousands of nodes, so a replacement costs the nodes that it touches and not the graph: `makers` and
+`uses` follow each replacement, and the nodes that nothing uses any more leave the list once, after each table.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,6 +25,7 @@ from caffelite.function import Function, Shape
 from caffelite.model import Model
 from caffelite.modes import without_values
 from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, Kept, Node
+from caffelite.structure import DEEPEST
 from caffelite.tensor import Tensor
 
 #: The types of floats that models have.
@@ -43,6 +48,8 @@ class Layers:
         self.functions: dict[str, Function] = {}
         self._weights: dict[Any, Tensor] = {}
         self._layers: dict[Any, str] = {}  # those made before, by what they were made of
+        self._names: Counter[str] = Counter()  # how many layers have a name, but for the number behind it
+        self._depths: dict[Function, int] = {}  # of Functions of Functions
         self._fold()
         self._integers = self._find_integers()
         self._leave_out_copies()
@@ -54,19 +61,21 @@ class Layers:
     # ---- the graph ----------------------------------------------------------------------------------------------
 
     def _index(self) -> None:
+        """Note which node makes each value, and how often the value is used, as an output too."""
         self.makers = {name: node for node in self.nodes for name in node.outputs if name}
-        self.users: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            for name in node.inputs:
-                self.users.setdefault(name, []).append(node)
+        self.uses = Counter([name for node in self.nodes for name in node.inputs])
+        self.uses.update(self.reader.outputs)
+        self.outputs = set(self.reader.outputs)
 
     def maker(self, name: str, operator: str) -> Node | None:
-        """The node of this operator that makes a value which nobody else uses; None if it is another one."""
+        """The node of this operator, which is no layer yet, that makes a value which nobody else uses; else None."""
         node = self.makers.get(name)
-        return node if node is not None and node.operator == operator and self.is_used_once(name) else None
+        if node is None or node.layer is not None or node.operator != operator:
+            return None
+        return node if self.is_used_once(name) else None
 
     def is_used_once(self, name: str) -> bool:
-        return len(self.users.get(name, ())) == 1 and name not in self.reader.outputs
+        return self.uses[name] == 1 and name not in self.outputs
 
     def number(self, name: str) -> float | None:
         """The constant number of this name."""
@@ -88,6 +97,13 @@ class Layers:
     def _fold(self) -> None:
         """Compute what can be computed of constants; of weights, where these are used for nothing else."""
         self._index()
+        unknown = {node: {x for x in node.inputs if x and x not in self.constants} for node in self.nodes}
+        users: dict[str, list[Node]] = {}
+        for node, names in unknown.items():
+            for name in names:
+                users.setdefault(name, []).append(node)
+        #: How many nodes use a value beside one that is not computed yet.
+        self._kept_by = Counter([name for node, names in unknown.items() if names for name in set(node.inputs)])
         most = 4 * sum(a.size for a in self.constants.values()) + 2**22  # numbers
         left = []
         for node in self.nodes:
@@ -109,6 +125,11 @@ class Layers:
                 if all(isinstance(a, np.ndarray | np.generic) for a in ys):
                     most -= sum(a.size for a in ys)
                     self._keep(node, ys, any(name in self.reader.weights for name in used))
+                    for name in node.outputs:
+                        for user in users.get(name, ()):
+                            unknown[user].discard(name)
+                            if not unknown[user]:
+                                self._kept_by.subtract(set(user.inputs))
                     continue
             left.append(node)
         self.nodes = left
@@ -122,10 +143,7 @@ class Layers:
 
     def _goes_into_constants(self, name: str) -> bool:
         """Whether a weight is used only where constants are computed."""
-        users = self.users.get(name, [])
-        return name not in self.reader.outputs and all(
-            all(other == "" or other in self.constants for other in user.inputs) for user in users
-        )
+        return name not in self.outputs and not self._kept_by[name]
 
     def _find_integers(self) -> set[str]:
         """The names of what is integers or bool, lengths say, of which no layer computes anything."""
@@ -161,27 +179,50 @@ class Layers:
         self._index()
 
     def _replace(self, table: dict[str, list[Callable[[Layers, Node], Node | None]]]) -> None:
-        """Put layers in the place of the nodes for which the table has some."""
-        for node in list(self.nodes):
-            if node.layer is not None or node.outputs[0] in self._integers or not self._has(node):
-                continue
-            for find in table.get(node.operator, ()):
-                if _refusal(node):
-                    break
-                if (new := find(self, node)) is not None:
-                    self.nodes[self.place(node)] = new
-                    self._without_unused()
-                    break
+        """Put layers in the place of the nodes for which the table has some.
 
-    def _has(self, node: Node) -> bool:
-        """Whether the node is still there."""
-        return any(node is other for other in self.nodes)
+        `nodes` are those that have been looked at; what a layer needs before it is appended to them.
+        """
+        nodes, self.nodes = self.nodes, []
+        for node in nodes:
+            new = None if node.layer is not None or node.outputs[0] in self._integers else self._found(table, node)
+            if new is not None:
+                self._put(new, node)
+            self.nodes.append(new or node)
+        self._leave_out_unused()
 
-    def place(self, node: Node) -> int:
-        """Where in the list the node is."""
-        return next(i for i, other in enumerate(self.nodes) if other is node)
+    def _found(self, table: dict[str, list[Callable[[Layers, Node], Node | None]]], node: Node) -> Node | None:
+        """The node that takes the place of this one; None if it stays."""
+        for find in table.get(node.operator, ()):
+            if _refusal(node):
+                return None
+            if (new := find(self, node)) is not None:
+                return new
+        return None
 
-    def _without_unused(self) -> None:
+    def append(self, node: Node) -> None:
+        """Have a node before the one that is looked at."""
+        self.nodes.append(node)
+        self.makers[node.outputs[0]] = node
+        self.uses.update(node.inputs)
+
+    def _put(self, new: Node, old: Node) -> None:
+        """Note that a node is in the place of another one."""
+        self.makers.update({name: new for name in new.outputs if name})
+        self.uses.update(new.inputs)
+        self._release(old)
+
+    def _release(self, node: Node) -> None:
+        """Note that a node is gone, and with it the nodes that only it used."""
+        gone = [node]
+        while gone:
+            for name in gone.pop().inputs:
+                self.uses[name] -= 1
+                maker = self.makers.get(name)
+                if maker is not None and not any(self.uses[y] for y in maker.outputs if y):
+                    gone.append(maker)
+
+    def _leave_out_unused(self) -> None:
         """Leave out nodes that nothing needs any more."""
         needed, nodes = set(self.reader.outputs), []
         for node in reversed(self.nodes):
@@ -226,9 +267,10 @@ class Layers:
         names = [x[0] if isinstance(x, tuple) else x for x in weights]
         name = names[0].rpartition(".")[0] if names else ""
         name = name or node.operator.lower()
-        new, i = name, 1
+        new = name
         while new in self.functions:
-            new, i = f"{name}_{i}", i + 1
+            self._names[name] += 1
+            new = f"{name}_{self._names[name]}"
         return new
 
     # ---- Functions of Functions ---------------------------------------------------------------------------------
@@ -236,23 +278,22 @@ class Layers:
     def _contain(self) -> None:
         """Find what is a Residual or a Parallel, and shapes on the way."""
         shapes = {name: _shape_of(kind) for name, kind in self.reader.inputs.items()}
-        for node in list(self.nodes):
-            if not self._has(node):
-                continue
+        for i, node in enumerate(self.nodes):
             new = None
             if node.operator == "Add" and node.layer is None:
                 new = self._residual(node, shapes)
             elif node.operator == "Concat" and node.layer is None:
                 new = self._parallel(node)
             if new is not None:
-                self.nodes[self.place(node)] = node = new
-                self._without_unused()
+                self._put(new, node)
+                self.nodes[i] = node = new
             if node.layer is not None and (shape := shapes.get(node.inputs[0])) is not None:
                 self._of_rows(node, shape)
                 try:
                     shapes[node.outputs[0]] = self.functions[node.layer].output_shape(shape)
                 except ValueError:
                     continue
+        self._leave_out_unused()
 
     def _of_rows(self, node: Node, shape: Shape) -> None:
         """Where a layer puts all elements in another shape, and that leaves rows as they are, say so."""
@@ -276,36 +317,50 @@ class Layers:
         return self.is_used_once(name) and len([y for y in self.makers[name].outputs if y]) == 1
 
     def _branch(self, end: str, start: str) -> Function:
-        """The layers from a value to another as one Function."""
+        """The layers from a value to another as one Function; ValueError if it is too deep for a Function of it."""
         found: list[Function] = []
         while end != start:
             node = self.makers[end]
-            found.insert(0, self.functions[node.layer or ""])
+            found.append(self.functions[node.layer or ""])
             end = node.inputs[0]
-        return found[0] if len(found) == 1 else Model(found, dtype=self.reader.dtype)
+        found.reverse()
+        depth = max(self._depths.get(function, 1) for function in found) + (len(found) > 1)
+        if depth > DEEPEST - 2:  # it goes into a Function of the Model
+            raise ValueError(f"Functions in Functions {depth} deep")
+        function = found[0] if len(found) == 1 else Model(found, dtype=self.reader.dtype)
+        self._depths[function] = depth
+        return function
 
     def _residual(self, node: Node, shapes: dict[str, Any]) -> Node | None:
         """x + f(x)."""
         for x, fx in (node.inputs, node.inputs[::-1]):
             if x != fx and x in self._ancestors(fx) and (shape := shapes.get(x)) is not None:
                 try:
-                    function = f.Residual(self._branch(fx, x))
+                    branch = self._branch(fx, x)
+                    function = f.Residual(branch)
                     if None in function.function.output_shape(shape)[1:] and None not in shape[1:]:
                         continue
                     function.output_shape(shape)
                 except ValueError:
-                    continue  # it is broadcast
+                    continue  # it is broadcast, or too deep
+                self._depths[function] = self._depths[branch] + 1
                 return self.layer(node, functools.partial(_given, function), [x])
         return None
 
     def _parallel(self, node: Node) -> Node | None:
         """f(x) beside g(x)."""
         lines = [self._ancestors(name) for name in node.inputs]
-        common = [name for name in lines[0] if all(name in line for line in lines[1:])]
+        others = [set(line) for line in lines[1:]]
+        common = [name for name in lines[0] if all(name in line for line in others)]
         if len(lines) < 2 or not common or any(line[0] == common[0] for line in lines):
             return None
-        branches = [self._branch(line[0], common[0]) for line in lines]
-        return self.layer(node, lambda: f.Parallel(branches, node.get("axis")), common[:1])
+        try:
+            branches = [self._branch(line[0], common[0]) for line in lines]
+        except ValueError:
+            return None
+        function = f.Parallel(branches, node.get("axis"))
+        self._depths[function] = max(self._depths[branch] for branch in branches) + 1
+        return self.layer(node, functools.partial(_given, function), common[:1])
 
     def in_sequence(self) -> list[Function] | None:
         """The layers in order, if that is all there is; else None."""
@@ -373,10 +428,21 @@ def linear_of_product(g: Layers, node: Node) -> Node | None:
     return None
 
 
-def factors(g: Layers, name: str) -> list[str]:
-    """The values of which this one is the product."""
-    node = g.maker(name, "Mul")
-    return [name] if node is None else [factor for x in node.inputs for factor in factors(g, x)]
+MOST_FACTORS = 4  # of 0.044715 x³
+
+
+def factors(g: Layers, *names: str) -> list[str]:
+    """The values whose product this is, or the product of these; a longer product is not taken apart to its end."""
+    found: list[str] = []
+    left = list(names)
+    while left:
+        name = left.pop(0)
+        node = g.maker(name, "Mul")
+        if node is None or len(found) + len(left) >= MOST_FACTORS:
+            found.append(name)
+        else:
+            left[:0] = node.inputs
+    return found
 
 
 def without(names: list[str], x: str) -> list[str]:
@@ -397,7 +463,7 @@ def silu(g: Layers, node: Node) -> Node | None:
 
 def gelu(g: Layers, node: Node) -> Node | None:
     """x (1 + erf(x / √2)) / 2, or with tanh(√(2/π) (x + 0.044715 x³)) for the error function, in any order."""
-    parts = [factor for x in node.inputs for factor in factors(g, x)]
+    parts = factors(g, *node.inputs)
     halves = [name for name in parts if _is(g.number(name), 0.5)]
     sums = [(name, y) for name in parts if (y := _plus_one(g, name)) is not None]
     if len(parts) != 3 or len(halves) != 1 or len(sums) != 1:
@@ -558,14 +624,13 @@ def _layers_of(g: Layers, node: Node) -> list[Any] | None:
 
 def _is_zero(g: Layers, name: str) -> bool:
     """Whether a value is known to be 0."""
-    if not name:
-        return True
     maker = g.makers.get(name)
-    if maker is not None and maker.operator in ("Expand", "Slice", "Unsqueeze", "Reshape"):
-        return _is_zero(g, maker.inputs[0])
+    while maker is not None and maker.operator in ("Expand", "Slice", "Unsqueeze", "Reshape"):
+        name = maker.inputs[0]
+        maker = g.makers.get(name)
     if maker is not None and maker.operator == "ConstantOfShape":
         return not np.any(maker.get("value", 0))
-    return name in g.constants and not g.constants[name].any()
+    return not name or (name in g.constants and not g.constants[name].any())
 
 
 def _alone(g: Layers, name: str, output: int) -> tuple[Node, list[Any]] | None:
@@ -577,7 +642,7 @@ def _alone(g: Layers, name: str, output: int) -> tuple[Node, list[Any]] | None:
         return None
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
         return None
-    used = [i for i, y in enumerate(node.outputs) if y and (y in g.users or y in g.reader.outputs)]
+    used = [i for i, y in enumerate(node.outputs) if y and g.uses[y]]
     before = g.maker(node.inputs[0], "Transpose")
     if used != [output] or before is None or before.get("perm") != [1, 0, 2] or any(node.inputs[4:5]):
         return None
@@ -708,7 +773,7 @@ def convolution(g: Layers, node: Node) -> Node | None:
     if padding is None:
         padded = f"{node.outputs[0]} padded"
         pad = Node("PadWindows", node.name, [x], [padded], dict(node.attributes), node.version, node.dtype)
-        g.nodes.insert(g.place(node), pad)
+        g.append(pad)
         x, padding = padded, 0
     kind: Any = f.Conv1d if len(k) == 1 else f.Conv2d
     weights = {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
