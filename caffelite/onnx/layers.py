@@ -24,7 +24,7 @@ from caffelite import functions as f
 from caffelite.function import Function, Shape
 from caffelite.model import Model
 from caffelite.modes import without_values
-from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, Kept, Node
+from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, Kept, Node, letters_of, window_of
 from caffelite.structure import DEEPEST
 from caffelite.tensor import Tensor
 
@@ -115,11 +115,12 @@ class Layers:
             if node.operator not in OPERATORS or tied or not all(name in self.constants for name in used):
                 left.append(node)
                 continue
-            most -= _most_made(node, [self.constants[name] for name in used])
+            with node.blamed():
+                most -= _most_made(node, [self.constants[name] for name in used])
             if most < 0:
                 raise node.refuse("makes more constants than a file of this size should")
             if not _refusal(node):
-                with np.errstate(all="ignore"):
+                with np.errstate(all="ignore"), node.blamed():
                     y = OPERATORS[node.operator](node, *[self.constants.get(name) for name in node.inputs])
                 ys = y if isinstance(y, tuple) else (y,)
                 if all(isinstance(a, np.ndarray | np.generic) for a in ys):
@@ -251,7 +252,7 @@ class Layers:
         One that is made of the same initializers as another is the same one.
         """
         weights = weights or {}
-        with without_values():
+        with without_values(), node.blamed():
             function = make()
         key = (*weights.values(), repr(function) if weights else node.outputs[0])
         if key not in self._layers:
@@ -287,6 +288,8 @@ class Layers:
             if new is not None:
                 self._put(new, node)
                 self.nodes[i] = node = new
+            if isinstance(self.functions.get(node.layer or ""), Recurrence):
+                continue  # it would be applied to an array of that shape
             if node.layer is not None and (shape := shapes.get(node.inputs[0])) is not None:
                 self._of_rows(node, shape)
                 try:
@@ -358,22 +361,23 @@ class Layers:
             branches = [self._branch(line[0], common[0]) for line in lines]
         except ValueError:
             return None
-        function = f.Parallel(branches, node.get("axis"))
+        with node.blamed():
+            function = f.Parallel(branches, node.get("axis"))
         self._depths[function] = max(self._depths[branch] for branch in branches) + 1
         return self.layer(node, functools.partial(_given, function), common[:1])
 
-    def in_sequence(self) -> list[Function] | None:
-        """The layers in order, if that is all there is; else None."""
+    def in_sequence(self) -> list[Node] | None:
+        """The nodes of the layers in order, if that is all there is; else None."""
         if len(self.reader.inputs) != 1 or len(self.reader.outputs) != 1:
             return None
         (name,) = self.reader.inputs
-        found: list[Function] = []
+        found: list[Node] = []
         for node in self.nodes:
             if node.layer is None or node.inputs != [name] or (found and not self.is_used_once(name)):
                 return None
             if isinstance(self.functions[node.layer], Recurrence):
                 return None
-            found.append(self.functions[node.layer])
+            found.append(node)
             name = node.outputs[0]
         return found if [name] == self.reader.outputs and found else None
 
@@ -386,6 +390,17 @@ def _most_made(node: Node, arrays: list[np.ndarray]) -> int:
         table, places = arrays
         axis = node.get("axis", 0)
         return places.size * (table.size // max(1, table.shape[axis]))
+    if node.operator == "Gemm":
+        a, b = arrays[0].shape, arrays[1].shape
+        return a[-1 if node.get("transA", 0) else 0] * b[0 if node.get("transB", 0) else -1]
+    if node.operator == "GatherND":
+        table, places = arrays
+        return places.size * table.size // max(1, math.prod(table.shape[: places.shape[-1]]))
+    if node.operator == "Einsum":  # it makes the products before it sums them
+        lengths = {
+            n: m for term, a in zip(letters_of(node), arrays, strict=False) for n, m in zip(term, a.shape, strict=True)
+        }
+        return math.prod(lengths.values())
     try:
         return math.prod(np.broadcast_shapes(*[a.shape for a in arrays]))
     except ValueError:
@@ -543,6 +558,8 @@ def positional_encoding(g: Layers, node: Node) -> Node | None:
         a = g.constants.get(table)
         if a is None or a.ndim not in (2, 3) or a.dtype != g.reader.dtype or a.shape[:-2] not in ((), (1,)):
             continue
+        if a.size == 0:
+            continue
         length, size = a.shape[-2:]
         function = f.PositionalEncoding(size, length)
         if x not in g.constants and np.allclose(function.table(a.dtype), a, atol=1e-6):
@@ -611,7 +628,7 @@ def _layers_of(g: Layers, node: Node) -> list[Any] | None:
         raise node.refuse(f"has hidden_size {node.get('hidden_size')}, and weights of shape {r.shape}")
     layers = []
     for i in range(directions):
-        with without_values():
+        with without_values(), node.blamed():
             layer = kind(features, hidden, sequences=True)
         parts = {"weight_ih": w[i], "weight_hh": r[i], "bias_ih": biases[i, :rows], "bias_hh": biases[i, rows:]}
         for name, a in parts.items():
@@ -755,8 +772,7 @@ def convolution(g: Layers, node: Node) -> Node | None:
         raise node.refuse("has weights that are no constants, or no images or series")
     k, groups = list(a.shape[2:]), node.get("group", 1)
     node.attributes["kernel_shape"] = k
-    stride, dilation = node.get("strides") or [1] * len(k), node.get("dilations") or [1] * len(k)
-    pads = node.get("pads") or [0] * 2 * len(k)
+    stride, dilation, pads = window_of(node, len(k))
     before, after = pads[: len(k)], pads[len(k) :]
     padding: Any = before
     total = [d * (n - 1) for d, n in zip(dilation, k, strict=True)]
@@ -791,8 +807,10 @@ def transposed_convolution(g: Layers, node: Node) -> Node | None:
     if a is None or (any(biases) and g.array(biases[0], 1) is None):
         raise node.refuse("has weights that are no constants, or not of images")
     groups, none = node.get("group", 1), [0, 0]
-    stride, dilation = node.get("strides") or [1, 1], node.get("dilations") or [1, 1]
-    pads, more = node.get("pads") or [0] * 4, node.get("output_padding") or none
+    stride, dilation, pads = window_of(node, 2)
+    more = node.get("output_padding") or none
+    if len(more) != 2:
+        raise node.refuse(f"has output_padding = {more}, expected 2 numbers")
     if node.get("auto_pad") == "VALID":
         pads = [0] * 4
     before, after = pads[:2], pads[2:]
@@ -810,7 +828,8 @@ def batch_norm(g: Layers, node: Node) -> Node | None:
     if any(a is None for a in arrays):
         raise node.refuse("has parameters that are no constants")
     size = len(arrays[0])  # type: ignore[arg-type]
-    layer = f.BatchNorm(size, round(1 - node.get("momentum", 0.9), 6), _shortest(node.get("epsilon", 1e-5)))
+    with node.blamed():
+        layer = f.BatchNorm(size, round(1 - node.get("momentum", 0.9), 6), _shortest(node.get("epsilon", 1e-5)))
     if any(a.shape != (size,) for a in arrays):  # type: ignore[union-attr]
         raise node.refuse("has parameters of different lengths")
     layer.mean, layer.variance = (np.array(a) for a in arrays[2:])
@@ -868,7 +887,7 @@ def pool(*kinds: Any) -> Callable[[Layers, Node], Node | None]:
 
     def found(g: Layers, node: Node) -> Node | None:
         window = node.get("kernel_shape") or []
-        pads = node.get("pads") or [0] * 2 * len(window)
+        strides, _, pads = window_of(node, len(window))
         before, after = pads[: len(window)], pads[len(window) :]
         counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
@@ -882,7 +901,7 @@ def pool(*kinds: Any) -> Callable[[Layers, Node], Node | None]:
         ):
             return None
         kind = kinds[len(window) - 1]
-        return g.layer(node, lambda: kind(window, node.get("strides") or 1, before), node.inputs)
+        return g.layer(node, lambda: kind(window, strides, before), node.inputs)
 
     return found
 
