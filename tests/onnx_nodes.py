@@ -26,8 +26,8 @@ _NAMES = """
 Adagrad Adam AffineGrid Attention Bernoulli BitCast BlackmanWindow CausalConvWithState CenterCropPad Col2Im Compress
 CumProd CumSum DFT DeformConv DequantizeLinear Det EyeLike FlexAttention GatherElements GridSample HammingWindow
 HannWindow Hardmax If LRN LinearAttention Loop LpPool MaxUnpool MelWeightMatrix Momentum NegativeLogLikelihoodLoss
-OneHot OptionalGetElement RandomUniformLike ReduceProd ReverseSequence RoiAlign RotaryEmbedding STFT Scan Scatter ScatterElements ScatterND Shrink SoftmaxCrossEntropyLoss
-SwiGLU TensorScatter TfIdfVectorizer TopK Unique
+OneHot OptionalGetElement RandomUniformLike ReduceProd ReverseSequence RoiAlign RotaryEmbedding STFT Scan Scatter
+ScatterElements ScatterND Shrink SoftmaxCrossEntropyLoss SwiGLU TensorScatter TfIdfVectorizer TopK Unique
 """
 NOT_THERE = set(_NAMES.split())
 

@@ -739,8 +739,8 @@ def test_windows_with_all_kinds_of_pads(operator, attributes, path):
 
 #: What a refusal names: a node, an input, an output or an array, or what a whole file is without.
 WHERE = (
-    r"((node|its (in|out)put|the tensor|it defines an operator|nothing makes its output) ['\"]|no file of ONNX|its opset|"
-    r"it has (no output|a name that|sparse)|it computes in|a name comes twice)"
+    r"((node|its (in|out)put|the tensor|it defines an operator|nothing makes its output) ['\"]|no file of ONNX|"
+    r"its opset|it has (no output|a name that|sparse)|it computes in|a name comes twice)"
 )
 
 NUMBERS = [*range(-3, 10), 64, 2**31 - 1, 2**31, 2**40, 2**62, -(2**31), -(2**63), 2**63 - 1]
