@@ -137,6 +137,21 @@ def test_a_sequence_comes_back_with_the_same_layers_names_and_values(model, shap
             np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
+def test_a_slope_of_float64_is_exported_with_all_its_digits(path):
+    model = cl.Model([cl.LeakyReLU(0.01), cl.LeakyReLU(0.25)], dtype=np.float64)
+    caffelite.onnx.export(model, path, (3,))
+    x = np.array([[-1.0, 2.0, -1e9]])
+    np.testing.assert_allclose(run(path, x), model.predict(x), rtol=1e-15)
+    loaded = caffelite.onnx.load(path)
+    assert repr(loaded) == repr(model)
+    np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+
+
+def test_a_learned_slope_stays_a_parameter(path):
+    model = loaded_of(path, [("PRelu", ["x", "slope"], ["y"], {})], {"slope": np.full(3, 0.1, np.float32)})
+    assert [p.shape for p in model.parameters()] == [(3,)]
+
+
 def test_what_is_loaded_can_be_trained_exported_saved_and_copied(path, tmp_path):
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
     model = cl.Model([cl.Reshape((2, 1)), cl.TransformerBlock(1, 1), cl.Flatten(), cl.Linear(2, 3)], seed=0)
@@ -337,9 +352,13 @@ def test_an_export_that_differs_is_noticed(kind, wrong, dtype, path, monkeypatch
 
 
 def test_onnxs_own_tests_of_its_operators(path):
-    computed, _, operators = onnx_nodes.check(path, long=False)
+    computed, _, _ = onnx_nodes.check(path, long=False)
     assert computed >= 300
-    assert "Clip" in operators  # whose bounds are NumPy's scalars
+
+
+def test_the_tests_that_give_numbers_of_numpy_are_among_them():
+    names = {name for name, *_ in onnx_nodes.cases(long=False)}
+    assert {"test_clip", "test_matmul_1d_1d", "test_einsum_inner_prod"} <= names
 
 
 @pytest.mark.slow

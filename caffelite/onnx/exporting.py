@@ -559,6 +559,14 @@ def same(operator: str, **attributes: str) -> Rule:
     return rule
 
 
+def leaky_relu(g: Writer, a: Application, x: Value) -> str:
+    """With the slope as an array if it is float64: ONNX's attributes are float32."""
+    slope = a.function.slope  # type: ignore[attr-defined]
+    if g.dtype == np.float64 and float(np.float32(slope)) != slope:
+        return g.node("PRelu", x, g.number(slope))
+    return g.node("LeakyRelu", x, alpha=slope)
+
+
 def gelu(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
     if f.approximate:
@@ -733,7 +741,7 @@ RULES: dict[type, Rule] = {
     functions.Concatenate: concatenate,
     functions.Stack: stack,
     functions.ReLU: same("Relu"),
-    functions.LeakyReLU: same("LeakyRelu", alpha="slope"),
+    functions.LeakyReLU: leaky_relu,
     functions.ELU: same("Elu", alpha="alpha"),
     functions.GELU: gelu,
     functions.SiLU: silu,

@@ -868,6 +868,15 @@ def _not_negative(g: Layers, places: str, count: int) -> str:
     return i if is_wrapped and count in map(g.number, add.inputs) else places
 
 
+def leaky_relu(g: Layers, node: Node) -> Node | None:
+    """A PRelu whose slope is one number, and not learned."""
+    x, slope = node.inputs
+    number = None if slope in g.reader.weights else g.number(slope)
+    if number is None or not 0 <= number < math.inf or x in g.constants or g.constants[slope].ndim > 0:
+        return None
+    return g.layer(node, lambda: f.LeakyReLU(number), [x])
+
+
 def dropout(g: Layers, node: Node) -> Node | None:
     ratio = g.number(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else node.get("ratio", 0.5)
     return None if ratio is None else g.layer(node, lambda: f.Dropout(_shortest(ratio)), node.inputs[:1])
@@ -951,6 +960,7 @@ SINGLE: dict[str, list[Find]] = {
     "Resize": [upsample],
     "Upsample": [upsample],
     "Relu": [simple(lambda node: f.ReLU())],
+    "PRelu": [leaky_relu],
     "LeakyRelu": [simple(lambda node: f.LeakyReLU(_shortest(node.get("alpha", 0.01))))],
     "Elu": [simple(lambda node: f.ELU(_shortest(node.get("alpha", 1.0))))],
     "Gelu": [simple(lambda node: f.GELU(node.get("approximate", "none") == "tanh"))],
