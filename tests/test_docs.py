@@ -146,7 +146,7 @@ def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
     (commands,) = blocks("write-a-kernel.md", "console")
     _, program, *arguments = shlex.split(commands.splitlines()[-1])
     assert program == "python"
-    output = run(sys.executable, *arguments, "--verbose", "-p", "no:cacheprovider", cwd=project)
+    output = run(sys.executable, *arguments, "-vv", "-p", "no:cacheprovider", cwd=project)
     assert len(re.findall("Softsign.* PASSED", output)) > 20
     assert "test_onnx.py::test_every_function_is_exported_and_computes_the_same[Softsign-float32] PASSED" in output
     files = [f"tests/test_{name}.py" for name in OF_ALL]
