@@ -923,6 +923,16 @@ def test_loading_costs_as_much_for_each_node_of_a_long_graph_as_of_a_short_one(k
     assert long < 4.5 * short
 
 
+def test_exporting_costs_as_much_for_each_layer_of_a_deep_model_as_of_a_shallow_one(path):
+    def lines(count):
+        model = cl.Model([layer for _ in range(count) for layer in (cl.Linear(2, 2), cl.ReLU())], seed=0)
+        return lines_run(lambda: caffelite.onnx.export(model, path))
+
+    lines(2)
+    short, long = lines(10), lines(40)
+    assert long < 4.5 * short
+
+
 @pytest.mark.parametrize("kind", ["a product", "Residuals in each other", "Parallels in each other"])
 def test_a_graph_of_any_depth_is_loaded(kind, path):
     nodes = LONG[kind](1200)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from caffelite.arrays import FLOATS
 from caffelite.functions.arithmetic import as_tensor
@@ -177,7 +177,7 @@ class Reader:
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         schema = onnx.defs.get_schema(proto.op_type, self.context.opset_imports[domain], domain)
         try:
-            made = onnx.shape_inference.infer_node_outputs(
+            made = shape_inference.infer_node_outputs(
                 schema,
                 proto,
                 {name: self._types[name] for name in used},
