@@ -358,7 +358,7 @@ def test_onnxs_own_tests_of_its_operators(path):
 
 def test_the_tests_that_give_numbers_of_numpy_are_among_them():
     names = {name for name, *_ in onnx_nodes.cases(long=False)}
-    assert {"test_clip", "test_matmul_1d_1d", "test_einsum_inner_prod"} <= names
+    assert {"test_clip", "test_einsum_inner_prod"} <= names
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ class Reader:
         try:
             onnx.checker.check_node(proto, self.context)
         except onnx.checker.ValidationError as error:
-            raise node.refuse(f"is no such node: {str(error).splitlines()[0]}") from None
+            raise node.refuse(f"is no such node: {first_line(error)}") from None
         self._check_types(node, proto)
         return node
 
@@ -171,8 +171,8 @@ class Reader:
         """
         if node.operator == "Constant":
             self._note_constant(node.outputs[0], node.attributes["value"])
-        used = {name for name in node.inputs if name}
-        if not used <= self._types.keys():
+        used = set(node.inputs)
+        if not used <= self._types.keys():  # nor with an input left out: onnx 1.16 can't infer that
             return
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         schema = onnx.defs.get_schema(proto.op_type, self.context.opset_imports[domain], domain)
@@ -183,9 +183,9 @@ class Reader:
                 {name: self._types[name] for name in used},
                 {name: self._integers[name] for name in used & self._integers.keys()},
             )
-        except Exception as error:  # onnx's own
-            reason = re.sub(r"^\[\w+\] *", "", str(error)) or type(error).__name__
-            raise node.refuse(f"is no such node: {reason.splitlines()[0]}") from None
+        except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+            reason = re.sub(r"^\[\w+\] *", "", first_line(error))
+            raise node.refuse(f"is no such node: {reason}") from None
         for name, kind in made.items():
             if name not in self._types and kind.HasField("tensor_type"):
                 self._types[name] = without_lengths(kind)
@@ -289,6 +289,10 @@ def check_attributes(node: Node) -> None:
             raise node.refuse(f"has {name}, which caffelite has not")
     if node.operator in CHECKED:
         CHECKED[node.operator](node)
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def without_lengths(kind: onnx.TypeProto) -> onnx.TypeProto:
