@@ -126,6 +126,8 @@ class Operators(cl.Model):
         c, k = self.size, self.length
         return [
             lambda x: self.f(x).tanh() * self.g(x).sigmoid(),
+            lambda x: self.f(x) * self.g(x).sigmoid(),
+            lambda x: self.f(x) * 0.5,
             lambda x: x + self.offset,
             lambda x: 2.0 - x / 3.0,
             lambda x: x - x.mean((1, 2), keepdims=True),

@@ -1,6 +1,7 @@
 """ONNX: what is exported computes what the model does, for any number of rows; what is imported computes it too."""
 
 import pickle
+import re
 import subprocess
 import sys
 
@@ -15,7 +16,7 @@ import caffelite as cl
 import caffelite.onnx
 from caffelite import functions
 from caffelite.functions.loss import Loss
-from caffelite.onnx import exporting
+from caffelite.onnx import exporting, layers, operators
 from caffelite.onnx.checking import runner
 
 LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, Loss | functions.Penalized)}
@@ -136,6 +137,21 @@ def test_a_sequence_comes_back_with_the_same_layers_names_and_values(model, shap
             np.testing.assert_array_equal(array, other[name], err_msg=name)
 
 
+def test_a_slope_of_float64_is_exported_with_all_its_digits(path):
+    model = cl.Model([cl.LeakyReLU(0.01), cl.LeakyReLU(0.25)], dtype=np.float64)
+    caffelite.onnx.export(model, path, (3,))
+    x = np.array([[-1.0, 2.0, -1e9]])
+    np.testing.assert_allclose(run(path, x), model.predict(x), rtol=1e-15)
+    loaded = caffelite.onnx.load(path)
+    assert repr(loaded) == repr(model)
+    np.testing.assert_array_equal(loaded.predict(x), model.predict(x))
+
+
+def test_a_learned_slope_stays_a_parameter(path):
+    model = loaded_of(path, [("PRelu", ["x", "slope"], ["y"], {})], {"slope": np.full(3, 0.1, np.float32)})
+    assert [p.shape for p in model.parameters()] == [(3,)]
+
+
 def test_what_is_loaded_can_be_trained_exported_saved_and_copied(path, tmp_path):
     x, y = cl.datasets.spiral(points_per_class=20, seed=0)
     model = cl.Model([cl.Reshape((2, 1)), cl.TransformerBlock(1, 1), cl.Flatten(), cl.Linear(2, 3)], seed=0)
@@ -171,6 +187,34 @@ def test_a_tied_weight_stays_one(path):
     assert [p.shape for p in loaded.parameters()] == [(5, 4)]
     x = np.array([[0, 4, 1]])
     np.testing.assert_allclose(loaded.predict(x), run(path, x), atol=1e-6)
+
+
+GATES = {
+    "a gate": lambda self, x: self.f(x) * self.g(x).sigmoid(),
+    "a gate of itself": lambda self, x: self.f(x) * self.g(x).silu(),
+    "a multiple": lambda self, x: self.f(x) * 0.5,
+    "a product of three": lambda self, x: self.f(x) * self.g(x) * x,
+    "a square": lambda self, x: self.f(x) ** 2.0 * self.g(x),
+}
+
+
+@pytest.mark.parametrize("shape", [(4,), (5, 4)])
+@pytest.mark.parametrize("gate", GATES)
+def test_linears_whose_results_are_multiplied_are_loaded(gate, shape, path):
+    class Gated(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.f, self.g = cl.Linear(4, 4), cl.Linear(4, 4)
+
+        def call(self, x):
+            return GATES[gate](self, x)
+
+    model = Gated()
+    caffelite.onnx.export(model, path, shape)
+    loaded = caffelite.onnx.load(path)
+    x = np.random.default_rng(0).standard_normal((3, *shape)).astype(np.float32)
+    np.testing.assert_allclose(loaded.predict(x), model.predict(x), rtol=1e-6, atol=1e-6)
+    assert any(isinstance(layer, cl.Linear) for layer in loaded.layers.values())
 
 
 # ---- models that write `call` ---------------------------------------------------------------------------------------
@@ -312,6 +356,11 @@ def test_onnxs_own_tests_of_its_operators(path):
     assert computed >= 300
 
 
+def test_the_tests_that_give_numbers_of_numpy_are_among_them():
+    names = {name for name, *_ in onnx_nodes.cases(long=False)}
+    assert {"test_clip", "test_einsum_inner_prod"} <= names
+
+
 @pytest.mark.slow
 def test_all_of_onnxs_own_tests_of_its_operators(path):
     computed, refused, _ = onnx_nodes.check(path, long=True)
@@ -326,9 +375,11 @@ def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y
     """A file's content: nodes (operator, inputs, outputs, attributes), arrays by name."""
     make = onnx.helper
     protos = [make.make_node(operator, i, o, name=f"the {operator}", **a) for operator, i, o, a in nodes]
+    names = set()
     for i, proto in enumerate(protos):
-        if any(proto.op_type == other.op_type for other in protos[:i]):
+        if proto.name in names:
             proto.name += f" {i}"
+        names.add(proto.name)
         proto.domain = "ai.onnx.ml" if proto.op_type in ("ArrayFeatureExtractor", "Scaler", "ZipMap") else ""
     graph = make.make_graph(
         protos,
@@ -500,13 +551,19 @@ def test_einsum_is_numpys(equation, dtype, path):
 
 W = np.ones((3, 3), np.float32)
 
+IMAGES = [("x", FLOAT, ("n", 4, 6, 6))]
+EMPTY, LINE = np.zeros((0, 1), np.float32), np.ones((1, 20_000), np.float32)
+MANY = {"w": np.ones((1, 1000, 1000), np.uint8), "i": np.zeros((1000, 1), np.int64)}
+FAR = {"kernel_shape": [3], "pads": [0, 2**40]}
+OF_NOTHING = [("ReduceSum", ["z"], ["sum"], {}), ("Add", ["x", "sum"], ["y"], {})]
+
 BAD_GRAPHS = [
     ([("CumSum", ["x", "w"], ["y"], {})], {"w": np.int64(1)}, {}, r"'the CumSum' \(CumSum\)"),
     ([("If", ["x"], ["y"], {})], {}, {}, r"'the If' \(If\)"),
     ([("Einsum", ["x"] * 3, ["y"], {"equation": "ij,jk,kl->il"})], {}, {}, "the Einsum.*equation 'ij,jk,kl->il'"),
     ([("Einsum", ["x"], ["y"], {"equation": "ii->i"})], {}, {}, "the Einsum.*equation 'ii->i'"),
     ([("Einsum", ["x"], ["y"], {"equation": "...i->i"})], {}, {}, "the Einsum.*equation"),
-    ([("Einsum", ["x"], ["y"], {"equation": "ij->ik"})], {}, {}, "the Einsum.*equation"),
+    ([("Einsum", ["x"], ["y"], {"equation": "ij->ik"})], {}, {}, "the Einsum.*quation"),
     ([("Resize", ["x", "", "s"], ["y"], {"mode": "cubic"})], {"s": np.ones(2, np.float32)}, {}, "mode = 'cubic'"),
     ([("Relu", ["z"], ["y"], {})], {}, {}, "the Relu.*'z'"),
     ([("Relu", ["x"], ["x"], {}), ("Relu", ["x"], ["y"], {})], {}, {}, "makes 'x'"),
@@ -517,7 +574,13 @@ BAD_GRAPHS = [
     ([("Mul", ["x", "w"], ["y"], {})], {"w": W.astype(np.float64)}, {}, "float32, float64"),
     ([("ArgMax", ["x"], ["y"], {})], {}, {"outputs": [("y", INT64, None)]}, "no output"),
     ([("MatMul", ["x", "w"], ["y"], {})], {"w": W[:2]}, {"inputs": []}, "the MatMul"),
-    ([("GRU", ["x", "w", "w"], ["y"], {})], {"w": W[None]}, {}, "the GRU.*linear_before_reset"),
+    ([("GRU", ["x", "w", "w"], ["y"], {})], {"w": W[None]}, {}, "the GRU.*rank"),
+    (
+        [("GRU", ["x", "w", "r"], ["y"], {"hidden_size": 2})],
+        {"w": np.ones((1, 6, 3), np.float32), "r": np.ones((1, 6, 2), np.float32)},
+        {"inputs": [("x", FLOAT, (4, "n", 3))]},
+        "the GRU.*linear_before_reset",
+    ),
     ([("ConstantOfShape", ["s"], ["y"], {})], {"s": np.array([10**6, 10**6])}, {}, "the ConstantOfShape"),
     ([("Expand", ["w", "s"], ["y"], {})], {"w": W, "s": np.array([10**9, 3, 3])}, {}, "the Expand"),
     ([("Gemm", ["x"], ["y"], {})], {}, {}, r"the Gemm.*input size 1 not in range \[min=2, max=3\]"),
@@ -525,10 +588,52 @@ BAD_GRAPHS = [
     ([("Transpose", ["x"], ["y"], {"perm": 2.5})], {}, {}, "the Transpose.*Expected: 'INTS', actual: 'FLOAT'"),
     ([("Relu", ["x"], ["y"], {"slope": 1.0})], {}, {}, "the Relu.*Unrecognized attribute: slope"),
     ([("PadWindows", ["x"], ["y"], {"kernel_shape": [1]})], {}, {}, "the PadWindows.*operator that caffelite has not"),
-    ([("Unsqueeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [1, 1]}, {}, "repeated"),
-    ([("Unsqueeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
-    ([("Squeeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
-    ([("ReduceSum", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "axis 7"),
+    ([("Unsqueeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [1, 1]}, {}, "the Unsq"),
+    ([("Unsqueeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "node 'the"),
+    ([("Squeeze", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "node 'the"),
+    ([("Split", ["x"], ["y", "z"], {"axis": 9})], {}, {}, "the Split"),
+    ([("Softmax", ["x"], ["y"], {"axis": 2})], {}, {}, "the Softmax"),
+    ([("DepthToSpace", ["x"], ["y"], {"blocksize": 0})], {}, {"inputs": IMAGES}, "the DepthToSpace"),
+    ([("MaxPool", ["x"], ["y"], {"kernel_shape": [2, 2], "strides": [0, 1]})], {}, {"inputs": IMAGES}, "the MaxPool"),
+    (
+        [("Gemm", ["x", "w"], ["z"], {}), ("Gemm", ["z", "v"], ["y"], {})],
+        {"w": W, "v": W[:2]},
+        {},
+        "the Gemm 1.*before",
+    ),
+    ([("Tile", ["e", "r"], ["z"], {}), *OF_NOTHING], {"e": EMPTY, "r": [1, 2**31]}, {}, "the Tile.*array"),
+    ([("Tile", ["w", "r"], ["z"], {}), *OF_NOTHING], {"w": W, "r": [2**31, 1]}, {}, "the Tile.*array"),
+    ([("Resize", ["e", "", "", "r"], ["z"], {}), *OF_NOTHING], {"e": EMPTY, "r": [0, 2**31]}, {}, "the Resize.*array"),
+    (
+        [
+            (
+                "MaxPool",
+                [
+                    "w",
+                ],
+                ["z"],
+                FAR,
+            ),
+            *OF_NOTHING,
+        ],
+        {"w": W[None]},
+        {},
+        "the MaxPool.*array",
+    ),
+    ([("Gemm", ["w", "w"], ["z"], {"transA": 1}), *OF_NOTHING], {"w": LINE}, {}, "the Gemm.*makes more constants"),
+    (
+        [("Einsum", ["w", "w"], ["z"], {"equation": "ai,bj->ij"}), *OF_NOTHING],
+        {"w": LINE},
+        {},
+        "the Einsum.*makes more",
+    ),
+    (
+        [("GatherND", ["w", "i"], ["v"], {}), ("Cast", ["v"], ["z"], {"to": FLOAT}), *OF_NOTHING],
+        MANY,
+        {},
+        "the GatherND.*makes more",
+    ),
+    ([("ReduceSum", ["w", "a"], ["z"], {}), ("MatMul", ["x", "z"], ["y"], {})], {"w": W, "a": [7]}, {}, "node 'the"),
 ]
 
 
@@ -542,6 +647,49 @@ def test_a_mistake_of_caffelites_is_not_blamed_on_the_file(path, monkeypatch):
     monkeypatch.setattr("caffelite.onnx.importing.Layers", lambda reader: None)
     with pytest.raises(AttributeError, match="'NoneType' object has no attribute 'nodes'"):
         loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, IndexError, ZeroDivisionError, MemoryError])
+def test_an_error_inside_caffelite_is_not_blamed_on_the_file(error, path, monkeypatch):
+    def broken(g, node):
+        raise error("a mistake")
+
+    monkeypatch.setitem(layers.SINGLE, "MatMul", [broken])
+    with pytest.raises(error, match=r"^a mistake$"):
+        loaded_of(path, [("MatMul", ["x", "w"], ["y"], {})], {"w": W})
+
+
+def test_what_a_constant_takes_more_memory_for_than_there_is_names_the_node(path, monkeypatch):
+    def rule(node, *arrays):
+        raise MemoryError
+
+    monkeypatch.setitem(operators.OPERATORS, "Neg", rule)
+    with pytest.raises(ValueError, match=r"the Neg.*MemoryError"):
+        loaded_of(path, [("Neg", ["w"], ["z"], {}), ("Add", ["x", "z"], ["y"], {})], {"w": W})
+
+
+def test_the_lengths_that_a_file_says_of_its_input_cost_no_memory(path):
+    rng = np.random.default_rng(0)
+    constants = {name: rng.random((1, rows, 3)).astype(np.float32) for name, rows in (("w", 9), ("r", 9))}
+    nodes = [("GRU", ["x", "w", "r"], ["y"], {"hidden_size": 3, "linear_before_reset": 1})]
+    model = loaded_of(path, nodes, constants, inputs=[("x", FLOAT, (2, 2**45, 3))])
+    assert "Recurrence" in repr(model)
+
+
+@pytest.mark.parametrize(
+    ("node", "constants", "shape"),
+    [
+        (("Pad", ["x", "p"], ["y"], {}), {"p": np.array([0, 0, 1, 0, 0, 1])}, (8, 1, 20)),
+        (("Tile", ["x", "r"], ["y"], {}), {"r": np.array([1, 2, 3])}, (8, 2, 54)),
+        (("Expand", ["x", "s"], ["y"], {}), {"s": np.array([1, 3, 1])}, (8, 3, 18)),
+        (("Resize", ["x", "", "s"], ["y"], {}), {"s": np.array([1, 1, 1.5], np.float32)}, (8, 1, 27)),
+    ],
+    ids=lambda x: x[0] if isinstance(x, tuple) and isinstance(x[0], str) else "",
+)
+def test_rows_of_a_large_batch_may_grow(node, constants, shape, path, monkeypatch):
+    monkeypatch.setattr(operators, "MOST", 100)
+    model = loaded_of(path, [node], constants, inputs=[("x", FLOAT, ("n", 1, 18))])
+    assert model.predict(np.ones((8, 1, 18), np.float32)).shape == shape
 
 
 def test_constants_do_not_grow_beyond_what_a_file_of_their_size_should_have(path):
@@ -608,6 +756,52 @@ def test_windows_with_all_kinds_of_pads(operator, attributes, path):
         np.testing.assert_allclose(model.predict(x), run(path, x), atol=1e-5)
 
 
+#: What a refusal names: a node, an input, an output or an array, or what a whole file is without.
+WHERE = (
+    r"((node|its (in|out)put|the tensor|it defines an operator|nothing makes its output) ['\"]|no file of ONNX|"
+    r"its opset|it has (no output|a name that|sparse)|it computes in|a name comes twice)"
+)
+
+NUMBERS = [*range(-3, 10), 64, 2**31 - 1, 2**31, 2**40, 2**62, -(2**31), -(2**63), 2**63 - 1]
+
+
+def forged(content, rng):
+    """A graph in which a few numbers, names or operators are others."""
+    proto = onnx.ModelProto.FromString(content)
+    nodes, tensors, pick = proto.graph.node, proto.graph.initializer, lambda xs: xs[rng.integers(len(xs))]
+    constants = [a.t for node in nodes for a in node.attribute if a.name == "value"]
+    for _ in range(rng.integers(1, 4)):
+        node, other, kind = pick(nodes), pick(nodes), rng.integers(9)
+        if kind < 3 and node.attribute:
+            attribute = pick(node.attribute)
+            attribute.i, attribute.f = pick(NUMBERS), pick([0.0, -1.0, 1e30, np.nan, np.inf])
+            for i in range(len(attribute.ints)):
+                attribute.ints[i] = pick([attribute.ints[i], pick(NUMBERS)])
+            if kind == 2 and attribute.ints:
+                del attribute.ints[-1]
+        elif kind == 3:
+            node.op_type = other.op_type
+        elif kind == 4 and node.input and other.input:
+            node.input[rng.integers(len(node.input))] = pick(other.input)
+        elif kind == 5 and tensors:
+            tensor = pick(tensors)
+            array = onnx.numpy_helper.to_array(tensor)
+            array = pick([array[:1], array[..., None], array.ravel(), array.astype(np.int64), array[:0], array.T])
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+        elif kind == 6 and constants:
+            constant = pick(constants)
+            array = np.array(onnx.numpy_helper.to_array(constant))
+            array[...] = pick([array * 0, array - 1, array + 1, array * 1000])
+            array = pick([array, array.ravel(), array[None]])
+            constant.CopyFrom(onnx.numpy_helper.from_array(array))
+        elif kind == 7:
+            dims = proto.graph.input[0].type.tensor_type.shape.dim
+            pick(dims).dim_value = pick(NUMBERS)
+        elif kind == 8 and node.attribute:
+            del node.attribute[rng.integers(len(node.attribute))]
+    return proto.SerializeToString()
+
+
 def test_files_that_are_changed_at_random_are_models_or_a_valueerror(path, tmp_path):
     rng = np.random.default_rng(0)
     contents = []
@@ -615,13 +809,15 @@ def test_files_that_are_changed_at_random_are_models_or_a_valueerror(path, tmp_p
         caffelite.onnx.export(model, path, shape)
         contents.append(path.read_bytes())
     opened, refused = 0, []
-    for i in range(300):
+    for i in range(600):
         content = bytearray(contents[i % len(contents)])
         head = 400 if i % 2 else len(content)
         for place in rng.integers(0, head, rng.integers(1, 5)):
             content[place] = rng.integers(256)
         if i % 5 == 0:
             del content[rng.integers(len(content)) :]
+        if i >= 300:
+            content = forged(contents[i % len(contents)], rng)
         path.write_bytes(content)
         try:
             opened += isinstance(caffelite.onnx.load(path), cl.Model)
@@ -629,7 +825,128 @@ def test_files_that_are_changed_at_random_are_models_or_a_valueerror(path, tmp_p
             refused.append(str(error))
     assert opened
     assert refused
-    assert all(str(path) in why for why in refused)
+    for why in refused:
+        assert re.match(rf"{path}: {WHERE}", why), why
+
+
+def chain(operator, count, *others, **attributes):
+    """Nodes that apply an operator to x so many times, beside the same other inputs."""
+    names = ["x", *[f"{operator} {i}" for i in range(1, count)], "y"]
+    return [(operator, [names[i], *others], [names[i + 1]], attributes) for i in range(count)]
+
+
+def linear(count):
+    """MatMul and Add, again and again."""
+    return [
+        node
+        for _, (x, *_), (y,), _ in chain("Linear", count)
+        for node in [("MatMul", [x, "w"], [f"{y} w"], {}), ("Add", [f"{y} w", "b"], [y], {})]
+    ]
+
+
+def residuals(count):
+    """x + relu(x), again and again."""
+    return [
+        node
+        for _, (x,), (y,), _ in chain("Residual", count)
+        for node in [("Relu", [x], [f"relu {y}"], {}), ("Add", [x, f"relu {y}"], [y], {})]
+    ]
+
+
+def in_each_other(operator, count, **attributes):
+    """f(x) with x beside it, and that with tanh(x) beside it, and so on."""
+    return [
+        ("Relu", ["x"], ["start"], {}),
+        *[("Tanh", ["x"], [f"tanh {i}"], {}) for i in range(count)],
+        *[
+            (operator, [y if i else "start", f"tanh {i}" if operator == "Concat" else "x"], [end], attributes)
+            for i, (_, (y,), (end,), _) in enumerate(chain("y", count))
+        ],
+    ]
+
+
+def beside(count):
+    """Two chains, concatenated."""
+    nodes = [*chain("Relu", count), *chain("Tanh", count)]
+    nodes[count - 1][2][0], nodes[-1][2][0] = "end", "other end"
+    return [*nodes, ("Concat", ["end", "other end"], ["y"], {"axis": 1})]
+
+
+LONG = {
+    "layers": lambda count: chain("Relu", count),
+    "layers of two nodes": linear,
+    "a product": lambda count: chain("Mul", count, "b"),
+    "shapes": lambda count: chain("Reshape", count, "shape"),
+    "Residuals": residuals,
+    "Residuals in each other": lambda count: in_each_other("Add", count),
+    "a Parallel": beside,
+    "Parallels in each other": lambda count: in_each_other("Concat", count, axis=1),
+    "constants": lambda count: [
+        *[("Neg", ["b"], [f"minus {i}"], {}) for i in range(count)],
+        ("Sum", ["x", *[f"minus {i}" for i in range(count)]], ["y"], {}),
+    ],
+}
+
+
+def lines_run(function):
+    """How many lines of `caffelite.onnx` a call runs."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if "onnx" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_loading_costs_as_much_for_each_node_of_a_long_graph_as_of_a_short_one(kind, path):
+    constants = {"w": W, "b": W[0], "shape": np.array([-1, 3])}
+
+    def lines(count):
+        nodes = LONG[kind](count)
+        used = {name for _, inputs, _, _ in nodes for name in inputs}
+        path.write_bytes(graph_of(nodes, {name: a for name, a in constants.items() if name in used}))
+        return lines_run(lambda: caffelite.onnx.load(path))
+
+    lines(20)  # what is done once
+    short, long = lines(40), lines(160)
+    assert long < 4.5 * short
+
+
+def test_exporting_costs_as_much_for_each_layer_of_a_deep_model_as_of_a_shallow_one(path):
+    def lines(count):
+        model = cl.Model([layer for _ in range(count) for layer in (cl.Linear(2, 2), cl.ReLU())], seed=0)
+        return lines_run(lambda: caffelite.onnx.export(model, path))
+
+    lines(2)
+    short, long = lines(10), lines(40)
+    assert long < 4.5 * short
+
+
+@pytest.mark.parametrize("kind", ["a product", "Residuals in each other", "Parallels in each other"])
+def test_a_graph_of_any_depth_is_loaded(kind, path):
+    nodes = LONG[kind](1200)
+    assert "Graph" in repr(loaded_of(path, nodes, {"b": W[0]} if kind == "a product" else {}))
+
+
+def test_a_graph_becomes_layers_as_deep_as_files_take_them(path, tmp_path):
+    for count in range(44, 52):
+        model = loaded_of(path, in_each_other("Add", count), {})
+        if "Graph" in repr(model):
+            break
+        model.save(tmp_path / "net.safetensors")
+        assert repr(cl.load(tmp_path / "net.safetensors")) == repr(model)
+    assert 44 < count < 51
 
 
 def test_what_is_no_file_of_onnx_is_said(path, tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ from caffelite.onnx.tracing import (
     Result,
     Rows,
     Stored,
+    memory_of,
     traced,
 )
 
@@ -154,7 +156,11 @@ class Writer:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
         self._stored = graph.model._arrays()
+        self._places: dict[tuple, str] = {}  # of the arrays that are stored: their names
+        for name, own in self._stored.items():
+            self._places.setdefault(memory_of(own), name)
         self._names = set(self._stored)  # that are taken
+        self._numbers: Counter[str] = Counter()  # behind the names that would be taken
         self._made: dict[Any, str] = {}  # constants, and what is computed of inputs alone
         self.inputs = [
             Value(self._new(name), shape, self.dtype if dtype.kind == "f" else dtype)
@@ -195,11 +201,11 @@ class Writer:
     def stored(self, x: Any) -> Value:
         """A parameter or a buffer of the model."""
         array = getattr(x, "_data", x)
-        for name, own in self._stored.items():
-            if own is array or (own.ctypes.data, own.shape) == (array.ctypes.data, array.shape):
-                self.initializers[name] = own.astype(self.dtype)
-                return Value(name, own.shape, self.dtype)
-        return Value(self.constant(array), array.shape, array.dtype)
+        name = self._places.get(memory_of(array))
+        if name is None:
+            return Value(self.constant(array), array.shape, array.dtype)
+        self.initializers[name] = array.astype(self.dtype)
+        return Value(name, array.shape, self.dtype)
 
     def _columns(self, source: Columns) -> Value:
         """Of each row of an input the elements in these columns."""
@@ -273,9 +279,10 @@ class Writer:
 
     def _new(self, name: str) -> str:
         """The name, or one like it that is not taken yet."""
-        new, i = name, 1
+        new = name
         while new in self._names:
-            new, i = f"{name}_{i}", i + 1
+            self._numbers[name] += 1
+            new = f"{name}_{self._numbers[name]}"
         self._names.add(new)
         return new
 
@@ -559,6 +566,14 @@ def same(operator: str, **attributes: str) -> Rule:
     return rule
 
 
+def leaky_relu(g: Writer, a: Application, x: Value) -> str:
+    """With the slope as an array if it is float64: ONNX's attributes are float32."""
+    slope = a.function.slope  # type: ignore[attr-defined]
+    if g.dtype == np.float64 and float(np.float32(slope)) != slope:
+        return g.node("PRelu", x, g.number(slope))
+    return g.node("LeakyRelu", x, alpha=slope)
+
+
 def gelu(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
     if f.approximate:
@@ -733,7 +748,7 @@ RULES: dict[type, Rule] = {
     functions.Concatenate: concatenate,
     functions.Stack: stack,
     functions.ReLU: same("Relu"),
-    functions.LeakyReLU: same("LeakyRelu", alpha="slope"),
+    functions.LeakyReLU: leaky_relu,
     functions.ELU: same("Elu", alpha="alpha"),
     functions.GELU: gelu,
     functions.SiLU: silu,

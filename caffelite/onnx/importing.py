@@ -6,21 +6,23 @@ left is a chain, a Model in sequence then, or any other graph, a `Graph`, which 
 
 from __future__ import annotations
 
+import bisect
 import os
+import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from caffelite.arrays import FLOATS
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model import Model
 from caffelite.onnx.layers import Layers
-from caffelite.onnx.operators import CHECKED, NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, is_plain
+from caffelite.onnx.operators import CHECKED, NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, Refused, is_plain
 from caffelite.tables import shortened
 
 OLDEST = 7  # the first opset whose operators broadcast as NumPy
@@ -39,12 +41,12 @@ def load(path: str | os.PathLike) -> Model:
     model of such a file gives the probabilities.
 
     Raises OSError for a path that can't be read; ValueError, before anything is computed, for what is no such file, and
-    naming the node for an operator, version or attribute that caffelite has not. float32 and float64 are known,
-    opsets from 7.
+    naming the node for an operator, version or attribute that caffelite has not, or the input or array whose type it
+    has not. float32 and float64 are known, opsets from 7. Any other error is a mistake of caffelite's.
     """
     try:
         return Reader(read(path), Path(path).parent).model()
-    except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
+    except Refused as error:
         raise ValueError(f"{os.fspath(path)}: {shortened(str(error), MOST_SAID)}") from error
 
 
@@ -52,15 +54,32 @@ def read(path: str | os.PathLike) -> onnx.ModelProto:
     """What is in a file; ValueError for what is no ONNX."""
     with open(path, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("expected a file")
+            raise Refused("expected a file")
         content = file.read()
     try:
         proto = onnx.ModelProto.FromString(content)
     except Exception as error:  # protobuf's own
-        raise ValueError(f"no file of ONNX: {error}") from None
+        raise Refused(f"no file of ONNX: {error}") from None
     if not proto.HasField("graph") or not proto.opset_import:
-        raise ValueError("no file of ONNX, or none with a graph")
+        raise Refused("no file of ONNX, or none with a graph")
+    for name in names_in(proto):
+        if not isinstance(name, str):
+            raise Refused(f"it has a name that is no text: {name!r}")
     return proto
+
+
+def names_in(proto: onnx.ModelProto) -> Iterator[Any]:
+    """All names that are looked at; protobuf gives bytes if one is no text."""
+    graph = proto.graph
+    yield from [opset.domain for opset in proto.opset_import]
+    yield from [x.name for xs in (graph.input, graph.output, graph.initializer, proto.functions) for x in xs]
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        for attribute in node.attribute:
+            yield from (attribute.name, attribute.t.name)
+    for tensor in graph.initializer:
+        for entry in tensor.external_data:
+            yield from (entry.key, entry.value)
 
 
 class Reader:
@@ -73,14 +92,19 @@ class Reader:
         self.context.ir_version = proto.ir_version
         self.context.opset_imports = {x.domain: x.version for x in proto.opset_import} | {"": self.version}
         if proto.functions:
-            raise ValueError(f"it defines an operator {proto.functions[0].name!r}, which caffelite has not")
+            raise Refused(f"it defines an operator {proto.functions[0].name!r}, which caffelite has not")
         if graph.sparse_initializer:
-            raise ValueError("it has sparse initializers")
+            raise Refused("it has sparse initializers")
         self.constants = {tensor.name: array_of(tensor, folder) for tensor in graph.initializer}
         self.inputs = {info.name: info.type for info in graph.input if info.name not in self.constants}
         self.dtype = self._dtype()
         #: The constants that are learned.
         self.weights = {name for name, a in self.constants.items() if a.dtype.kind == "f" and a.ndim > 0}
+        #: What is known of values when the node that is read gets them: as ONNX says it, without lengths.
+        self._types = {name: without_lengths(kind) for name, kind in self.inputs.items()}
+        self._integers: dict[str, TensorProto] = {}  # axes, shapes
+        for name, a in self.constants.items():
+            self._note_constant(name, a)
         self.nodes = [self._node(node, i) for i, node in enumerate(graph.node)]
         uses = [
             (name, i in SETTINGS.get(node.operator, ())) for node in self.nodes for i, name in enumerate(node.inputs)
@@ -95,7 +119,7 @@ class Reader:
         version = versions.get("", versions.get("ai.onnx", OLDEST))
         newest = onnx.defs.onnx_opset_version()
         if not OLDEST <= version <= newest:
-            raise ValueError(f"its opset is {version}; caffelite has those from {OLDEST} to {newest}")
+            raise Refused(f"its opset is {version}; caffelite has those from {OLDEST} to {newest}")
         return version
 
     def _dtype(self) -> np.dtype:
@@ -103,12 +127,12 @@ class Reader:
         found = {a.dtype for a in self.constants.values() if a.dtype.kind == "f" and a.ndim > 0}
         for name, kind in self.inputs.items():
             if not kind.HasField("tensor_type"):
-                raise ValueError(f"its input {name!r} is no array")
+                raise Refused(f"its input {name!r} is no array")
             dtype = dtype_of(kind.tensor_type.elem_type, f"its input {name!r}")
             if dtype.kind == "f":
                 found.add(dtype)
         if len(found) > 1 or not found <= set(FLOATS):
-            raise ValueError(
+            raise Refused(
                 f"it computes in {', '.join(sorted(map(str, found)))}; expected float32 or float64, one of them"
             )
         return found.pop() if found else np.dtype(np.float32)
@@ -129,8 +153,41 @@ class Reader:
         try:
             onnx.checker.check_node(proto, self.context)
         except onnx.checker.ValidationError as error:
-            raise node.refuse(f"is no such node: {str(error).splitlines()[0]}") from None
+            raise node.refuse(f"is no such node: {first_line(error)}") from None
+        self._check_types(node, proto)
         return node
+
+    def _note_constant(self, name: str, a: np.ndarray) -> None:
+        code = helper.np_dtype_to_tensor_dtype(a.dtype)
+        self._types[name] = helper.make_tensor_type_proto(code, [None] * a.ndim)
+        if a.dtype.kind == "i" and a.ndim < 2 and a.size <= 100:
+            self._integers[name] = numpy_helper.from_array(a, name)
+
+    def _check_types(self, node: Node, proto: onnx.NodeProto) -> None:
+        """ValueError if ONNX knows that the node can't be: an axis that its input has not, a stride of 0.
+
+        Lengths are left out, since a file may have been written for other inputs than the model gets.
+        """
+        if node.operator == "Constant":
+            self._note_constant(node.outputs[0], node.attributes["value"])
+        used = set(node.inputs)
+        if not used <= self._types.keys():  # nor with an input left out: onnx 1.16 can't infer that
+            return
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        schema = onnx.defs.get_schema(proto.op_type, self.context.opset_imports[domain], domain)
+        try:
+            made = shape_inference.infer_node_outputs(
+                schema,
+                proto,
+                {name: self._types[name] for name in used},
+                {name: self._integers[name] for name in used & self._integers.keys()},
+            )
+        except (shape_inference.InferenceError, onnx.checker.ValidationError) as error:
+            reason = re.sub(r"^\[\w+\] *", "", first_line(error))
+            raise node.refuse(f"is no such node: {reason}") from None
+        for name, kind in made.items():
+            if name not in self._types and kind.HasField("tensor_type"):
+                self._types[name] = without_lengths(kind)
 
     @staticmethod
     def _attribute(attribute: onnx.AttributeProto) -> Any:
@@ -166,7 +223,7 @@ class Reader:
             if (is_array and is_float) or (maker is not None and maker.operator == "ZipMap"):
                 outputs.append(info.name)
         if not outputs:
-            raise ValueError("it has no output that is an array of float32 or float64")
+            raise Refused("it has no output that is an array of float32 or float64")
         needed = set(outputs)
         nodes = []
         for node in reversed(self.nodes):
@@ -182,7 +239,7 @@ class Reader:
         """ValueError unless every node's inputs are there before it, and every name is given once."""
         known = {"", *self.inputs, *self.constants}
         if len(known) < 1 + len(self.inputs) + len(self.constants):
-            raise ValueError("a name comes twice")
+            raise Refused("a name comes twice")
         for node in self.nodes:
             for name in node.inputs:
                 if name not in known:
@@ -193,16 +250,22 @@ class Reader:
                 known.add(name)
         for name in self.outputs:
             if name not in known:
-                raise ValueError(f"nothing makes its output {name!r}")
+                raise Refused(f"nothing makes its output {name!r}")
 
     def model(self) -> Model:
         """The Model."""
         layers = Layers(self)
         for node in layers.nodes:
             check_operator(node)
-        if (functions := layers.in_sequence()) is not None:
+        if (nodes := layers.in_sequence()) is None:
+            return Graph(self, layers)
+        functions = [layers.functions[node.layer or ""] for node in nodes]
+        try:
             return Model(functions, dtype=self.dtype)
-        return Graph(self, layers)
+        except ValueError as error:  # one of them can't follow those before it
+            lengths = range(1, len(nodes) + 1)
+            fit = bisect.bisect_left(lengths, True, key=lambda n: Model._axes_that_fit(functions[:n]) is None)
+            raise nodes[min(fit, len(nodes) - 1)].refuse(f"can't follow what is before it: {error}") from error
 
 
 def check_operator(node: Node) -> None:
@@ -227,11 +290,24 @@ def check_attributes(node: Node) -> None:
         CHECKED[node.operator](node)
 
 
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def without_lengths(kind: onnx.TypeProto) -> onnx.TypeProto:
+    """The type of an array of as many axes, whose lengths are not known."""
+    found = onnx.TypeProto()
+    found.CopyFrom(kind)
+    for dim in found.tensor_type.shape.dim:
+        dim.Clear()
+    return found
+
+
 def dtype_of(code: int, what: str) -> np.dtype:
     try:
         return np.dtype(helper.tensor_dtype_to_np_dtype(code))
     except (KeyError, TypeError):
-        raise ValueError(f"{what} is of type {code}, which there is not") from None
+        raise Refused(f"{what} is of type {code}, which there is not") from None
 
 
 def array_of(tensor: TensorProto, folder: Path | None) -> np.ndarray:
@@ -242,14 +318,14 @@ def array_of(tensor: TensorProto, folder: Path | None) -> np.ndarray:
     for n in tensor.dims:
         size *= n
     if any(n < 0 for n in tensor.dims):
-        raise ValueError(f"{what} has shape {tuple(tensor.dims)}")
+        raise Refused(f"{what} has shape {tuple(tensor.dims)}")
     if tensor.data_location == TensorProto.EXTERNAL:
         content = external(tensor, folder, size * dtype.itemsize, what)
         return np.frombuffer(content, dtype.newbyteorder("<")).astype(dtype).reshape(tuple(tensor.dims))
     try:
         return np.array(numpy_helper.to_array(tensor))
     except Exception as error:
-        raise ValueError(f"{what}: {error}") from None
+        raise Refused(f"{what}: {error}") from None
 
 
 def external(tensor: TensorProto, folder: Path | None, size: int, what: str) -> bytes:
@@ -257,16 +333,19 @@ def external(tensor: TensorProto, folder: Path | None, size: int, what: str) -> 
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None or Path(location).name != location or location in ("", ".", ".."):
-        raise ValueError(f"{what} is in the file {location!r}; expected one in the same folder")
-    offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
+        raise Refused(f"{what} is in the file {location!r}; expected one in the same folder")
+    numbers = entries.get("offset", "0"), entries.get("length", str(size))
+    if not all(re.fullmatch("-?[0-9]{1,19}", number) for number in numbers):
+        raise Refused(f"{what} is not in the file {location!r}: offset and length are {' and '.join(numbers)}")
+    offset, length = map(int, numbers)
     try:
         with open(folder / location, "rb", opener=_regular) as file:
             if length != size or offset < 0 or offset + size > os.fstat(file.fileno()).st_size:
-                raise ValueError(f"{what} is not in the file {location!r}: expected {size} bytes at {offset}")
+                raise Refused(f"{what} is not in the file {location!r}: expected {size} bytes at {offset}")
             file.seek(offset)
             return file.read(size)
     except OSError as error:
-        raise ValueError(f"{what} can't be read: {error}") from None
+        raise Refused(f"{what} can't be read: {error}") from None
 
 
 def _regular(path: Any, flags: int) -> int:
@@ -288,8 +367,9 @@ class Graph(Model):
         self.nodes, self.layers = layers.nodes, layers.functions
         self.inputs, self.outputs = list(reader.inputs), reader.outputs
         used = {name for node in self.nodes for name in node.inputs} | set(self.outputs)
-        self.weights = {name: layers.weight(name) for name in reader.constants if name in used & reader.weights}
-        self.constants = {k: a for k, a in reader.constants.items() if k in used - reader.weights}
+        constants = {name: a for name, a in reader.constants.items() if name in used}
+        self.weights = {name: layers.weight(name) for name in constants if name in reader.weights}
+        self.constants = {name: a for name, a in constants.items() if name not in reader.weights}
         codes = [kind.tensor_type.elem_type for kind in reader.inputs.values()]
         are_indices = [dtype_of(code, "an input").kind in "iu" for code in codes]
         self.takes_indices = are_indices[0] if len(are_indices) == 1 else tuple(are_indices)

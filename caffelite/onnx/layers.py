@@ -3,6 +3,9 @@
 First what can be computed of constants alone is (`fold`). Then `GROUPS` says, for the operator of a group's last node,
 which functions look for a group, and `SINGLE`, which make a layer of one node; each returns the node that takes their
 place, or None. At last, what is beside a connection becomes a Residual, and what is concatenated a Parallel.
+
+A file may have thousands of nodes, so a replacement costs the nodes that it touches and not the graph: `makers` and
+`uses` follow each replacement, and the nodes that nothing uses any more leave the list once, after each table.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,7 +24,8 @@ from caffelite import functions as f
 from caffelite.function import Function, Shape
 from caffelite.model import Model
 from caffelite.modes import without_values
-from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, Kept, Node
+from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, Kept, Node, letters_of, window_of
+from caffelite.structure import DEEPEST
 from caffelite.tensor import Tensor
 
 #: The types of floats that models have.
@@ -43,6 +48,8 @@ class Layers:
         self.functions: dict[str, Function] = {}
         self._weights: dict[Any, Tensor] = {}
         self._layers: dict[Any, str] = {}  # those made before, by what they were made of
+        self._names: Counter[str] = Counter()  # how many layers have a name, but for the number behind it
+        self._depths: dict[Function, int] = {}  # of Functions of Functions
         self._fold()
         self._integers = self._find_integers()
         self._leave_out_copies()
@@ -54,19 +61,21 @@ class Layers:
     # ---- the graph ----------------------------------------------------------------------------------------------
 
     def _index(self) -> None:
+        """Note which node makes each value, and how often the value is used, as an output too."""
         self.makers = {name: node for node in self.nodes for name in node.outputs if name}
-        self.users: dict[str, list[Node]] = {}
-        for node in self.nodes:
-            for name in node.inputs:
-                self.users.setdefault(name, []).append(node)
+        self.uses = Counter([name for node in self.nodes for name in node.inputs])
+        self.uses.update(self.reader.outputs)
+        self.outputs = set(self.reader.outputs)
 
     def maker(self, name: str, operator: str) -> Node | None:
-        """The node of this operator that makes a value which nobody else uses; None if it is another one."""
+        """The node of this operator, which is no layer yet, that makes a value which nobody else uses; else None."""
         node = self.makers.get(name)
-        return node if node is not None and node.operator == operator and self.is_used_once(name) else None
+        if node is None or node.layer is not None or node.operator != operator:
+            return None
+        return node if self.is_used_once(name) else None
 
     def is_used_once(self, name: str) -> bool:
-        return len(self.users.get(name, ())) == 1 and name not in self.reader.outputs
+        return self.uses[name] == 1 and name not in self.outputs
 
     def number(self, name: str) -> float | None:
         """The constant number of this name."""
@@ -88,6 +97,13 @@ class Layers:
     def _fold(self) -> None:
         """Compute what can be computed of constants; of weights, where these are used for nothing else."""
         self._index()
+        unknown = {node: {x for x in node.inputs if x and x not in self.constants} for node in self.nodes}
+        users: dict[str, list[Node]] = {}
+        for node, names in unknown.items():
+            for name in names:
+                users.setdefault(name, []).append(node)
+        #: How many nodes use a value beside one that is not computed yet.
+        self._kept_by = Counter([name for node, names in unknown.items() if names for name in set(node.inputs)])
         most = 4 * sum(a.size for a in self.constants.values()) + 2**22  # numbers
         left = []
         for node in self.nodes:
@@ -99,16 +115,22 @@ class Layers:
             if node.operator not in OPERATORS or tied or not all(name in self.constants for name in used):
                 left.append(node)
                 continue
-            most -= _most_made(node, [self.constants[name] for name in used])
+            with node.blamed():
+                most -= _most_made(node, [self.constants[name] for name in used])
             if most < 0:
                 raise node.refuse("makes more constants than a file of this size should")
             if not _refusal(node):
-                with np.errstate(all="ignore"):
+                with np.errstate(all="ignore"), node.blamed():
                     y = OPERATORS[node.operator](node, *[self.constants.get(name) for name in node.inputs])
                 ys = y if isinstance(y, tuple) else (y,)
                 if all(isinstance(a, np.ndarray | np.generic) for a in ys):
                     most -= sum(a.size for a in ys)
                     self._keep(node, ys, any(name in self.reader.weights for name in used))
+                    for name in node.outputs:
+                        for user in users.get(name, ()):
+                            unknown[user].discard(name)
+                            if not unknown[user]:
+                                self._kept_by.subtract(set(user.inputs))
                     continue
             left.append(node)
         self.nodes = left
@@ -122,10 +144,7 @@ class Layers:
 
     def _goes_into_constants(self, name: str) -> bool:
         """Whether a weight is used only where constants are computed."""
-        users = self.users.get(name, [])
-        return name not in self.reader.outputs and all(
-            all(other == "" or other in self.constants for other in user.inputs) for user in users
-        )
+        return name not in self.outputs and not self._kept_by[name]
 
     def _find_integers(self) -> set[str]:
         """The names of what is integers or bool, lengths say, of which no layer computes anything."""
@@ -161,27 +180,50 @@ class Layers:
         self._index()
 
     def _replace(self, table: dict[str, list[Callable[[Layers, Node], Node | None]]]) -> None:
-        """Put layers in the place of the nodes for which the table has some."""
-        for node in list(self.nodes):
-            if node.layer is not None or node.outputs[0] in self._integers or not self._has(node):
-                continue
-            for find in table.get(node.operator, ()):
-                if _refusal(node):
-                    break
-                if (new := find(self, node)) is not None:
-                    self.nodes[self.place(node)] = new
-                    self._without_unused()
-                    break
+        """Put layers in the place of the nodes for which the table has some.
 
-    def _has(self, node: Node) -> bool:
-        """Whether the node is still there."""
-        return any(node is other for other in self.nodes)
+        `nodes` are those that have been looked at; what a layer needs before it is appended to them.
+        """
+        nodes, self.nodes = self.nodes, []
+        for node in nodes:
+            new = None if node.layer is not None or node.outputs[0] in self._integers else self._found(table, node)
+            if new is not None:
+                self._put(new, node)
+            self.nodes.append(new or node)
+        self._leave_out_unused()
 
-    def place(self, node: Node) -> int:
-        """Where in the list the node is."""
-        return next(i for i, other in enumerate(self.nodes) if other is node)
+    def _found(self, table: dict[str, list[Callable[[Layers, Node], Node | None]]], node: Node) -> Node | None:
+        """The node that takes the place of this one; None if it stays."""
+        for find in table.get(node.operator, ()):
+            if _refusal(node):
+                return None
+            if (new := find(self, node)) is not None:
+                return new
+        return None
 
-    def _without_unused(self) -> None:
+    def append(self, node: Node) -> None:
+        """Have a node before the one that is looked at."""
+        self.nodes.append(node)
+        self.makers[node.outputs[0]] = node
+        self.uses.update(node.inputs)
+
+    def _put(self, new: Node, old: Node) -> None:
+        """Note that a node is in the place of another one."""
+        self.makers.update({name: new for name in new.outputs if name})
+        self.uses.update(new.inputs)
+        self._release(old)
+
+    def _release(self, node: Node) -> None:
+        """Note that a node is gone, and with it the nodes that only it used."""
+        gone = [node]
+        while gone:
+            for name in gone.pop().inputs:
+                self.uses[name] -= 1
+                maker = self.makers.get(name)
+                if maker is not None and not any(self.uses[y] for y in maker.outputs if y):
+                    gone.append(maker)
+
+    def _leave_out_unused(self) -> None:
         """Leave out nodes that nothing needs any more."""
         needed, nodes = set(self.reader.outputs), []
         for node in reversed(self.nodes):
@@ -210,7 +252,7 @@ class Layers:
         One that is made of the same initializers as another is the same one.
         """
         weights = weights or {}
-        with without_values():
+        with without_values(), node.blamed():
             function = make()
         key = (*weights.values(), repr(function) if weights else node.outputs[0])
         if key not in self._layers:
@@ -226,9 +268,10 @@ class Layers:
         names = [x[0] if isinstance(x, tuple) else x for x in weights]
         name = names[0].rpartition(".")[0] if names else ""
         name = name or node.operator.lower()
-        new, i = name, 1
+        new = name
         while new in self.functions:
-            new, i = f"{name}_{i}", i + 1
+            self._names[name] += 1
+            new = f"{name}_{self._names[name]}"
         return new
 
     # ---- Functions of Functions ---------------------------------------------------------------------------------
@@ -236,23 +279,24 @@ class Layers:
     def _contain(self) -> None:
         """Find what is a Residual or a Parallel, and shapes on the way."""
         shapes = {name: _shape_of(kind) for name, kind in self.reader.inputs.items()}
-        for node in list(self.nodes):
-            if not self._has(node):
-                continue
+        for i, node in enumerate(self.nodes):
             new = None
             if node.operator == "Add" and node.layer is None:
                 new = self._residual(node, shapes)
             elif node.operator == "Concat" and node.layer is None:
                 new = self._parallel(node)
             if new is not None:
-                self.nodes[self.place(node)] = node = new
-                self._without_unused()
+                self._put(new, node)
+                self.nodes[i] = node = new
+            if isinstance(self.functions.get(node.layer or ""), Recurrence):
+                continue  # it would be applied to an array of that shape
             if node.layer is not None and (shape := shapes.get(node.inputs[0])) is not None:
                 self._of_rows(node, shape)
                 try:
                     shapes[node.outputs[0]] = self.functions[node.layer].output_shape(shape)
                 except ValueError:
                     continue
+        self._leave_out_unused()
 
     def _of_rows(self, node: Node, shape: Shape) -> None:
         """Where a layer puts all elements in another shape, and that leaves rows as they are, say so."""
@@ -276,49 +320,64 @@ class Layers:
         return self.is_used_once(name) and len([y for y in self.makers[name].outputs if y]) == 1
 
     def _branch(self, end: str, start: str) -> Function:
-        """The layers from a value to another as one Function."""
+        """The layers from a value to another as one Function; ValueError if it is too deep for a Function of it."""
         found: list[Function] = []
         while end != start:
             node = self.makers[end]
-            found.insert(0, self.functions[node.layer or ""])
+            found.append(self.functions[node.layer or ""])
             end = node.inputs[0]
-        return found[0] if len(found) == 1 else Model(found, dtype=self.reader.dtype)
+        found.reverse()
+        depth = max(self._depths.get(function, 1) for function in found) + (len(found) > 1)
+        if depth > DEEPEST - 2:  # it goes into a Function of the Model
+            raise ValueError(f"Functions in Functions {depth} deep")
+        function = found[0] if len(found) == 1 else Model(found, dtype=self.reader.dtype)
+        self._depths[function] = depth
+        return function
 
     def _residual(self, node: Node, shapes: dict[str, Any]) -> Node | None:
         """x + f(x)."""
         for x, fx in (node.inputs, node.inputs[::-1]):
             if x != fx and x in self._ancestors(fx) and (shape := shapes.get(x)) is not None:
                 try:
-                    function = f.Residual(self._branch(fx, x))
+                    branch = self._branch(fx, x)
+                    function = f.Residual(branch)
                     if None in function.function.output_shape(shape)[1:] and None not in shape[1:]:
                         continue
                     function.output_shape(shape)
                 except ValueError:
-                    continue  # it is broadcast
+                    continue  # it is broadcast, or too deep
+                self._depths[function] = self._depths[branch] + 1
                 return self.layer(node, functools.partial(_given, function), [x])
         return None
 
     def _parallel(self, node: Node) -> Node | None:
         """f(x) beside g(x)."""
         lines = [self._ancestors(name) for name in node.inputs]
-        common = [name for name in lines[0] if all(name in line for line in lines[1:])]
+        others = [set(line) for line in lines[1:]]
+        common = [name for name in lines[0] if all(name in line for line in others)]
         if len(lines) < 2 or not common or any(line[0] == common[0] for line in lines):
             return None
-        branches = [self._branch(line[0], common[0]) for line in lines]
-        return self.layer(node, lambda: f.Parallel(branches, node.get("axis")), common[:1])
+        try:
+            branches = [self._branch(line[0], common[0]) for line in lines]
+        except ValueError:
+            return None
+        with node.blamed():
+            function = f.Parallel(branches, node.get("axis"))
+        self._depths[function] = max(self._depths[branch] for branch in branches) + 1
+        return self.layer(node, functools.partial(_given, function), common[:1])
 
-    def in_sequence(self) -> list[Function] | None:
-        """The layers in order, if that is all there is; else None."""
+    def in_sequence(self) -> list[Node] | None:
+        """The nodes of the layers in order, if that is all there is; else None."""
         if len(self.reader.inputs) != 1 or len(self.reader.outputs) != 1:
             return None
         (name,) = self.reader.inputs
-        found: list[Function] = []
+        found: list[Node] = []
         for node in self.nodes:
             if node.layer is None or node.inputs != [name] or (found and not self.is_used_once(name)):
                 return None
             if isinstance(self.functions[node.layer], Recurrence):
                 return None
-            found.append(self.functions[node.layer])
+            found.append(node)
             name = node.outputs[0]
         return found if [name] == self.reader.outputs and found else None
 
@@ -331,6 +390,17 @@ def _most_made(node: Node, arrays: list[np.ndarray]) -> int:
         table, places = arrays
         axis = node.get("axis", 0)
         return places.size * (table.size // max(1, table.shape[axis]))
+    if node.operator == "Gemm":
+        a, b = arrays[0].shape, arrays[1].shape
+        return a[-1 if node.get("transA", 0) else 0] * b[0 if node.get("transB", 0) else -1]
+    if node.operator == "GatherND":
+        table, places = arrays
+        return places.size * table.size // max(1, math.prod(table.shape[: places.shape[-1]]))
+    if node.operator == "Einsum":  # it makes the products before it sums them
+        lengths = {
+            n: m for term, a in zip(letters_of(node), arrays, strict=False) for n, m in zip(term, a.shape, strict=True)
+        }
+        return math.prod(lengths.values())
     try:
         return math.prod(np.broadcast_shapes(*[a.shape for a in arrays]))
     except ValueError:
@@ -373,10 +443,21 @@ def linear_of_product(g: Layers, node: Node) -> Node | None:
     return None
 
 
-def factors(g: Layers, name: str) -> list[str]:
-    """The values of which this one is the product."""
-    node = g.maker(name, "Mul")
-    return [name] if node is None else [factor for x in node.inputs for factor in factors(g, x)]
+MOST_FACTORS = 4  # of 0.044715 x³
+
+
+def factors(g: Layers, *names: str) -> list[str]:
+    """The values whose product this is, or the product of these; a longer product is not taken apart to its end."""
+    found: list[str] = []
+    left = list(names)
+    while left:
+        name = left.pop(0)
+        node = g.maker(name, "Mul")
+        if node is None or len(found) + len(left) >= MOST_FACTORS:
+            found.append(name)
+        else:
+            left[:0] = node.inputs
+    return found
 
 
 def without(names: list[str], x: str) -> list[str]:
@@ -397,7 +478,7 @@ def silu(g: Layers, node: Node) -> Node | None:
 
 def gelu(g: Layers, node: Node) -> Node | None:
     """x (1 + erf(x / √2)) / 2, or with tanh(√(2/π) (x + 0.044715 x³)) for the error function, in any order."""
-    parts = [factor for x in node.inputs for factor in factors(g, x)]
+    parts = factors(g, *node.inputs)
     halves = [name for name in parts if _is(g.number(name), 0.5)]
     sums = [(name, y) for name in parts if (y := _plus_one(g, name)) is not None]
     if len(parts) != 3 or len(halves) != 1 or len(sums) != 1:
@@ -477,6 +558,8 @@ def positional_encoding(g: Layers, node: Node) -> Node | None:
         a = g.constants.get(table)
         if a is None or a.ndim not in (2, 3) or a.dtype != g.reader.dtype or a.shape[:-2] not in ((), (1,)):
             continue
+        if a.size == 0:
+            continue
         length, size = a.shape[-2:]
         function = f.PositionalEncoding(size, length)
         if x not in g.constants and np.allclose(function.table(a.dtype), a, atol=1e-6):
@@ -545,7 +628,7 @@ def _layers_of(g: Layers, node: Node) -> list[Any] | None:
         raise node.refuse(f"has hidden_size {node.get('hidden_size')}, and weights of shape {r.shape}")
     layers = []
     for i in range(directions):
-        with without_values():
+        with without_values(), node.blamed():
             layer = kind(features, hidden, sequences=True)
         parts = {"weight_ih": w[i], "weight_hh": r[i], "bias_ih": biases[i, :rows], "bias_hh": biases[i, rows:]}
         for name, a in parts.items():
@@ -558,14 +641,13 @@ def _layers_of(g: Layers, node: Node) -> list[Any] | None:
 
 def _is_zero(g: Layers, name: str) -> bool:
     """Whether a value is known to be 0."""
-    if not name:
-        return True
     maker = g.makers.get(name)
-    if maker is not None and maker.operator in ("Expand", "Slice", "Unsqueeze", "Reshape"):
-        return _is_zero(g, maker.inputs[0])
+    while maker is not None and maker.operator in ("Expand", "Slice", "Unsqueeze", "Reshape"):
+        name = maker.inputs[0]
+        maker = g.makers.get(name)
     if maker is not None and maker.operator == "ConstantOfShape":
         return not np.any(maker.get("value", 0))
-    return name in g.constants and not g.constants[name].any()
+    return not name or (name in g.constants and not g.constants[name].any())
 
 
 def _alone(g: Layers, name: str, output: int) -> tuple[Node, list[Any]] | None:
@@ -577,7 +659,7 @@ def _alone(g: Layers, name: str, output: int) -> tuple[Node, list[Any]] | None:
         return None
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
         return None
-    used = [i for i, y in enumerate(node.outputs) if y and (y in g.users or y in g.reader.outputs)]
+    used = [i for i, y in enumerate(node.outputs) if y and g.uses[y]]
     before = g.maker(node.inputs[0], "Transpose")
     if used != [output] or before is None or before.get("perm") != [1, 0, 2] or any(node.inputs[4:5]):
         return None
@@ -690,8 +772,7 @@ def convolution(g: Layers, node: Node) -> Node | None:
         raise node.refuse("has weights that are no constants, or no images or series")
     k, groups = list(a.shape[2:]), node.get("group", 1)
     node.attributes["kernel_shape"] = k
-    stride, dilation = node.get("strides") or [1] * len(k), node.get("dilations") or [1] * len(k)
-    pads = node.get("pads") or [0] * 2 * len(k)
+    stride, dilation, pads = window_of(node, len(k))
     before, after = pads[: len(k)], pads[len(k) :]
     padding: Any = before
     total = [d * (n - 1) for d, n in zip(dilation, k, strict=True)]
@@ -708,7 +789,7 @@ def convolution(g: Layers, node: Node) -> Node | None:
     if padding is None:
         padded = f"{node.outputs[0]} padded"
         pad = Node("PadWindows", node.name, [x], [padded], dict(node.attributes), node.version, node.dtype)
-        g.nodes.insert(g.place(node), pad)
+        g.append(pad)
         x, padding = padded, 0
     kind: Any = f.Conv1d if len(k) == 1 else f.Conv2d
     weights = {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
@@ -726,8 +807,10 @@ def transposed_convolution(g: Layers, node: Node) -> Node | None:
     if a is None or (any(biases) and g.array(biases[0], 1) is None):
         raise node.refuse("has weights that are no constants, or not of images")
     groups, none = node.get("group", 1), [0, 0]
-    stride, dilation = node.get("strides") or [1, 1], node.get("dilations") or [1, 1]
-    pads, more = node.get("pads") or [0] * 4, node.get("output_padding") or none
+    stride, dilation, pads = window_of(node, 2)
+    more = node.get("output_padding") or none
+    if len(more) != 2:
+        raise node.refuse(f"has output_padding = {more}, expected 2 numbers")
     if node.get("auto_pad") == "VALID":
         pads = [0] * 4
     before, after = pads[:2], pads[2:]
@@ -745,7 +828,8 @@ def batch_norm(g: Layers, node: Node) -> Node | None:
     if any(a is None for a in arrays):
         raise node.refuse("has parameters that are no constants")
     size = len(arrays[0])  # type: ignore[arg-type]
-    layer = f.BatchNorm(size, round(1 - node.get("momentum", 0.9), 6), _shortest(node.get("epsilon", 1e-5)))
+    with node.blamed():
+        layer = f.BatchNorm(size, round(1 - node.get("momentum", 0.9), 6), _shortest(node.get("epsilon", 1e-5)))
     if any(a.shape != (size,) for a in arrays):  # type: ignore[union-attr]
         raise node.refuse("has parameters of different lengths")
     layer.mean, layer.variance = (np.array(a) for a in arrays[2:])
@@ -784,6 +868,15 @@ def _not_negative(g: Layers, places: str, count: int) -> str:
     return i if is_wrapped and count in map(g.number, add.inputs) else places
 
 
+def leaky_relu(g: Layers, node: Node) -> Node | None:
+    """A PRelu whose slope is one number, and not learned."""
+    x, slope = node.inputs
+    number = None if slope in g.reader.weights else g.number(slope)
+    if number is None or not 0 <= number < math.inf or x in g.constants or g.constants[slope].ndim > 0:
+        return None
+    return g.layer(node, lambda: f.LeakyReLU(number), [x])
+
+
 def dropout(g: Layers, node: Node) -> Node | None:
     ratio = g.number(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else node.get("ratio", 0.5)
     return None if ratio is None else g.layer(node, lambda: f.Dropout(_shortest(ratio)), node.inputs[:1])
@@ -803,7 +896,7 @@ def pool(*kinds: Any) -> Callable[[Layers, Node], Node | None]:
 
     def found(g: Layers, node: Node) -> Node | None:
         window = node.get("kernel_shape") or []
-        pads = node.get("pads") or [0] * 2 * len(window)
+        strides, _, pads = window_of(node, len(window))
         before, after = pads[: len(window)], pads[len(window) :]
         counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
@@ -817,7 +910,7 @@ def pool(*kinds: Any) -> Callable[[Layers, Node], Node | None]:
         ):
             return None
         kind = kinds[len(window) - 1]
-        return g.layer(node, lambda: kind(window, node.get("strides") or 1, before), node.inputs)
+        return g.layer(node, lambda: kind(window, strides, before), node.inputs)
 
     return found
 
@@ -867,6 +960,7 @@ SINGLE: dict[str, list[Find]] = {
     "Resize": [upsample],
     "Upsample": [upsample],
     "Relu": [simple(lambda node: f.ReLU())],
+    "PRelu": [leaky_relu],
     "LeakyRelu": [simple(lambda node: f.LeakyReLU(_shortest(node.get("alpha", 0.01))))],
     "Elu": [simple(lambda node: f.ELU(_shortest(node.get("alpha", 1.0))))],
     "Gelu": [simple(lambda node: f.GELU(node.get("approximate", "none") == "tanh"))],

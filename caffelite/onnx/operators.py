@@ -10,9 +10,10 @@ Versions of an operator differ in where they have their arguments, as attributes
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +29,11 @@ from caffelite.tensor import Tensor
 
 Rule = Callable[..., Any]
 MOST = 2**24  # numbers in an array that a file makes of a few bytes
+GROWTH = 256  # times as many numbers may be made of data
+
+
+class Refused(ValueError):
+    """What is wrong with a file, or what it has that caffelite has not. Other errors are caffelite's mistakes."""
 
 
 class Kept:
@@ -72,8 +78,18 @@ class Node:
             raise self.refuse(f"gets a {what} that depends on data")
         return np.asarray(value)
 
-    def refuse(self, why: str) -> ValueError:
-        return ValueError(f"node {self.name!r} ({self.operator}) {why}")
+    def refuse(self, why: str) -> Refused:
+        return Refused(f"node {self.name!r} ({self.operator}) {why}")
+
+    @contextlib.contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Here a Function or NumPy gets numbers of the file: what they raise becomes a refusal of this node."""
+        try:
+            yield
+        except Refused:
+            raise
+        except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
+            raise self.refuse(f"can't be computed: {str(error) or type(error).__name__}") from error
 
 
 def is_plain(*values: Any) -> bool:
@@ -150,9 +166,13 @@ def either(plain: Callable[..., Any], of_tensors: Callable[..., Any]) -> Rule:
     return rule
 
 
-def bounded(node: Node, shape: Sequence[int]) -> list[int]:
-    """The shape; ValueError where it has more numbers than a file should make out of nothing."""
-    if any(n < 0 for n in shape) or math.prod(shape) > MOST:
+def bounded(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
+    """The shape; ValueError if it is larger than what a file should make of x, or out of nothing.
+
+    An axis of length 0 counts as one of length 1, because the others cost work all the same.
+    """
+    most = MOST if is_plain(x) else max(MOST, GROWTH * math.prod(x.shape))
+    if any(n < 0 for n in shape) or math.prod([max(1, n) for n in shape]) > most:
         raise node.refuse(f"makes an array of shape {tuple(shape)}")
     return [int(n) for n in shape]
 
@@ -430,7 +450,7 @@ def transpose(node: Node, x: Any) -> Any:
 
 
 def expand(node: Node, x: Any, lengths: Any) -> Any:
-    to = bounded(node, np.broadcast_shapes(x.shape, tuple(node.constant(lengths, "shape").tolist())))
+    to = bounded(node, np.broadcast_shapes(x.shape, tuple(node.constant(lengths, "shape").tolist())), x)
     if isinstance(x, Tensor):
         return x if list(x.shape) == to else x + node.kept(np.zeros(to, x.dtype))
     return np.broadcast_to(x, to)
@@ -438,9 +458,12 @@ def expand(node: Node, x: Any, lengths: Any) -> Any:
 
 def tile(node: Node, x: Any, repeats: Any) -> Any:
     counts = node.constant(repeats, "repeats").tolist()
-    bounded(node, [n * count for n, count in zip(x.shape, counts, strict=True)])
+    bounded(node, [max(1, n) * count for n, count in zip(x.shape, counts, strict=True)], x)
+    if is_plain(x):
+        return np.tile(x, counts)
     for axis, count in enumerate(counts):
-        x = x if count == 1 else concatenated([x] * count, axis) if count else taken(x, axis, [])
+        if count != 1:
+            x = taken(float_of(x), axis, np.tile(np.arange(x.shape[axis]), count).tolist())
     return x
 
 
@@ -518,7 +541,6 @@ def pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: Any = Non
     pads, mode = node.argument("pads", pads), node.get("mode", "constant")
     value = node.argument("value", value, 0.0)
     axes = node.argument("axes", axes, list(range(x.ndim)))
-    bounded(node, [n + abs(max(pads, default=0)) for n in x.shape])
     for i, axis in enumerate(axes):
         x = padded(node, x, axis, pads[i], pads[i + len(axes)], mode, value)
     return x
@@ -532,6 +554,7 @@ def padded(node: Node, x: Any, axis: int, before: int, after: int, mode: str = "
         before, after, n = max(0, before), max(0, after), x.shape[axis]
     if before == after == 0:
         return x
+    bounded(node, [before + m + after if i == axis % x.ndim else m for i, m in enumerate(x.shape)], x)
     if mode != "constant":
         return taken(x, axis, np.pad(np.arange(n), (before, after), mode).tolist())  # type: ignore[call-overload]
     shapes = [[m if i == axis % x.ndim else k for i, k in enumerate(x.shape)] for m in (before, after)]
@@ -594,7 +617,7 @@ def resize(node: Node, x: Any, *inputs: Any) -> Any:
         mode = node.get("coordinate_transformation_mode", "half_pixel")
     axes = node.get("axes") or list(range(x.ndim))
     lengths = [math.floor(x.shape[axis] * scales[i]) if sizes is None else sizes[i] for i, axis in enumerate(axes)]
-    bounded(node, lengths)
+    bounded(node, [lengths[axes.index(i)] if i in axes else n for i, n in enumerate(x.shape)], x)
     for i, axis in enumerate(axes):
         n, m = x.shape[axis], lengths[i]
         scale = m / n if sizes is not None else scales[i]
@@ -640,13 +663,22 @@ def _between(node: Node, x: Any, axis: int, places: np.ndarray) -> Any:
 # ---- windows --------------------------------------------------------------------------------------------------------
 
 
+def window_of(node: Node, axes: int) -> tuple[list[int], list[int], list[int]]:
+    """The strides, the dilations and the pads, before and after, of a node with windows of so many axes."""
+    names = {"strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * 2 * axes}
+    for name, default in names.items():
+        if len(node.get(name) or default) != len(default):
+            raise node.refuse(f"has {name} = {node.get(name)}, expected {len(default)} numbers")
+    strides, dilations, pads = [node.get(name) or default for name, default in names.items()]
+    return strides, dilations, pads
+
+
 def pads_of(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
     """The pads before and after each axis of these lengths, for a node with windows: as it says, or lets us find."""
     window = node.get("kernel_shape")
-    strides, dilations = node.get("strides") or [1] * len(window), node.get("dilations") or [1] * len(window)
+    strides, dilations, pads = window_of(node, len(window))
     auto = node.get("auto_pad", "NOTSET")
     if auto == "NOTSET":
-        pads = node.get("pads") or [0] * 2 * len(window)
         return list(zip(pads[: len(window)], pads[len(window) :], strict=True))
     found = []
     for n, k, s, d in zip(lengths, window, strides, dilations, strict=True):

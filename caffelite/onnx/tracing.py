@@ -161,7 +161,7 @@ class _Trace(Recording):
         known: list[tuple[np.ndarray, Any]] = [(y._data, self._by_tensor[id(y)]) for _, _, ys in self.noted for y in ys]
         known += [(a, Stored(name)) for name, a in model._arrays().items()]
         known += [(x, Given(i)) for i, x in enumerate(given)]
-        self._by_memory = {_memory(a): source for a, source in known if a.size}
+        self._by_memory = {memory_of(a): source for a, source in known if a.size}
 
     def note_application(self, function: Function, inputs: tuple, results: tuple[Tensor, ...]) -> None:
         self.noted.append((function, inputs, results))
@@ -175,7 +175,7 @@ class _Trace(Recording):
         array = x._data if isinstance(x, Tensor) else x
         if not isinstance(array, np.ndarray):
             return Constant(array)
-        found = self._by_memory.get(_memory(array))
+        found = self._by_memory.get(memory_of(array))
         owner = owner_of(array)
         if found is not None and array.size:
             return found
@@ -198,7 +198,7 @@ class _Trace(Recording):
         return {i for i, are_masks in uses.items() if are_masks == {True}}
 
 
-def _memory(array: np.ndarray) -> tuple:
+def memory_of(array: np.ndarray) -> tuple:
     """What tells arrays apart that lie in the same memory."""
     return kernels.address(array), array.shape, array.strides, array.dtype
 
