@@ -580,6 +580,7 @@ def sums_that_were_begun_are_finished_when_a_training_is_left(folder):
 
 @check
 def a_caught_exit_and_an_exception_in_a_thread_end_no_rank(folder):
+    small()
     with Raises(SystemExit, "3"):
         sys.exit(3)
     with contextlib.redirect_stderr(io.StringIO()) as said:

@@ -39,14 +39,20 @@ def start(ranks, *arguments, program=None):
     )
 
 
-def run(ranks, *arguments, seconds=120, program=None):
-    """The output of so many ranks, which succeed."""
+def outcome(ranks, *arguments, seconds=60, program=None):
+    """The status, output and errors of so many ranks, which end in time."""
     with start(ranks, *arguments, program=program) as process:
         try:
             output, errors = process.communicate(timeout=seconds)
         finally:
             process.kill()
-    assert process.returncode == 0, output + errors
+    return process.returncode, output, errors
+
+
+def run(ranks, *arguments, seconds=120, program=None):
+    """The output of so many ranks, which succeed."""
+    status, output, errors = outcome(ranks, *arguments, seconds=seconds, program=program)
+    assert status == 0, output + errors
     return output
 
 
@@ -90,15 +96,12 @@ def test_ranks_agree_on_what_they_do_and_raise(tmp_path):
     ],
 )
 def test_where_one_rank_ends_all_end_and_say_why(how, said):
-    started = time.monotonic()
-    with start(2, how, 1) as process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
+    status, _, errors = outcome(2, how, 1)
+    assert status != 0
     assert said in errors
-    assert time.monotonic() - started < 60
 
 
-FAIL = {"raise": 1, "exit": 3, "_exit": 3, "kill": None}
+FAIL = {"raise": 1, "exit": 3, "_exit": 3, "kill": None}  # with which status mpirun ends, if MPI says so
 WHEN = ["before", "made", "between", "predict", "evaluate", "after"]
 ORDINARY = [("raise", "before", 2, 1), ("raise", "predict", 3, 0), ("exit", "predict", 2, 1), ("raise", "after", 2, 1)]
 FAILURES = ORDINARY + [
@@ -112,14 +115,10 @@ FAILURES = ORDINARY + [
 
 @pytest.mark.parametrize(("how", "when", "ranks", "who"), FAILURES)
 def test_a_rank_that_fails_outside_of_trainings_ends_all_and_has_the_last_word(how, when, ranks, who):
-    with start(ranks, "fail", how, when, who) as process:
-        try:
-            _, errors = process.communicate(timeout=60)  # others would take longer
-        finally:
-            process.kill()
-    assert process.returncode != 0
+    status, _, errors = outcome(ranks, "fail", how, when, who)  # others would take longer
+    assert status != 0
     if how in ("raise", "exit"):
-        assert process.returncode == FAIL[how]
+        assert status == FAIL[how]
     said = own_words(errors)
     if how == "raise":
         assert said.endswith(
@@ -141,9 +140,8 @@ def own_words(errors):
     "when", ["before", *[pytest.param(when, marks=pytest.mark.slow) for when in ("made", "between")]]
 )
 def test_where_one_rank_ends_early_without_an_error_those_that_wait_for_it_say_so_and_end(when):
-    with start(3, "fail", "end", when, 1) as process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+    status, _, errors = outcome(3, "fail", "end", when, 1)
+    assert status == 1
     assert own_words(errors).endswith("waits in vain, so all end\ncaffelite.mpi: rank 1 of 3 has ended")
 
 
@@ -170,9 +168,8 @@ def test_an_exception_ends_all_ranks_whoever_prints_it():
             raise ZeroDivisionError("this reason")
         MPI.COMM_WORLD.barrier()
     """
-    with start(2, program=program) as process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+    status, _, errors = outcome(2, program=program)
+    assert status == 1
     assert own_words(errors) == "for this reason only"
 
 
