@@ -327,11 +327,11 @@ class RanksOfMPI(Ranks):
         printed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")  # a traceback, by another hook than ours
         status = self._status or int(printed)
         how = f"has ended with status {status}:\n{self._exits}" if status else "has ended"
-        met = self._met(0 if status else MEETING)
+        met = self._met(ALIKE if status else MEETING)
         if met:
             self._listen()
             self._tell(LEFT, (math.inf, how))
-        if status and not (met and self._all_end(ALIKE)):
+        if status and not (met and self._all_end(ALIKE if self.rank == 0 else ALIKE + LET_SPEAK)):
             self._end([] if printed else ["all end", *self._of_each({self.rank: how})], status)
 
     def _all_end(self, seconds: float) -> bool:

@@ -157,6 +157,12 @@ def test_a_rank_may_end_before_others_that_do_not_wait_for_it():
     assert "rank 0 has done" in run(2, program=program)
 
 
+def test_ranks_that_all_exit_with_the_same_error_add_nothing_to_what_they_say():
+    status, _, errors = outcome(3, program="import sys, caffelite.mpi; sys.exit('bad news')")
+    assert status == 1
+    assert own_words(errors).replace("\n", "") == "bad news" * 3
+
+
 def test_an_exception_ends_all_ranks_whoever_prints_it():
     program = """if True:
         import sys
