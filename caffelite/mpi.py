@@ -8,8 +8,8 @@ result is one process's, up to the rounding of sums. `caffelite.together` says w
 
 How ranks end, from the import of this module on:
 
-- An exception that nobody catches ends all ranks, wherever they are. Its traceback is printed last. So does
-  `sys.exit(3)`, or any other status but 0, unless all ranks end within a second.
+- An exception that nobody catches ends all ranks, wherever they are. Its traceback is printed last.
+- `sys.exit(3)`, or any other status but 0, ends all ranks, too, unless all end by themselves within a second.
 - A rank may end before the others, by its last line or by `sys.exit(0)`. If others wait for it in `DataParallel`, `fit`
   or `step`, they end within seconds and say which rank it was. A plain `raise SystemExit(3)` counts as such an end.
 - A rank may leave `fit` by an exception that the program catches. If others wait for it, they end in the same way. If
