@@ -5,6 +5,7 @@ compare EPOCHS     train each case as one process alone, and as all ranks togeth
                    one or two epochs, nearly all are in float64 alone
 check FOLDER       what all ranks do together and what all raise
 train PATH SECONDS a training that goes on from its checkpoint
+fail HOW WHEN RANK one rank fails before, between or after trainings, while others train, end or have other things to do
 HOW RANK           a training in which one rank ends: raise, catch, exit, kill, leave; step, which is by hand;
                    late, while others are in a training before it
 """
@@ -18,6 +19,8 @@ import signal
 import sys
 import threading
 import time
+import warnings
+from unittest import mock
 
 import numpy as np
 
@@ -545,6 +548,63 @@ def one_thread_trains_at_a_time(folder):
     assert model.fit(rows(20, 4), labels(20), optimizer=optimizer, callbacks=[another], **FIT).epochs == 1
 
 
+class Refusing(cl.Function):
+    """Raises in its third `backward`, when the gradients of what comes after it are being added up."""
+
+    def __init__(self, calls):
+        self.calls = calls
+
+    def forward(self, x):
+        return x.copy()
+
+    def backward(self, dy):
+        self.calls += 1
+        if self.calls[0] == 3:
+            raise ArithmeticError("in the midst of a step")
+        return dy.copy()
+
+
+@check
+def sums_that_were_begun_are_finished_when_a_training_is_left(folder):
+    model = cl.Model([cl.Linear(4, 300), Refusing(np.zeros(1)), cl.Linear(300, 300), cl.Linear(300, 3)], seed=0)
+    optimizer = mpi.DataParallel(cl.SGD(model.parameters(), lr=0.05))
+    with Raises(ArithmeticError, "in the midst"):
+        model.fit(rows(30, 4), labels(30), optimizer=optimizer, epochs=5, batch_size=30, **FIT)
+    gradient = model.parameters()[2].grad
+    gradient[...] = 7
+    WORLD.barrier()
+    time.sleep(2 * mpi.LOOK)
+    WORLD.barrier()
+    assert (gradient == 7).all()
+
+
+@check
+def a_caught_exit_and_an_exception_in_a_thread_end_no_rank(folder):
+    small()
+    with Raises(SystemExit, "3"):
+        sys.exit(3)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        for target in (fail_by, sys.exit):
+            thread = threading.Thread(target=target, args=("raise",))
+            thread.start()
+            thread.join()
+    assert said.getvalue().count("Traceback") == 1
+    WORLD.barrier()
+
+
+@check
+def rank_0_warns_if_the_mpi_has_no_thread_for_looking(folder):
+    ranks = mpi.RanksOfMPI(WORLD)
+    with (
+        mock.patch.object(mpi.MPI, "Query_thread", return_value=mpi.MPI.THREAD_SERIALIZED),
+        warnings.catch_warnings(record=True) as said,
+    ):
+        warnings.simplefilter("always")
+        ranks.meet()
+    assert [each.category for each in said] == [cl.TrainingWarning] * (WORLD.rank == 0)
+    assert all("MPI_THREAD_MULTIPLE" in str(each.message) for each in said)
+
+
 @check
 def rank_0_alone_may_be_asked_to_speak(folder):
     model, optimizer = small()
@@ -587,6 +647,55 @@ class Undecided(cl.Model):
     def call(self, x):
         x = self.first(x)
         return self.last(self.more(x) if self.is_there else x)
+
+
+class Failing(cl.Function):
+    """Fails in its `forward`."""
+
+    def __init__(self, how):
+        self.how = how
+
+    def forward(self, x):
+        fail_by(self.how)
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+def fail_by(how):
+    if how == "raise":
+        raise ZeroDivisionError("for some reason")
+    if how == "exit":
+        sys.exit(3)
+    if how == "_exit":
+        os._exit(3)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "end":
+        sys.exit()
+
+
+def fail(how, when, who):
+    """Have one rank, `who`, fail outside of trainings, while others go on."""
+    x, y = rows(40, 4), labels(40)
+    is_here = WORLD.rank == who
+    if when == "before" and is_here:
+        fail_by(how)
+    model, optimizer = small()
+    if when == "made" and is_here:
+        fail_by(how)
+    model.fit(x, y, optimizer=optimizer, **FIT)
+    if when == "between" and is_here:
+        fail_by(how)
+    if when in ("predict", "evaluate"):
+        if not is_here:
+            time.sleep(120)
+        failing = cl.Model([cl.Linear(4, 3), Failing(how)])
+        failing.predict(x) if when == "predict" else failing.evaluate(x, y, loss=cl.SoftmaxLoss())
+    model.fit(x, y, optimizer=optimizer, **FIT)
+    if is_here:
+        fail_by(how)
 
 
 def end(how, who):
@@ -637,5 +746,7 @@ if __name__ == "__main__":
             print(f"{len(CHECKS)} checks")
     elif what == "train":
         train(options[0], float(options[1]))
+    elif what == "fail":
+        fail(options[0], options[1], int(options[2]))
     else:
         end(what, int(options[0]))

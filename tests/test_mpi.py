@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -28,22 +29,30 @@ ENVIRONMENT = {
 }
 
 
-def start(ranks, *arguments):
-    command = [MPIRUN, "-n", str(ranks), sys.executable, str(RANKS), *map(str, arguments)]
+def start(ranks, *arguments, program=None):
+    """So many ranks that run `ranks.py`, or another program."""
+    what = [str(RANKS)] if program is None else ["-c", program]
+    command = [MPIRUN, "-n", str(ranks), sys.executable, *what, *map(str, arguments)]
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command, env=os.environ | ENVIRONMENT, stdout=pipe, stderr=pipe, text=True, errors="replace"
     )
 
 
-def run(ranks, *arguments, seconds=120):
-    """The output of so many ranks, which succeed."""
-    with start(ranks, *arguments) as process:
+def outcome(ranks, *arguments, seconds=60, program=None):
+    """The status, output and errors of so many ranks, which end in time."""
+    with start(ranks, *arguments, program=program) as process:
         try:
             output, errors = process.communicate(timeout=seconds)
         finally:
             process.kill()
-    assert process.returncode == 0, output + errors
+    return process.returncode, output, errors
+
+
+def run(ranks, *arguments, seconds=120, program=None):
+    """The output of so many ranks, which succeed."""
+    status, output, errors = outcome(ranks, *arguments, seconds=seconds, program=program)
+    assert status == 0, output + errors
     return output
 
 
@@ -87,12 +96,87 @@ def test_ranks_agree_on_what_they_do_and_raise(tmp_path):
     ],
 )
 def test_where_one_rank_ends_all_end_and_say_why(how, said):
-    started = time.monotonic()
-    with start(2, how, 1) as process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode != 0
+    status, _, errors = outcome(2, how, 1)
+    assert status != 0
     assert said in errors
-    assert time.monotonic() - started < 60
+
+
+FAIL = {"raise": 1, "exit": 3, "_exit": 3, "kill": None}  # with which status mpirun ends, if MPI says so
+WHEN = ["before", "made", "between", "predict", "evaluate", "after"]
+ORDINARY = [("raise", "before", 2, 1), ("raise", "predict", 3, 0), ("exit", "predict", 2, 1), ("raise", "after", 2, 1)]
+FAILURES = ORDINARY + [
+    pytest.param(how, when, ranks, who, marks=pytest.mark.slow)
+    for how in FAIL
+    for when in WHEN
+    for ranks, who in [(1, 0), (2, 0), (2, 1), (3, 1)]
+    if (how, when, ranks, who) not in ORDINARY
+]
+
+
+@pytest.mark.parametrize(("how", "when", "ranks", "who"), FAILURES)
+def test_a_rank_that_fails_outside_of_trainings_ends_all_and_has_the_last_word(how, when, ranks, who):
+    status, _, errors = outcome(ranks, "fail", how, when, who)  # others would take longer
+    assert status != 0
+    if how in ("raise", "exit"):
+        assert status == FAIL[how]
+    said = own_words(errors)
+    if how == "raise":
+        assert said.endswith(
+            'in fail_by\n    raise ZeroDivisionError("for some reason")\nZeroDivisionError: for some reason'
+        )
+    elif how == "exit" and ranks > 1 and when != "after":
+        assert f"rank {who} of {ranks} has ended with status 3" in said
+        assert said.endswith("in fail_by\n    sys.exit(3)\nSystemExit: 3")
+    else:
+        assert said == ""
+
+
+def own_words(errors):
+    """What ranks have printed; `mpirun` may have its own words between lines of - or =."""
+    return re.split("^(?:-----|=====)", errors, maxsplit=1, flags=re.MULTILINE)[0].strip()
+
+
+@pytest.mark.parametrize(
+    "when", ["before", *[pytest.param(when, marks=pytest.mark.slow) for when in ("made", "between")]]
+)
+def test_where_one_rank_ends_early_without_an_error_those_that_wait_for_it_say_so_and_end(when):
+    status, _, errors = outcome(3, "fail", "end", when, 1)
+    assert status == 1
+    assert own_words(errors).endswith("waits in vain, so all end\ncaffelite.mpi: rank 1 of 3 has ended")
+
+
+def test_a_rank_may_end_before_others_that_do_not_wait_for_it():
+    program = """if True:
+        import time
+        import caffelite.mpi
+        from mpi4py import MPI
+        if MPI.COMM_WORLD.rank == 0:
+            time.sleep(caffelite.mpi.PATIENCE + 0.5)
+            print("rank 0 has done its work")
+    """
+    assert "rank 0 has done" in run(2, program=program)
+
+
+def test_ranks_that_all_exit_with_the_same_error_add_nothing_to_what_they_say():
+    status, _, errors = outcome(3, program="import sys, caffelite.mpi; sys.exit('bad news')")
+    assert status == 1
+    assert own_words(errors).replace("\n", "") == "bad news" * 3
+
+
+def test_an_exception_ends_all_ranks_whoever_prints_it():
+    program = """if True:
+        import sys
+        import caffelite.mpi
+        from mpi4py import MPI
+        sys.excepthook = lambda kind, error, traceback: print("for", error, "only", file=sys.stderr)
+        MPI.COMM_WORLD.barrier()
+        if MPI.COMM_WORLD.rank == 1:
+            raise ZeroDivisionError("this reason")
+        MPI.COMM_WORLD.barrier()
+    """
+    status, _, errors = outcome(2, program=program)
+    assert status == 1
+    assert own_words(errors) == "for this reason only"
 
 
 def test_one_process_has_the_bits_that_it_has_without():
@@ -107,6 +191,7 @@ def test_one_process_has_the_bits_that_it_has_without():
             found.append([*history["loss"], *np.concatenate([p.data.ravel() for p in model.parameters()])])
         assert found[0] == found[1]
         assert sys.excepthook is sys.__excepthook__
+        assert sys.exit.__module__ == "sys"
     """
     environment = os.environ | {"PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)

@@ -69,6 +69,13 @@ class Reference(SphinxDirective):
     def run(self):
         module = self.options.get("module", "caffelite")
         names = [line.strip() for line in self.content if line.strip()]
+        try:
+            importlib.import_module(module)
+        except ImportError as error:  # the other pages are built all the same
+            logger.warning(
+                "%s can't be imported, so its part is left out: %s", module, error, location=self.get_location()
+            )
+            return []
         lines = [f".. py:currentmodule:: {module}", "", ".. autosummary::", "   :nosignatures:", ""]
         lines += [f"   {name}" for name in names]
         for name in names:
