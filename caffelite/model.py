@@ -47,6 +47,7 @@ from caffelite.sources import Source
 from caffelite.sparse import as_sparse, given_as, is_sparse, stored
 from caffelite.tables import Table, bytes_text, table
 from caffelite.tensor import Tensor
+from caffelite.terminal import writable
 from caffelite.together import Parallel, unwrapped
 from caffelite.training import Evaluation, Programs, Trainer
 
@@ -510,6 +511,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if self._is_sequence():
             return f"Model([{', '.join(map(repr, self.functions))}])"
         return f"{type(self).__name__}({', '.join([f'{name}={child!r}' for name, child in self._named_children()])})"
+
+    def __str__(self) -> str:
+        return writable(repr(self))
 
     # ---- state --------------------------------------------------------------------------------------------------
 

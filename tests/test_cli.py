@@ -399,3 +399,25 @@ def test_ctrl_c_while_the_picture_is_drawn_ends_with_130_too(picture, capsys, mo
     monkeypatch.setattr(plots, "spiral_picture", interrupted)
     assert cli.main(["spiral", "--epochs", "1", "--output", str(picture)]) == 130
     assert capsys.readouterr().err == "caffelite: interrupted\n"
+
+
+@pytest.mark.parametrize(("where", "status", "said"), [("pipe", 1, ""), ("/dev/full", 1, "No space left on device")])
+def test_an_output_that_takes_nothing_is_no_traceback(where, status, said):
+    if where == "pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(where, os.O_WRONLY)
+    command = [sys.executable, "-m", "caffelite", "info"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert ended.returncode == status
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Exception" not in ended.stderr
+
+
+def test_closed_streams_are_no_traceback(tmp_path):
+    command = f"{sys.executable} -m caffelite spiral --epochs 1 --output {tmp_path}/p.png >&- 2>&-"
+    assert subprocess.run(command, shell=True, timeout=120).returncode == 0
+    assert (tmp_path / "p.png").exists()
