@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from caffelite import frames
 from caffelite.frames import Categories
 
 pandas = pytest.importorskip("pandas")
@@ -411,3 +412,31 @@ def test_nothing_warns_and_the_frame_stays_as_it_is():
         warnings.simplefilter("error")
         fitted(frame, Y, cl.Columns(frame))
     pandas.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_frame_of_many_columns_takes_no_step_for_each(library, monkeypatch):
+    """The work for each column is what takes the time."""
+    make = pytest.importorskip(library).DataFrame
+    x = np.arange(600.0).reshape(3, 200)
+    frame = make({f"c{i}": column for i, column in enumerate(x.T)})
+    looks = []
+    numbers = frames.numbers
+    monkeypatch.setattr(frames, "numbers", lambda *given: looks.append(1) or numbers(*given))
+    np.testing.assert_array_equal(frames.as_array(frame, "x"), x)
+    columns = cl.Columns(frame)
+    looks.clear()
+    np.testing.assert_array_equal(columns.arrays(frame)[0], x)
+    assert looks == []
+
+
+def test_columns_of_several_dtypes_make_the_array_that_they_make_one_by_one():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"a": np.array([1, 2], np.int64), "b": np.array([0.5, 1], np.float32), "c": np.array([True, False])}
+    )
+    for names in (["a", "b", "c"], ["b", "c"], ["a", "c"], ["c"], ["a"]):
+        one_by_one = frames.as_array({name: frame[name].to_numpy() for name in names}, "x")
+        whole = frames.as_array(frame[names], "x")
+        assert whole.dtype == one_by_one.dtype
+        np.testing.assert_array_equal(whole, one_by_one)

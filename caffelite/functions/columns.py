@@ -78,14 +78,17 @@ class Columns(Function, recordable=True):
 
         Columns are found by name. Raises as the class says, beginning with `what`.
         """
-        found = frames.columns(frame, what)
-        if missing := [name for name, _ in self.columns if name not in found]:
-            raise ValueError(f"{what}: the frame has no column {missing[0]!r}; there are {_listed(list(found))}")
-        places = {name: {x: i for i, x in enumerate(known)} for name, known in self.categories.items()}
-        numbers = [frames.numbers(found[name], f"{what}: column {name!r}") for name in self.numbers]
-        codes = [frames.codes(found[name], known, f"{what}: column {name!r}") for name, known in places.items()]
-        inputs = [np.stack(numbers, axis=1, dtype=np.float64, casting="unsafe")] if numbers else []
-        return (*inputs, np.stack(codes, axis=1)) if codes else tuple(inputs)
+        chosen = frames.select(frame, [name for name, _ in self.columns], what)
+        inputs = []
+        if self.numbers:
+            numbers = frames.as_array(frames.select(chosen, self.numbers, what), what)
+            inputs.append(np.ascontiguousarray(numbers, np.float64))
+        if self.categories:
+            found = frames.columns(frames.select(chosen, list(self.categories), what), what)
+            places = {name: {x: i for i, x in enumerate(known)} for name, known in self.categories.items()}
+            codes = [frames.codes(found[name], known, f"{what}: column {name!r}") for name, known in places.items()]
+            inputs.append(np.stack(codes, axis=1))
+        return tuple(inputs)
 
     # ---- as a Function ------------------------------------------------------------------------------------------
 
@@ -122,7 +125,7 @@ class Columns(Function, recordable=True):
         arrays = " and ".join(
             f"{kind} (n, {len(names)})" for kind, names in zip(self._kinds(), self.names, strict=True)
         )
-        named = _listed([name for name, _ in self.columns])
+        named = frames.listed([name for name, _ in self.columns])
         return (
             f"{arrays}, or where it is first in a Model a frame with the columns {named}, such as {{name: [value], …}}"
         )
@@ -148,9 +151,8 @@ class Columns(Function, recordable=True):
         return (dx, None) if self.numbers and self.categories else dx
 
     def __repr__(self) -> str:
-        return (
-            f"Columns({_listed([name if known is None else f'{name}[{len(known)}]' for name, known in self.columns])})"
-        )
+        shown = [name if known is None else f"{name}[{len(known)}]" for name, known in self.columns]
+        return f"Columns({frames.listed(shown)})"
 
 
 def _described(columns: Any) -> Iterable[tuple[Any, tuple[Any, ...] | None]]:
@@ -194,7 +196,3 @@ def _moments(column: Any, what: str) -> tuple[float, float]:
         row = int((~np.isfinite(numbers)).argmax())
         raise ValueError(f"{what} has {numbers[row]} in row {row}; expected finite numbers")
     return float(numbers.mean()), float(numbers.std()) if np.ptp(numbers) > 0 else 1.0
-
-
-def _listed(names: list[Any], most: int = 8) -> str:
-    return ", ".join([*map(str, names[:most]), *([f"… {len(names) - most} more"] if len(names) > most else [])])
