@@ -33,7 +33,7 @@ from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
 from caffelite.progress import rate_text
 from caffelite.tabular import commands as tables
 from caffelite.tabular.learning import Options
-from caffelite.terminal import is_terminal, say, writable
+from caffelite.terminal import is_terminal, say, writable, write
 from caffelite.threads import show_config
 
 BATCH_SIZE = 32
@@ -101,8 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help(sys.stderr)
             parser.exit(2, "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt or info\n")
         status = arguments.run(arguments)
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        write("", sys.stdout)  # what is buffered
         return status
     except Refused as error:
         say(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
@@ -112,12 +111,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         when = "" if history is None else f" after {_count(history.epochs, 'epoch')}"
         say(f"caffelite: interrupted{when}", sys.stderr)
         return 130
-    except OSError as error:  # of the standard output: those of files are told where they are opened
-        if error.filename is not None:
+    except OSError as error:
+        if not _is_of_output(error):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can end without another
         if not isinstance(error, BrokenPipeError):  # else who reads has enough
-            say(f"caffelite: could not write to the standard output: {error.strerror or error}", sys.stderr)
+            say(f"caffelite: could not write to the standard output: {error.strerror}", sys.stderr)
         return 1
 
 
@@ -260,10 +259,10 @@ def predict(arguments: argparse.Namespace) -> int:
     if sys.stdout is None:
         raise Refused("there is no standard output: name a file, --output FILE.csv")
     if writable(text) == text or not hasattr(sys.stdout, "buffer"):
-        sys.stdout.write(writable(text))
+        write(writable(text), sys.stdout)
     else:  # these are data, not to be changed
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode())
+        write(text.encode(), sys.stdout)
     return 0
 
 
@@ -290,9 +289,16 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if _is_of_output(error):
+            raise
         raise Refused(f"{error.filename}: {error.strerror}" if error.filename else error) from None
     except (ValueError, TypeError, ImportError, TrainingDiverged, argparse.ArgumentTypeError) as error:
         raise Refused(error) from None
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether the standard output takes no more."""
+    return error.filename is not None and error.filename == getattr(sys.stdout, "name", None)
 
 
 def info(arguments: argparse.Namespace) -> int:

@@ -31,9 +31,25 @@ def _writable(character: str, encoding: str) -> str:
 
 
 def say(text: Any = "", stream: Any = None, *, flush: bool = False) -> None:
-    """Print a text to a stream, by default the standard output, in characters that it can write."""
+    """Print a text to a stream, by default the standard output, in characters that it can write.
+
+    OSError names the stream, such as `<stdout>`, if it takes no more: nobody reads it any more, or a disk is full.
+    """
     stream = sys.stdout if stream is None else stream
-    print(writable(str(text), stream), file=stream, flush=flush)
+    write(writable(str(text), stream) + "\n", stream, flush=flush)
+
+
+def write(content: str | bytes, stream: Any, *, flush: bool = True) -> None:
+    """Write to a stream as it is; raises as `say` does. None, which Python has for a closed stream, gets nothing."""
+    if stream is None:
+        return
+    try:
+        (stream.buffer if isinstance(content, bytes) else stream).write(content)
+        if flush:
+            stream.flush()
+    except OSError as error:
+        error.filename = getattr(stream, "name", None)
+        raise
 
 
 def is_terminal(stream: Any) -> bool:
