@@ -620,7 +620,8 @@ def columns(f: functions.Columns, x: Shape, y: Shape) -> Layer:
     if f.categories:
         raise TypeError(f"export: there is no C for categories, which {f!r} has")
     body = loops({"j": len(f.numbers)}, "y[j] = (x[j] - mean[j]) / deviation[j];")
-    return Layer({"x": x}, y, body, {"mean": f.mean, "deviation": f.deviation}, in_place=True)
+    mean, deviation = f.moments(np.float32)
+    return Layer({"x": x}, y, body, {"mean": mean, "deviation": deviation}, in_place=True)
 
 
 def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> Layer:

@@ -184,7 +184,8 @@ class Saved:
         """ValueError unless it is of such a model."""
         structure, forms = model._texts().get("caffelite.structure"), model._forms()
         theirs = {name: self.forms[name] for name in self.of_model}
-        dtypes = {form.dtype for form in theirs.values() if form.dtype in FLOATS}
+        same = [form for name, form in theirs.items() if name in forms and forms[name].dtype == model.dtype]
+        dtypes = {form.dtype for form in same if form.dtype in FLOATS}
         if dtypes - {model.dtype}:
             raise self.refuse(f"is of a training with another dtype: {min(map(str, dtypes))}, now {model.dtype}")
         if structure != self.texts.get("caffelite.structure") or theirs != forms:

@@ -33,6 +33,7 @@ from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
 from caffelite.progress import rate_text
 from caffelite.tabular import commands as tables
 from caffelite.tabular.learning import Options
+from caffelite.terminal import is_terminal, say, writable, write
 from caffelite.threads import show_config
 
 BATCH_SIZE = 32
@@ -99,15 +100,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.run is None:
             parser.print_help(sys.stderr)
             parser.exit(2, "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt or info\n")
-        return arguments.run(arguments)
+        status = arguments.run(arguments)
+        write("", sys.stdout)  # what is buffered
+        return status
     except Refused as error:
-        print(f"caffelite {arguments.run.__name__}: error: {error}", file=sys.stderr)
+        say(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         history = getattr(interrupt, "history", None)
         when = "" if history is None else f" after {_count(history.epochs, 'epoch')}"
-        print(f"caffelite: interrupted{when}", file=sys.stderr)
+        say(f"caffelite: interrupted{when}", sys.stderr)
         return 130
+    except OSError as error:
+        if not _is_of_output(error):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can end without another
+        if not isinstance(error, BrokenPipeError):  # else who reads has enough
+            say(f"caffelite: could not write to the standard output: {error.strerror}", sys.stderr)
+        return 1
 
 
 def spiral(arguments: argparse.Namespace) -> int:
@@ -117,7 +127,7 @@ def spiral(arguments: argparse.Namespace) -> int:
     model = Model([Linear(2, 100), ReLU(), Linear(100, 3)], seed=arguments.seed)
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     history = _train(model, (2,), data, optimizer, arguments.epochs)
-    print(f"accuracy {(model.predict(x).argmax(axis=1) == y).mean():.1%} on the {len(x)} points")
+    say(f"accuracy {(model.predict(x).argmax(axis=1) == y).mean():.1%} on the {len(x)} points")
     return _draw(lambda: plots.spiral_picture(model, history, x, y), arguments.output)
 
 
@@ -134,7 +144,7 @@ def digits(arguments: argparse.Namespace) -> int:
     optimizer = Adam(model.parameters(), lr=3e-3)
     history = _train(model, (1, 8, 8), data, optimizer, arguments.epochs, validation_data=(x_test, y_test))
     predictions = model.predict(x_test).argmax(axis=1)
-    print(f"accuracy {(predictions == y_test).mean():.1%} on the {len(x_test)} held-out images")
+    say(f"accuracy {(predictions == y_test).mean():.1%} on the {len(x_test)} held-out images")
     return _draw(lambda: plots.digits_picture(history, x_test[:, 0], y_test, predictions, filters), arguments.output)
 
 
@@ -161,14 +171,12 @@ def gpt(arguments: argparse.Namespace) -> int:
         if not hasattr(interrupt, "history"):
             raise
         history = interrupt.history
-        print(f"caffelite: stopped after {_count(history.epochs, 'epoch')}", file=sys.stderr)
+        say(f"caffelite: stopped after {_count(history.epochs, 'epoch')}", sys.stderr)
     scores = model.predict(x, batch_size=BATCH_SIZE)
-    print(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
+    say(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
 
     sample = _continued(model, held_out[:BLOCK], arguments.sample, arguments.seed)
-    print(
-        f"\n{BLOCK} held-out characters, and what it writes behind them:\n\n{''.join(characters[i] for i in sample)}\n"
-    )
+    say(f"\n{BLOCK} held-out characters, and what it writes behind them:\n\n{''.join(characters[i] for i in sample)}\n")
     probabilities = np.take_along_axis(SoftmaxLoss().link(scores), y[..., None], axis=-1)
     shown = "".join(characters[i] for i in y.flat)
     return _draw(lambda: plots.text_picture(history, shown, probabilities.reshape(-1)), arguments.output)
@@ -214,7 +222,7 @@ def train(arguments: argparse.Namespace) -> int:
         arguments.batch_size,
         arguments.lr,
         arguments.seed,
-        verbose=1 if sys.stderr.isatty() else "auto",
+        verbose=1 if is_terminal(sys.stderr) else "auto",
     )
     with _refusing():
         picture = arguments.picture or _output(str(arguments.output.with_suffix(".png")))
@@ -231,7 +239,7 @@ def train(arguments: argparse.Namespace) -> int:
     failed = _write(arguments.output, lambda: trained.net.save(arguments.output))
     if failed:
         return failed
-    print(f"model in {arguments.output}")
+    say(f"model in {arguments.output}")
     return _draw(trained.picture, picture)
 
 
@@ -241,19 +249,20 @@ def predict(arguments: argparse.Namespace) -> int:
         tables.check_apart([arguments.model, arguments.data], [arguments.output] if arguments.output else [])
         lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
     for remark in remarks:
-        print(f"caffelite predict: {remark}", file=sys.stderr)
+        say(f"caffelite predict: {remark}", sys.stderr)
     text = tables.as_csv(lines)
     if arguments.output is not None:
         failed = _write(arguments.output, lambda: files.replace(arguments.output, [text.encode()]))
         if not failed:
-            print(f"predictions in {arguments.output}")
+            say(f"predictions in {arguments.output}")
         return failed
-    try:
-        sys.stdout.write(text)
+    if sys.stdout is None:
+        raise Refused("there is no standard output: name a file, --output FILE.csv")
+    if writable(text) == text or not hasattr(sys.stdout, "buffer"):
+        write(writable(text), sys.stdout)
+    else:  # these are data, not to be changed
         sys.stdout.flush()
-    except BrokenPipeError:  # who reads has enough; nothing is to be said of it when Python ends
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        write(text.encode(), sys.stdout)
     return 0
 
 
@@ -266,7 +275,7 @@ def export(arguments: argparse.Namespace) -> int:
         tables.check_apart([arguments.model], list(paths.values()))
         tables.export(arguments.model, paths, arguments.input_shape)
     for path in paths.values():
-        print(f"model in {path}")
+        say(f"model in {path}")
     return 0
 
 
@@ -280,9 +289,16 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if _is_of_output(error):
+            raise
         raise Refused(f"{error.filename}: {error.strerror}" if error.filename else error) from None
     except (ValueError, TypeError, ImportError, TrainingDiverged, argparse.ArgumentTypeError) as error:
         raise Refused(error) from None
+
+
+def _is_of_output(error: OSError) -> bool:
+    """Whether the standard output takes no more."""
+    return error.filename is not None and error.filename == getattr(sys.stdout, "name", None)
 
 
 def info(arguments: argparse.Namespace) -> int:
@@ -314,34 +330,36 @@ def _train(
         validation_data=validation_data,
         metrics=["accuracy"],
         callbacks=[decay],
-        verbose=1 if sys.stderr.isatty() else "auto",  # on a terminal a bar, even for a run that is soon over
+        verbose=1 if is_terminal(sys.stderr) else "auto",  # on a terminal a bar, even for a run that is soon over
     )
     seconds = time.perf_counter() - started
     steps = epochs * len(data)
-    print(f"\n{model.summary(row)}\n")
-    print(f"{_count(epochs, 'epoch')} in {seconds:.2f} seconds, {rate_text(steps / seconds)} steps per second")
+    say(f"\n{model.summary(row)}\n")
+    say(f"{_count(epochs, 'epoch')} in {seconds:.2f} seconds, {rate_text(steps / seconds)} steps per second")
     return history
 
 
 def _draw(picture: Callable[[], Any], output: Path) -> int:
     """Make a figure and write it; returns the exit status. Without matplotlib, say that there is no picture."""
     try:
-        figure = picture()
+        failed = _write(output, lambda: picture().savefig(output, dpi="figure"))
     except ImportError:
-        print("picture skipped: it needs matplotlib (pip install 'caffelite[plot]')")
+        say("picture skipped: it needs matplotlib (pip install 'caffelite[plot]')")
         return 0
-    failed = _write(output, lambda: figure.savefig(output, dpi="figure"))
     if not failed:
-        print(f"picture in {output}")
+        say(f"picture in {output}")
     return failed
 
 
 def _write(output: Path, write: Callable[[], Any]) -> int:
-    """Write a file; returns the exit status."""
+    """Write a file; returns the exit status. Why it fails is told, as what is to be written may have taken long."""
     try:
         write()
-    except OSError as error:
-        print(f"caffelite: could not write {output}: {error.strerror or error}", file=sys.stderr)
+    except ImportError:
+        raise
+    except Exception as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        say(f"caffelite: could not write {output}: {reason}", sys.stderr)
         return 1
     return 0
 

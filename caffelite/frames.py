@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -42,12 +43,7 @@ def columns(frame: Any, what: Any) -> dict[Any, Any]:
     else:
         named = [(series.name, series) for series in frame.get_columns()]
     found = dict(named)
-    if not found:
-        raise ValueError(f"{what}: the frame has no columns")
-    if len(found) < len(named):
-        names = [name for name, _ in named]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{what}: the frame has more than one column {twice!r}")
+    _check_different([name for name, _ in named], what)
     shapes = {name: np.shape(x.codes if isinstance(x, Categories) else x) for name, x in named}
     first = next(iter(shapes))
     for name, shape in shapes.items():
@@ -60,6 +56,32 @@ def columns(frame: Any, what: Any) -> dict[Any, Any]:
                 f"shape {shape}"
             )
     return found
+
+
+def select(frame: Any, names: list[Any], what: Any) -> Any:
+    """These columns of a frame, as a frame. ValueError, beginning with `what`, for one that is not there."""
+    if isinstance(frame, Mapping):
+        frame = columns(frame, what)
+    given = list(frame if isinstance(frame, Mapping) else frame.columns)
+    _check_different(given, what)
+    known = set(given)
+    if absent := [name for name in names if name not in known]:
+        raise ValueError(f"{what}: the frame has no column {absent[0]!r}; there are {listed(given)}")
+    return {name: frame[name] for name in names} if isinstance(frame, Mapping) else frame[names]
+
+
+def _check_different(names: list[Any], what: Any) -> None:
+    """ValueError, beginning with `what`, for no names, and for one that comes twice."""
+    if not names:
+        raise ValueError(f"{what}: the frame has no columns")
+    if len(set(names)) < len(names):
+        twice = next(name for name, times in Counter(names).items() if times > 1)
+        raise ValueError(f"{what}: the frame has more than one column {twice!r}")
+
+
+def listed(names: list[Any], most: int = 8) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join([*map(str, names[:most]), *([f"… {len(names) - most} more"] if len(names) > most else [])])
 
 
 def _inferred(column: Any) -> Any:
@@ -89,7 +111,7 @@ def check_names(expected: list[list[Any] | None], given: list[list[Any] | None] 
             i = next(i for i, name in enumerate(before) if name != now[i])
             how = f"have moved: column {i} is {now[i]!r}, and was {before[i]!r}"
         else:
-            missing, new = ([name for name in a if name not in b] for a, b in ((before, now), (now, before)))
+            missing, new = ([name for name in a if name not in b] for a, b in ((before, set(now)), (now, set(before))))
             how = f"are others than the model was fitted on: {_listed(missing)} missing, {_listed(new)} new"
         raise ValueError(f"{what}: the frame's columns {how}; frame[{before}] has them, if there are such")
 
@@ -107,11 +129,29 @@ def as_array(frame: Any, what: Any) -> np.ndarray:
     if is_series(frame):
         column = _inferred(frame) if _is(frame, "pandas", "Series") else frame
         return numbers(column, f"{what}: column {frame.name!r}" if frame.name not in (None, "") else what)
+    if (whole := _at_once(frame)) is not None:
+        return whole
     arrays = [numbers(column, f"{what}: column {name!r}") for name, column in columns(frame, what).items()]
     whole = np.empty((len(arrays[0]), len(arrays)), np.result_type(*arrays))
     for i, array in enumerate(arrays):
         whole[:, i] = array
     return whole
+
+
+def _at_once(frame: Any) -> np.ndarray | None:
+    """The numbers in a frame of many columns without a step for each; None if one of them needs a look of its own."""
+    whole = None
+    if _is(frame, "pandas", "DataFrame"):
+        dtypes = set(frame.dtypes)
+        if frame.columns.is_unique and dtypes and all(isinstance(x, np.dtype) and x.kind in "biuf" for x in dtypes):
+            whole = frame.to_numpy(np.result_type(*dtypes))
+    elif _is(frame, "polars", "DataFrame"):
+        dtypes = set(frame.dtypes)
+        if len(dtypes) == 1 and all(x.is_integer() or x.is_float() for x in dtypes):
+            whole = None if any(frame.null_count().row(0)) else frame.to_numpy()
+    if whole is None or (whole.dtype.kind == "f" and np.isnan(whole).any()):
+        return None
+    return np.ascontiguousarray(whole)
 
 
 def numbers(column: Any, what: Any) -> np.ndarray:

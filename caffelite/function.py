@@ -19,6 +19,7 @@ from caffelite.modes import initializing
 from caffelite.recording import in_python
 from caffelite.sparse import as_sparse, is_sparse
 from caffelite.tensor import Tensor
+from caffelite.terminal import writable
 
 Shape = tuple[int | None, ...]
 
@@ -325,6 +326,9 @@ class Function(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+    def __str__(self) -> str:
+        return writable(repr(self))
 
 
 def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:

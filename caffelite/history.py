@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from caffelite.tables import FITTING, Table, table
+from caffelite.tables import FITTING, Table, drawn, table
 
 # Runs differ in their lines, so that they can be told apart without colour, too.
 LINES: tuple[Any, ...] = (
@@ -116,9 +116,9 @@ def _draw_runs(column: Sequence[Any], runs: list[History], labels: Sequence[str]
 def _draw_line(axes: Any, values: list[float], label: str, line: Any, **options: Any) -> None:
     """A curve over the epochs; a point where there is only one."""
     marker = "o" if len(values) == 1 else ""
-    axes.plot(range(1, len(values) + 1), values, label=label, linestyle=line, marker=marker, **options)
+    axes.plot(range(1, len(values) + 1), values, label=drawn(str(label)), linestyle=line, marker=marker, **options)
 
 
 def _frame(axes: Any, title: str) -> None:
-    axes.set(xlabel="epoch", title=title)
+    axes.set(xlabel="epoch", title=drawn(title))
     axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)

@@ -35,6 +35,7 @@ from caffelite.sources import Source
 from caffelite.sparse import is_sparse, stored
 from caffelite.tables import Table, shortened, table
 from caffelite.tensor import Tensor
+from caffelite.terminal import writable
 
 DEAD = 0.1  # share of the units that are 0 for all rows
 SATURATED = 0.01  # share of the range, from its ends
@@ -66,6 +67,9 @@ class Statistics:
 
     def __repr__(self) -> str:
         return f"Statistics({self.shape}, mean {self.mean:.3g}, std {self.std:.3g}, {self.least:.3g} … {self.most:.3g})"
+
+    def __str__(self) -> str:
+        return writable(repr(self))
 
 
 class Layer:
@@ -140,6 +144,9 @@ class Inspection:
 
     def __repr__(self) -> str:
         return "\n\n".join([self._heading(), self._layers(), self._parameters(), "\n".join(self.findings)])
+
+    def __str__(self) -> str:
+        return writable(repr(self))
 
     def _repr_html_(self) -> str:
         from html import escape

@@ -54,7 +54,7 @@ from caffelite.tensor import Tensor
 from caffelite.together import Parallel, unwrapped
 from caffelite.training import Evaluation, Trainer
 
-INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+FLOAT64, INT64, BOOL = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
 MAX_REMEMBERED = 64  # shapes for which it is remembered what `call` makes of them
 KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
 
@@ -296,14 +296,29 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _convert_buffers(self) -> None:
         """Have the buffers of floats in the model's dtype, and all where they can be written."""
+        for function in self._descendants():
+            if isinstance(function, Columns):
+                function.dtype = self.dtype
+        exact = self._exact_buffers()
         other = {
             id(a): a
             for a in self.buffers().values()
-            if not a.flags.writeable or (a.dtype in FLOATS and a.dtype != self.dtype)
+            if not a.flags.writeable or (a.dtype in FLOATS and a.dtype != self.dtype and id(a) not in exact)
         }
-        converted = {i: a.astype(self.dtype if a.dtype in FLOATS else a.dtype, order="C") for i, a in other.items()}
+        kept = exact | {i for i, a in other.items() if a.dtype not in FLOATS}
+        converted = {i: a.astype(a.dtype if i in kept else self.dtype, order="C") for i, a in other.items()}
         for function in (self, *self._descendants()) if other else ():
             vars(function).update({k: converted[id(v)] for k, v in vars(function).items() if id(v) in converted})
+
+    def _exact_buffers(self) -> set[int]:
+        """The ids of the buffers that stay float64 in any model: the moments of Columns."""
+        return {id(a) for f in self._descendants() if isinstance(f, Columns) for a in (f.mean, f.deviation)}
+
+    @property
+    def _input_dtype(self) -> np.dtype:
+        """The dtype of inputs that are floats: the model's, or float64 if Columns are first, which round later."""
+        columns = self._columns()
+        return FLOAT64 if columns is not None and columns.numbers else self.dtype
 
     def _lay_out(self) -> None:
         """Move the parameters into one vector, and their gradients into another, of the model's dtype."""
@@ -527,7 +542,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if len(takes) != n:
             raise ValueError(f"{type(self).__name__} takes {len(takes)} inputs, got {n}")
         kinds = zip(takes, are_masks, strict=True)
-        return tuple([INT64 if indices else BOOL if mask and n > 1 else self.dtype for indices, mask in kinds])
+        return tuple([INT64 if indices else BOOL if mask and n > 1 else self._input_dtype for indices, mask in kinds])
 
     def _dtypes_like(self, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
         """What the model gets where inputs are like these; that of their rows where they are sparse."""
@@ -655,7 +670,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return self._forms_of(parameters | buffers)
 
     def _forms_of(self, state: dict[str, Any]) -> dict[str, files.Form]:
-        return {name: files.Form(x.shape, self.dtype if x.dtype in FLOATS else x.dtype) for name, x in state.items()}
+        exact = self._exact_buffers()
+        return {
+            name: files.Form(x.shape, self.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
+            for name, x in state.items()
+        }
 
     @staticmethod
     def _found(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
@@ -667,9 +686,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _fill(self, file: files.File) -> None:
         """Have the values in a file, of a model that was made `without_values`."""
         parameters, buffers = self._named_state()
-        self._found(file, self._forms_of(parameters | buffers), exactly=True)
+        forms, exact = self._forms_of(parameters | buffers), self._exact_buffers()
+        exact_names = {name for name, x in buffers.items() if id(x) in exact}
+        older = {name for name in exact_names if name in file.forms and file.forms[name].dtype == self.dtype}
+        forms.update({name: forms[name]._replace(dtype=self.dtype) for name in older})
+        self._found(file, forms, exactly=True)
         self._take_memory()
-        file.read({name: p._data for name, p in parameters.items()} | self.buffers())
+        arrays = {name: p._data for name, p in parameters.items()} | self.buffers()
+        rounded = {name: np.empty_like(arrays[name], self.dtype) for name in older}
+        file.read(arrays | rounded)
+        for name, values in rounded.items():
+            arrays[name][...] = values
         for p in parameters.values():
             p._changed()
 
@@ -715,7 +742,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if is_sparse(x):
             return as_sparse(x)
         if isinstance(x, list | tuple) and not holds_tensors(x):
-            x = as_indices(x, self) if self.takes_indices is True else as_real(x, self.dtype, self)
+            x = as_indices(x, self) if self.takes_indices is True else as_real(x, self._input_dtype, self)
         return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
     def forward(self, *inputs: Any) -> Any:
@@ -1073,7 +1100,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         takes = self.takes_indices
         if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := self._columns()) is not None:
             raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
-        return as_inputs(x, self.dtype, takes, name)
+        return as_inputs(x, self._input_dtype, takes, name)
 
     def check_frames(self, name: str, x: Any, expected: Any = None) -> None:
         """`check_columns` of the frames in x, but for one in which `Columns` finds its own."""

@@ -18,7 +18,7 @@ from caffelite.function import Function
 from caffelite.functions import Conv2d
 from caffelite.model import History, Model
 from caffelite.modes import no_grad
-from caffelite.tables import shortened
+from caffelite.tables import drawn, shortened
 
 # M. Okabe and K. Ito, "Color Universal Design", 2008: colours that stay apart for colour-blind readers.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
@@ -107,7 +107,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
         left, top = cell % columns * cell_width, -(cell // columns) * cell_height
         extent = (left, left + 1, top - height, top)
         _draw_image(axes, images[i], extent)
-        caption = f"{labels[i]} → {predictions[i]}"
+        caption = drawn(f"{labels[i]} → {predictions[i]}")
         place = (left + 0.5, top - height - 0.06)
         axes.text(*place, caption, ha="center", va="top", fontsize=min(12, 46 / rows), color=INK)
     axes.set(xlim=(-0.1, columns * cell_width - 0.1), ylim=(-rows * cell_height, 0.1), aspect="equal", anchor="N")
@@ -163,7 +163,7 @@ def weights(function: Function) -> Any:
     for axes, (name, values) in zip(panels.flat, named.items(), strict=False):
         table = values if values.ndim == 2 else _table_of_filters(values)
         _draw_signed(axes, table, aspect="auto" if values.ndim == 2 else "equal")
-        axes.set_title(f"{name} {values.shape}\n±{np.abs(values).max():.2g}", fontsize=9, color=INK)
+        axes.set_title(f"{drawn(name)} {values.shape}\n±{np.abs(values).max():.2g}", fontsize=9, color=INK)
     return figure
 
 
@@ -175,11 +175,13 @@ def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     """
     labels, predictions = _columns("confusion_matrix", "labels", labels, "predictions", predictions)
     display = _display("confusion_matrix", "metrics", "ConfusionMatrixDisplay")
-    classes = len(np.union1d(labels, predictions))
+    names = np.union1d(labels, predictions)
+    classes = len(names)
     axes = _own(*(2 * [min(8, max(3, 0.4 * classes))])) if axes is None else axes
     display.from_predictions(
         labels,
         predictions,
+        display_labels=[drawn(str(name)) for name in names],
         ax=axes,
         cmap="Blues",
         colorbar=False,
@@ -341,7 +343,7 @@ def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, clas
     for i, j in np.ndindex(counts.shape) if count <= 20 else ():  # more can't be read
         colour = "white" if shares[i, j] > 0.5 else INK
         axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=min(11, 90 / count), color=colour)
-    names = [shortened(name, 14) for name in classes]
+    names = [drawn(shortened(name, 14)) for name in classes]
     places = range(0, count, math.ceil(count / 20))
     axes.set_xticks(places, [names[i] for i in places], rotation=90 if count > 4 else 0)
     axes.set_yticks(places, [names[i] for i in places])
@@ -366,7 +368,8 @@ def _draw_predicted(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> No
 def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) -> None:
     """Bars of the columns that matter most."""
     shown = sorted(importances.items(), key=lambda item: item[1])[-10:]
-    axes.barh([shortened(name, 18) for name, _ in shown], [x for _, x in shown], color=PALETTE[0], height=0.6)
+    axes.barh(range(len(shown)), [x for _, x in shown], color=PALETTE[0], height=0.6)
+    axes.set_yticks(range(len(shown)), [drawn(shortened(name, 18)) for name, _ in shown])
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
     _finish(axes, f"{what} lost without")
@@ -472,7 +475,7 @@ def _draw_curve(axes: Any, history: History, name: str) -> None:
     for line in axes.lines:
         line.set_linewidth(1.5)
     axes.set_title("")
-    axes.set_title(name, fontsize=11, color=INK, loc="left")
+    axes.set_title(drawn(name), fontsize=11, color=INK, loc="left")
     axes.margins(x=0.01)
     axes.xaxis.label.set_color(INK)
     axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)

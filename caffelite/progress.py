@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from caffelite.terminal import is_terminal, say, writable
+
 PATIENCE = 0.5  # seconds that "auto" waits before it shows anything, and between two of its lines
 REFRESH = 0.05  # seconds between two looks at the bar
 FORMAT = "{percentage:3.0f}%|{bar:6}| {desc}"  # tqdm's; a short bar leaves room for the numbers
@@ -36,8 +38,8 @@ class Progress:
     ) -> None:
         if verbose not in (0, 1, 2, "auto"):
             raise ValueError(f'verbose: expected 0, 1, 2 or "auto", got {verbose!r}')
-        self.on_terminal = sys.stderr.isatty()
-        self.bar_wanted = verbose == 1 or (verbose == "auto" and self.on_terminal)
+        self.on_terminal = is_terminal(sys.stderr)
+        self.bar_wanted = (verbose == 1 and sys.stderr is not None) or (verbose == "auto" and self.on_terminal)
         self.lines_wanted = verbose == 2 or (verbose == "auto" and not self.bar_wanted)
         self.epochs, self.steps, self.of = epochs, steps, of
         self.patience = PATIENCE if verbose == "auto" else 0.0
@@ -88,7 +90,7 @@ class Progress:
 
     def _print_line(self, now: float, duration: str) -> None:
         self.spoke, self.printed = now, self.epoch
-        print(f"{self._line(now)}  {duration}", flush=True)
+        say(f"{self._line(now)}  {duration}", flush=True)
 
     def _line(self, now: float) -> str:
         rate = self.done / max(now - self.started, 1e-9)
@@ -121,7 +123,8 @@ class Progress:
             # The delay keeps it from drawing itself before there is anything to say.
             self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT, delay=1e-9)
         self.bar.n = done
-        self.bar.set_description_str(f"{duration}  {self._line(now)}")  # the time first: what is too long is cut
+        text = f"{duration}  {self._line(now)}"  # the time first: what is too long is cut
+        self.bar.set_description_str(writable(text, sys.stderr))
 
 
 def rate_text(rate: float) -> str:

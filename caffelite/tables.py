@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from caffelite.terminal import writable
+
 WIDTH = 120  # characters of a line
 SHORTEST = 16  # to which a column is cut at most
 FITTING = "max-width:100%;height:auto"  # the style of a picture that is no wider than the page
 
 
 class Table(str):
-    """Lines of text in columns; in a notebook, the same cells as an HTML table."""
+    """Lines of text in columns; in a notebook, the same cells as an HTML table.
+
+    The text has only characters that the standard output can write when it is made: "..." for "…" where that is ASCII.
+    """
 
     cells: list[Sequence[str]]  # the head and the rows
     alignment: str
@@ -35,15 +40,17 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *,
 
     Where lines would be longer than 120 characters, the cells of the column `cut` are cut.
     """
-    lines: list[Sequence[str]] = [head, *rows]
+    cells: list[Sequence[str]] = [head, *rows]
+    lines: list[Sequence[str]] = [[writable(cell) for cell in line] for line in cells]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if cut is not None and (excess := sum(widths) + 2 * len(widths) - 2 - WIDTH) > 0:
         widths[cut] = most = max(min(SHORTEST, widths[cut]), widths[cut] - excess)
-        lines = [[*line[:cut], shortened(line[cut], most), *line[cut + 1 :]] for line in lines]
+        cells = [[*line[:cut], shortened(line[cut], most), *line[cut + 1 :]] for line in cells]
+        lines = [[*line[:cut], writable(shortened(line[cut], most)), *line[cut + 1 :]] for line in lines]
     formats = [f"{side}{width}" for side, width in zip(alignment, widths, strict=True)]
     first, *rest = ["  ".join(map(format, line, formats)).rstrip() for line in lines]
     made = Table("\n".join([first, "-" * max(map(len, [first, *rest])), *rest]))
-    made.cells, made.alignment = lines, alignment
+    made.cells, made.alignment = cells, alignment
     return made
 
 
@@ -60,3 +67,8 @@ def bytes_text(count: float) -> str:
             break
         count /= 1000
     return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+
+
+def drawn(text: str) -> str:
+    """A text as matplotlib draws it unchanged: to matplotlib, what is between two dollar signs is TeX."""
+    return text.replace("$", r"\$")

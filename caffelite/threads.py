@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import positive_integer
+from caffelite.terminal import say
 
 # A processor runs one thread at a time, so more only take turns: several are enough to try out what many would do.
 THREADS_PER_PROCESSOR, ALWAYS_ALLOWED = 4, 64
@@ -55,12 +56,12 @@ def show_config() -> None:
     """Print the version, the instruction set, and the number of threads and why."""
     from caffelite import __version__
 
-    print(f"caffelite        {__version__}, Python {platform.python_version()} on {platform.machine()}")
-    print(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
+    say(f"caffelite        {__version__}, Python {platform.python_version()} on {platform.machine()}")
+    say(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
     number, now = get_num_threads(), kernels.team_size()
     limited = _always_one or "limited on this thread through OpenMP, by threadpoolctl say, or shared with other threads"
-    print(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason})")
-    print(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
+    say(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason})")
+    say(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
 
 
 def share_processors(processes: int) -> None:

@@ -639,7 +639,8 @@ class InMemory:
         if weights is not None:
             weights = as_weights(weights, rows, dtype)
             counts = weights != 0
-        inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
+        of_inputs = getattr(steps.model, "_input_dtype", dtype)
+        inputs = as_inputs(data.x, of_inputs, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.columns = self.data.columns()
         self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in further columns
@@ -826,7 +827,8 @@ class Buffered:
         self.of, self.generator, self.epochs, self.interrupts = steps, data, epochs, interrupts
         dtype, weights = steps.model.dtype, data.sample_weight
         weights = None if weights is None else as_weights(weights, data.rows, dtype)
-        inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
+        of_inputs = getattr(steps.model, "_input_dtype", dtype)
+        inputs = as_inputs(data.x, of_inputs, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.memory = data.memory_for(self.data.columns())
         self.epoch = 0

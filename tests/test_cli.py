@@ -399,3 +399,32 @@ def test_ctrl_c_while_the_picture_is_drawn_ends_with_130_too(picture, capsys, mo
     monkeypatch.setattr(plots, "spiral_picture", interrupted)
     assert cli.main(["spiral", "--epochs", "1", "--output", str(picture)]) == 130
     assert capsys.readouterr().err == "caffelite: interrupted\n"
+
+
+@pytest.mark.parametrize("command", ["info", "train"])
+@pytest.mark.parametrize(("where", "said"), [("pipe", ""), ("/dev/full", "No space left on device")])
+def test_an_output_that_takes_nothing_is_no_traceback(where, said, command, tmp_path):
+    (tmp_path / "t.csv").write_text("x,y\n" + "1.5,a\n2.5,b\n" * 30)
+    if where == "pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(where, os.O_WRONLY)
+    arguments = ["info"] if command == "info" else ["train", "t.csv", "--target", "y", "--epochs", "1"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "caffelite", *arguments],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    os.close(writing)
+    assert ended.returncode == 1
+    assert ended.stderr == (f"caffelite: could not write to the standard output: {said}\n" if said else "")
+
+
+def test_closed_streams_are_no_traceback(tmp_path):
+    command = f"{sys.executable} -m caffelite spiral --epochs 1 --output {tmp_path}/p.png >&- 2>&-"
+    assert subprocess.run(command, shell=True, timeout=120).returncode == 0
+    assert (tmp_path / "p.png").exists()

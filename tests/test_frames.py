@@ -2,6 +2,7 @@
 
 import copy
 import decimal
+import importlib
 import pickle
 import warnings
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from caffelite import files, frames
 from caffelite.frames import Categories
 
 pandas = pytest.importorskip("pandas")
@@ -411,3 +413,101 @@ def test_nothing_warns_and_the_frame_stays_as_it_is():
         warnings.simplefilter("error")
         fitted(frame, Y, cl.Columns(frame))
     pandas.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_frame_of_many_columns_takes_no_step_for_each(library, monkeypatch):
+    """The work for each column is what takes the time."""
+    make = pytest.importorskip(library).DataFrame
+    x = np.arange(600.0).reshape(3, 200)
+    frame = make({f"c{i}": column for i, column in enumerate(x.T)})
+    looks = []
+    numbers = frames.numbers
+    monkeypatch.setattr(frames, "numbers", lambda *given: looks.append(1) or numbers(*given))
+    np.testing.assert_array_equal(frames.as_array(frame, "x"), x)
+    columns = cl.Columns(frame)
+    looks.clear()
+    np.testing.assert_array_equal(columns.arrays(frame)[0], x)
+    assert looks == []
+
+
+def test_columns_of_several_dtypes_make_the_array_that_they_make_one_by_one():
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {"a": np.array([1, 2], np.int64), "b": np.array([0.5, 1], np.float32), "c": np.array([True, False])}
+    )
+    for names in (["a", "b", "c"], ["b", "c"], ["a", "c"], ["c"], ["a"]):
+        one_by_one = frames.as_array({name: frame[name].to_numpy() for name in names}, "x")
+        whole = frames.as_array(frame[names], "x")
+        assert whole.dtype == one_by_one.dtype
+        np.testing.assert_array_equal(whole, one_by_one)
+
+
+@pytest.mark.parametrize("name", ["seconds since 1970", "integers beyond float32", "beyond float32's range"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_columns_standardize_before_they_round(name, dtype):
+    x = {
+        "seconds since 1970": 1.7e9 + 0.25 * np.arange(400),
+        "integers beyond float32": 20_000_001 + np.arange(400),
+        "beyond float32's range": 1e200 * (1 + 0.01 * np.arange(400)),
+    }[name]
+    model = cl.Model([cl.Columns({"x": x, "one": np.ones(400)})], dtype=dtype)
+    expected = (x / abs(x).max() - (x / abs(x).max()).mean()) / (x / abs(x).max()).std()
+    y = model.predict({"x": x, "one": np.ones(400)})
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y[:, 0], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(model.predict(np.stack([x, np.ones(400)], axis=1)), y)
+    np.testing.assert_array_equal(model.predict({"x": x[7:8], "one": [1.0]}), y[7:8])
+    np.testing.assert_array_equal(model(np.stack([x, np.ones(400)], axis=1)).numpy(), y)
+
+
+def test_a_net_learns_from_seconds_that_differ_by_less_than_float32_tells():
+    x = 1.7e9 + np.arange(256.0)
+    y = np.sin(np.arange(256) / 40)[:, None]
+    losses = []
+    for given in (x, x - 1.7e9):
+        model = cl.Model([cl.Columns({"x": given}), cl.Linear(1, 16), cl.Tanh(), cl.Linear(16, 1)], seed=0)
+        optimizer = cl.Adam(model.parameters(), lr=0.01)
+        history = model.fit({"x": given}, y, loss=cl.MSELoss(), optimizer=optimizer, epochs=30, verbose=0)
+        losses.append(history["loss"][-1])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_columns_keep_their_moments_in_files_and_read_those_that_were_rounded(tmp_path):
+    x = 1.7e9 + np.arange(50.0)
+    model = cl.Model([cl.Columns({"x": x}), cl.Linear(1, 2)], seed=0)
+    expected = model.predict({"x": x})
+    model.save(tmp_path / "m.safetensors")
+    np.testing.assert_array_equal(cl.load(tmp_path / "m.safetensors").predict({"x": x}), expected)
+    np.testing.assert_array_equal(copy.deepcopy(model).predict({"x": x}), expected)
+    arrays = {name: a.astype(np.float32) for name, a in model._arrays().items()}
+    files.write(tmp_path / "old.safetensors", arrays, model._texts())
+    old = cl.load(tmp_path / "old.safetensors")
+    assert old.functions[0].mean == np.float32(model.functions[0].mean)
+    again = cl.Model([cl.Columns({"x": x}), cl.Linear(1, 2)], seed=1).load(tmp_path / "old.safetensors")
+    np.testing.assert_array_equal(again.predict({"x": x}), old.predict({"x": x}))
+
+
+def test_a_training_of_columns_is_resumed_from_its_checkpoint(tmp_path):
+    x, y = {"x": 1.7e9 + np.arange(40.0)}, np.arange(40) % 2
+
+    def fitted(epochs, **options):
+        model = cl.Model([cl.Columns(x), cl.Linear(1, 2)], seed=0)
+        optimizer = cl.Adam(model.parameters())
+        model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, seed=0, verbose=0, **options)
+        return model.predict(x)
+
+    checkpoint = tmp_path / "c.safetensors"
+    fitted(2, callbacks=[cl.callbacks.Checkpoint(checkpoint)])
+    np.testing.assert_array_equal(fitted(4, resume=checkpoint), fitted(4))
+
+
+@pytest.mark.parametrize("module", ["c", "onnx"])
+@pytest.mark.parametrize("x", [1.7e9 + np.arange(40.0), 1e200 * np.arange(40.0)])
+def test_columns_that_an_export_would_round_away_are_refused(module, x, tmp_path):
+    pytest.importorskip(module if module == "onnx" else "caffelite.c")
+    model = cl.Model([cl.Columns({"when": x}), cl.Linear(1, 2)], seed=0)
+    export = importlib.import_module(f"caffelite.{module}").export
+    with pytest.raises(ValueError, match=r"column 'when' is about .*, which float32 hardly tells apart: train on"):
+        export(model, tmp_path / "model", (1,))
+    assert list(tmp_path.iterdir()) == []

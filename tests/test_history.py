@@ -104,3 +104,11 @@ def test_without_matplotlib_a_notebook_shows_a_table():
     for text in ("val_accuracy", ">1<", ">…<", ">20<", ">30<", f">{one['loss'][-1]:.4g}<"):
         assert text in html
     assert history(3)._repr_html_().count("<tr>") == 4
+
+
+def test_names_with_dollar_signs_are_drawn_as_they_are():
+    one = cl.History({"loss": [1.0, 2.0], "$x^$": [1.0, 2.0]})
+    assert "<svg" in one._repr_svg_()
+    figure = one.plot(one, labels=["$a_$", "b$"])
+    figure.draw_without_rendering()
+    assert figure.axes[1].title.get_text() == r"\$x^\$"

@@ -385,3 +385,21 @@ def test_drawing_leaves_nothing_in_pyplot():
         plots.calibration([0, 1], [0, 1])
         plots.residuals([0, 1], [0, 1])
     assert plt.get_fignums() == []
+
+
+def test_names_with_dollar_signs_are_drawn_as_they_are():
+    figure = plots.confusion_matrix(["$\\x$", "$^$"], ["$\\x$", "$\\x$"])
+    figure.draw_without_rendering()
+    one = history(2)
+    figure = plots.table_picture(one, [0, 1], [0, 0], ["$\\x$", "$^$"], {"$p$^": 0.5, "a$\\frac$": 0.25})
+    figure.draw_without_rendering()
+    named = cl.Model([cl.Linear(2, 2)])
+    named.layers = {"$^$": cl.Linear(2, 3)}
+    plots.weights(named).draw_without_rendering()
+
+
+def test_columns_whose_names_begin_alike_have_a_bar_each():
+    names = [f"a column with a long name, {i}" for i in range(3)]
+    figure = plots.table_picture(history(2), [0.0, 1.0], [0.0, 0.5], None, dict.fromkeys(names, 0.5))
+    assert len(figure.axes[-1].patches) == 3
+    assert len(figure.axes[-1].get_yticklabels()) == 3

@@ -29,6 +29,7 @@ from sklearn.multioutput import MultiOutputRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
 from sklearn.utils import estimator_checks
+from sklearn.utils._param_validation import InvalidParameterError
 
 import caffelite as cl
 from caffelite import sklearn as ours
@@ -931,3 +932,8 @@ def test_a_training_that_has_not_converged_says_so_where_it_was_called():
         with pytest.warns(ConvergenceWarning, match="not converged after 2 iterations") as caught:
             ours.MLPClassifier(5, max_iter=2, **options).fit(x, y)
         assert caught[0].filename == __file__
+
+
+def test_partial_fit_looks_at_the_parameters_before_the_classes():
+    with pytest.raises(InvalidParameterError, match="activation"):
+        ours.MLPClassifier(activation=object()).partial_fit([[0.0]], [0])

@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import re
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,8 @@ import caffelite as cl
 from caffelite import cli, plots, structure
 from caffelite.files import File
 from caffelite.frames import Categories
-from caffelite.tabular import columns, commands, judging, learning, report
+from caffelite.functions import Columns
+from caffelite.tabular import columns, commands, judging, learning, reading, report
 from caffelite.tabular.model import TableModel
 from caffelite.tabular.reading import read
 
@@ -146,6 +148,40 @@ def test_gzip_is_read(path):
         read(path)
 
 
+def test_a_gzip_file_is_unpacked_no_further_than_its_size_explains(path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_UNPACKED_MORE", 10_000)
+    unpacked = []
+    read1 = reading.Unpacked.read1
+    monkeypatch.setattr(reading.Unpacked, "read1", lambda self, *size: unpacked.append(1) or read1(self, *size))
+    for content in (b"x" * 3_000_000, b"a,b\n" + b"\n" * 3_000_000):
+        path.write_bytes(gzip.compress(content))
+        unpacked.clear()
+        with pytest.raises(ValueError, match=r"unpacked table is larger than 3\d\d\.\d kB, .* unpack the file first"):
+            read(path)
+        assert 0 < len(unpacked) < 100  # of 8 kB each
+
+
+def test_a_pipe_is_read_whole(path):
+    os.mkfifo(path)
+    text = "a,b\n" + "1,2\n" * 5000 + "x,3\n"  # more than a buffer, and read twice
+    writer = threading.Thread(target=path.write_text, args=[text])
+    writer.start()
+    table = read(path)
+    writer.join()
+    assert len(table.lines) == 5001
+    assert table.columns["a"].words == ["1", "x"]
+
+
+def test_a_first_line_longer_than_a_cell_may_be_is_read(path):
+    names = [f"column_number_{i:07}" for i in range(7000)]
+    assert list(read(write(path, f"{','.join(names)}\n{','.join('1' * 7000)}\n")).columns) == names
+
+
+def test_a_cell_that_is_too_long_is_refused_with_its_line(path):
+    with pytest.raises(ValueError, match="line 1 is no row of comma-separated values: field larger than"):
+        read(write(path, "x" * 200_000))
+
+
 def test_a_column_that_turns_out_to_be_words_has_the_words_it_began_with(path, monkeypatch):
     monkeypatch.setattr("caffelite.tabular.reading.CHUNK", 2)
     table = read(write(path, "a,b,c\n01,1,1\n1.0,2,2\n,3,3\nx,4,4\n1,5,1_0\n"))
@@ -233,6 +269,7 @@ def test_only_rows_of_the_training_say_what_there_is(path):
         ([f"2020-01-0{i + 1}" for i in range(9)], "dates"),
         (["3.1.2020 12:00"] * 4 + ["4.1.2020"] * 5, "dates"),
         ([1e9 + i for i in range(9)], "all about 1e+09, where float32 hardly tells them apart"),
+        ([i * 1e-299 for i in range(9)], "all within ±8e-299, too small for float32: multiply it before"),
     ],
 )
 def test_columns_that_tell_nothing_are_left_out_with_the_reason(cells, reason, path):
@@ -308,6 +345,7 @@ def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task
         (list("abcde"), None, "has 5 classes in 5 rows"),
         ([1.5, "inf"], None, "y is inf in line 3, beyond float32"),
         ([1e9 + 0.5, 1e9 + 1], None, "the target, is all about 1e[+]09, where float32"),
+        ([1e-299, 1e-297], None, "the target, is all within ±1e-297, too small for float32: multiply it before"),
     ],
 )
 def test_a_target_that_cannot_be_learned_is_refused(cells, task, message, path):
@@ -432,12 +470,13 @@ def test_losses_and_scores_are_what_they_are_called():
 
 
 class Says:
-    """A model that says what a function makes of a frame."""
+    """A model that says what a function makes of a frame, or of the arrays of one."""
 
-    def __init__(self, function):
-        self.function = function
+    def __init__(self, function, frame):
+        self.function, self.columns = function, Columns(frame)
 
-    def predict(self, frame):
+    def predict(self, x):
+        frame = dict(zip(self.columns.numbers, x[0].T, strict=True)) if isinstance(x, tuple) else x
         return self.function(frame)[:, None]
 
 
@@ -446,7 +485,9 @@ def judgement(net, linear, noise=0.1, n=400):
     rng = np.random.default_rng(0)
     frame = {"x": rng.normal(size=n), "z": rng.normal(size=n)}
     target = columns.Target("y", frame["x"] + noise * rng.normal(size=n), None)
-    return judging.Judgement(Says(net), Says(linear), frame, target, learning.split(target, 0.25, 0), seed=0)
+    return judging.Judgement(
+        Says(net, frame), Says(linear, frame), frame, target, learning.split(target, 0.25, 0), seed=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -487,6 +528,17 @@ def test_a_column_matters_by_what_is_lost_when_it_is_shuffled():
     assert found.importances["z"] == 0
 
 
+def test_the_columns_that_matter_are_found_with_one_look_at_the_frame(monkeypatch):
+    looks = []
+    arrays = Columns.arrays
+    monkeypatch.setattr(Columns, "arrays", lambda self, *given: looks.append(1) or arrays(self, *given))
+    frame = {**{f"x{i}": np.arange(40.0) + i for i in range(9)}, "c": Categories(np.arange(40) % 2, ["a", "b"])}
+    target = columns.Target("y", np.arange(40) % 2, ["a", "b"])
+    model = TableModel([Columns(frame), cl.Linear(11, 2)], "y", ["a", "b"], seed=0)
+    assert len(judging.importances(model, frame, target, np.ones(40, bool), 0)) == 10
+    assert len(looks) == 1
+
+
 def test_a_column_is_shuffled_with_its_flag():
     rng = np.random.default_rng(0)
     missing = rng.random(200) < 0.5
@@ -497,7 +549,7 @@ def test_a_column_is_shuffled_with_its_flag():
         np.testing.assert_array_equal(shown["x"] == 0, shown["x is missing"] == 1)
         return shown["x is missing"]
 
-    found = judging.importances(Says(predict), frame, target, np.ones(200, bool), 0)
+    found = judging.importances(Says(predict, frame), frame, target, np.ones(200, bool), 0)
     assert list(found) == ["x"]
     assert found["x"] > 1
 
@@ -610,6 +662,28 @@ def test_a_regression_is_said_in_the_units_of_the_table(trained):
     assert max(net) < 0.5 < linear < mean < 2
     assert "linear, test  the mean, test\n" in trained.values.out
     assert re.search(r"^price: regression, -?[\d.]+ … [\d.]+, mean [\d.]+$", trained.values.out, re.MULTILINE)
+
+
+def test_names_with_dollar_signs_are_drawn_as_they_are(tmp_path):
+    rows = [["$p$^", "a$\\frac$", "y"], *[[i % 5, i % 7, ("$\\x$", "$^$")[i % 2]] for i in range(60)]]
+    model = tmp_path / "m.safetensors"
+    said = run("train", write_rows(tmp_path / "t.csv", rows), "--target", "y", "--epochs", 2, "--output", model)
+    assert (said.status, said.err) == (0, "")
+    assert (tmp_path / "m.png").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "predict"])
+def test_what_cannot_be_written_is_said_in_a_sentence(command, trained, tmp_path, monkeypatch):
+    def fail(*_):
+        raise ValueError("too many names")
+
+    monkeypatch.setattr(TableModel, "save", fail)
+    monkeypatch.setattr(cli.files, "replace", fail)
+    given = ["--target", "sold", "--epochs", 1] if command == "train" else []
+    model = [trained.classes.model] if command == "predict" else []
+    said = run(command, *model, trained.data, *given, "--output", tmp_path / "m.safetensors")
+    assert said.status == 1
+    assert said.err.endswith("could not write " + str(tmp_path / "m.safetensors") + ": too many names\n")
 
 
 @pytest.mark.parametrize("name", ["classes", "values"])

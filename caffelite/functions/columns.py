@@ -24,8 +24,9 @@ class Columns(Function, recordable=True):
         y = [(x − mean) / deviation, W₁[c₁], W₂[c₂], …]
 
     x `numbers` (n, k) and c `codes` (n, m), integers, y (n, features); where there are no categories or no numbers,
-    one input alone. It is first in a Model, which then takes frames, `fit(frame, y)`, `predict(frame)`: columns are
-    found by their names, and what other columns there are is left alone. `arrays(frame)` gives the inputs.
+    one input alone. The mean is subtracted in float64 also in a model of float32, to which seconds since 1970 would be
+    the same for minutes. It is first in a Model, which then takes frames, `fit(frame, y)`, `predict(frame)`: columns
+    are found by their names, and what other columns there are is left alone. `arrays(frame)` gives the inputs.
 
     Parameters
     ----------
@@ -54,8 +55,8 @@ class Columns(Function, recordable=True):
         self.numbers = [name for name, known in self.columns if known is None]
         self.categories = {name: known for name, known in self.columns if known is not None}
         self.embeddings = [Embedding(len(known), min(self.size, len(known))) for known in self.categories.values()]
-        self.mean = np.zeros(len(self.numbers), np.float32)
-        self.deviation = np.ones(len(self.numbers), np.float32)
+        self.mean, self.deviation = np.zeros(len(self.numbers)), np.ones(len(self.numbers))
+        self.dtype: Any = None  # of y: the model's, or without a model that of the embeddings or of x
         self.concatenate = Concatenate(axis=1)
         if learned is not None:
             for i, name in enumerate(self.numbers):
@@ -78,14 +79,30 @@ class Columns(Function, recordable=True):
 
         Columns are found by name. Raises as the class says, beginning with `what`.
         """
-        found = frames.columns(frame, what)
-        if missing := [name for name, _ in self.columns if name not in found]:
-            raise ValueError(f"{what}: the frame has no column {missing[0]!r}; there are {_listed(list(found))}")
-        places = {name: {x: i for i, x in enumerate(known)} for name, known in self.categories.items()}
-        numbers = [frames.numbers(found[name], f"{what}: column {name!r}") for name in self.numbers]
-        codes = [frames.codes(found[name], known, f"{what}: column {name!r}") for name, known in places.items()]
-        inputs = [np.stack(numbers, axis=1, dtype=np.float64, casting="unsafe")] if numbers else []
-        return (*inputs, np.stack(codes, axis=1)) if codes else tuple(inputs)
+        chosen = frames.select(frame, [name for name, _ in self.columns], what)
+        inputs = []
+        if self.numbers:
+            numbers = frames.as_array(frames.select(chosen, self.numbers, what), what)
+            inputs.append(np.ascontiguousarray(numbers, np.float64))
+        if self.categories:
+            found = frames.columns(frames.select(chosen, list(self.categories), what), what)
+            places = {name: {x: i for i, x in enumerate(known)} for name, known in self.categories.items()}
+            codes = [frames.codes(found[name], known, f"{what}: column {name!r}") for name, known in places.items()]
+            inputs.append(np.stack(codes, axis=1))
+        return tuple(inputs)
+
+    def moments(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+        """`mean` and `deviation` for a program that gets numbers of this dtype.
+
+        ValueError naming the column if such numbers are hardly told apart there, as `predict` tells them.
+        """
+        for name, mean, deviation in zip(self.numbers, self.mean, self.deviation, strict=True):
+            if deviation < 100 * np.finfo(dtype).eps * abs(mean) or not abs(mean) + deviation < np.finfo(dtype).max:
+                raise ValueError(
+                    f"export: column {name!r} is about {mean:g} with a standard deviation of {deviation:g}, which "
+                    f"{np.dtype(dtype)} hardly tells apart: train on a column from which {mean:g} is subtracted"
+                )
+        return self.mean.astype(dtype), self.deviation.astype(dtype)
 
     # ---- as a Function ------------------------------------------------------------------------------------------
 
@@ -122,7 +139,7 @@ class Columns(Function, recordable=True):
         arrays = " and ".join(
             f"{kind} (n, {len(names)})" for kind, names in zip(self._kinds(), self.names, strict=True)
         )
-        named = _listed([name for name, _ in self.columns])
+        named = frames.listed([name for name, _ in self.columns])
         return (
             f"{arrays}, or where it is first in a Model a frame with the columns {named}, such as {{name: [value], …}}"
         )
@@ -134,23 +151,27 @@ class Columns(Function, recordable=True):
         self.output_shape(*[np.shape(x) for x in inputs])
         parts = []
         if self.numbers:
-            dtype = inputs[0].dtype.newbyteorder("=")
-            mean, self.divisor = as_real(self.mean, dtype, self), as_real(self.deviation, dtype, self)
-            parts.append(kernels.divide(kernels.subtract(inputs[0], mean), self.divisor))
+            self.given = inputs[0].dtype.newbyteorder("=")
+            of_embeddings = self.embeddings[0].weight.dtype if self.embeddings else self.given
+            difference = kernels.subtract(as_real(inputs[0], np.float64, self), self.mean)
+            standardized = kernels.divide(difference, self.deviation)
+            parts.append(as_real(standardized, self.dtype or of_embeddings, self))
         parts += [embedding.forward(inputs[-1][:, i]) for i, embedding in enumerate(self.embeddings)]
         return self.concatenate.forward(*parts)
 
     def backward(self, dy: np.ndarray) -> Any:
         parts = list(self.concatenate.backward(dy))
-        dx = kernels.divide(parts.pop(0), self.divisor) if self.numbers else None
+        dx = None
+        if self.numbers:
+            dx = kernels.divide(as_real(parts.pop(0), np.float64, self), self.deviation)
+            dx = as_real(dx, self.given, self)
         for embedding, part in zip(self.embeddings, parts, strict=True):
             embedding.backward(part)
         return (dx, None) if self.numbers and self.categories else dx
 
     def __repr__(self) -> str:
-        return (
-            f"Columns({_listed([name if known is None else f'{name}[{len(known)}]' for name, known in self.columns])})"
-        )
+        shown = [name if known is None else f"{name}[{len(known)}]" for name, known in self.columns]
+        return f"Columns({frames.listed(shown)})"
 
 
 def _described(columns: Any) -> Iterable[tuple[Any, tuple[Any, ...] | None]]:
@@ -193,8 +214,8 @@ def _moments(column: Any, what: str) -> tuple[float, float]:
     if not np.isfinite(numbers).all():
         row = int((~np.isfinite(numbers)).argmax())
         raise ValueError(f"{what} has {numbers[row]} in row {row}; expected finite numbers")
-    return float(numbers.mean()), float(numbers.std()) if np.ptp(numbers) > 0 else 1.0
-
-
-def _listed(names: list[Any], most: int = 8) -> str:
-    return ", ".join([*map(str, names[:most]), *([f"… {len(names) - most} more"] if len(names) > most else [])])
+    if numbers.min() == numbers.max():
+        return float(numbers[0]), 1.0
+    exponent = np.frexp(np.abs(numbers).max())[1]  # by a power of 2, so that no square is beyond float64 or below it
+    numbers = np.ldexp(numbers, -exponent)
+    return float(np.ldexp(numbers.mean(), exponent)), float(np.ldexp(numbers.std(), exponent)) or 1.0

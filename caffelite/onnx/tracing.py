@@ -111,7 +111,7 @@ def traced(model: Model, rows: Sequence[tuple[int, ...]], finish: Callable[[Any]
     An input that is a mask and nothing else is bool. Raises TypeError for what can't be written as a list of
     applications, and ValueError for what depends on the number of rows in another way than `Rows` says.
     """
-    dtypes = list(model._dtypes([False] * len(rows)))
+    dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in model._dtypes([False] * len(rows))]
     first = _Trace(model, ROWS[0], rows, dtypes, finish)
     if masks := first.masks():
         dtypes = [np.dtype(np.bool_) if i in masks else dtype for i, dtype in enumerate(dtypes)]
@@ -286,7 +286,8 @@ class _TransformerBlock(functions.TransformerBlock, recordable=True):
 
 class _Columns(functions.Columns, recordable=True):
     def __call__(self, *inputs: Any) -> Any:
-        numbers = [(Tensor(inputs[0]) - self.mean) / self.deviation] if self.numbers else []
+        mean, deviation = self.moments(self.dtype)
+        numbers = [(Tensor(inputs[0]) - mean) / deviation] if self.numbers else []
         return self.concatenate(*numbers, *[f(inputs[-1][:, i]) for i, f in enumerate(self.embeddings)])
 
 

@@ -431,6 +431,7 @@ class Classification(ClassifierMixin, Estimator):
         first call, unless y is an indicator matrix. ValueError with `early_stopping`, which is for whole trainings, and
         for `class_weight="balanced"`, which is of all rows.
         """
+        self._validate_params()
         if classes is not None:
             classes = unique_labels(classes)
             if hasattr(self, "classes_") and not np.array_equal(classes, self.classes_):

@@ -9,6 +9,7 @@ import numpy as np
 
 from caffelite.callbacks import Training
 from caffelite.history import History
+from caffelite.terminal import say
 
 SMALLEST_RATE = 1e-6  # at which "adaptive" ends the training, and reduces the rate no more
 
@@ -88,7 +89,7 @@ class Improvement:
             self._count(estimator.best_loss_ - loss)
             estimator.best_loss_ = min(estimator.best_loss_, loss)
         if estimator.verbose:
-            print(text, flush=True)
+            say(text, flush=True)
         if estimator.solver == "lbfgs":
             return
         self._follow_rate()

@@ -80,8 +80,8 @@ def target_of(table: Table, name: str, task: str | None = None) -> Target:
         if task == "regression":
             if len(different) == 1:
                 raise ValueError(f"{table.path}: {name}, the target, is {different[0]:g} everywhere")
-            if _are_about_the_same(column):
-                raise ValueError(f"{table.path}: {name}, the target, is all {_about(column)}")
+            if problem := _why_indistinct(column):
+                raise ValueError(f"{table.path}: {name}, the target, is all {problem}")
             return Target(name, column, None)
         words = [str(int(x)) if x == np.floor(x) else repr(float(x)) for x in different]
     if len(words) == 1:
@@ -143,8 +143,8 @@ def _take_numbers(name: str, column: np.ndarray, training: np.ndarray, encoding:
     mean = float(there.mean())
     if there.min() == there.max():
         return Fact(name, "left out", f"{there[0]:g} everywhere")
-    if _are_about_the_same(there):
-        return Fact(name, "left out", f"all {_about(there)}")
+    if problem := _why_indistinct(there):
+        return Fact(name, "left out", f"all {problem}")
     encoding.numbers[name] = mean
     missing = int(np.isnan(column).sum())
     if np.isnan(column[training]).any():
@@ -239,13 +239,14 @@ def _categories(table: Table, name: str, column: Any, names: list[str], remarks:
     return Categories(np.maximum(codes, 0), names)
 
 
-def _are_about_the_same(numbers: np.ndarray) -> bool:
-    """Whether float32, in which a net computes, rounds by a hundredth of their standard deviation or more."""
-    return bool(numbers.std() < 100 * np.finfo(np.float32).eps * abs(numbers.mean()))
-
-
-def _about(numbers: np.ndarray) -> str:
-    return f"about {numbers.mean():g}, where float32 hardly tells them apart: subtract that before"
+def _why_indistinct(numbers: np.ndarray) -> str | None:
+    """Why float32, in which a net computes, does not tell these numbers apart; None if it does."""
+    float32, largest = np.finfo(np.float32), np.abs(numbers).max()
+    if largest < float32.tiny:
+        return f"within ±{largest:.2g}, too small for float32: multiply it before"
+    if numbers.std() < 100 * float32.eps * abs(numbers.mean()):  # it rounds by a hundredth of their deviation or more
+        return f"about {numbers.mean():g}, where float32 hardly tells them apart: subtract that before"
+    return None
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------

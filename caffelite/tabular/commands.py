@@ -26,6 +26,7 @@ from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Options, learn, split
 from caffelite.tabular.model import TableModel
 from caffelite.tabular.reading import Table, counted, read
+from caffelite.terminal import say
 
 LINEAR_RATE = 10  # times the net's learning rate: what a linear model learns has one minimum, and no cliffs
 
@@ -69,8 +70,8 @@ def train(
     encoding, facts = columns.taken_for(data, parts.training, target_name, drop)
     frame, _ = columns.encoded(data, encoding)
     other = columns.other_task(data.columns[target_name], target) if task is None else None
-    print(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n")
-    print("The net learns, and then the linear model:", flush=True)
+    say(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n")
+    say("The net learns, and then the linear model:", flush=True)
 
     started = time.perf_counter()
     net, history = learn(frame, target, parts, options)
@@ -78,10 +79,10 @@ def train(
     linear, _ = learn(frame, target, parts, options._replace(hidden=(), lr=LINEAR_RATE * options.lr))
     judgement = Judgement(net, linear, frame, target, parts, options.seed)
     best = int(np.argmin(history["val_loss"])) + 1
-    print(f"\n{net.summary()}\n")
-    print(f"{counted(history.epochs, 'epoch')} in {seconds:.2f} seconds, the best for the validation: {best:,}\n")
-    print(f"{report.of_scores(judgement)}\n\n{fill(report.verdict(judgement), WIDTH)}\n")
-    print(f"{report.of_importances(judgement)}\n")
+    say(f"\n{net.summary()}\n")
+    say(f"{counted(history.epochs, 'epoch')} in {seconds:.2f} seconds, the best for the validation: {best:,}\n")
+    say(f"{report.of_scores(judgement)}\n\n{fill(report.verdict(judgement), WIDTH)}\n")
+    say(f"{report.of_importances(judgement)}\n")
     return Trained(net, history, judgement)
 
 
@@ -135,9 +136,9 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
             os.replace(beside, target)
     if isinstance(model, TableModel):
         what = "the value" if model.classes is None else f"a score for each of {', '.join(model.classes)}"
-        print(f"{report.of_features(model)}\n\nOne input, these numbers of each row, float32; one output, {what}.")
+        say(f"{report.of_features(model)}\n\nOne input, these numbers of each row, float32; one output, {what}.")
         if model.classes is not None:
-            print("The class is that of the highest score; softmax makes probabilities of them.")
+            say("The class is that of the highest score; softmax makes probabilities of them.")
 
 
 def check_apart(read: Sequence[str], written: Sequence[Path]) -> None:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from caffelite import metrics
-from caffelite.model import Model
 from caffelite.tabular.columns import Target, flag
 from caffelite.tabular.learning import Frame, Split, rows_of
+from caffelite.tabular.model import TableModel
 
 NOISE = 2.0  # standard errors
 SHUFFLES = 5  # of a column
@@ -36,7 +36,9 @@ class Judgement:
     mean. `scores` are those of the net for the rows of each part, of the linear model and of the baseline.
     """
 
-    def __init__(self, net: Model, linear: Model, frame: Frame, target: Target, parts: Split, seed: int) -> None:
+    def __init__(
+        self, net: TableModel, linear: TableModel, frame: Frame, target: Target, parts: Split, seed: int
+    ) -> None:
         self.target, self.parts = target, parts
         self.outputs = [net.predict(rows_of(frame, rows)) for rows in parts]
         values = target.values[parts.training]
@@ -99,7 +101,7 @@ def _main_score(outputs: np.ndarray, target: Target, rows: np.ndarray) -> float:
     return next(iter(scores(outputs, target, rows).values()))
 
 
-def importances(model: Model, frame: Frame, target: Target, rows: np.ndarray, seed: int) -> dict[str, float]:
+def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarray, seed: int) -> dict[str, float]:
     """By how much accuracy, or R², falls where a column is shuffled among the rows, the mean of SHUFFLES times.
 
     L. Breiman, "Random forests", Machine Learning 45, 2001, section 10. Of columns that tell the same, none may matter.
@@ -107,17 +109,23 @@ def importances(model: Model, frame: Frame, target: Target, rows: np.ndarray, se
     rng = np.random.default_rng(seed)
     rows = np.flatnonzero(rows)
     rows = np.sort(rng.permutation(rows)[:MOST_SHUFFLED])
-    seen = rows_of(frame, rows)
-    whole = _main_score(model.predict(seen), target, rows)
+    inputs = model.columns.arrays(rows_of(frame, rows))  # once: a shuffle changes a column of them, or two
+    columns = [x[:, i] for x in inputs for i in range(x.shape[1])]
+    places = dict(zip([name for names in model.columns.names for name in names], columns, strict=True))
+    whole = _main_score(model.predict(inputs), target, rows)
     flags = {flag(name) for name in frame}
     found = {}
     for name in frame:
         if name in flags:
             continue
         falls = []
+        shuffled = [(column, column.copy()) for k in (name, flag(name)) if (column := places.get(k)) is not None]
         for _ in range(SHUFFLES):
             order = rng.permutation(len(rows))
-            shuffled = rows_of({k: seen[k] for k in (name, flag(name)) if k in seen}, order)
-            falls.append(whole - _main_score(model.predict({**seen, **shuffled}), target, rows))
+            for column, values in shuffled:
+                column[:] = values[order]
+            falls.append(whole - _main_score(model.predict(inputs), target, rows))
+        for column, values in shuffled:
+            column[:] = values
         found[name] = float(np.mean(falls))
     return dict(sorted(found.items(), key=lambda item: -item[1]))

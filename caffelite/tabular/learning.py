@@ -18,6 +18,7 @@ from caffelite.history import History
 from caffelite.optimizers import AdamW
 from caffelite.tabular.columns import OTHER, Target
 from caffelite.tabular.model import TableModel
+from caffelite.terminal import say
 
 VALIDATION = 0.2  # of the rows that are not held out
 PATIENCE = 20  # epochs without a better validation loss
@@ -121,7 +122,7 @@ def learn(frame: Frame, target: Target, parts: Split, options: Options) -> tuple
         history = getattr(interrupt, "history", None) or History(loss=[])
         if history.epochs == 0:
             raise
-        print(f"caffelite: stopped in epoch {history.epochs + 1:,}", file=sys.stderr)
+        say(f"caffelite: stopped in epoch {history.epochs + 1:,}", sys.stderr)
     if target.classes is None:
         last: Any = layers[-2]
         last.weight.data, last.bias.data = last.weight.data * scale, last.bias.data * scale + mean

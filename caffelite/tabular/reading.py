@@ -10,15 +10,20 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from caffelite.tables import bytes_text
 
 DELIMITERS = (",", ";", "\t", "|")
 NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # in lower case: what is missing
 NO_NUMBER = NO_WORD | {"none"}  # which may be a word like others
 CHUNK = 1000  # rows that are text at a time: as text they take ten times the memory
 GZIP = b"\x1f\x8b"  # how such a file begins
+MOST_UNPACKED = 100  # times its size that a gzip file may become,
+MOST_UNPACKED_MORE = 16_000_000  # and so many bytes more
 
 
 class Words(NamedTuple):
@@ -57,9 +62,10 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
     Raises OSError for a path that can't be read, and ValueError, naming the line, for what is no such table.
     """
     path, words = os.fspath(path), set(as_words)
+    content = None if os.path.isfile(path) else Path(path).read_bytes()  # a pipe can be read only once
     while True:
         try:
-            with _opened(path) as file:
+            with _opened(path, content) as file:
                 table, other_words = _read(path, file, delimiter, words)
         except UnicodeDecodeError as error:
             byte = error.object[error.start]
@@ -71,17 +77,37 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
         words |= other_words
 
 
-def _opened(path: str) -> Any:
-    with open(path, "rb") as file:
-        compressed = file.read(2) == GZIP
-    raw: Any = gzip.open(path) if compressed else open(path, "rb")  # noqa: SIM115 (closed with what is around it)
-    return io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+def _opened(path: str, content: bytes | None) -> Any:
+    """The text of a file, or of this content."""
+    raw: Any = open(path, "rb") if content is None else io.BytesIO(content)  # noqa: SIM115 (closed with the text)
+    is_packed = raw.read(2) == GZIP
+    raw.seek(0)
+    return io.TextIOWrapper(Unpacked(path, raw) if is_packed else raw, encoding="utf-8-sig", newline="")
+
+
+class Unpacked(gzip.GzipFile):
+    """The content of a gzip file; ValueError if it is much larger than the file. The file is closed with it."""
+
+    def __init__(self, path: str, file: Any) -> None:
+        self.path, self.most = path, MOST_UNPACKED * file.seek(0, os.SEEK_END) + MOST_UNPACKED_MORE
+        file.seek(0)
+        super().__init__(fileobj=file, mode="rb")
+        self.myfileobj = file
+
+    def read1(self, size: int = -1) -> bytes:
+        part = super().read1(size)
+        if self.tell() > self.most:
+            raise ValueError(
+                f"{self.path}: the unpacked table is larger than {bytes_text(self.most)}, which is {MOST_UNPACKED} "
+                f"times the file and {bytes_text(MOST_UNPACKED_MORE)}; if this is right, unpack the file first"
+            )
+        return part
 
 
 def _read(path: str, file: Any, delimiter: str | None, words: set[str]) -> tuple[Table | None, set[str]]:
     """The table; or none, and the names of columns that are words, though they began with numbers that are gone."""
     first = file.readline()
-    delimiter = delimiter or max(DELIMITERS, key=lambda d: len(next(csv.reader([first], delimiter=d), [])))
+    delimiter = delimiter or max(DELIMITERS, key=lambda d: _cells(first, d))
     rows = _rows(path, chain([first], file), delimiter)
     _, names = next(rows, (0, []))
     _check_names(path, names)
@@ -98,6 +124,14 @@ def _read(path: str, file: Any, delimiter: str | None, words: set[str]) -> tuple
         raise ValueError(f"{path} has the names of columns and no rows")
     whole = {name: column.whole() for name, column in columns.items()}
     return Table(path, whole, np.array(lines), names.count("")), found
+
+
+def _cells(line: str, delimiter: str) -> int:
+    """How many cells a line has; 0 if csv refuses it, as it does cells of more than 131,072 characters."""
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:
+        return 0
 
 
 def _rows(path: str, lines: Iterable[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
