@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+import caffelite as cl
 from caffelite.arrays import as_array, as_real, nonnegative, normalized_axes, places_in, positive_integer
 
 
@@ -105,3 +106,14 @@ def test_the_places_of_a_view_are_those_of_its_elements(dtype):
     for index in (..., (slice(None), 2), (slice(None, None, -2), slice(1, 3), slice(None, None, 3)), (1, ..., 3)):
         assert np.array_equal(places_in(array, array[index]), numbers[index])
         assert np.array_equal(places_in(array, array[index].T), numbers[index].T)
+
+
+@pytest.mark.parametrize("axis", [2**31, -(2**31) - 1, 2**64, (0, 2**64)])
+def test_an_axis_beyond_the_integers_of_c_is_one_that_is_not_there(axis):
+    with pytest.raises(ValueError, match=r"there is no axis .* in an array of 2 axes"):
+        normalized_axes(axis, 2)
+    if isinstance(axis, int):
+        t = cl.Tensor(np.ones((2, 3)))
+        for call in [lambda: t.mean(axis), lambda: cl.concatenate([t], axis), lambda: cl.stack([t], axis)]:
+            with pytest.raises(ValueError, match="there is no axis"):
+                call()
