@@ -63,3 +63,14 @@ def test_transpose_refuses_an_order_of_no_axes_unless_there_are_none():
     number = cl.Tensor(1.0, True)
     number.transpose(()).backward()
     assert number.grad == 1
+
+
+def test_lengths_and_axes_are_no_bools():
+    matrix = cl.Tensor(np.ones((1, 1)))
+    for call in [
+        lambda: matrix.reshape(True, 1),
+        lambda: matrix.reshape((1, True)),
+        lambda: matrix.transpose(1, False),
+    ]:
+        with pytest.raises(TypeError, match="expected integers"):
+            call()

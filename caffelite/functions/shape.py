@@ -131,6 +131,8 @@ def _numbers(arguments: tuple) -> tuple[int, ...]:
     """Integers that were given one by one or in one sequence."""
     if len(arguments) == 1 and isinstance(arguments[0], Iterable):
         arguments = tuple(arguments[0])
+    if any(isinstance(n, bool) for n in arguments):
+        raise TypeError(f"expected integers, got {arguments}")
     return tuple([operator.index(n) for n in arguments])
 
 
