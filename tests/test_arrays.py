@@ -117,3 +117,12 @@ def test_an_axis_beyond_the_integers_of_c_is_one_that_is_not_there(axis):
         for call in [lambda: t.mean(axis), lambda: cl.concatenate([t], axis), lambda: cl.stack([t], axis)]:
             with pytest.raises(ValueError, match="there is no axis"):
                 call()
+
+
+@pytest.mark.parametrize("axis", [True, (0, False)])
+def test_an_axis_is_no_bool(axis):
+    with pytest.raises(TypeError, match="an axis is an integer"):
+        normalized_axes(axis, 2)
+    for join in (cl.concatenate, cl.stack):
+        with pytest.raises(TypeError):
+            join([np.ones((2, 3))], axis=axis)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -175,7 +174,7 @@ class Concatenate(Function, recordable=True):
         self.axis = axis
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        (axis,) = normalized_axes(operator.index(self.axis), len(input_shapes[0]))
+        (axis,) = normalized_axes((self.axis,), len(input_shapes[0]))
         try:
             by_axis = list(zip(*input_shapes, strict=True))
             others = [0 if i == axis else common_length(along) for i, along in enumerate(by_axis)]
@@ -211,7 +210,7 @@ class Stack(Concatenate, recordable=True):
     """y = the inputs one after the other along a new axis; their shapes are the same, else ValueError."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        (axis,) = normalized_axes(operator.index(self.axis), len(input_shapes[0]) + 1)
+        (axis,) = normalized_axes((self.axis,), len(input_shapes[0]) + 1)
         try:
             shape = [common_length(along) for along in zip(*input_shapes, strict=True)]
         except ValueError:
