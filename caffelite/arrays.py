@@ -136,7 +136,13 @@ def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int,
     """The axes meant among so many, counted from 0; None is all. ValueError for one that isn't there or comes twice."""
     if axis is None:
         return tuple(range(ndim))
-    return normalize_axis_tuple(axis if isinstance(axis, tuple) else (axis,), ndim)
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if any(isinstance(one, bool) for one in axes):
+        raise TypeError(f"an axis is an integer, got {axis}")
+    try:
+        return normalize_axis_tuple(axes, ndim)
+    except OverflowError:  # a number beyond C's integers
+        raise ValueError(f"there is no axis {axis} in an array of {ndim} axes") from None
 
 
 def integers(name: str, value: Any, count: int, least: int = 1, most: int = sys.maxsize) -> tuple[int, ...]:

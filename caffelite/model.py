@@ -579,6 +579,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         that a buffer of integers can't hold; TypeError for what is not numbers.
         """
         parameters, buffers = self._named_state()
+        if not isinstance(state, Mapping):
+            raise TypeError(f"load_state_dict: expected a dict of names and arrays, got {state!r}")
         if {*parameters, *buffers} != state.keys():
             raise ValueError(f"Model has the parameters {[*parameters, *buffers]}, got {list(state)}")
         if buffers and kernels.recorder() is not None:

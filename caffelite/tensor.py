@@ -10,6 +10,7 @@ The operators (`a + b`, `a.sum()`, …) are Functions too; `caffelite.functions`
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -393,6 +394,8 @@ def _holds(function: Any, data: np.ndarray) -> bool:
 
 
 def _array(value: Any) -> Any:
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        raise ValueError("a Tensor is compared with an integer that is too large for a float")
     return value._data if isinstance(value, Tensor) else value
 
 

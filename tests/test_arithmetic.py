@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import caffelite as cl
 from caffelite import functions
 
 
@@ -11,3 +12,18 @@ def test_shapes_that_dont_broadcast_raise_with_both(name):
     with pytest.raises(ValueError, match=r"\(2, 3\)") as raised:
         getattr(functions, name)().forward(np.ones((2, 3)), np.ones((3, 2)))
     assert "(3, 2)" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "operate",
+    [
+        lambda t, n: t - n,
+        lambda t, n: n * t,
+        lambda t, n: cl.where(True, t, n),
+        lambda t, n: t.clip(0, n),
+        lambda t, n: t < n,
+    ],
+)
+def test_an_integer_beyond_the_floats_is_refused(operate):
+    with pytest.raises(ValueError, match="integer that is too large for"):
+        operate(cl.Tensor([1.0, 2.0]), 10**400)

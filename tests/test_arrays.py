@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+import caffelite as cl
 from caffelite.arrays import as_array, as_real, in_shape_of, nonnegative, normalized_axes, places_in, positive_integer
 
 
@@ -117,3 +118,23 @@ def test_targets_take_the_shape_of_outputs_if_only_axes_of_length_1_differ():
         ((3, 2, 4), (3, 4, 2), (3, 2, 4)),  # as many elements, but others
     ):
         assert in_shape_of(np.zeros(targets), outputs).shape == expected
+
+
+@pytest.mark.parametrize("axis", [2**31, -(2**31) - 1, 2**64, (0, 2**64)])
+def test_an_axis_beyond_the_integers_of_c_is_one_that_is_not_there(axis):
+    with pytest.raises(ValueError, match=r"there is no axis .* in an array of 2 axes"):
+        normalized_axes(axis, 2)
+    if isinstance(axis, int):
+        t = cl.Tensor(np.ones((2, 3)))
+        for call in [lambda: t.mean(axis), lambda: cl.concatenate([t], axis), lambda: cl.stack([t], axis)]:
+            with pytest.raises(ValueError, match="there is no axis"):
+                call()
+
+
+@pytest.mark.parametrize("axis", [True, (0, False)])
+def test_an_axis_is_no_bool(axis):
+    with pytest.raises(TypeError, match="an axis is an integer"):
+        normalized_axes(axis, 2)
+    for join in (cl.concatenate, cl.stack):
+        with pytest.raises(TypeError):
+            join([np.ones((2, 3))], axis=axis)

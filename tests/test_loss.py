@@ -379,6 +379,7 @@ def test_the_link_of_scores_is_what_they_mean():
         (lambda: cl.SoftmaxLoss(ignore=1.0), TypeError),
         (lambda: cl.SoftmaxLoss(ignore=True), TypeError),
         (lambda: cl.Penalized(cl.MSELoss(), []), TypeError),
+        (lambda: cl.Penalized(3, [cl.Tensor(1.0)]), TypeError),
         (lambda: cl.Penalized(cl.MSELoss(), [np.ones(2)]), TypeError),
         (lambda: cl.Penalized(cl.MSELoss(), [cl.Tensor(1.0)], l1=-1), ValueError),
     ],

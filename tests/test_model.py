@@ -1693,3 +1693,9 @@ def test_a_state_of_another_model_raises_before_anything_is_written(change, erro
     with pytest.raises(error):
         model.load_state_dict(state)
     assert bits(model) == before
+
+
+@pytest.mark.parametrize("state", [3, [1.0], "weights", np.ones(3)])
+def test_a_state_that_is_no_dict_is_refused(state):
+    with pytest.raises(TypeError, match="expected a dict of names and arrays"):
+        classifier(2, 3).load_state_dict(state)

@@ -337,3 +337,9 @@ def test_norms_say_how_they_are_made():
         "LayerNorm(3)",
         "LayerNorm(3, eps=0.001, bias=False)",
     ]
+
+
+@pytest.mark.parametrize("norm", [cl.LayerNorm, cl.BatchNorm])
+def test_an_eps_beyond_the_floats_is_refused(norm):
+    with pytest.raises(ValueError, match="eps must be 0 or more and finite"):
+        norm(3, eps=10**400)

@@ -62,6 +62,10 @@ def test_steps_multiplies_after_every_so_many():
     np.testing.assert_allclose([s(t) for t in range(9)], [0.8, 0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2, 0.2])
 
 
+def test_steps_keeps_its_rate_where_every_is_beyond_all_steps():
+    assert {schedules.steps(0.8, 7, every=every, factor=0.5)(7) for every in (8, 2**63, 10**400)} == {0.8}
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 10, 37, 100])
 def test_one_cycle_is_pytorchs(steps):
     torch = pytest.importorskip("torch")

@@ -52,3 +52,25 @@ def test_a_net_behind_images_in_any_order_of_memory_trains_to_the_same_bits(layo
     for mine, plain in zip(gradients(layout(images)), gradients(plain_copy(images)), strict=True):
         assert_same_bits(mine, plain)
     assert gradients(images_last(images))[1].strides == images_last(images).strides
+
+
+def test_transpose_refuses_an_order_of_no_axes_unless_there_are_none():
+    matrix = cl.Tensor(np.ones((2, 3)))
+    for order in [((),), ([],), (None, 0)]:
+        with pytest.raises((ValueError, TypeError)):
+            matrix.transpose(*order)
+    assert matrix.transpose().shape == matrix.transpose(None).shape == (3, 2)
+    number = cl.Tensor(1.0, True)
+    number.transpose(()).backward()
+    assert number.grad == 1
+
+
+def test_lengths_and_axes_are_no_bools():
+    matrix = cl.Tensor(np.ones((1, 1)))
+    for call in [
+        lambda: matrix.reshape(True, 1),
+        lambda: matrix.reshape((1, True)),
+        lambda: matrix.transpose(1, False),
+    ]:
+        with pytest.raises(TypeError, match="expected integers"):
+            call()

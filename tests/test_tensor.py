@@ -1509,3 +1509,15 @@ def test_a_deep_graph_needs_no_recursion():
         y = y + 1
     assert elsewhere(y.backward) is None
     assert x.grad.tolist() == [1]
+
+
+@pytest.mark.parametrize("index", [2**63, -(2**63) - 1, (0, 2**64), [2**63], ([0], 2**63), (..., [2**63 - 1, 2**63])])
+def test_an_index_beyond_int64_is_out_of_bounds(index):
+    with pytest.raises(IndexError):
+        cl.Tensor(np.ones((2, 3)))[index]
+
+
+@pytest.mark.parametrize("number", [4, np.int64(4), np.uint8(4)])
+def test_a_number_of_any_kind_is_out_of_bounds_even_if_there_is_nothing_to_take(number):
+    with pytest.raises(IndexError, match="index 4 is out of bounds for an axis of length 0"):
+        cl.Tensor(np.ones((9, 0, 3)))[..., number, []]

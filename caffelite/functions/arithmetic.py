@@ -164,7 +164,10 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     if isinstance(value, Tensor) and value.dtype == tensor.dtype:
         return value
     if isinstance(value, NUMBERS) or (isinstance(value, np.generic) and value.dtype.kind in "buif"):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"Tensor {symbol} got an integer that is too large for {tensor.dtype}") from None
     is_float = isinstance(value, np.ndarray | Tensor) and value.dtype.kind == "f"
     if is_float and value.dtype.newbyteorder("=") != tensor.dtype:
         raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; convert one of them")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -57,7 +56,10 @@ class Index(Function, recordable=True):
         if all(_is_basic(entry) for entry in self.index):
             self.slices = self.index if any(entry is ... for entry in self.index) else (*self.index, ...)
             self.places = None
-            return x[self.slices]
+            try:
+                return x[self.slices]
+            except OverflowError:  # a number beyond C's integers
+                raise IndexError(f"{self!r} is out of bounds for an array of shape {x.shape}") from None
 
         # What is not an array is a view. The axes that arrays index are moved to its front and become one, of rows to
         # take. The axes of the arrays end where NumPy has them: where those stood, or in front if others are between.
@@ -121,7 +123,8 @@ def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool
         elif array is None:
             slices.append(entry)
         elif array.dtype != np.bool_:
-            numbers[len(slices)] = entry  # a list as it is: a constant, where a step is recorded
+            # A list as it is: a constant, where a step is recorded.
+            numbers[len(slices)] = int(entry) if isinstance(entry, np.integer) else entry
             slices.append(WHOLE)
         elif array.ndim == 0:  # an axis more, of length 1 or 0
             numbers[len(slices)] = [0] * int(array)
@@ -144,6 +147,8 @@ def _array(entry: Any) -> np.ndarray:
     array = entry if isinstance(entry, np.ndarray) else np.asarray(entry)
     if array.dtype.kind not in "iub" and not (array.size == 0 and isinstance(entry, list)):
         raise IndexError(f"an index is of integers, slices, ..., None and arrays of integers or bool, got {entry!r}")
+    if array is not entry and array.dtype == np.uint64 and (array > np.iinfo(np.int64).max).any():
+        raise IndexError(f"index {array.max()} is out of bounds: it is larger than any axis")
     return array
 
 
@@ -169,7 +174,7 @@ class Concatenate(Function, recordable=True):
         self.axis = axis
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        (axis,) = normalized_axes(operator.index(self.axis), len(input_shapes[0]))
+        (axis,) = normalized_axes((self.axis,), len(input_shapes[0]))
         try:
             by_axis = list(zip(*input_shapes, strict=True))
             others = [0 if i == axis else common_length(along) for i, along in enumerate(by_axis)]
@@ -205,7 +210,7 @@ class Stack(Concatenate, recordable=True):
     """y = the inputs one after the other along a new axis; their shapes are the same, else ValueError."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        (axis,) = normalized_axes(operator.index(self.axis), len(input_shapes[0]) + 1)
+        (axis,) = normalized_axes((self.axis,), len(input_shapes[0]) + 1)
         try:
             shape = [common_length(along) for along in zip(*input_shapes, strict=True)]
         except ValueError:

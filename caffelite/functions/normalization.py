@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import positive_integer
+from caffelite.arrays import nonnegative, positive_integer
 from caffelite.function import Function, Shape, shape_text
 from caffelite.modes import is_blank, is_training
 from caffelite.recording import call_python
@@ -159,6 +159,4 @@ class BatchNorm(Function, recordable=True):
 
 def _checked(name: str, features: int, eps: float) -> tuple[int, float]:
     """Both as numbers; TypeError or ValueError unless `features` is an integer above 0 and `eps` at least 0."""
-    if not eps >= 0:
-        raise ValueError(f"{name}: eps must be at least 0, got {eps}")
-    return positive_integer(f"{name}: features", features), float(eps)
+    return positive_integer(f"{name}: features", features), nonnegative(f"{name}: eps", eps)

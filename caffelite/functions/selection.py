@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ class Clip(Function, recordable=True):
         for bound in (low, high):
             if bound is not None and not isinstance(bound, int | float | np.integer | np.floating):
                 raise TypeError(f"clip takes numbers or None, got {type(bound).__name__}")
+            if isinstance(bound, int) and abs(bound) > sys.float_info.max:
+                raise ValueError("clip got an integer that is too large for a float")
         self.low, self.high = low, high
 
     def forward(self, x: np.ndarray) -> np.ndarray:

@@ -91,10 +91,10 @@ def reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 class Transpose(Function, recordable=True):
-    """x with its axes in another order; reversed without arguments. A view."""
+    """x with its axes in another order, given as numbers or as a tuple; reversed without arguments. A view."""
 
-    def __init__(self, *axes: int) -> None:
-        self.axes = axes or None
+    def __init__(self, *axes: Any) -> None:
+        self.axes = None if not axes or (len(axes) == 1 and axes[0] is None) else _numbers(axes)
 
     def arguments(self) -> dict[str, Any]:
         return {"axes": self.axes or ()}
@@ -124,13 +124,15 @@ def reshape(x: Any, *shape: Any) -> Tensor:
 
 def transpose(x: Any, *axes: Any) -> Tensor:
     """x with its axes in another order, given as numbers or as a tuple; reversed without them."""
-    return Transpose(*_numbers(axes)).applied_to(as_tensor(x))
+    return Transpose(*axes).applied_to(as_tensor(x))
 
 
 def _numbers(arguments: tuple) -> tuple[int, ...]:
-    """Integers that were given one by one, in one sequence, or, no integers, as None."""
-    if len(arguments) == 1 and (arguments[0] is None or isinstance(arguments[0], Iterable)):
-        arguments = () if arguments[0] is None else tuple(arguments[0])
+    """Integers that were given one by one or in one sequence."""
+    if len(arguments) == 1 and isinstance(arguments[0], Iterable):
+        arguments = tuple(arguments[0])
+    if any(isinstance(n, bool) for n in arguments):
+        raise TypeError(f"expected integers, got {arguments}")
     return tuple([operator.index(n) for n in arguments])
 
 

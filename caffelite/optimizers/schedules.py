@@ -65,7 +65,7 @@ def steps(lr: float, steps: int, every: int, factor: float) -> Schedule:
     """Times `factor` after every so many steps: s = lr factor^⌊t / every⌋."""
     t, lr, factor = _steps(steps), nonnegative("lr", lr), nonnegative("factor", factor)
     with np.errstate(over="ignore", invalid="ignore"):
-        rates = lr * factor ** (t // positive_integer("every", every))
+        rates = lr * factor ** (t // min(positive_integer("every", every), t.size))
     return Schedule(f"steps({lr:g}, {steps}, every={every}, factor={factor:g})", rates)
 
 
