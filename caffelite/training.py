@@ -187,8 +187,7 @@ class Trainer:
         if weights is None:
             kernels.add_mean(cursor, 0, mean, rows)
         else:
-            same = mean.dtype == weights.dtype
-            kernels.add_weighted_mean(cursor, 0, mean if same else kernels.convert(mean, weights.dtype), weights)
+            kernels.add_weighted_mean(cursor, 0, mean, weights)
         for slot, (name, metric) in enumerate(self.of_batch.items(), start=1):
             if metric is accuracy and y.dtype.kind in "iu":
                 scores = reshaped(outputs.data, (y.size, outputs.size // y.size))
