@@ -111,6 +111,8 @@ def fit_many(
     except (KeyboardInterrupt, TrainingDiverged) as error:
         error.histories = histories  # type: ignore[union-attr]
         raise
+    for fit in fits:
+        fit.model._warn_of_overflow()
     return histories
 
 

@@ -34,7 +34,7 @@ from caffelite.cautions import warn
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
 from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
 from caffelite.function import Function, Shape, shape_text, signature_of
-from caffelite.functions import Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
+from caffelite.functions import BatchNorm, Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
@@ -936,6 +936,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             raise
         finally:
             trainer.run = None  # which knows the trainer: all is freed now, and not when the garbage is collected
+        self._warn_of_overflow()
         return history
 
     def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
@@ -1118,6 +1119,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
         for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
             if isinstance(last, kind) and isinstance(getattr(loss, "loss", loss), of_loss):
                 warn(f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities")
+
+    def _warn_of_overflow(self) -> None:
+        """Warn of a BatchNorm whose running variance its dtype cannot hold: `predict` then uses a smaller one."""
+        for function in self.all_functions():
+            if isinstance(function, BatchNorm):
+                beyond = function.variance == np.finfo(function.variance.dtype).max
+                if beyond.any():
+                    warn(
+                        f"{function!r}: the variance of feature {int(beyond.argmax())} is beyond {self.dtype}, and "
+                        "predictions differ from the training: divide that feature by a constant, or take "
+                        "Model(dtype=np.float64)"
+                    )
 
 
 def _instead_of(x: Any) -> str:

@@ -11,6 +11,7 @@ from reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widen
 
 import caffelite as cl
 from caffelite import _kernels as kernels
+from caffelite.recording import Recording
 
 SHAPES = [(7, 5), (100, 3), (4, 5, 9), (3, 2, 4, 5)]
 
@@ -154,6 +155,94 @@ def test_moments_that_are_not_finite_change_those_of_no_feature_but_follow_for_t
     assert np.isfinite(y[:, [0, 2]]).all()
     assert layer.mean.tolist() == [clean.mean[0], 0, clean.mean[2]]
     assert layer.variance.tolist() == [clean.variance[0], 1, clean.variance[2]]
+
+
+@both_dtypes
+def test_a_running_variance_beyond_its_dtype_stays_finite_in_replays_too(dtype):
+    largest = np.finfo(dtype).max
+    moments = np.array([[0.0, 1.0], [1.0, 1.0], [min(float(largest) * 4, np.finfo(float).max), 2.0]])
+    mean, variance = np.zeros(2, dtype), np.ones(2, dtype)
+    with Recording() as recording:
+        kernels.follow_moments(mean, variance, moments, 4, 0.9)
+    kernels.Replay(recording.entries).run()
+    assert 0.9 * largest < variance[0] <= largest
+    assert 1 < variance[1] < 2.7
+    assert mean[1] > 0.9
+
+
+def test_predictions_follow_a_training_whose_variance_float32_cannot_hold_and_fit_warns():
+    x = numbers(64, 2) * np.float32([1e20, 1])
+    y = (x[:, 0] > 0).astype(int)
+    model = cl.Model([cl.BatchNorm(2), cl.Linear(2, 2)], seed=0)
+    with pytest.warns(cl.TrainingWarning, match="variance of feature 0 is beyond float32"):
+        train(model, x, y, epochs=30, optimizer=cl.Adam(model.parameters(), 0.05))
+    assert np.isfinite(model.functions[0].variance).all()
+    found = model.evaluate(x, y, loss=cl.SoftmaxLoss(), metrics=["accuracy"])
+    assert found["accuracy"] > 0.95
+    assert found["loss"] < 1
+
+
+# ---- a frozen BatchNorm ----
+
+
+def state_of(model):
+    return {name: array.tobytes() for name, array in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("whole", ["layer", "Model", "Residual"])
+def test_a_frozen_batch_norm_keeps_its_running_statistics_and_uses_them(whole):
+    x, y = numbers(40, 3, mean=2.0), np.random.default_rng(0).integers(0, 4, 40)
+    norm = cl.BatchNorm(3)
+    block = {"layer": norm, "Model": cl.Model([norm]), "Residual": cl.Residual(norm)}[whole]
+    model = cl.Model([block, cl.Linear(3, 4)], seed=0)
+    train(model, x, y, epochs=2)
+    block.requires_grad = False
+    before, output = state_of(model), block(x[:5]).data
+    with cl.inference():
+        assert_same_bits(output, block(x[:5]).data)
+    train(model, x, y, epochs=3, batch_size=8)
+    after = state_of(model)
+    assert {name for name in after if after[name] != before[name]} == {"1.weight", "1.bias"}
+
+
+def test_replays_notice_that_a_batch_norm_is_frozen_or_thawed():
+    x, y = numbers(40, 3, mean=2.0), np.random.default_rng(0).integers(0, 4, 40)
+    model = cl.Model([cl.BatchNorm(3), cl.Linear(3, 4)], seed=0)
+    norm, means = model.functions[0], []
+
+    def freeze_and_thaw(epoch, history):
+        means.append(norm.mean.copy())
+        norm.requires_grad = epoch % 4 >= 2
+
+    norm.requires_grad = False
+    train(model, x, y, epochs=8, optimizer=cl.SGD([*norm.parameters(), *model.functions[1].parameters()], 0.1),
+          callbacks=[freeze_and_thaw])  # fmt: skip
+    moved = [not np.array_equal(a, b) for a, b in zip([np.zeros(3), *means], means, strict=False)]
+    assert moved == [False, False, False, True, True, False, False, True]
+
+
+def test_a_frozen_batch_norm_trains_on_single_rows_and_is_frozen_in_its_file(tmp_path):
+    x, y = numbers(5, 3), np.array([0, 1, 2, 3, 0])
+    model = cl.Model([cl.BatchNorm(3), cl.Linear(3, 4)], seed=0)
+    model.functions[0].requires_grad = False
+    train(model, x, y, batch_size=1)
+    model.save(tmp_path / "m.safetensors")
+    loaded = cl.load(tmp_path / "m.safetensors")
+    before = state_of(loaded)
+    train(loaded, x, y, batch_size=1)
+    assert [name for name in before if before[name] == state_of(loaded)[name]] == [
+        "0.scale",
+        "0.shift",
+        "0.mean",
+        "0.variance",
+    ]
+
+
+def test_a_frozen_batch_norms_gradient_is_that_of_inference():
+    layer = cl.BatchNorm(3)
+    layer.forward(numbers(20, 3, mean=1.0, std=3.0))
+    layer.requires_grad = False
+    assert cl.check_gradients(layer, numbers(4, 3)) < 1e-6
 
 
 # ---- the kernels ----
