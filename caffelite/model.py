@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import operator
@@ -32,7 +33,7 @@ from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.cautions import warn
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
-from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
+from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length, without_single_rows
 from caffelite.function import Function, Shape, shape_text, signature_of
 from caffelite.functions import BatchNorm, Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
@@ -52,7 +53,7 @@ from caffelite.training import Evaluation, Programs, Trainer
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 _ARRAYS = (np.ndarray, kernels.Recorded, Tensor)
-KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
+KEPT = {"_rng", "_splits", "_column_names"}  # of what is not watched, in copies
 _adopting = threading.RLock()
 
 
@@ -121,6 +122,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             "_programs",
             "_applied",
             "_rng",
+            "_splits",
             "_identity",
             "_adopted",
             "_children",
@@ -140,6 +142,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self.functions: list[Function] = []
         self._seeded = seed is not None
         self._rng = random_stream("seed", seed)
+        self._splits: dict[int, np.random.Generator] = {}  # what `validation_split` was drawn from, by the rows
         self._column_names: list[list[Any] | None] | None = None  # of the frames it was fitted on, for each input
         self._begin()
         if isinstance(functions, Function):
@@ -301,7 +304,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """Draw all parameters anew, from a seed (which also restarts the model's stream) or from a Generator."""
         rng = random_stream("seed", seed)
         if rng is not seed:
-            self._rng = rng
+            self._rng, self._splits = rng, {}
         self.all_functions()
         self._draw_children(rng, set())
 
@@ -786,14 +789,16 @@ class Model(Function, recordable=True, metaclass=_Complete):
             Has to know every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
             processes, each of which takes its share of every batch.
         epochs, batch_size : int
-            The last batch of an epoch may be short; its rows weigh as the loss weighs them.
+            The last batch of an epoch may be short; its rows weigh as the loss weighs them. If a BatchNorm is trained
+            and the last batch would have one row, that row joins the batch before it.
         shuffle : bool
             Whether each epoch has its own order.
         validation_data : (x, y), (x, y, weights) or DataGenerator
             Evaluated after each epoch.
         validation_split : float in [0, 1)
             The share of the rows, drawn at random before the first epoch, that is not trained on but evaluated
-            instead; of what is read, whole blocks.
+            instead; of what is read, whole blocks. A model remembers its split: every further `fit` on as many rows
+            holds out the same rows, unless it is given a `seed`. Copies and pickles remember it, too; files do not.
         callbacks : iterable of callables (epoch, history)
             Called after each epoch, counted from 0; one that returns True ends the training. They may also have
             `begin` and `end`; see `caffelite.callbacks`, where some are ready-made.
@@ -858,12 +863,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 raise ValueError("fit takes validation_data or validation_split, not both")
             if y is None or isinstance(x, DataGenerator):
                 raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-            (x, y, sample_weight), validation_data = checks.split(
-                checks.checked(self, "x", x, y, sample_weight, loss), validation_split, rng
-            )
+            data = checks.checked(self, "x", x, y, sample_weight, loss)
+            drawn_from = self._stream_of_split(len(data.targets), rng, drawn_anew=seed is not None)
+            (x, y, sample_weight), validation_data = checks.split(data, validation_split, drawn_from)
         if of_classes is not None:
             sample_weight = of_classes.times(sample_weight, y)
         batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
+        if self.trains_batch_norm():
+            batches = without_single_rows(batches)
         validation = (
             None if validation_data is None else checks.validation_batches(self, validation_data, loss, columns)
         )
@@ -1110,6 +1117,20 @@ class Model(Function, recordable=True, metaclass=_Complete):
             own = {k: x for k, x in self._influential(other).items() if k not in self.unwatched}
             self._remembered[key] = kernels.Attributes(self, own), found
         return found
+
+    def _stream_of_split(self, rows: int, rng: np.random.Generator, drawn_anew: bool) -> np.random.Generator:
+        """The random stream that a split of so many rows is drawn from; that of the last such split, if there was one.
+
+        So a further `fit` evaluates no row that the model was trained on.
+        """
+        if not drawn_anew and rows in self._splits:
+            return copy.deepcopy(self._splits[rows])
+        self._splits[rows] = copy.deepcopy(rng)
+        return rng
+
+    def trains_batch_norm(self) -> bool:
+        """Whether a training uses the moments of each batch, which takes more than one row."""
+        return any(isinstance(f, BatchNorm) and f.requires_grad for f in self.all_functions())
 
     def _warn_of_two_links(self, loss: Function) -> None:
         """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""

@@ -444,7 +444,7 @@ class State(NamedTuple):
             batches.check(arrays)
             in_memory = is_replayed(batches) and batches.blocks is None
             last = len(batches) - in_memory  # others come back before they begin the next epoch
-            if batch > last or measured > batch * batches.batch_size:
+            if batch > last or measured > min(batch * batches.batch_size + (batch == len(batches)), batches.rows):
                 raise ValueError(
                     f"batch {batch} of {len(batches)}, and {measured} rows of the epoch, are no place in it"
                 )
@@ -538,15 +538,15 @@ class InMemory:
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None
         rows = data.rows
         if weights is not None:
-            weights = as_weights(weights, rows, dtype)
+            weights = as_weights(weights, len(weights), dtype)
             counts = weights != 0
         inputs = as_inputs(data.x, dtype, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.columns = self.data.columns()
         self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in two more columns
         self.sums = np.zeros((min(epochs, AT_ONCE), 1 + len(steps.of_batch), 2))
-        short = 0 if data.drop_last else rows % data.batch_size
-        self.rows = [data.batch_size if rows >= data.batch_size else 0, short]  # of a full batch, and of the last one
+        full, last = data.sizes(rows)
+        self.rows = [data.batch_size if full else 0, last]  # of a full batch, and of a last one that is not
         with Recording() as recording:  # the order of the first epoch, and how to make the next ones
             if data.shuffle:
                 kernels.shuffle(data._order, data._state)
@@ -559,6 +559,7 @@ class InMemory:
             self.sums,
             steps.cursor,
             data.batch_size,
+            full,
             len(data),
             None if counts is None or counts.all() else counts,
             self._ending(),
@@ -688,8 +689,8 @@ class InMemory:
     def _make_room(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
         """Have a place for the outputs of an epoch, and for its targets; ValueError where rows differ among batches."""
         if not self.kept:
-            y = self.data.targets
-            self.kept = [np.zeros((len(y), *shape), dtype), np.zeros_like(y)]
+            y, rows = self.data.targets, self.generator.rows
+            self.kept = [np.zeros((rows, *shape), dtype), np.zeros((rows, *y.shape[1:]), y.dtype)]
             for column, room in enumerate(self.kept, start=len(self.columns)):
                 self.epochs.place(column, room)
         if (self.kept[0].shape[1:], self.kept[0].dtype) != (shape, dtype):
@@ -783,7 +784,7 @@ class Buffered:
         x = batch.inputs if isinstance(self.generator.x, tuple) else batch.inputs[0]
         size = self.generator.batch_size
         data = DataGenerator(x, batch.targets, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
-        data._order[:] = buffer.order
+        data._order[:], data._joins = buffer.order, self.generator._joins
         run = InMemory(self.of, data, 1, self.interrupts)
         run.epochs.go_to(0, self.done - first * per_buffer, 0)
         self.done = first * per_buffer

@@ -427,6 +427,37 @@ def test_the_rows_held_out_depend_on_the_seed():
     assert held_out(1) != list(range(25, 50))
 
 
+def held_out_by(model, n=20, share=0.4, **options):
+    """The rows of n that a fit of the model evaluates."""
+    rows = np.arange(float(n))[:, None]
+    return rows_seen(model, rows, rows, lr=0, validation_split=share, **options)[1][0]
+
+
+def test_a_further_fit_holds_out_the_same_rows():
+    model = cl.Model([cl.Linear(1, 1)], seed=0)
+    first = held_out_by(model)
+    assert held_out_by(cl.Model([cl.Linear(1, 1)], seed=0)) == first
+    other = held_out_by(model, 30)
+    assert held_out_by(model) == first
+    assert held_out_by(model, 30) == other
+    assert set(held_out_by(model, share=0.2)) < set(first)
+
+
+def test_a_seed_draws_another_split_which_is_then_remembered():
+    model = cl.Model([cl.Linear(1, 1)], seed=0)
+    first, anew = held_out_by(model), held_out_by(model, seed=1)
+    assert anew == held_out_by(model, seed=1) == held_out_by(model) != first
+
+
+def test_copies_and_pickles_remember_a_split_and_a_model_that_is_drawn_again_does_not():
+    model = cl.Model([cl.Linear(1, 1)], seed=0)
+    first = held_out_by(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert held_out_by(other) == first
+    model.initialize(7)
+    assert held_out_by(model) == held_out_by(cl.Model([cl.Linear(1, 1)], seed=7)) != first
+
+
 @pytest.mark.parametrize("give", [lambda: (X, Y), lambda: [X.tolist(), Y], lambda: cl.DataGenerator(X, Y)])
 def test_validation_data_are_evaluated_after_each_epoch(give):
     model = classifier(2, 16, 3)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -243,6 +244,122 @@ def test_a_frozen_batch_norms_gradient_is_that_of_inference():
     layer.forward(numbers(20, 3, mean=1.0, std=3.0))
     layer.requires_grad = False
     assert cl.check_gradients(layer, numbers(4, 3)) < 1e-6
+
+
+# ---- a last batch of one row ----
+
+
+def normed(seed=0):
+    return cl.Model([cl.Linear(3, 8), cl.BatchNorm(8), cl.ReLU(), cl.Linear(8, 4)], seed=seed)
+
+
+ROWS, LABELS = numbers(33, 3), np.random.default_rng(0).integers(0, 4, 33)
+
+
+class Numbered(cl.Function):
+    """Notes how many rows it gets."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+def batch_sizes(x, y=None, **options):
+    """How many rows the batches have in which a model with a BatchNorm is trained."""
+    seen = []
+    model = normed()
+    model.add(Numbered(seen))
+    train(model, x, y, **options)
+    return seen
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("weights", [None, np.arange(33) % 2])
+def test_a_last_batch_of_one_row_joins_the_one_before_it(shuffle, weights):
+    """And then it has the bits of batches that were cut so by hand."""
+    options = {"shuffle": shuffle, "sample_weight": weights, "batch_size": 16, "epochs": 3}
+    assert batch_sizes(ROWS, LABELS, **options) == [16, 17] * 3
+    assert batch_sizes(ROWS, LABELS, batch_size=32) == [33]
+    assert batch_sizes(ROWS[:32], LABELS[:32], batch_size=15) == [15, 15, 2]
+    model, by_hand = normed(), normed()
+    history = train(model, ROWS, LABELS, metrics=["accuracy"], **options)
+    order = cl.DataGenerator(np.arange(33), shuffle=shuffle, batch_size=33, seed=by_hand._rng)
+
+    def batches():
+        (rows,) = order
+        for part in (rows[:16], rows[16:]):
+            yield (ROWS[part], LABELS[part], *([] if weights is None else [weights[part]]))
+
+    class Epochs:
+        def __iter__(self):
+            return batches()
+
+    assert train(by_hand, Epochs(), epochs=3, metrics=["accuracy"]) == history
+    assert state_of(model) == state_of(by_hand)
+
+
+def test_a_single_row_of_every_kind_of_data_joins_the_batch_before_it():
+    def generator(**options):
+        return cl.DataGenerator(ROWS, LABELS, batch_size=16, **options)
+
+    sparse = pytest.importorskip("scipy.sparse")
+    assert batch_sizes(sparse.csr_matrix(ROWS), LABELS, batch_size=16) == [16, 17]
+    assert batch_sizes(generator()) == [16, 17]
+    assert batch_sizes(cl.Prefetch(generator())) == [16, 17]
+    assert batch_sizes(generator(transform=lambda x, y: (x, y)), epochs=2) == [16, 17] * 2
+    assert batch_sizes(generator(drop_last=True)) == [16, 16]
+
+
+def test_a_generator_that_was_trained_on_has_its_own_batches_and_goes_on_with_its_orders():
+    mine, other = [cl.DataGenerator(ROWS, LABELS, batch_size=16, seed=3) for _ in range(2)]
+    train(normed(), mine, epochs=2)
+    for _ in range(2):
+        list(other)
+    assert len(mine) == 3
+    assert [len(y) for _, y in mine] == [16, 16, 1]
+    for a, b in zip(mine, [list(other), list(other)][1], strict=True):
+        assert_same_bits(a[0], b[0])
+
+
+def test_a_model_without_a_batch_norm_that_is_trained_keeps_its_batch_of_one_row():
+    seen = []
+    model = cl.Model([cl.BatchNorm(3), cl.Linear(3, 4), Numbered(seen)], seed=0)
+    model.functions[0].requires_grad = False
+    train(model, ROWS, LABELS, batch_size=16)
+    assert seen == [16, 16, 1]
+
+
+def test_many_models_and_the_estimators_join_a_single_row_too():
+    def models():
+        return [normed(seed) for seed in range(3)]
+
+    together, alone = models(), models()
+    optimizers = [cl.SGD(m.parameters(), lr=0.1) for m in together]
+    cl.fit_many(together, ROWS, LABELS, loss=cl.SoftmaxLoss(), optimizers=optimizers, batch_size=16, epochs=2)
+    for one, other in zip(alone, together, strict=True):
+        train(one, ROWS, LABELS, batch_size=16, epochs=2, momentum=0.0)
+        assert state_of(one) == state_of(other)
+    pytest.importorskip("sklearn")
+    from caffelite.sklearn import MLPClassifier
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of too few iterations
+        MLPClassifier((5,), batch_norm=True, batch_size=16, max_iter=2).fit(ROWS, LABELS)
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(1, 32), (5, 1)])
+def test_one_row_in_all_and_batches_of_one_row_are_refused_before_the_first_step(rows, batch_size):
+    model = normed()
+    before = state_of(model)
+    with pytest.raises(ValueError, match="at least 2 numbers of each feature"):
+        train(model, ROWS[:rows], LABELS[:rows], batch_size=batch_size)
+    assert state_of(model) == before
 
 
 # ---- the kernels ----

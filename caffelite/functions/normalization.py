@@ -142,8 +142,8 @@ class BatchNorm(Function, recordable=True):
         self.count = x.size // self.features if self.part is None else self.part.of_whole(x.size // self.features)
         if self.count < 2:
             raise ValueError(
-                f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature; of a last "
-                "batch of one row, take DataGenerator(…, drop_last=True) or another batch_size"
+                f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature: give "
+                "batches of 2 rows or more, or freeze the layer with requires_grad = False"
             )
         if self.part is None:
             y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
