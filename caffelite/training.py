@@ -477,7 +477,7 @@ class Streamed:
         for given in self.rest:
             batch = self.of.batch(given())
             self._check_batch(batch)
-            with interrupts.held(), located(Position(self.epoch, self.batch), batch):
+            with interrupts.held(), located(Position(self.epoch, self.batch), batch, self.of.model):
                 self.of._replay(batch, self.sums)
                 self.batch += 1
             if self.of.together is not None:
@@ -623,7 +623,7 @@ class InMemory:
         """Go on for so many seconds, or to a batch that has to be recorded, and take that."""
         weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
-        with held, self.of.programs.using_cursor(), located(self.at, self.data):
+        with held, self.of.programs.using_cursor(), located(self.at, self.data, self.of.model):
             programs = [
                 self.of.program("fetch and step", weighted, self.columns, rows) if rows else None for rows in self.rows
             ]
@@ -854,13 +854,13 @@ class Buffered:
 
 
 class located:
-    """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1.
+    """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1, and why.
 
-    It says of the data, too, if they are what is not finite.
+    It names the data or the parameter that is not finite; else the gradient that was first, and what to try.
     """
 
-    def __init__(self, at: Any, data: Batch) -> None:
-        self.at, self.data = at, data
+    def __init__(self, at: Any, data: Batch, model: Any) -> None:
+        self.at, self.data, self.model = at, data, model
 
     def __enter__(self) -> None:
         pass
@@ -868,7 +868,11 @@ class located:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, TrainingDiverged):
             where = f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
-            raise TrainingDiverged(f"{where}: {error}{not_finite(self.data)}") from None
+            in_forward = str(error).startswith("the loss")  # then the gradients are those of the step before
+            gradient = None if in_forward else first_gradient(self.model)
+            first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""
+            why = not_finite(self.data) or parameter_not_finite(self.model) or "; try a smaller learning rate"
+            raise TrainingDiverged(f"{where}: {error}{first}{why}") from None
 
 
 def not_finite(data: Batch) -> str:
@@ -876,6 +880,35 @@ def not_finite(data: Batch) -> str:
     named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
     bad = [(name, ~are_finite(a)) for name, a in named if a.dtype.kind == "f"]
     return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
+
+
+def parameter_not_finite(model: Any) -> str:
+    """Which parameter is not finite, if one is; so it was before the step."""
+    names = [name for name, p in _named(model) if not np.isfinite(p._data).all()]
+    return f"; the parameter {names[0]} is not finite" if names else ""
+
+
+def first_gradient(model: Any) -> str | None:
+    """The parameter whose gradient was the first in the backward pass that is not finite; None if all are finite.
+
+    The backward pass goes through the layers from the last to the first.
+    """
+    layers: dict[str, list[tuple[str, Tensor]]] = {}
+    for name, p in _named(model):
+        layers.setdefault(name.rpartition(".")[0], []).append((name, p))
+    for layer in reversed(layers.values()):
+        for name, p in layer:
+            if p._has_gradient and not np.isfinite(p._gradient).all():
+                return name
+    return None
+
+
+def _named(model: Any) -> list[tuple[str, Tensor]]:
+    """The parameters with their names; none where two have the same name."""
+    try:
+        return list(model._named_parameters().items())
+    except ValueError:
+        return []
 
 
 class Position(NamedTuple):

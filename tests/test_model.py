@@ -1010,6 +1010,38 @@ def test_a_learning_rate_that_is_too_high_ends_in_training_diverged():
     assert 0 <= error.value.history.epochs < 50
 
 
+@pytest.mark.parametrize("data", [lambda: (X, Y), lambda: ([(X, Y)],)])
+def test_a_training_that_diverged_says_try_a_smaller_learning_rate(data):
+    model = classifier(2, 16, 3)
+    message = r"^epoch \d+, batch \d+: the (loss is nan|gradient of .* is not finite.*); try a smaller learning rate$"
+    with pytest.raises(cl.TrainingDiverged, match=message):
+        train(model, *data(), lr=1e30, epochs=50)
+
+
+@pytest.mark.parametrize("later", [0, 1])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_training_that_diverged_names_the_layer_whose_gradient_was_the_first(later, clip_norm):
+    """Layers 0 and 2 have gradients that are not finite; that of 2 was there first. In an eager step, and in a replay."""
+    count = [0]
+
+    def spoilt(dy):
+        count[0] += 1
+        return np.full_like(dy, np.inf) if count[0] == 1 + later else dy
+
+    layers = [cl.Linear(2, 4), cl.ReLU(), cl.Linear(4, 3), Through(backward=spoilt), cl.Linear(3, 3)]
+    model = cl.Model(layers, seed=0)
+    message = rf"^epoch 1, batch {1 + later}: .* not finite; in the backward pass, the gradient of 2.weight was the first; "
+    with pytest.raises(cl.TrainingDiverged, match=message + "try a smaller learning rate"):
+        train(model, X, Y, batch_size=20, clip_norm=clip_norm)
+
+
+def test_a_parameter_that_is_not_finite_is_named_and_no_rate_is_blamed():
+    model = classifier(2, 3)
+    model.functions[0].weight.data = np.full((2, 3), np.nan)
+    with pytest.raises(cl.TrainingDiverged, match=r"batch 1: the loss is nan; the parameter 0.weight is not finite$"):
+        train(model, X, Y)
+
+
 def test_a_model_that_diverged_can_be_trained_on():
     model = classifier(2, 16, 3)
     with pytest.raises(cl.TrainingDiverged):
