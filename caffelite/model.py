@@ -24,6 +24,7 @@ from caffelite.arrays import (
     as_array,
     as_indices,
     as_real,
+    is_array_of_others,
     positive,
     positive_integer,
     random_stream,
@@ -673,6 +674,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if recording is not None:
             self._shallow_copy()
         outputs = self.call(*map(self._as_input, inputs))
+        if isinstance(outputs, tuple) and not outputs:
+            raise TypeError(f"{type(self).__name__}.call has to return a Tensor or a tuple of them, got ()")
         for y in _listed(outputs):
             if not isinstance(y, Tensor):
                 raise TypeError(f"{type(self).__name__}.call has to return a Tensor or a tuple of them, got {y!r}")
@@ -684,6 +687,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             return as_sparse(x)
         if isinstance(x, list | tuple) and not holds_tensors(x):
             x = as_indices(x, self) if self.takes_indices is True else as_real(x, self.dtype, self)
+        elif not isinstance(x, Tensor) and is_array_of_others(x):
+            x = as_array(x, self)
         return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
     def forward(self, *inputs: Any) -> Any:

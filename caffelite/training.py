@@ -898,7 +898,7 @@ def first_gradient(model: Any) -> str | None:
         layers.setdefault(name.rpartition(".")[0], []).append((name, p))
     for layer in reversed(layers.values()):
         for name, p in layer:
-            if p._has_gradient and not np.isfinite(p._gradient).all():
+            if p._has_gradient and p._gradient is not None and not np.isfinite(p._gradient).all():
                 return name
     return None
 

@@ -14,7 +14,7 @@ PACKAGE = Path(caffelite.__file__).parent
 # A module imports from its own layer and from those above it in this table. What is not here has no place yet.
 LAYERS = [
     {"_kernels"},
-    {"arrays", "augment", "autograd", "cautions", "frames", "modes", "initializers", "sharing", "sparse"},
+    {"arrays", "augment", "autograd", "cautions", "frames", "hints", "modes", "initializers", "sharing", "sparse"},
     {"tensor"},
     {"recording"},
     {"function"},

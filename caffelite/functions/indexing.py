@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.arrays import as_real, normalized_axes
-from caffelite.function import Function, Shape
+from caffelite.function import Function, Shape, shape_text
 from caffelite.functions.arithmetic import common_length, listed, operands
 from caffelite.functions.shape import reshaped
 from caffelite.tensor import Tensor
@@ -57,7 +58,13 @@ class Index(Function, recordable=True):
         if all(_is_basic(entry) for entry in self.index):
             self.slices = self.index if any(entry is ... for entry in self.index) else (*self.index, ...)
             self.places = None
-            return x[self.slices]
+            try:
+                return x[self.slices]
+            except (OverflowError, IndexError):
+                for entry in self.index:  # of an integer beyond int64 NumPy says that it is no integer
+                    if isinstance(entry, int) and abs(entry) > sys.maxsize:
+                        raise IndexError(f"index {entry} is out of bounds for shape {shape_text(x.shape)}") from None
+                raise
 
         # What is not an array is a view. The axes that arrays index are moved to its front and become one, of rows to
         # take. The axes of the arrays end where NumPy has them: where those stood, or in front if others are between.
