@@ -1756,3 +1756,13 @@ def test_a_state_of_another_model_raises_before_anything_is_written(change, erro
     with pytest.raises(error):
         model.load_state_dict(state)
     assert bits(model) == before
+
+
+def test_a_call_that_returns_an_empty_tuple_is_a_type_error_and_no_net_without_outputs():
+    class Nothing(cl.Model):
+        def call(self, x):
+            return ()
+
+    for use in (lambda m: m(X), lambda m: m.predict(X), lambda m: m.output_shape((None, 2))):
+        with pytest.raises(TypeError, match=r"Nothing.call has to return a Tensor or a tuple of them, got \(\)"):
+            use(Nothing([cl.Linear(2, 3)], seed=0))
