@@ -66,16 +66,20 @@ __all__ = [
 __all__ += functions.__all__
 __all__ += optimizers.__all__
 
+del tensor  # type: ignore[name-defined]  # noqa: F821 (the module, which would hide what `__getattr__` says of the name)
+
 
 def __getattr__(name: str) -> Any:
     """What is looked up when somebody asks: `minimize`, which needs SciPy; and `__version__`, since the metadata takes
-    longer to read than all else here to import."""
+    longer to read than all else here to import. For names of Keras and PyTorch, the error says caffelite's."""
     if name == "minimize":
         from caffelite.lbfgs import minimize
 
         return minimize
     if name != "__version__":
-        raise AttributeError(f"module 'caffelite' has no attribute {name!r}")
+        from caffelite.hints import hint
+
+        raise AttributeError(f"module 'caffelite' has no attribute {name!r}{hint(name)}")
     from importlib.metadata import PackageNotFoundError, version
 
     try:

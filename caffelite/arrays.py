@@ -91,9 +91,18 @@ def as_array(data: Any, what: Any) -> np.ndarray:
     if isinstance(data, np.ndarray) and type(data) not in PLAIN and np.ma.is_masked(data):
         raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
     try:
+        if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
+            return np.from_dlpack(data)
         return np.asarray(data)
+    except BufferError as error:
+        raise TypeError(f"{what}: expected an array in the memory of the CPU: {error}") from error
     except ValueError as error:
         raise ValueError(f"{what} is no array: {error}") from error
+
+
+def is_array_of_others(data: Any) -> bool:
+    """Whether it is an array of another library: of PyTorch, JAX or TensorFlow, say, or a column of a frame."""
+    return not isinstance(data, np.ndarray | np.generic) and (hasattr(data, "__array__") or hasattr(data, "__dlpack__"))
 
 
 def places_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
@@ -123,6 +132,8 @@ def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
 
 def unshared(data: Any) -> Any:
     """Data that nobody else can change: an array's copy. In a recorded step it is the step's own already."""
+    if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
+        data = as_array(data, "targets")
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data
 
 
@@ -162,12 +173,14 @@ def shortest(values: tuple[int, ...]) -> str:
     return repr(values[0] if len(set(values)) == 1 else values)
 
 
-def positive_integer(name: str, value: Any) -> int:
-    """The value as an int; TypeError unless it is an integer, ValueError below 1."""
+def positive_integer(name: str, value: Any, most: float = sys.maxsize) -> int:
+    """The value as an int; TypeError unless it is an integer, ValueError unless it is in 1 … most."""
     if isinstance(value, bool) or not isinstance(value, INTEGERS):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most:,}, got {value}")
     return int(value)
 
 

@@ -26,11 +26,28 @@ from caffelite.tables import shortened
 from caffelite.training import State, Trainer
 
 TEXT = "caffelite.training"
+BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 
 
 def streams_of(model: Any, rng: np.random.Generator) -> dict[str, Any]:
-    """Where the random streams are from which a training draws: the model's, and the one of its seed, if it has one."""
-    return {"model": model._rng.bit_generator.state, "training": rng.bit_generator.state}
+    """Where the random streams are from which a training draws: the model's, and the one of its seed, if it has one.
+
+    And those that the model's splits were drawn from, with the number of rows of each.
+    """
+    splits = [[rows, stream.bit_generator.state] for rows, stream in model._splits.items()]
+    return {"model": model._rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
+
+
+def _splits_in(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
+    """The streams of splits, by the number of rows; ValueError for what are none."""
+    splits = {}
+    for rows, state in streams.get("splits", []):
+        if type(rows) is not int or state["bit_generator"] not in BIT_GENERATORS:
+            raise ValueError("the split of a validation has an unknown random stream")
+        bits = getattr(np.random, state["bit_generator"])(0)
+        bits.state = state
+        splits[rows] = np.random.Generator(bits)
+    return splits
 
 
 class Checkpoints:
@@ -198,6 +215,7 @@ class Saved:
             try:
                 rng.bit_generator.state = self.text["streams"]["training"]
                 model._rng.bit_generator.state = self.text["streams"]["model"]
+                model._splits = _splits_in(self.text["streams"])
             except BaseException:
                 rng.bit_generator.state, model._rng.bit_generator.state = before["training"], before["model"]
                 raise

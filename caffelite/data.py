@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import reprlib
@@ -119,8 +120,9 @@ class DataGenerator:
         # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.
         self._order = np.arange(0 if is_read else rows, dtype=np.int64)
         self._state = _four_words(random_stream("seed", seed))
-        self._seed = int(self._state[0] >> np.uint64(1))  # of augmentations, and of the order of what is read
-        self._epochs = 0  # that were begun
+        # The seed of augmentations, and of the order of what is read; and how many epochs were begun.
+        self._numbers = np.array([self._state[0] >> np.uint64(1), 0], np.int64)
+        self._joins = False  # see `without_single_rows`
 
     def only(self, rows: np.ndarray) -> DataGenerator:
         """The generator itself, before its first epoch, of these rows alone, int64 (m,), as they would be given."""
@@ -128,7 +130,23 @@ class DataGenerator:
         return self
 
     def __len__(self) -> int:
-        return self.rows // self.batch_size if self.drop_last else -(-self.rows // self.batch_size)
+        full, last = self.sizes(self.rows)
+        return full + (last > 0)
+
+    def sizes(self, rows: int) -> tuple[int, int]:
+        """How many batches of so many rows have `batch_size`, and the rows of a last one that has not; 0 for none."""
+        full, last = divmod(rows, self.batch_size)
+        if self.drop_last:
+            return full, 0
+        return (full - 1, self.batch_size + 1) if self._joins and last == 1 and full else (full, last)
+
+    @property
+    def _seed(self) -> int:
+        return int(self._numbers[0])
+
+    @property
+    def _epochs(self) -> int:
+        return int(self._numbers[1])
 
     def __iter__(self) -> Iterator[Any]:
         return _made(self.epoch())
@@ -140,8 +158,7 @@ class DataGenerator:
             return self._read_batches(first)
         if self.shuffle:
             kernels.shuffle(self._order, self._state)
-        self._epochs += 1
-        columns, order, epoch = self._columns(), self._order.copy(), self._epochs
+        columns, order, epoch = self._columns(), self._order.copy(), self.begin()
         return (functools.partial(self._batch, columns, order, epoch, i, i) for i in range(first, len(self)))
 
     def _read_batches(self, first: int) -> Iterator[Call]:
@@ -155,19 +172,20 @@ class DataGenerator:
                 except StopIteration as error:  # of a user's source
                     yield functools.partial(raise_, error)
                     return
-                for i in range(number % self.blocks.batches, -(-len(buffer.order) // self.batch_size)):
+                full, last = self.sizes(len(buffer.order))
+                for i in range(number % self.blocks.batches, full + (last > 0)):
                     yield functools.partial(self._batch, buffer.columns, buffer.order, epoch, number, i)
                     number += 1
 
     def memory_for(self, columns: list[Any]) -> list[list[np.ndarray]]:
         """Where two buffers of these columns have room: one in use, and one that is being read."""
         assert self.blocks is not None
-        size = min(self.blocks.buffer, self.rows)
+        size = min(self.blocks.buffer + self._joins, self.rows)
         return [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(2)]
 
     def begin(self) -> int:
         """A new epoch begins: its number."""
-        self._epochs += 1
+        self._numbers[1] += 1
         return self._epochs
 
     def buffers(
@@ -182,10 +200,11 @@ class DataGenerator:
         assert self.blocks is not None
         blocks, begun = self.blocks, self.begin()
         rows = len(self) * self.batch_size if self.drop_last else self.rows
+        count = -(-len(self) // blocks.batches)
         left = threading.Event()
 
         def buffer(epoch: int, ranges: np.ndarray, number: int, room: list[np.ndarray]) -> Buffer:
-            pieces = blocks.pieces(ranges, number, rows)
+            pieces = blocks.pieces(ranges, number, rows, is_last=number == count - 1)
             order = np.arange(sum(stop - start for start, stop in pieces))
             into = [array[: len(order)] for array in room]
             sources.read(columns, pieces, into, left.is_set)
@@ -197,7 +216,7 @@ class DataGenerator:
             rooms = itertools.cycle(memory)
             for epoch in range(begun, begun + epochs):
                 ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
-                for number in range(first if epoch == begun else 0, -(-rows // blocks.buffer)):
+                for number in range(first if epoch == begun else 0, count):
                     yield functools.partial(buffer, epoch, ranges, number, next(rooms))
 
         return ahead(calls(), 1, left.set)
@@ -208,10 +227,7 @@ class DataGenerator:
 
     def state(self) -> dict[str, np.ndarray]:
         """Where it is in its sequence of orders and draws, as copies by name."""
-        return {"order": self._order.copy(), "words": self._state.copy(), "numbers": self._numbers()}
-
-    def _numbers(self) -> np.ndarray:
-        return np.array([self._seed, self._epochs], np.int64)
+        return {"order": self._order.copy(), "words": self._state.copy(), "numbers": self._numbers.copy()}
 
     def check(self, state: dict[str, np.ndarray]) -> None:
         """ValueError unless this may have been the `state()` of a generator of as many rows."""
@@ -223,8 +239,7 @@ class DataGenerator:
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Be where `state()` was."""
-        self._order[:], self._state[:] = state["order"], state["words"]
-        self._seed, self._epochs = map(int, state["numbers"])
+        self._order[:], self._state[:], self._numbers[:] = state["order"], state["words"], state["numbers"]
 
     def _columns(self) -> list[Any]:
         """The inputs, and targets and weights where there are any."""
@@ -235,7 +250,8 @@ class DataGenerator:
 
     def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
         """Batch i of columns in this order, which is that of this number in its epoch."""
-        rows, n = order[i * self.batch_size : (i + 1) * self.batch_size], len(self._inputs())
+        first, stop = i * self.batch_size, (i + 1) * self.batch_size
+        rows, n = order[first : stop if i < self.sizes(len(order))[0] else None], len(self._inputs())
         taken = [_taken(column, rows) for column in columns]
         x, others = tuple(taken[:n]) if isinstance(self.x, tuple) else taken[0], taken[n:]
         if self.transform is not None:
@@ -287,6 +303,20 @@ class Prefetch:
     def epoch(self, first: int = 0) -> Iterator[Call]:
         """The batches of a pass, but for so many first ones, each given when it is called."""
         return ahead(epoch_of(self.batches, first, copied=True), self.depth)
+
+
+def without_single_rows(batches: Any) -> Any:
+    """The same batches, but that a last batch of one row joins the one before it, for a BatchNorm that is trained.
+
+    They come from the same place in the same sequence of orders. Batches that others make stay as they are.
+    """
+    if type(batches) is Prefetch:
+        return Prefetch(without_single_rows(batches.batches), batches.depth)
+    if type(batches) is not DataGenerator:
+        return batches
+    joining = copy.copy(batches)  # which has the arrays of the original that an epoch changes
+    joining._joins = True
+    return joining
 
 
 def _made(batches: Any) -> Iterator[Any]:

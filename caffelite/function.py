@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import FLOATS, as_indices, as_real
+from caffelite.arrays import FLOATS, as_array, as_indices, as_real, is_array_of_others
 from caffelite.autograd import applied_to, call, holds_tensors, is_childless, parameters_among, parameters_of
 from caffelite.modes import initializing
 from caffelite.recording import in_python
@@ -296,7 +296,9 @@ class Function(ABC):
                     f"{self!r} takes no sparse matrix: a Linear does, and x.toarray() makes an array for all else"
                 )
             return as_sparse(x)
-        if self.called_back or not isinstance(x, list | tuple) or holds_tensors(x):
+        if is_array_of_others(x):
+            return as_array(x, self)
+        if self.called_back or (isinstance(x, list | tuple) and holds_tensors(x)):
             return x
         dtype = next((p.dtype for p in self.parameters()), None)
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)

@@ -33,7 +33,8 @@ def check_gradients(
     are before each forward as they were at first. Existing values and gradients are left alone.
 
     Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
-    |analytic − numeric| > atol + rtol |numeric| anywhere; ValueError for tolerances that no number can exceed.
+    |analytic − numeric| > atol + rtol |numeric| anywhere, and for a forward or a backward that writes into the arrays
+    that it is given; ValueError for tolerances that no number can exceed.
     """
     if not (0 < eps < np.inf and 0 <= rtol < np.inf and 0 <= atol < np.inf):
         raise ValueError(f"check_gradients: expected finite eps > 0, rtol and atol ≥ 0; got {eps}, {rtol}, {atol}")
@@ -63,9 +64,17 @@ def check_gradients(
 def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
     """The gradients that `backward` returns, None for inputs without one."""
     applied = function.copy()
-    y = applied.forward(*arrays)
+    with _unchanged(f"{function!r}.forward", "input", arrays):
+        y = applied.forward(*arrays)
+    for output in y if isinstance(y, tuple) else (y,):
+        if isinstance(output, Tensor):
+            raise TypeError(
+                f"check_gradients: {function!r}.forward returned a Tensor, expected an array: compute with the "
+                f"parameter's array, {_parameter_of(function)}.data"
+            )
     dy = _dy(_float64_outputs(repr(function), y))
-    gradients = applied.backward(dy if isinstance(y, tuple) else dy[0])
+    with _unchanged(f"{function!r}.backward", "input", arrays), _unchanged(f"{function!r}.backward", "dy", list(dy)):
+        gradients = applied.backward(dy if isinstance(y, tuple) else dy[0])
     gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
     if arrays and arrays[0].dtype.kind == "f" and gradients[0] is None:
         raise AssertionError(f"{function!r}.backward returned no gradient for its first input")
@@ -168,6 +177,21 @@ def _check(
 def _float64(x: Any) -> np.ndarray:
     array = np.asarray(x.data if isinstance(x, Tensor) else x)
     return np.array(as_real(array, np.float64, "check_gradients")) if array.dtype.kind == "f" else array
+
+
+def _parameter_of(function: Function) -> str:
+    """How a Function's own methods write its first parameter."""
+    return next((f"self.{name}" for name, value in vars(function).items() if isinstance(value, Tensor)), "self.weight")
+
+
+@contextmanager
+def _unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator[None]:
+    """AssertionError if what happens inside writes into these arrays."""
+    before = [array.copy() for array in arrays]
+    yield
+    for i, (array, values) in enumerate(zip(arrays, before, strict=True)):
+        if not np.array_equal(array, values, equal_nan=array.dtype.kind == "f"):
+            raise AssertionError(f"{who} has changed its {what} {i}; make a new array, such as x * 2 for x *= 2")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from caffelite.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
 from caffelite.progress import Progress
-from caffelite.training import Trainer, not_finite, without_penalties
+from caffelite.training import Trainer, first_gradient, not_finite, without_penalties
 
 try:
     from scipy.optimize import OptimizeResult
@@ -216,7 +216,8 @@ class Objective:
             raise TrainingDiverged(f"the loss is {value.item()}{not_finite(self.batch)}")
         gradient = self._gradient()
         if not np.isfinite(gradient).all():
-            raise TrainingDiverged(f"a gradient is not finite{not_finite(self.batch)}")
+            name = first_gradient(self.trainer.model)
+            raise TrainingDiverged(f"the gradient of {name} is not finite{not_finite(self.batch)}")
         return float(value.item()), gradient
 
     def _forward_and_backward(self) -> tuple[np.ndarray, np.ndarray]:

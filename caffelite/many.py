@@ -26,7 +26,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import checks
 from caffelite.arrays import PLAIN, as_indices, positive_integer, random_stream, refuse_indices
-from caffelite.data import DataGenerator
+from caffelite.data import DataGenerator, without_single_rows
 from caffelite.frames import names_of_inputs
 from caffelite.function import Function
 from caffelite.history import History
@@ -106,7 +106,11 @@ def fit_many(
     def begin(fit: Fit, trainer: Trainer, stop: Stop) -> InMemory:
         rng = fit.model._rng if seed is None else random_stream("seed", seed)
         batches = DataGenerator(fit.data.x, fit.data.y, batch_size=batch_size, shuffle=shuffle, seed=rng)
-        return InMemory(trainer, batches if fit.rows is None else batches.only(fit.rows), epochs, stop)
+        if fit.rows is not None:
+            batches = batches.only(fit.rows)
+        if fit.model.trains_batch_norm():
+            batches = without_single_rows(batches)
+        return InMemory(trainer, batches, epochs, stop)
 
     histories = [fit.history for fit in fits]
     try:
@@ -114,6 +118,8 @@ def fit_many(
     except (KeyboardInterrupt, TrainingDiverged) as error:
         error.histories = histories  # type: ignore[union-attr]
         raise
+    for fit in fits:
+        fit.model._warn_of_overflow()
     return histories
 
 

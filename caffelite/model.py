@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import math
 import operator
 import os
 import threading
@@ -25,6 +26,7 @@ from caffelite.arrays import (
     as_array,
     as_indices,
     as_real,
+    is_array_of_others,
     positive,
     positive_integer,
     random_stream,
@@ -34,10 +36,10 @@ from caffelite.autograd import holds_tensors, parameters_of, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.cautions import warn
 from caffelite.checkpoints import Checkpoints, Saved, streams_of
-from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
+from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length, without_single_rows
 from caffelite.forks import renew_in_children
 from caffelite.function import Function, Shape, shape_text, signature_of
-from caffelite.functions import Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
+from caffelite.functions import BatchNorm, Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
@@ -56,7 +58,7 @@ from caffelite.training import Evaluation, Trainer
 
 FLOAT64, INT64, BOOL = np.dtype(np.float64), np.dtype(np.int64), np.dtype(np.bool_)
 MAX_REMEMBERED = 64  # shapes for which it is remembered what `call` makes of them
-KEPT = {"_rng", "_column_names"}  # of what is not watched, in copies
+KEPT = {"_rng", "_splits", "_column_names"}  # of what is not watched, in copies
 
 
 class _Adopting:
@@ -138,6 +140,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             "_programs",
             "_applied",
             "_rng",
+            "_splits",
             "_identity",
             "_adopted",
             "_tree",
@@ -157,6 +160,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self.functions: list[Function] = []
         self._seeded = seed is not None
         self._rng = random_stream("seed", seed)
+        self._splits: dict[int, np.random.Generator] = {}  # what `validation_split` was drawn from, by the rows
         self._column_names: list[list[Any] | None] | None = None  # of the frames it was fitted on, for each input
         self._begin()
         if isinstance(functions, Function):
@@ -342,7 +346,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """Draw all parameters anew, from a seed (which also restarts the model's stream) or from a Generator."""
         rng = random_stream("seed", seed)
         if rng is not seed:
-            self._rng = rng
+            self._rng, self._splits = rng, {}
         self.all_functions()
         self._draw_children(rng, set())
 
@@ -734,6 +738,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if recording is not None:
             self._shallow_copy()
         outputs = self.call(*map(self._as_input, inputs))
+        if isinstance(outputs, tuple) and not outputs:
+            raise TypeError(f"{type(self).__name__}.call has to return a Tensor or a tuple of them, got ()")
         for y in _listed(outputs):
             if not isinstance(y, Tensor):
                 raise TypeError(f"{type(self).__name__}.call has to return a Tensor or a tuple of them, got {y!r}")
@@ -745,6 +751,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             return as_sparse(x)
         if isinstance(x, list | tuple) and not holds_tensors(x):
             x = as_indices(x, self) if self.takes_indices is True else as_real(x, self._input_dtype, self)
+        elif not isinstance(x, Tensor) and is_array_of_others(x):
+            x = as_array(x, self)
         return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 
     def forward(self, *inputs: Any) -> Any:
@@ -850,14 +858,16 @@ class Model(Function, recordable=True, metaclass=_Complete):
             Has to know every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
             processes, each of which takes its share of every batch.
         epochs, batch_size : int
-            The last batch of an epoch may be short; its rows weigh as the loss weighs them.
+            The last batch of an epoch may be short; its rows weigh as the loss weighs them. If a BatchNorm is trained
+            and the last batch would have one row, that row joins the batch before it.
         shuffle : bool
             Whether each epoch has its own order.
         validation_data : (x, y), (x, y, weights) or DataGenerator
             Evaluated after each epoch.
         validation_split : float in [0, 1)
             The share of the rows, drawn at random before the first epoch, that is not trained on but evaluated
-            instead; of what is read, whole blocks.
+            instead; of what is read, whole blocks. A model remembers its split: every further `fit` on as many rows
+            holds out the same rows, unless it is given a `seed`. Copies and pickles remember it, too; files do not.
         callbacks : iterable of callables (epoch, history)
             Called after each epoch, counted from 0; one that returns True ends the training. They may also have
             `begin` and `end`; see `caffelite.callbacks`, where some are ready-made.
@@ -896,7 +906,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         KeyboardInterrupt
             On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
         """
-        epochs, measures, called = positive_integer("epochs", epochs), named(metrics), Callbacks(callbacks)
+        epochs, measures, called = positive_integer("epochs", epochs, math.inf), named(metrics), Callbacks(callbacks)
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
         loss = checks.as_loss(loss)
         rule, together = unwrapped(optimizer)
@@ -923,12 +933,14 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 raise ValueError("fit takes validation_data or validation_split, not both")
             if y is None or isinstance(x, DataGenerator):
                 raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-            (x, y, sample_weight), validation_data = checks.split(
-                checks.checked(self, "x", x, y, sample_weight, loss), validation_split, rng
-            )
+            data = checks.checked(self, "x", x, y, sample_weight, loss)
+            drawn_from = self._stream_of_split(len(data.targets), rng, drawn_anew=seed is not None)
+            (x, y, sample_weight), validation_data = checks.split(data, validation_split, drawn_from)
         if of_classes is not None:
             sample_weight = of_classes.times(sample_weight, y)
         batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
+        if self.trains_batch_norm():
+            batches = without_single_rows(batches)
         validation = (
             None if validation_data is None else checks.validation_batches(self, validation_data, loss, columns)
         )
@@ -1006,6 +1018,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             raise
         finally:
             trainer.run = None  # which knows the trainer: all is freed now, and not when the garbage is collected
+        self._warn_of_overflow()
         return history
 
     def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
@@ -1191,6 +1204,20 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
         return undisturbed(users)
 
+    def _stream_of_split(self, rows: int, rng: np.random.Generator, drawn_anew: bool) -> np.random.Generator:
+        """The random stream that a split of so many rows is drawn from; that of the last such split, if there was one.
+
+        So a further `fit` evaluates no row that the model was trained on.
+        """
+        if not drawn_anew and rows in self._splits:
+            return copy.deepcopy(self._splits[rows])
+        self._splits[rows] = copy.deepcopy(rng)
+        return rng
+
+    def trains_batch_norm(self) -> bool:
+        """Whether a training uses the moments of each batch, which takes more than one row."""
+        return any(isinstance(f, BatchNorm) and f.requires_grad for f in self.all_functions())
+
     def _warn_of_two_links(self, loss: Function) -> None:
         """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
         last: Function = self
@@ -1199,6 +1226,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
         for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
             if isinstance(last, kind) and isinstance(getattr(loss, "loss", loss), of_loss):
                 warn(f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities")
+
+    def _warn_of_overflow(self) -> None:
+        """Warn of a BatchNorm whose running variance its dtype cannot hold: `predict` then uses a smaller one."""
+        for function in self.all_functions():
+            if isinstance(function, BatchNorm):
+                beyond = function.variance == np.finfo(function.variance.dtype).max
+                if beyond.any():
+                    warn(
+                        f"{function!r}: the variance of feature {int(beyond.argmax())} is beyond {self.dtype}, and "
+                        "predictions differ from the training: divide that feature by a constant, or take "
+                        "Model(dtype=np.float64)"
+                    )
 
 
 def _instead_of(x: Any) -> str:

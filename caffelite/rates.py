@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite import checks
 from caffelite.arrays import positive, positive_integer
-from caffelite.data import DataGenerator
+from caffelite.data import DataGenerator, without_single_rows
 from caffelite.function import Function
 from caffelite.history import History
 from caffelite.model import Model
@@ -93,11 +93,13 @@ def find_lr(
     checks.check_optimizer(model, optimizer)
     if isinstance(x, DataGenerator):
         x = copy.copy(x)
-        x._order, x._state = x._order.copy(), x._state.copy()
+        x._order, x._state, x._numbers = x._order.copy(), x._state.copy(), x._numbers.copy()
     elif y is None:
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
     model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # at once: they share parameters
     batches = checks.batches(model, "x", x, y, None, loss, batch_size=batch_size, shuffle=True, seed=0)
+    if model.trains_batch_norm():
+        batches = without_single_rows(batches)
     rates = schedules.exponential(low, steps - 1, high)
     optimizer.lr = rates
     try:

@@ -271,9 +271,9 @@ class Blocks:
             starts = starts[order]
         return np.stack([starts, np.minimum(starts + self.block, self.rows)], axis=1)
 
-    def pieces(self, ranges: np.ndarray, number: int, rows: int) -> list[tuple[int, int]]:
+    def pieces(self, ranges: np.ndarray, number: int, rows: int, is_last: bool) -> list[tuple[int, int]]:
         """What the buffer of this number, of so many rows in all, reads: ranges in the order in which they lie."""
-        return sorted(_pieces(ranges, number * self.buffer, min((number + 1) * self.buffer, rows)))
+        return sorted(_pieces(ranges, number * self.buffer, rows if is_last else (number + 1) * self.buffer))
 
     def held_out(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """The ranges of all rows but so many, and of these, drawn at random block by block; both ascending."""

@@ -215,8 +215,7 @@ class Trainer:
         if weights is None:
             kernels.add_mean(cursor, 0, mean, rows)
         else:
-            same = mean.dtype == weights.dtype
-            kernels.add_weighted_mean(cursor, 0, mean if same else kernels.convert(mean, weights.dtype), weights)
+            kernels.add_weighted_mean(cursor, 0, mean, weights)
         if not self.counts_correct:
             return
         if self.threshold is not None:
@@ -544,7 +543,7 @@ class State(NamedTuple):
             batches.check(arrays)
             in_memory = is_replayed(batches) and batches.blocks is None
             last = len(batches) - in_memory  # others come back before they begin the next epoch
-            if batch > last or measured > batch * batches.batch_size:
+            if batch > last or measured > min(batch * batches.batch_size + (batch == len(batches)), batches.rows):
                 raise ValueError(
                     f"batch {batch} of {len(batches)}, and {measured} rows of the epoch, are no place in it"
                 )
@@ -577,7 +576,7 @@ class Streamed:
         for given in self.rest:
             batch = self.of.batch(given())
             self._check_batch(batch)
-            with interrupts.held(), located(Position(self.epoch, self.batch), batch):
+            with interrupts.held(), located(Position(self.epoch, self.batch), batch, self.of.model):
                 self.of._replay(batch, self.sums)
                 self.batch += 1
             if self.of.together is not None:
@@ -637,7 +636,7 @@ class InMemory:
         dtype, weights, counts = steps.model.dtype, data.sample_weight, None
         rows = data.rows
         if weights is not None:
-            weights = as_weights(weights, rows, dtype)
+            weights = as_weights(weights, len(weights), dtype)
             counts = weights != 0
         of_inputs = getattr(steps.model, "_input_dtype", dtype)
         inputs = as_inputs(data.x, of_inputs, getattr(steps.model, "takes_indices", False), "x")
@@ -645,8 +644,8 @@ class InMemory:
         self.columns = self.data.columns()
         self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in further columns
         self.sums = np.zeros((min(epochs, AT_ONCE), steps.quantities, 2))
-        short = 0 if data.drop_last else rows % data.batch_size
-        self.rows = [data.batch_size if rows >= data.batch_size else 0, short]  # of a full batch, and of the last one
+        full, last = data.sizes(rows)
+        self.rows = [data.batch_size if full else 0, last]  # of a full batch, and of a last one that is not
         with Recording() as recording:  # the order of the first epoch, and how to make the next ones
             if data.shuffle:
                 kernels.shuffle(data._order, data._state)
@@ -659,6 +658,7 @@ class InMemory:
             self.sums,
             steps.cursor,
             data.batch_size,
+            full,
             len(data),
             None if counts is None or counts.all() else counts,
             self._ending(),
@@ -721,7 +721,7 @@ class InMemory:
         """Go on for so many seconds, or to a batch that has to be recorded, and take that."""
         weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
-        with held, self.of.programs.using_cursor(), located(self.at, self.data):
+        with held, self.of.programs.using_cursor(), located(self.at, self.data, self.of.model):
             programs = [
                 self.of.program("fetch and step", weighted, self.columns, rows) if rows else None for rows in self.rows
             ]
@@ -791,8 +791,9 @@ class InMemory:
     def _make_room(self, forms: list[tuple]) -> None:
         """Have places for the outputs of an epoch, and for its targets; ValueError if rows differ among batches."""
         if not self.kept:
-            y = self.data.targets
-            self.kept = [*[np.zeros((len(y), *shape), dtype) for shape, dtype in forms], np.zeros_like(y)]
+            y, rows = self.data.targets, self.generator.rows
+            of_outputs = [np.zeros((rows, *shape), dtype) for shape, dtype in forms]
+            self.kept = [*of_outputs, np.zeros((rows, *y.shape[1:]), y.dtype)]
             for column, room in enumerate(self.kept, start=len(self.columns)):
                 self.epochs.place(column, room)
         if (first := _forms(self.kept[:-1])) != forms:
@@ -886,7 +887,7 @@ class Buffered:
         x = batch.inputs if isinstance(self.generator.x, tuple) else batch.inputs[0]
         size = self.generator.batch_size
         data = DataGenerator(x, batch.targets, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
-        data._order[:] = buffer.order
+        data._order[:], data._joins = buffer.order, self.generator._joins
         run = InMemory(self.of, data, 1, self.interrupts)
         run.epochs.go_to(0, self.done - first * per_buffer, 0)
         self.done = first * per_buffer
@@ -955,13 +956,13 @@ class Buffered:
 
 
 class located:
-    """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1.
+    """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1, and why.
 
-    It says of the data, too, if they are what is not finite.
+    It names the data or the parameter that is not finite; else the gradient that was first, and what to try.
     """
 
-    def __init__(self, at: Any, data: Batch) -> None:
-        self.at, self.data = at, data
+    def __init__(self, at: Any, data: Batch, model: Any) -> None:
+        self.at, self.data, self.model = at, data, model
 
     def __enter__(self) -> None:
         pass
@@ -969,7 +970,11 @@ class located:
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if isinstance(error, TrainingDiverged):
             where = f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
-            raise TrainingDiverged(f"{where}: {error}{not_finite(self.data)}") from None
+            in_forward = str(error).startswith("the loss")  # then the gradients are those of the step before
+            gradient = None if in_forward else first_gradient(self.model)
+            first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""
+            why = not_finite(self.data) or parameter_not_finite(self.model) or "; try a smaller learning rate"
+            raise TrainingDiverged(f"{where}: {error}{first}{why}") from None
 
 
 def not_finite(data: Batch) -> str:
@@ -977,6 +982,35 @@ def not_finite(data: Batch) -> str:
     named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
     bad = [(name, ~are_finite(a)) for name, a in named if a.dtype.kind == "f"]
     return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
+
+
+def parameter_not_finite(model: Any) -> str:
+    """Which parameter is not finite, if one is; so it was before the step."""
+    names = [name for name, p in _named(model) if not np.isfinite(p._data).all()]
+    return f"; the parameter {names[0]} is not finite" if names else ""
+
+
+def first_gradient(model: Any) -> str | None:
+    """The parameter whose gradient was the first in the backward pass that is not finite; None if all are finite.
+
+    The backward pass goes through the layers from the last to the first.
+    """
+    layers: dict[str, list[tuple[str, Tensor]]] = {}
+    for name, p in _named(model):
+        layers.setdefault(name.rpartition(".")[0], []).append((name, p))
+    for layer in reversed(layers.values()):
+        for name, p in layer:
+            if p._has_gradient and p._gradient is not None and not np.isfinite(p._gradient).all():
+                return name
+    return None
+
+
+def _named(model: Any) -> list[tuple[str, Tensor]]:
+    """The parameters with their names; none where two have the same name."""
+    try:
+        return list(model.named_parameters().items())
+    except ValueError:
+        return []
 
 
 class Position(NamedTuple):

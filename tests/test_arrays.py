@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -138,3 +140,110 @@ def test_an_axis_is_no_bool(axis):
     for join in (cl.concatenate, cl.stack):
         with pytest.raises(TypeError):
             join([np.ones((2, 3))], axis=axis)
+
+
+# ---- arrays of other libraries ----
+
+
+class Foreign:
+    """It has rows, and a dtype of its own."""
+
+    dtype = "torch.float32"
+
+    def __init__(self, array):
+        self.array = np.asarray(array)
+        self.shape = self.array.shape
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        return type(self)(self.array[rows])
+
+
+class OfPyTorch(Foreign):
+    """As a tensor of PyTorch's or TensorFlow's, whose array NumPy can ask for."""
+
+    def __array__(self, dtype=None, copy=None):
+        return self.array if dtype is None else self.array.astype(dtype)
+
+
+class OfDLPack(Foreign):
+    """An array that has nothing but DLPack."""
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+class Elsewhere(OfDLPack):
+    """Not in the memory of the CPU."""
+
+    def __dlpack__(self, **options):
+        raise BufferError("cannot export it")
+
+
+X, Y = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32), np.arange(8) % 2
+
+
+@pytest.mark.parametrize("kind", [OfPyTorch, OfDLPack])
+def test_arrays_of_other_libraries_are_taken_wherever_arrays_are(kind):
+    x, y, loss = kind(X), kind(Y), cl.SoftmaxLoss()
+
+    def fitted(x, y, weights):
+        model = cl.MLP(3, [4, 2], seed=0)
+        optimizer = cl.SGD(model.parameters(), lr=0.1)
+        model.fit(x, y, loss=loss, optimizer=optimizer, sample_weight=weights, verbose=0, validation_data=(x, y))
+        model.fit([(x, y)], loss=loss, optimizer=optimizer, verbose=0)
+        return model
+
+    weights = np.ones(8, np.float32)
+    model, same = fitted(x, y, kind(weights)), fitted(X, Y, weights)
+    for found, expected in [
+        (model(x).data, same(X).data),
+        (model.predict(x), same.predict(X)),
+        (loss(model(x), y).data, loss(same(X), Y).data),
+        (cl.ReLU()(x).data, cl.ReLU()(X).data),
+        (cl.Embedding(2, 3)(y).shape, (8, 3)),
+        (cl.Tensor(x).data, X),
+        ((cl.Tensor(X) + x).data, X + X),
+        (model.evaluate(x, y, loss=loss)["loss"], same.evaluate(X, Y, loss=loss)["loss"]),
+    ]:
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_call_with_an_array_of_another_library_keeps_the_graph_of_a_tensor():
+    x = cl.Tensor(X, requires_grad=True)
+    cl.MLP(3, [2], seed=0)(x).sum().backward()
+    assert x.grad is not None
+
+
+def test_an_array_that_is_not_in_the_cpus_memory_is_a_type_error():
+    with pytest.raises(TypeError, match="expected an array in the memory of the CPU: cannot export it"):
+        cl.Tensor(Elsewhere(X))
+
+
+@pytest.mark.parametrize("given", [{}, slice(1), None, object()])
+@pytest.mark.parametrize("function", [cl.Linear(3, 2), cl.LSTM(3, 2), cl.Conv2d(1, 2, 3), cl.BatchNorm(3), cl.ReLU()])
+def test_what_is_no_array_is_a_type_error_that_names_the_function(function, given):
+    with pytest.raises(TypeError, match=rf"^{re.escape(repr(function))}: expected real numbers"):
+        function(given)
+
+
+def test_integers_that_no_computer_counts_are_value_errors_or_index_errors():
+    t, model = cl.Tensor(np.ones((2, 3))), cl.MLP(3, [2], seed=0)
+    options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "verbose": 0}
+    for call in (
+        lambda: model.fit(X, Y, **options, batch_size=2**63),
+        lambda: cl.datasets.spiral(2**64),
+        lambda: t.sum(axis=2**31),
+        lambda: t.mean(axis=2**63),
+        lambda: cl.concatenate([t, t], axis=2**31),
+    ):
+        with pytest.raises(ValueError, match=r"at most 9,223|axis|axes"):
+            call()
+    for index in (2**63, (slice(None), -(2**63) - 1)):
+        with pytest.raises(IndexError, match="out of bounds"):
+            t[index]

@@ -1,5 +1,6 @@
 """Checkpoints: a training that was stopped anywhere goes on to the bits of one that never stopped."""
 
+import json
 import os
 import subprocess
 import sys
@@ -186,6 +187,47 @@ def test_a_model_that_draws_otherwise_goes_on_with_the_stream_of_the_checkpoint(
     with pytest.raises(Stopped):
         run([cl.callbacks.Checkpoint(path, seconds=0), StopAt(6)], None, layered())
     assert everything(*run([], path, cl.load(path))) == never_stopped
+
+
+def test_a_further_fit_that_goes_on_holds_out_what_the_model_has_held_out_before(path):
+    """In a process of its own, whose model has not held out anything: the checkpoint says it."""
+
+    def run(callbacks, resume):
+        model = layered()
+        if resume is None:
+            train(model, X, Y, validation_split=0.2)
+        optimizer = cl.SGD(model.parameters(), lr=0.1)
+        options = {"validation_split": 0.2, "epochs": 3, "callbacks": callbacks, "resume": resume}
+        return model, optimizer, train(model, X, Y, optimizer=optimizer, **options)
+
+    check(path, run, stops=(3,))
+
+
+@pytest.mark.parametrize("give", [lambda x, y: (x, y), lambda x, y: (cl.DataGenerator(x, y, batch_size=17, seed=2),)])
+def test_a_training_goes_on_before_and_after_a_batch_that_a_last_row_has_joined(give, path):
+    def run(callbacks, resume):
+        model = layered()
+        optimizer = cl.SGD(model.parameters(), lr=0.1)
+        options = {"callbacks": callbacks, "resume": resume, "epochs": 3, "batch_size": 17, "metrics": ["f1"]}
+        data = give(X, Y)
+        if len(data) == 1:
+            del options["batch_size"]
+        return model, optimizer, train(model, *data, optimizer=optimizer, **options)
+
+    check(path, run)
+
+
+@pytest.mark.parametrize("change", [["60", {}], [60, {"bit_generator": "sys"}], [60, {"bit_generator": "PCG64"}], 3])
+def test_a_checkpoint_with_a_split_that_is_none_is_refused(change, path):
+    model = layered()
+    stopped(path, validation_split=0.2)
+    with files.File(path) as file:
+        texts, arrays = dict(file.texts), file.arrays(file.forms)
+    text = json.loads(texts["caffelite.training"])
+    text["streams"]["splits"] = [change]
+    files.write(path, arrays, texts | {"caffelite.training": json.dumps(text)})
+    with pytest.raises(ValueError, match="no checkpoint of this training"):
+        train(model, X, Y, epochs=2, validation_split=0.2, resume=path)
 
 
 @pytest.mark.parametrize("epochs", [3, 5])

@@ -474,3 +474,49 @@ def test_a_function_of_functions_is_checked_with_their_parameters():
 
     with pytest.raises(AssertionError, match="the gradient of"):
         cl.check_gradients(Wrong(), X)
+
+
+class InPlace(cl.Function):
+    """y = 4 x², by writing into x; or, backward, into dy."""
+
+    def __init__(self, where):
+        self.where = where
+
+    def forward(self, x):
+        if self.where == "forward":
+            x *= 2
+            self.x = x.copy()
+            return x * x
+        self.x = 2 * x
+        return self.x**2
+
+    def backward(self, dy):
+        if self.where == "backward":
+            dy *= 4 * self.x
+            return dy
+        return 4 * dy * self.x
+
+
+@pytest.mark.parametrize(("where", "what"), [("forward", "input 0"), ("backward", "dy 0")])
+def test_a_function_that_writes_into_what_it_is_given_is_told_so(where, what):
+    with pytest.raises(AssertionError, match=rf"InPlace\(\).{where} has changed its {what}"):
+        cl.check_gradients(InPlace(where), np.ones((2, 3)))
+    assert cl.check_gradients(InPlace("nowhere"), np.ones((2, 3))) < 1e-6
+
+
+def test_a_forward_that_computes_with_the_tensor_of_a_parameter_is_told_of_its_data():
+    class Scaled(cl.Function):
+        def __init__(self):
+            self.w = cl.Tensor(np.ones(3), requires_grad=True)
+
+        def parameters(self):
+            return [self.w]
+
+        def forward(self, x):
+            return x * self.w
+
+        def backward(self, dy):
+            return dy * self.w.data
+
+    with pytest.raises(TypeError, match=r"forward returned a Tensor, expected an array: .* self.w.data"):
+        cl.check_gradients(Scaled(), np.ones((2, 3), np.float32))

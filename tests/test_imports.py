@@ -14,8 +14,8 @@ PACKAGE = Path(caffelite.__file__).parent
 # A module imports from its own layer and from those above it in this table. What is not here has no place yet.
 LAYERS = [
     {"_kernels"},
-    {"arrays", "augment", "autograd", "cautions", "forks", "frames", "modes", "initializers", "sharing", "sparse"}
-    | {"terminal"},
+    {"arrays", "augment", "autograd", "cautions", "forks", "frames", "hints", "modes", "initializers", "sharing"}
+    | {"sparse", "terminal"},
     {"tensor"},
     {"recording", "surroundings"},
     {"function"},

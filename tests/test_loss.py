@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import reference
 from cases import both_dtypes
+from conftest import train
 from reference import assert_close, assert_same_bits
 
 import caffelite as cl
@@ -443,3 +444,17 @@ def test_of_a_part_of_the_rows_nothing_has_to_count(dtype):
     for bad in (-1, np.nan, np.inf):
         with pytest.raises(ValueError, match="weight"):
             kernels.weighted_mean(losses, np.full(4, bad, dtype), is_part=True)
+
+
+def test_the_loss_of_an_epoch_is_a_number_though_the_sum_of_its_weights_is_beyond_float32():
+    """Eight weights of 1e38, where float32 ends at 3.4e38: the losses and the bits are those of eight weights of 1."""
+    x, y = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32), np.arange(16) % 3
+    found = []
+    for weight in (1e38, 1.0):
+        model = cl.MLP(3, [4, 3], seed=0)
+        weights = np.full(16, weight)
+        history = train(model, x, y, epochs=3, batch_size=8, sample_weight=weights)
+        loss, generator = cl.SoftmaxLoss(), cl.DataGenerator(x, y, sample_weight=weights, shuffle=False)
+        found.append([*history["loss"], model.evaluate(x, y, loss=loss, sample_weight=weights)["loss"]])
+        found[-1].append(model.evaluate([*generator], loss=loss)["loss"])
+    np.testing.assert_allclose(*found, rtol=1e-6)

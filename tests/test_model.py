@@ -427,6 +427,37 @@ def test_the_rows_held_out_depend_on_the_seed():
     assert held_out(1) != list(range(25, 50))
 
 
+def held_out_by(model, n=20, share=0.4, **options):
+    """The rows of n that a fit of the model evaluates."""
+    rows = np.arange(float(n))[:, None]
+    return rows_seen(model, rows, rows, lr=0, validation_split=share, **options)[1][0]
+
+
+def test_a_further_fit_holds_out_the_same_rows():
+    model = cl.Model([cl.Linear(1, 1)], seed=0)
+    first = held_out_by(model)
+    assert held_out_by(cl.Model([cl.Linear(1, 1)], seed=0)) == first
+    other = held_out_by(model, 30)
+    assert held_out_by(model) == first
+    assert held_out_by(model, 30) == other
+    assert set(held_out_by(model, share=0.2)) < set(first)
+
+
+def test_a_seed_draws_another_split_which_is_then_remembered():
+    model = cl.Model([cl.Linear(1, 1)], seed=0)
+    first, anew = held_out_by(model), held_out_by(model, seed=1)
+    assert anew == held_out_by(model, seed=1) == held_out_by(model) != first
+
+
+def test_copies_and_pickles_remember_a_split_and_a_model_that_is_drawn_again_does_not():
+    model = cl.Model([cl.Linear(1, 1)], seed=0)
+    first = held_out_by(model)
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert held_out_by(other) == first
+    model.initialize(7)
+    assert held_out_by(model) == held_out_by(cl.Model([cl.Linear(1, 1)], seed=7)) != first
+
+
 @pytest.mark.parametrize("give", [lambda: (X, Y), lambda: [X.tolist(), Y], lambda: cl.DataGenerator(X, Y)])
 def test_validation_data_are_evaluated_after_each_epoch(give):
     model = classifier(2, 16, 3)
@@ -977,6 +1008,38 @@ def test_a_learning_rate_that_is_too_high_ends_in_training_diverged():
     with pytest.raises(cl.TrainingDiverged) as error:
         train(model, X, Y, lr=1e30, epochs=50)
     assert 0 <= error.value.history.epochs < 50
+
+
+@pytest.mark.parametrize("data", [lambda: (X, Y), lambda: ([(X, Y)],)])
+def test_a_training_that_diverged_says_try_a_smaller_learning_rate(data):
+    model = classifier(2, 16, 3)
+    message = r"^epoch \d+, batch \d+: the (loss is nan|gradient of .* is not finite.*); try a smaller learning rate$"
+    with pytest.raises(cl.TrainingDiverged, match=message):
+        train(model, *data(), lr=1e30, epochs=50)
+
+
+@pytest.mark.parametrize("later", [0, 1])
+@pytest.mark.parametrize("clip_norm", [None, 1.0])
+def test_a_training_that_diverged_names_the_layer_whose_gradient_was_the_first(later, clip_norm):
+    """Those of layers 0 and 2 are not finite; that of 2 was there first. In an eager step, and in a replay."""
+    count = [0]
+
+    def spoilt(dy):
+        count[0] += 1
+        return np.full_like(dy, np.inf) if count[0] == 1 + later else dy
+
+    layers = [cl.Linear(2, 4), cl.ReLU(), cl.Linear(4, 3), Through(backward=spoilt), cl.Linear(3, 3)]
+    model = cl.Model(layers, seed=0)
+    message = "not finite; in the backward pass, the gradient of 2.weight was the first; try a smaller learning rate"
+    with pytest.raises(cl.TrainingDiverged, match=rf"^epoch 1, batch {1 + later}: .* {message}$"):
+        train(model, X, Y, batch_size=20, clip_norm=clip_norm)
+
+
+def test_a_parameter_that_is_not_finite_is_named_and_no_rate_is_blamed():
+    model = classifier(2, 3)
+    model.functions[0].weight.data = np.full((2, 3), np.nan)
+    with pytest.raises(cl.TrainingDiverged, match=r"batch 1: the loss is nan; the parameter 0.weight is not finite$"):
+        train(model, X, Y)
 
 
 def test_a_model_that_diverged_can_be_trained_on():
@@ -1699,3 +1762,13 @@ def test_a_state_of_another_model_raises_before_anything_is_written(change, erro
 def test_a_state_that_is_no_dict_is_refused(state):
     with pytest.raises(TypeError, match="expected a dict of names and arrays"):
         classifier(2, 3).load_state_dict(state)
+
+
+def test_a_call_that_returns_an_empty_tuple_is_a_type_error_and_no_net_without_outputs():
+    class Nothing(cl.Model):
+        def call(self, x):
+            return ()
+
+    for use in (lambda m: m(X), lambda m: m.predict(X), lambda m: m.output_shape((None, 2))):
+        with pytest.raises(TypeError, match=r"Nothing.call has to return a Tensor or a tuple of them, got \(\)"):
+            use(Nothing([cl.Linear(2, 3)], seed=0))

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widen
 
 import caffelite as cl
 from caffelite import _kernels as kernels
+from caffelite.recording import Recording
 
 SHAPES = [(7, 5), (100, 3), (4, 5, 9), (3, 2, 4, 5)]
 
@@ -154,6 +156,210 @@ def test_moments_that_are_not_finite_change_those_of_no_feature_but_follow_for_t
     assert np.isfinite(y[:, [0, 2]]).all()
     assert layer.mean.tolist() == [clean.mean[0], 0, clean.mean[2]]
     assert layer.variance.tolist() == [clean.variance[0], 1, clean.variance[2]]
+
+
+@both_dtypes
+def test_a_running_variance_beyond_its_dtype_stays_finite_in_replays_too(dtype):
+    largest = np.finfo(dtype).max
+    moments = np.array([[0.0, 1.0], [1.0, 1.0], [min(float(largest) * 4, np.finfo(float).max), 2.0]])
+    mean, variance = np.zeros(2, dtype), np.ones(2, dtype)
+    with Recording() as recording:
+        kernels.follow_moments(mean, variance, moments, 4, 0.9)
+    kernels.Replay(recording.entries).run()
+    assert 0.9 * largest < variance[0] <= largest
+    assert 1 < variance[1] < 2.7
+    assert mean[1] > 0.9
+
+
+def test_predictions_follow_a_training_whose_variance_float32_cannot_hold_and_fit_warns():
+    x = numbers(64, 2) * np.float32([1e20, 1])
+    y = (x[:, 0] > 0).astype(int)
+    model = cl.Model([cl.BatchNorm(2), cl.Linear(2, 2)], seed=0)
+    with pytest.warns(cl.TrainingWarning, match="variance of feature 0 is beyond float32"):
+        train(model, x, y, epochs=30, optimizer=cl.Adam(model.parameters(), 0.05))
+    assert np.isfinite(model.functions[0].variance).all()
+    found = model.evaluate(x, y, loss=cl.SoftmaxLoss(), metrics=["accuracy"])
+    assert found["accuracy"] > 0.95
+    assert found["loss"] < 1
+
+
+# ---- a frozen BatchNorm ----
+
+
+def state_of(model):
+    return {name: array.tobytes() for name, array in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("whole", ["layer", "Model", "Residual"])
+def test_a_frozen_batch_norm_keeps_its_running_statistics_and_uses_them(whole):
+    x, y = numbers(40, 3, mean=2.0), np.random.default_rng(0).integers(0, 4, 40)
+    norm = cl.BatchNorm(3)
+    block = {"layer": norm, "Model": cl.Model([norm]), "Residual": cl.Residual(norm)}[whole]
+    model = cl.Model([block, cl.Linear(3, 4)], seed=0)
+    train(model, x, y, epochs=2)
+    block.requires_grad = False
+    before, output = state_of(model), block(x[:5]).data
+    with cl.inference():
+        assert_same_bits(output, block(x[:5]).data)
+    train(model, x, y, epochs=3, batch_size=8)
+    after = state_of(model)
+    assert {name for name in after if after[name] != before[name]} == {"1.weight", "1.bias"}
+
+
+def test_replays_notice_that_a_batch_norm_is_frozen_or_thawed():
+    x, y = numbers(40, 3, mean=2.0), np.random.default_rng(0).integers(0, 4, 40)
+    model = cl.Model([cl.BatchNorm(3), cl.Linear(3, 4)], seed=0)
+    norm, means = model.functions[0], []
+
+    def freeze_and_thaw(epoch, history):
+        means.append(norm.mean.copy())
+        norm.requires_grad = epoch % 4 >= 2
+
+    norm.requires_grad = False
+    train(model, x, y, epochs=8, optimizer=cl.SGD([*norm.parameters(), *model.functions[1].parameters()], 0.1),
+          callbacks=[freeze_and_thaw])  # fmt: skip
+    moved = [not np.array_equal(a, b) for a, b in zip([np.zeros(3), *means], means, strict=False)]
+    assert moved == [False, False, False, True, True, False, False, True]
+
+
+def test_a_frozen_batch_norm_trains_on_single_rows_and_is_frozen_in_its_file(tmp_path):
+    x, y = numbers(5, 3), np.array([0, 1, 2, 3, 0])
+    model = cl.Model([cl.BatchNorm(3), cl.Linear(3, 4)], seed=0)
+    model.functions[0].requires_grad = False
+    train(model, x, y, batch_size=1)
+    model.save(tmp_path / "m.safetensors")
+    loaded = cl.load(tmp_path / "m.safetensors")
+    before = state_of(loaded)
+    train(loaded, x, y, batch_size=1)
+    assert [name for name in before if before[name] == state_of(loaded)[name]] == [
+        "0.scale",
+        "0.shift",
+        "0.mean",
+        "0.variance",
+    ]
+
+
+def test_a_frozen_batch_norms_gradient_is_that_of_inference():
+    layer = cl.BatchNorm(3)
+    layer.forward(numbers(20, 3, mean=1.0, std=3.0))
+    layer.requires_grad = False
+    assert cl.check_gradients(layer, numbers(4, 3)) < 1e-6
+
+
+# ---- a last batch of one row ----
+
+
+def normed(seed=0):
+    return cl.Model([cl.Linear(3, 8), cl.BatchNorm(8), cl.ReLU(), cl.Linear(8, 4)], seed=seed)
+
+
+ROWS, LABELS = numbers(33, 3), np.random.default_rng(0).integers(0, 4, 33)
+
+
+class Numbered(cl.Function):
+    """Notes how many rows it gets."""
+
+    def __init__(self, seen):
+        self.seen = seen
+
+    def forward(self, x):
+        self.seen.append(len(x))
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+def batch_sizes(x, y=None, **options):
+    """How many rows the batches have in which a model with a BatchNorm is trained."""
+    seen = []
+    model = normed()
+    model.add(Numbered(seen))
+    train(model, x, y, **options)
+    return seen
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("weights", [None, np.arange(33) % 2])
+def test_a_last_batch_of_one_row_joins_the_one_before_it(shuffle, weights):
+    """And then it has the bits of batches that were cut so by hand."""
+    options = {"shuffle": shuffle, "sample_weight": weights, "batch_size": 16, "epochs": 3}
+    assert batch_sizes(ROWS, LABELS, **options) == [16, 17] * 3
+    assert batch_sizes(ROWS, LABELS, batch_size=32) == [33]
+    assert batch_sizes(ROWS[:32], LABELS[:32], batch_size=15) == [15, 15, 2]
+    model, by_hand = normed(), normed()
+    history = train(model, ROWS, LABELS, metrics=["accuracy"], **options)
+    order = cl.DataGenerator(np.arange(33), shuffle=shuffle, batch_size=33, seed=by_hand._rng)
+
+    def batches():
+        (rows,) = order
+        for part in (rows[:16], rows[16:]):
+            yield (ROWS[part], LABELS[part], *([] if weights is None else [weights[part]]))
+
+    class Epochs:
+        def __iter__(self):
+            return batches()
+
+    assert train(by_hand, Epochs(), epochs=3, metrics=["accuracy"]) == history
+    assert state_of(model) == state_of(by_hand)
+
+
+def test_a_single_row_of_every_kind_of_data_joins_the_batch_before_it():
+    def generator(**options):
+        return cl.DataGenerator(ROWS, LABELS, batch_size=16, **options)
+
+    sparse = pytest.importorskip("scipy.sparse")
+    assert batch_sizes(sparse.csr_matrix(ROWS), LABELS, batch_size=16) == [16, 17]
+    assert batch_sizes(generator()) == [16, 17]
+    assert batch_sizes(cl.Prefetch(generator())) == [16, 17]
+    assert batch_sizes(generator(transform=lambda x, y: (x, y)), epochs=2) == [16, 17] * 2
+    assert batch_sizes(generator(drop_last=True)) == [16, 16]
+
+
+def test_a_generator_that_was_trained_on_has_its_own_batches_and_goes_on_with_its_orders():
+    mine, other = [cl.DataGenerator(ROWS, LABELS, batch_size=16, seed=3) for _ in range(2)]
+    train(normed(), mine, epochs=2)
+    for _ in range(2):
+        list(other)
+    assert len(mine) == 3
+    assert [len(y) for _, y in mine] == [16, 16, 1]
+    for a, b in zip(mine, [list(other), list(other)][1], strict=True):
+        assert_same_bits(a[0], b[0])
+
+
+def test_a_model_without_a_batch_norm_that_is_trained_keeps_its_batch_of_one_row():
+    seen = []
+    model = cl.Model([cl.BatchNorm(3), cl.Linear(3, 4), Numbered(seen)], seed=0)
+    model.functions[0].requires_grad = False
+    train(model, ROWS, LABELS, batch_size=16)
+    assert seen == [16, 16, 1]
+
+
+def test_many_models_and_the_estimators_join_a_single_row_too():
+    def models():
+        return [normed(seed) for seed in range(3)]
+
+    together, alone = models(), models()
+    optimizers = [cl.SGD(m.parameters(), lr=0.1) for m in together]
+    cl.fit_many(together, ROWS, LABELS, loss=cl.SoftmaxLoss(), optimizers=optimizers, batch_size=16, epochs=2)
+    for one, other in zip(alone, together, strict=True):
+        train(one, ROWS, LABELS, batch_size=16, epochs=2, momentum=0.0)
+        assert state_of(one) == state_of(other)
+    pytest.importorskip("sklearn")
+    from caffelite.sklearn import MLPClassifier
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of too few iterations
+        MLPClassifier((5,), batch_norm=True, batch_size=16, max_iter=2).fit(ROWS, LABELS)
+
+
+@pytest.mark.parametrize(("rows", "batch_size"), [(1, 32), (5, 1)])
+def test_one_row_in_all_and_batches_of_one_row_are_refused_before_the_first_step(rows, batch_size):
+    model = normed()
+    before = state_of(model)
+    with pytest.raises(ValueError, match="at least 2 numbers of each feature"):
+        train(model, ROWS[:rows], LABELS[:rows], batch_size=batch_size)
+    assert state_of(model) == before
 
 
 # ---- the kernels ----
@@ -343,3 +549,18 @@ def test_norms_say_how_they_are_made():
 def test_an_eps_beyond_the_floats_is_refused(norm):
     with pytest.raises(ValueError, match="eps must be 0 or more and finite"):
         norm(3, eps=10**400)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_running_moments_have_the_same_bits_wherever_they_lie_in_memory(dtype):
+    x = np.random.default_rng(0).normal(size=(30, 5)).astype(dtype)
+    found = set()
+    for gap in range(20):  # between mean and variance, as between arrays that were made one after the other
+        memory = np.zeros(10 + gap, dtype)
+        layer = cl.Model([cl.BatchNorm(5)], dtype=dtype).functions[0]
+        layer.mean, layer.variance = memory[:5], memory[5 + gap :]
+        layer.variance[:] = 1
+        for _ in range(3):
+            layer.forward(x)
+        found.add(layer.mean.tobytes() + layer.variance.tobytes())
+    assert len(found) == 1

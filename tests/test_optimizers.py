@@ -687,3 +687,35 @@ def test_a_recorded_step_clips_as_an_eager_one(case):
         return [array.tobytes() for p in parameters for array in (p.data, p.grad)]
 
     assert stepped(True) == stepped(False)
+
+
+def test_the_default_rate_of_rmsprop_is_pytorchs():
+    assert cl.RMSProp([cl.Tensor([1.0], requires_grad=True)]).lr == 0.01
+
+
+class Forgetful(cl.Optimizer):
+    """Does not call super().__init__."""
+
+    def __init__(self, parameters):
+        self.mine = list(parameters)
+
+    def step(self):
+        for p in self.mine:
+            p.data = p.data - 0.1 * p.grad
+
+
+def test_an_optimizer_without_super_init_says_so_wherever_it_is_used():
+    model = cl.MLP(2, [3], seed=0)
+    optimizer, x, y = Forgetful(model.parameters()), np.ones((4, 2)), np.zeros(4, int)
+    for use in (
+        optimizer.step,
+        optimizer.zero_grad,
+        optimizer.state_dict,
+        lambda: optimizer.lr,
+        lambda: repr(optimizer),
+        lambda: model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, verbose=0),
+    ):
+        with pytest.raises(TypeError, match=r"Forgetful.__init__ has to call super\(\).__init__\(parameters, lr\)"):
+            use()
+    with pytest.raises(AttributeError, match="'SGD' object has no attribute 'rate'"):
+        _ = cl.SGD(model.parameters(), lr=0.1).rate

@@ -267,3 +267,11 @@ def test_a_model_with_pools_learns_where_bright_spots_are():
     model.add(cl.Linear(4, 4))
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters(), lr=0.1), epochs=30, verbose=0)
     assert (model.predict(x).argmax(axis=1) == y).mean() > 0.95
+
+
+def test_a_global_average_takes_no_rows_without_positions():
+    """The mean of one number for each channel would be those numbers: a Flatten too many, and no word of it."""
+    with pytest.raises(ValueError, match=r"GlobalAvgPool\(\) got shape \(4, 3\); expected \(n, C, …\) with an axis"):
+        cl.GlobalAvgPool()(np.ones((4, 3), np.float32))
+    with pytest.raises(ValueError, match="GlobalAvgPool"):
+        cl.Model([cl.GlobalAvgPool(), cl.Linear(3, 2)]).predict(np.ones((4, 3)))

@@ -13,6 +13,7 @@ from conftest import run
 
 import caffelite as cl
 from caffelite import sources, training
+from caffelite.data import without_single_rows
 from caffelite.sources import Source, is_source
 
 h5py = pytest.importorskip("h5py")
@@ -874,3 +875,24 @@ def test_an_iterator_gives_its_batches_once():
 def test_a_source_is_read_as_it_says():
     with pytest.raises(ValueError, match="x: rows 3 … 4 came as"):
         Source(Lying(X, lambda source, rows: rows[:1]), "x").rows(3, 5)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_last_row_alone_joins_the_batch_before_it_where_it_would_be_a_buffer_of_its_own(shuffle):
+    """A training with a BatchNorm is given these batches, and goes on in their midst."""
+
+    def generator(rows):
+        x, y = Sliced(NUMBERED[:rows]), Sliced(Y[:rows])
+        return cl.DataGenerator(x, y, batch_size=64, shuffle=shuffle, seed=0)
+
+    rows = generator(N).blocks.buffer * 3 + 1
+    batches = [x[:, 0] for x, _ in without_single_rows(generator(rows))]
+    assert [len(x) for x in batches] == [64] * (rows // 64 - 1) + [65]
+    assert np.array_equal(np.sort(np.concatenate(batches)), np.arange(rows))
+    found = []
+    for given in (generator(rows), list(without_single_rows(generator(rows)))):
+        model = cl.Model([cl.BatchNorm(4), cl.Linear(4, CLASSES)], seed=0)
+        loss, optimizer = cl.SoftmaxLoss(), cl.Adam(model.parameters())
+        history = model.fit(given, loss=loss, optimizer=optimizer, metrics=["accuracy"], verbose=0)
+        found.append((history, {name: array.tobytes() for name, array in model.state_dict().items()}))
+    assert found[0] == found[1]

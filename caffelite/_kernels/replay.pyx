@@ -119,10 +119,10 @@ cdef class Replay:
 
 
 cdef class Epochs:
-    """Epochs of batches that are in memory: one replay for the full batches, one for a short last one.
+    """Epochs of batches that are in memory: one replay for the full batches, one for a last one of another length.
 
     `run` goes on from `epoch` and `batch`, which count what is done. The replays find their batch through `cursor`, in
-    contiguous `columns`, by `order`, `rows` at a time. `sums` (epochs, quantities, 2) has a row for each of the last
+    contiguous `columns`, by `order`, `rows` at a time in the first `full_batches`, and in the last what is left. `sums` (epochs, quantities, 2) has a row for each of the last
     epochs, begun again from its first. `shuffle` is the recorded kernel that brings `order` into the next epoch's, or
     None. `counts`, bool (n,), says which rows count, None that all do: a batch of which none does is passed over. A
     number that is not 0 in `pending` ends `run` after the batch under way.
@@ -151,8 +151,8 @@ cdef class Epochs:
         PyMem_Free(self.addresses)
 
     def __init__(self, list columns, cnp.ndarray order not None, RecordedCall shuffle, cnp.ndarray sums not None,
-                 cnp.ndarray cursor not None, Py_ssize_t rows, Py_ssize_t batches, cnp.ndarray counts=None,
-                 cnp.ndarray pending=None):
+                 cnp.ndarray cursor not None, Py_ssize_t rows, Py_ssize_t full_batches, Py_ssize_t batches,
+                 cnp.ndarray counts=None, cnp.ndarray pending=None):
         self.arrays = (order, sums, cursor, counts, pending)
         self.columns, self.shuffle = [None] * len(columns), shuffle
         self.sums = <char*> cnp.PyArray_DATA(sums)
@@ -165,7 +165,7 @@ cdef class Epochs:
         self.here.position = self.here.measured = 0
         for i, column in enumerate(columns):
             self.place(i, column)
-        self.n, self.rows, self.batches, self.full_batches = len(order), rows, batches, len(order) // rows
+        self.n, self.rows, self.batches, self.full_batches = len(order), rows, batches, full_batches
         self.epoch = self.batch = 0
         self.begun = True                 # `order` is that of the first epoch
 
@@ -210,7 +210,7 @@ cdef class Epochs:
 
     cdef bint passes_over(self) noexcept nogil:
         """Whether no row of the batch that is due counts; then the cursor is moved on to the next one."""
-        cdef Py_ssize_t i, end = min(self.here.position + self.rows, self.n)
+        cdef Py_ssize_t i, end = self.here.position + self.rows if self.batch < self.full_batches else self.n
         if self.counts == NULL:
             return False
         for i in range(self.here.position, end):

@@ -83,9 +83,13 @@ class BatchNorm(Function, recordable=True):
     share `momentum` of the way, `variance` towards the unbiased variance. In inference they are m and v, and constants:
     dx = dy scale / √(v + ε).
 
-    x and y (n, features, …); `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. All as in
-    PyTorch, except that a feature whose m or v is not finite leaves the buffers as they are: NaN in a batch makes its
-    outputs NaN, which stops a training, and not those of all batches to come.
+    A layer whose parameters are frozen (`requires_grad = False`) computes in training what it computes in inference,
+    and its buffers stay.
+
+    x and y (n, features, …); `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. The buffers
+    are always finite. A feature whose m or v is not finite leaves them as they are: NaN in a batch makes its outputs
+    NaN, which stops a training, and not those of all batches to come. A variance beyond the largest number of its dtype
+    becomes that number, and `fit` warns of it. All else is as in PyTorch.
 
     ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a feature.
 
@@ -118,9 +122,13 @@ class BatchNorm(Function, recordable=True):
             raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, {self.features}, …)")
         return (shape[0], self.features, *shape[2:])
 
+    def is_trained(self) -> bool:
+        """Whether a batch's own moments are used, and followed: in training, unless the parameters are frozen."""
+        return is_training() and (self.scale.requires_grad or self.shift.requires_grad)
+
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.output_shape(x.shape)
-        self.x, self.fixed, scale, shift = x, not is_training(), self.scale.data, self.shift.data
+        self.x, self.fixed, scale, shift = x, not self.is_trained(), self.scale.data, self.shift.data
         if self.fixed:
             self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
             return kernels.batch_norm_fixed(x, scale, shift, self.moments)
@@ -128,8 +136,8 @@ class BatchNorm(Function, recordable=True):
         self.count = x.size // self.features if self.part is None else self.part.of_whole(x.size // self.features)
         if self.count < 2:
             raise ValueError(
-                f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature; of a last "
-                "batch of one row, take DataGenerator(…, drop_last=True) or another batch_size"
+                f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature: give "
+                "batches of 2 rows or more, or freeze the layer with requires_grad = False"
             )
         if self.part is None:
             y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)

@@ -132,13 +132,16 @@ class AvgPool2d(AvgPool, recordable=True):
 class GlobalAvgPool(Function, recordable=True):
     """y (n, C) = the mean of all that x (n, C, …) has in a channel. dx = dy / their number.
 
-    ValueError for channels without elements.
+    ValueError for x without an axis of positions, (n, C), and for channels without elements.
     """
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        if len(shape) < 2 or 0 in shape[2:]:
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, C, …), none but n and C 0")
+        if len(shape) < 3 or 0 in shape[2:]:
+            raise ValueError(
+                f"{self!r} got shape {shape_text(shape)}; expected (n, C, …) with an axis of places or more, none of "
+                "length 0 but n and C"
+            )
         return shape[:2]
 
     def forward(self, x: np.ndarray) -> np.ndarray:

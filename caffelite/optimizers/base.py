@@ -150,6 +150,11 @@ class Optimizer(ABC):
         self.hyper = np.array([list(row.values()) for row in rows])
         self._forget_runs()
 
+    def __getattr__(self, name: str) -> Any:
+        if "_parameters" not in vars(self) and not name.startswith("__"):
+            raise TypeError(f"{type(self).__name__}.__init__ has to call super().__init__(parameters, lr)")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __repr__(self) -> str:
         first, *others = self.groups
         return f"{type(self).__name__}({', '.join(map(repr, self.groups)) if others else first._text()})"

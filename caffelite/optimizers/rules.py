@@ -93,7 +93,7 @@ class RMSProp(Optimizer, recordable=True):
     def __init__(
         self,
         parameters: Any,
-        lr: Any = 1e-3,
+        lr: Any = 1e-2,
         alpha: float = 0.99,
         eps: float = 1e-8,
         momentum: float = 0.0,

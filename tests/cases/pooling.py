@@ -113,7 +113,7 @@ def global_pool(shape):
         functions.GlobalAvgPool,
         (shape,),
         global_mean,
-        lambda torch, x: x.mean(tuple(range(2, x.ndim))) if x.ndim > 2 else x.clone(),
+        lambda torch, x: x.mean(tuple(range(2, x.ndim))),
     )
 
 
@@ -146,9 +146,9 @@ CASES = [
     pool(functions.AvgPool2d, 2, mean, "avg_pool2d"),
     Family(
         global_pool,
-        listed=[((2, 3, 4, 5),), ((17, 2, 9),), ((3, 20, 2, 2),), ((2, 3),), ((2, 3, 2, 1, 4),)],
+        listed=[((2, 3, 4, 5),), ((17, 2, 9),), ((3, 20, 2, 2),), ((2, 3, 2, 1, 4),)],
         empty=[((0, 3, 4, 5),), ((0, 2, 3),)],
-        random=st.tuples(st.integers(0, 3).flatmap(small_shape)),
+        random=st.tuples(st.integers(1, 3).flatmap(small_shape)),
         special=lambda dtype: [(((1, 3, 2),), [[[[np.nan, 1], [np.inf, 1], [np.inf, -np.inf]]]])],
     ),
     Family(

@@ -101,13 +101,13 @@ def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.n
     cdef int real = real_type("add_weighted_mean", weights)
     cursor = require_cursor("add_weighted_mean", cursor)
     value = single("add_weighted_mean", value)
-    same_type("add_weighted_mean", value, weights)
     require_vector("add_weighted_mean", weights, cnp.PyArray_TYPE(weights), cnp.PyArray_SIZE(weights))
     begin(&call, ADD_WEIGHTED_MEAN_KERNEL, real)
     bind(&call, 0, cursor)
     bind(&call, 1, value)
     bind(&call, 2, weights)
     call.size[0], call.size[1] = slot, cnp.PyArray_SIZE(weights)
+    call.size[2] = real_type("add_weighted_mean", value)
     call.parts = 1
     call.work = call.size[1]
     launch(&call)

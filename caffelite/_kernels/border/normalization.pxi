@@ -279,7 +279,7 @@ def follow_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp
     """mean ← (1 − μ) mean + μ m,  variance ← (1 − μ) variance + μ v k / (k − 1), in place, μ the momentum.
 
     mean and variance (C,), moments as `batch_norm` returned them, of k = count numbers of each feature. A feature whose
-    moments are not finite stays as it is.
+    moments are not finite stays as it is. A variance beyond the largest number of its dtype becomes that number.
     """
     cdef Call call
     lay_running(&call, FOLLOW_MOMENTS_KERNEL, mean, variance)

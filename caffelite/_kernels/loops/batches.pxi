@@ -91,7 +91,7 @@ cdef int add_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t en
 
 
 # To sums[slot]: a mean over rows that weigh w; one over rows that weigh nothing, NaN perhaps, counts nowhere
-#   size     0 slot, 1 rows
+#   size     0 slot, 1 rows, 2 whether the mean is float64
 #   operand  0 cursor, 1 mean, 2 w
 cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Mean* sum = (<const Cursor*> dtype).sums + call.size[0]
@@ -102,7 +102,10 @@ cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_s
         weight += w[i]
     if weight == 0:
         return CONTINUE
-    sum.total += weight * <double> (<const real*> call.operand[1].data)[0]
+    if call.size[2]:
+        sum.total += weight * (<const double*> call.operand[1].data)[0]
+    else:
+        sum.total += weight * <double> (<const float*> call.operand[1].data)[0]
     sum.weight += weight
     return CONTINUE
 

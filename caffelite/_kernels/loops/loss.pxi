@@ -330,7 +330,8 @@ cdef int pointwise_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ss
 # where a weight is below 0 or not finite, and where nothing counts; of a part of the rows all is 0 then.
 #   size     0 n, 1 rows to a weight, 2 whether there is a label to ignore, 3 that label, 4 whether there are weights,
 #            5 whether it is a part
-#   operand  0 value (one element), 1 total (one), 2 share, 3 weights (n / size[1]), or else labels, 4 rows, 5 labels
+#   operand  0 value (one element), 1 total (one double), 2 share, 3 weights (n / size[1]), or else labels, 4 rows,
+#            5 labels
 #   parts    1
 cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef real* share = <real*> call.operand[2].data
@@ -355,7 +356,7 @@ cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize
                 of_losses += <double> w * rows[j]
     if not (total >= 0 and total <= DBL_MAX) or (total == 0 and not call.size[5]):
         return OUT_OF_RANGE
-    (<real*> call.operand[1].data)[0] = <real> total
+    (<double*> call.operand[1].data)[0] = total  # float32 may not hold the sum of float32 weights
     if total == 0:
         value[0] = 0
         return CONTINUE

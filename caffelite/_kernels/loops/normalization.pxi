@@ -548,7 +548,8 @@ cdef int batch_norm_grad_of_sums(real* dx, const Call* call, Py_ssize_t begin, P
     return CONTINUE
 
 
-# mean ← mean + μ (m − mean),  variance ← variance + μ (v k / (k − 1) − variance), for features with finite moments
+# mean ← mean + μ (m − mean),  variance ← variance + μ (v k / (k − 1) − variance), for features with finite moments;
+# a variance beyond the largest number of its type becomes that number
 #   size     0 C, 1 k, the numbers of each feature
 #   scalar   μ
 #   operand  0 mean, 1 variance, 2 moments
@@ -559,10 +560,12 @@ cdef int follow_moments(real* mean, const Call* call, Py_ssize_t begin, Py_ssize
     cdef Py_ssize_t C = call.size[0], j
     cdef double momentum = call.scalar[0], unbiased = <double> call.size[1] / (call.size[1] - 1)
     cdef const double* v = m + 2 * C
+    cdef double largest = FLT_MAX if real is float else DBL_MAX, moved
     for j in range(C):
         if m[j] - m[j] == 0 and v[j] - v[j] == 0:
-            mean[j] = <real> ((1 - momentum) * mean[j] + momentum * m[j])
-            variance[j] = <real> ((1 - momentum) * variance[j] + momentum * (v[j] * unbiased))
+            mean[j] = <real> sum_of_products_double(1 - momentum, mean[j], momentum, m[j])
+            moved = sum_of_products_double(1 - momentum, variance[j], momentum, min(v[j] * unbiased, DBL_MAX))
+            variance[j] = <real> min(moved, largest)
     return CONTINUE
 
 
