@@ -21,7 +21,6 @@ A training that goes on from a checkpoint begins with the history that it had. N
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import math
 import os
@@ -34,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite import files
 from caffelite.arrays import NUMBERS, nonnegative, positive, positive_integer
 from caffelite.function import Function
 from caffelite.history import History
@@ -365,10 +365,9 @@ class Checkpoint:
             raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
 
     def begin(self, training: Training) -> None:
-        """Start anew; OSError where the folder is not there, or can't be written to."""
-        if training.leads and not os.access(self.path.parent, os.W_OK):
-            kind = errno.EACCES if self.path.parent.is_dir() else errno.ENOENT
-            raise OSError(kind, "a checkpoint can't be written there", str(self.path))
+        """Start anew; OSError where no file can be written, as `files.check_place` says."""
+        if training.leads:
+            files.check_place(self.path)
         self._write: Any = training.write
         self._agreed: Any = training.agreed
         self._written = time.monotonic()

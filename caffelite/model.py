@@ -608,9 +608,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def load(self, path: str | os.PathLike) -> Model:
         """Take over parameters and buffers from a file that a model of the same structure has saved; returns the model.
 
-        Any safetensors file will do that has arrays of the same names and shapes. Floats are converted to the model's
-        dtype. Raises OSError for a path that can't be read, and ValueError, before anything is written, for what is no
-        such file, and for other names, shapes or kinds of numbers.
+        Any safetensors file will do that has arrays of the same names and shapes, but for one whose metadata say that
+        it is PyTorch's: its weights are transposed. Floats are converted to the model's dtype. Raises OSError for a
+        path that can't be read, and ValueError, before anything is written, for what is no such file, and for other
+        names, shapes or kinds of numbers.
         """
         with files.File(path) as file:
             found = self._found(file, self._forms(), exactly=False)
@@ -628,6 +629,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     @staticmethod
     def _found(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
         """What there is of the model in a file, names and forms; ValueError unless it is all that it has."""
+        file.refuse_pytorchs()
         found = {name: form for name, form in file.forms.items() if not name.startswith(files.OF_TRAINING)}
         file.check(forms, found, exactly)
         return found
