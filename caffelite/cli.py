@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import time
@@ -330,7 +331,13 @@ def _draw(picture: Callable[[], Any], output: Path) -> int:
     except ImportError:
         print("picture skipped: it needs matplotlib (pip install 'caffelite[plot]')")
         return 0
-    failed = _write(output, lambda: figure.savefig(output, dpi="figure"))
+
+    def write() -> None:
+        picture = io.BytesIO()
+        figure.savefig(picture, format=output.suffix[1:], dpi="figure")
+        files.replace(output, [picture.getvalue()])
+
+    failed = _write(output, write)
     if not failed:
         print(f"picture in {output}")
     return failed
@@ -523,11 +530,8 @@ def _file(text: str, formats: Sequence[str] = ("",)) -> Path:
         raise argparse.ArgumentTypeError(f"expected a file that ends in {' or '.join(formats)}, got {text!r}")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    existed = os.path.lexists(path)
     try:
-        path.open("ab").close()
-        if not existed:
-            path.unlink()
+        files.check_place(path)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
     return path
