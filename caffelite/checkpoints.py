@@ -184,9 +184,8 @@ class Saved:
         """ValueError unless it is of such a model."""
         structure, forms = model._texts().get("caffelite.structure"), model._forms()
         theirs = {name: self.forms[name] for name in self.of_model}
-        dtypes = {form.dtype for form in theirs.values() if form.dtype in FLOATS}
-        if dtypes - {model.dtype}:
-            raise self.refuse(f"is of a training with another dtype: {min(map(str, dtypes))}, now {model.dtype}")
+        if others := {str(form.dtype) for form in theirs.values() if form.dtype in FLOATS} - {str(model.dtype)}:
+            raise self.refuse(f"is of a training with another dtype: {min(others)}, now {model.dtype}")
         if structure != self.texts.get("caffelite.structure") or theirs != forms:
             raise self.refuse(f"is of a training with another model; now it is {_short(repr(model))}")
 

@@ -221,7 +221,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         with _adopting:
             if self._is_adopting:
                 return
-            functions, self._is_adopting = tuple(self._descendants()), True
+            functions, self._is_adopting = self._all_within(), True
             try:
                 same = len(functions) == len(self._adopted) and all(map(operator.is_, functions, self._adopted))
                 if not same or not self._tree:
@@ -229,6 +229,16 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 self._note_tree(functions)
             finally:
                 self._is_adopting = False
+
+    def _all_within(self) -> tuple[Function, ...]:
+        """The descendants. A Model among them that knows its own, and has not changed since, is not searched again."""
+        found: dict[int, Function] = {}
+        _search(self, found)
+        return tuple(found.values())
+
+    def _is_settled(self) -> bool:
+        """Whether the model has looked for its Functions, and no attribute of them has changed since."""
+        return self._identity == id(self) and bool(self._tree) and kernels.are_unchanged(self._tree)
 
     def _note_tree(self, functions: tuple[Function, ...]) -> None:
         """These are the model's own, as long as no attribute of them changes."""
@@ -247,12 +257,15 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 if not self._seeded:
                     m.all_functions()  # which draws from its own seed, if it has one
                 if id(m) in drawn:  # what it has adopted since, it has drawn or kept
-                    drawn.update(id(f) for f in m._descendants() if m._known.get(id(f)) is f)
+                    drawn.update(id(f) for f in m._all_within() if m._known.get(id(f)) is f)
             for m in models:
-                m.dtype = self.dtype
-                m._note_tree(tuple(m._descendants()))
-                m._known.update({id(f): f for f in m._adopted})
                 m._remembered.clear()
+                if m.dtype != self.dtype:
+                    m.dtype = self.dtype
+            for m in reversed(models):  # what is inside first: what it found serves those that contain it
+                if not m._is_settled():
+                    m._note_tree(m._all_within())
+                    m._known.update({id(f): f for f in m._adopted})
             self._remembered.clear()
             if not is_blank():
                 self._take_memory()
@@ -277,7 +290,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         }
         converted = {i: a.astype(self.dtype if a.dtype in FLOATS else a.dtype, order="C") for i, a in other.items()}
         for function in (self, *self._descendants()) if other else ():
-            vars(function).update({k: converted[id(v)] for k, v in vars(function).items() if id(v) in converted})
+            _replaced(vars(function), converted, set())
 
     def _lay_out(self) -> None:
         """Move the parameters into one vector, and their gradients into another, of the model's dtype."""
@@ -1133,6 +1146,39 @@ def _attributes(function: Function) -> kernels.Attributes:
     """The attributes of a Function in which there are Functions, or could be when they are others."""
     own = {k: x for k, x in vars(function).items() if k not in function.unwatched and type(x) not in _ARRAYS}
     return kernels.Attributes(function, own, count=len(vars(function)))
+
+
+def _search(function: Function, found: dict[int, Function]) -> None:
+    """Add what `_all_within` gives to the Functions found, by their ids."""
+    for child in function.children():
+        if id(child) not in found:
+            found[id(child)] = child
+            if isinstance(child, Model) and child._is_settled():
+                for inner in child._adopted:
+                    found.setdefault(id(inner), inner)
+            else:
+                _search(child, found)
+
+
+def _replaced(value: Any, arrays: dict[int, np.ndarray], seen: set[int]) -> Any:
+    """The value with these arrays in the place of others, whose ids are given. Lists and dicts stay the same ones."""
+    if id(value) in arrays:
+        return arrays[id(value)]
+    if not isinstance(value, list | tuple | dict) or id(value) in seen:
+        return value
+    seen.add(id(value))
+    if isinstance(value, dict):
+        for key, item in list(value.items()):
+            if (new := _replaced(item, arrays, seen)) is not item:
+                value[key] = new
+        return value
+    items = [_replaced(item, arrays, seen) for item in value]
+    if all(map(operator.is_, items, value)):
+        return value
+    if isinstance(value, list):
+        value[:] = items
+        return value
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -464,6 +464,35 @@ def test_a_disk_that_is_full_leaves_the_older_file_whole(path):
 # ---- what files hold ------------------------------------------------------------------------------------------------
 
 
+class Means(cl.Function):
+    """y = x, and means in a dict, a list and a tuple of a list."""
+
+    def __init__(self, size):
+        self.size = size
+        self.named, self.listed, self.nested = {"a": np.ones(size)}, [np.full(size, 2.0)], ([np.full(size, 3.0)], 4)
+        self.named["itself"] = self.named
+
+    def buffers(self):
+        return {"a": self.named["a"], "b": self.listed[0], "c": self.nested[0][0]}
+
+    def forward(self, x):
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+@both_dtypes
+def test_buffers_in_lists_and_dicts_have_the_models_dtype_and_come_back(dtype, path):
+    means = Means(3)
+    listed = means.listed
+    model = cl.Model([means, cl.Linear(3, 2)], seed=0, dtype=dtype)
+    assert means.listed is listed
+    assert {array.dtype for array in model.buffers().values()} == {np.dtype(dtype)}
+    model.save(path)
+    assert_same_state(cl.load(path, custom={"Means": Means}), model)
+
+
 class Scalars(cl.Function):
     """y = t x, and a number of each dtype that a file has."""
 
@@ -631,6 +660,7 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
         (model_of(linear(), dtype="f4,f4"), "Model has no dtype 'f4,f4'"),
         (model_of(linear(), dtype="float16"), "Model has no dtype 'float16'"),
         ([linear()], "expected a Model, its structure is that of Linear"),
+        (model_of({"name": "Index", "arguments": {"index": 1}}), "what its structure makes has none|can't be made"),
         (model_of(linear(), functions=[{"#": 1}]), "made of what is not made before it"),
         (model_of(linear(), functions=[{"#": True}]), "made of what is not made before it"),
         (model_of(linear(), functions=[]), "entries that nothing is made of"),
