@@ -13,6 +13,7 @@ it may have any of these:
     end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have
                                begun are ended, even if others raise.
     state_dict()               what it needs to go on where it is: numbers, strings and None, and arrays, by name.
+                               Numbers may be NaN or infinite.
     load_state_dict(state)     go on there. This comes after `begin`, which starts anew.
 
 A training that goes on from a checkpoint begins with the history that it had. Nothing of it costs a step anything.

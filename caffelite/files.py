@@ -344,8 +344,12 @@ def _write_all(file: Any, content: Any) -> None:
         content = content[file.write(content) :]
 
 
-def strict_json(text: str) -> Any:
-    """What a text of JSON says; ValueError where it is none, says NaN, has a name twice or is nested too deeply."""
+def strict_json(text: str, finite: bool = True) -> Any:
+    """What a text of JSON says.
+
+    ValueError where it is none, has a name twice or is nested too deeply; and where it says NaN or Infinity, if all
+    numbers have to be finite.
+    """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -357,6 +361,6 @@ def strict_json(text: str) -> Any:
         raise ValueError(f"{constant} is no number of JSON")
 
     try:
-        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse)
+        return json.loads(text, object_pairs_hook=unique, parse_constant=refuse if finite else None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None

@@ -31,8 +31,8 @@ from caffelite.arrays import (
 from caffelite.autograd import holds_tensors, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.cautions import warn
-from caffelite.checkpoints import Checkpoints, Saved, streams_of
-from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length
+from caffelite.checkpoints import Checkpoints, Resumption, Saved, streams_of
+from caffelite.data import ClassWeights, DataGenerator, Prefetch, as_inputs, same_length
 from caffelite.function import Function, Shape, shape_text, signature_of
 from caffelite.functions import Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
 from caffelite.history import History
@@ -68,6 +68,23 @@ def _entered_together(fit: Callable[..., History]) -> Callable[..., History]:
             return fit(self, *arguments, **options)
 
     return entered
+
+
+def _unchanged_unless_begun(fit: Callable[..., History]) -> Callable[..., History]:
+    """A `fit` that leaves all as it was where it refuses the checkpoint that it is to go on from."""
+
+    @functools.wraps(fit)
+    def resuming(self: Model, *arguments: Any, resume: Any = None, **options: Any) -> History:
+        optimizer, called = unwrapped(options.get("optimizer"))[0], options.get("callbacks", ())
+        if resume is None or not isinstance(optimizer, Optimizer) or not isinstance(called, Iterable):
+            return fit(self, *arguments, resume=resume, **options)
+        called = options["callbacks"] = list(called)
+        data = [*arguments, *options.values()]
+        data += [x.batches for x in data if isinstance(x, Prefetch)]
+        with Resumption(resume, self, optimizer, called, data) as resumption:
+            return fit(self, *arguments, resume=resumption, **options)
+
+    return resuming
 
 
 class _Complete(ABCMeta):
@@ -761,6 +778,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     # ---- training and use ---------------------------------------------------------------------------------------
 
     @_entered_together
+    @_unchanged_unless_begun
     def fit(
         self,
         x: Any,
@@ -832,10 +850,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         resume : path, optional
             A checkpoint (`callbacks.Checkpoint`) of the same training, which goes on there and ends with the bits of
             one that never stopped; `epochs` includes what was done before. Data, batch size, model, optimizer, loss,
-            metrics, dtype and what is frozen have to be the same, else ValueError saying which is not; the optimizer's
-            rates and other numbers are those of the checkpoint. Of what is read block by block, rows from all over it
-            are compared. An iterable of batches is gone through again up to
-            there. A path where there is no file is a FileNotFoundError.
+            metrics, dtype and what is frozen have to be the same, else ValueError saying which is not, and all is left
+            as it was. The optimizer's rates and other numbers are those of the checkpoint; but if the optimizer has
+            another schedule than it had then, it follows that, from the checkpoint's step on. Of what is read block by
+            block, rows from all over it are compared. An iterable of batches is gone through again up to there. A path
+            where there is no file is a FileNotFoundError.
 
         Raises
         ------
@@ -944,6 +963,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                         ends = called.ended = together.ends(self, history.epochs, ends)
                     return ends
 
+                if isinstance(resume, Resumption):
+                    resume.begun = True
                 between = called.between_steps
                 trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)
         except (KeyboardInterrupt, TrainingDiverged) as error:

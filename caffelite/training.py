@@ -439,6 +439,8 @@ class State(NamedTuple):
         if (sums.shape, sums.dtype) != (expected, np.float64):
             raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
         measured = len(arrays.get("outputs", ()))
+        if measured and (arrays["outputs"].dtype != steps.model.dtype or not steps.of_epoch):
+            raise ValueError(f"expected no outputs of the epoch, or ones of {steps.model.dtype}")
         if measured != len(arrays.get("targets", ())):
             raise ValueError("expected as many outputs as targets of the epoch")
         if isinstance(batches, DataGenerator):
