@@ -13,6 +13,7 @@ it may have any of these:
     end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have
                                begun are ended, even if others raise.
     state_dict()               what it needs to go on where it is: numbers, strings and None, and arrays, by name.
+                               Numbers may be NaN or infinite.
     load_state_dict(state)     go on there. This comes after `begin`, which starts anew.
 
 A training that goes on from a checkpoint begins with the history that it had. Nothing of it costs a step anything.
@@ -21,7 +22,6 @@ A training that goes on from a checkpoint begins with the history that it had. N
 from __future__ import annotations
 
 import csv
-import errno
 import io
 import math
 import os
@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite import files
 from caffelite.arrays import NUMBERS, nonnegative, positive, positive_integer
 from caffelite.cautions import warn
 from caffelite.function import Function
@@ -438,10 +439,9 @@ class Checkpoint:
             raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
 
     def begin(self, training: Training) -> None:
-        """Start anew; OSError where the folder is not there, or can't be written to."""
-        if training.leads and not os.access(self.path.parent, os.W_OK):
-            kind = errno.EACCES if self.path.parent.is_dir() else errno.ENOENT
-            raise OSError(kind, "a checkpoint can't be written there", str(self.path))
+        """Start anew; OSError where no file can be written, as `files.check_place` says."""
+        if training.leads:
+            files.check_place(self.path)
         self._write: Any = training.write
         self._agreed: Any = training.agreed
         self._written = time.monotonic()

@@ -7,10 +7,11 @@ say of themselves, and the facts that have to be the same for it to be the same 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,6 +63,7 @@ class Checkpoints:
         self.training, self.trainer, self.called, self.streams = training, trainer, called, streams
         self.batches, self.validation = batches, validation
         self._frozen = [p for p in training.model.parameters() if not p.requires_grad]  # a callback may thaw them
+        self._schedules = _digests_of_schedules(training.optimizer)  # a callback may scale or replace them
         self._facts: dict[str, Any] | None = None
 
     def write(self, path: str | os.PathLike) -> None:
@@ -85,12 +87,14 @@ class Checkpoints:
             "facts": self._facts,
             "done": {"epoch": epoch, "batch": batch},
             "optimizer": _others(of_optimizer),
+            "schedules": self._schedules,
             "streams": self.streams,
+            "stream": model._rng.bit_generator.state,  # now: a callback may have drawn from it
             "callbacks": [[name, _others(state)] for name, state in callbacks],
             "ended": self.called.ended,
         }
         found = {f"{files.OF_TRAINING}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
-        texts = model._texts() | {TEXT: json.dumps(text, allow_nan=False, default=np.ndarray.tolist)}
+        texts = model._texts() | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
         files.write(path, {**model._arrays(), **found}, texts)
 
     def facts(self) -> dict[str, Any]:
@@ -127,7 +131,8 @@ class Checkpoints:
     def resume(self, saved: Saved) -> State:
         """Have optimizer, model and history as they were; where the data are is returned, for `Trainer.train`.
 
-        Raises ValueError, before anything is written, unless `saved` is of the same training.
+        Raises ValueError, before anything is written, unless `saved` is of the same training. A schedule that the
+        optimizer did not have then is followed from the step on at which the checkpoint was written.
         """
         model, optimizer, _, history = self.training[:4]
         saved.check_model(model)
@@ -147,12 +152,34 @@ class Checkpoints:
             self.validation.check(saved.arrays("validation"))
             self.validation.restore(saved.arrays("validation"))
         frozen = model._frozen_in(saved.texts)
-        optimizer.load_state_dict(saved.text["optimizer"] | saved.arrays("optimizer"))
+        optimizer.load_state_dict(self._with_new_schedules(saved, state))
         model._freeze(frozen)
+        if "stream" in saved.text:
+            model._rng.bit_generator.state = saved.text["stream"]
         model.load_state_dict(saved.of_model)
         for name, values in measured.items():
             history[name].extend(values.tolist())
         return state
+
+    def _with_new_schedules(self, saved: Saved, state: State) -> dict[str, Any]:
+        """The optimizer's state in a checkpoint, but with the schedules that the optimizer has now and had not then."""
+        optimizer, found = self.training.optimizer, saved.text["optimizer"] | saved.arrays("optimizer")
+        then = saved.text.get("schedules", self._schedules)
+        for i, (rates_name, t_name) in enumerate(optimizer._names_of_schedules()):
+            if self._schedules[i] is None or self._schedules[i] == then[i]:
+                continue
+            if t_name not in found and not isinstance(self.batches, Sized):
+                raise ValueError(
+                    "the optimizer has a schedule, which the checkpoint has not; at which step it is is unknown, the "
+                    "batches have no length"
+                )
+            t = int(found[t_name] if t_name in found else state.epoch * len(self.batches) + state.batch)
+            rates = optimizer._followed[i][0]
+            found[rates_name], found[t_name] = rates.copy(), t
+            lr = np.array(found["lr"], np.float64)
+            lr[i if lr.ndim else ()] = rates[min(t, len(rates) - 1)]
+            found["lr"] = lr if lr.ndim else float(lr)
+        return found
 
     def resume_callbacks(self, saved: Saved) -> None:
         """Have the callbacks as they were, after they have begun."""
@@ -172,7 +199,7 @@ class Saved:
                 raise file.refuse("is no checkpoint; `load` reads it")
             self.texts = file.texts
             with self.understood():
-                self.text = files.strict_json(file.texts[TEXT])
+                self.text = files.strict_json(file.texts[TEXT], finite=False)
                 self._found = file.arrays(file.forms)
         self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.OF_TRAINING)}
 
@@ -201,24 +228,83 @@ class Saved:
         """ValueError unless it is of such a model."""
         structure, forms = model._texts().get("caffelite.structure"), model._forms()
         theirs = {name: self.forms[name] for name in self.of_model}
-        same = [form for name, form in theirs.items() if name in forms and forms[name].dtype == model.dtype]
-        dtypes = {form.dtype for form in same if form.dtype in FLOATS}
-        if dtypes - {model.dtype}:
-            raise self.refuse(f"is of a training with another dtype: {min(map(str, dtypes))}, now {model.dtype}")
+        others = {
+            str(form.dtype)
+            for name, form in theirs.items()
+            if form.dtype in FLOATS and name in forms and forms[name].dtype == model.dtype
+        } - {str(model.dtype)}
+        if others:
+            raise self.refuse(f"is of a training with another dtype: {min(others)}, now {model.dtype}")
         if structure != self.texts.get("caffelite.structure") or theirs != forms:
             raise self.refuse(f"is of a training with another model; now it is {_short(repr(model))}")
 
     def restore_streams(self, model: Any, rng: np.random.Generator) -> None:
         """Have the random streams as they were when the training began."""
         with self.understood():
-            before = streams_of(model, rng)
-            try:
-                rng.bit_generator.state = self.text["streams"]["training"]
-                model._rng.bit_generator.state = self.text["streams"]["model"]
-                model._splits = _splits_in(self.text["streams"])
-            except BaseException:
-                rng.bit_generator.state, model._rng.bit_generator.state = before["training"], before["model"]
-                raise
+            of_training, of_model = self.text["streams"]["training"], self.text["streams"]["model"]
+            splits = _splits_in(self.text["streams"])
+            for state, stream in ((of_training, rng), (of_model, model._rng), (self.text.get("stream"), model._rng)):
+                if state is not None:
+                    copy.deepcopy(stream.bit_generator).state = state  # which raises if it is none
+            rng.bit_generator.state = of_training
+            model._rng.bit_generator.state = of_model
+            model._splits = splits
+
+
+class Resumption(os.PathLike):
+    """The path of a checkpoint; if the training does not go on from it, all is put back as it was.
+
+    That is the model, random streams, the optimizer, DataGenerators and callbacks: until `begun` is set, an exception
+    that leaves the `with` block puts them back.
+    """
+
+    def __init__(self, path: Any, model: Any, optimizer: Any, called: list[Any], others: list[Any]) -> None:
+        self.path, self.model, self.optimizer, self.begun = path, model, optimizer, False
+        streams = [model._rng, *[x for x in others if isinstance(x, np.random.Generator)]]
+        self._streams = [(x.bit_generator, x.bit_generator.state) for x in streams]
+        self._state, self._columns, self._splits = model.state_dict(), model._column_names, dict(model._splits)
+        self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
+        self._of_optimizer = optimizer.state_dict()
+        self._of_data = [(x, x.state()) for x in others if isinstance(x, DataGenerator)]
+        self._of_callbacks = [(x, dict(vars(x))) for x in called if hasattr(x, "__dict__")]
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def __enter__(self) -> Resumption:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None or self.begun:
+            return
+        model, optimizer = self.model, self.optimizer
+        for stream, state in self._streams:
+            stream.state = state
+        model._splits = self._splits
+        model.remember_columns(self._columns)
+        if not _same(model.state_dict(), self._state):
+            model.load_state_dict(self._state)
+        model._freeze(self._frozen)
+        if not _same(optimizer.state_dict(), self._of_optimizer):
+            optimizer.load_state_dict(self._of_optimizer)
+        for data, state in self._of_data:
+            data.restore(state)
+        for callback, attributes in self._of_callbacks:
+            vars(callback).clear()
+            vars(callback).update(attributes)
+
+
+def _same(state: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two state dicts have the same bits."""
+    return state.keys() == other.keys() and all(
+        np.asarray(x).tobytes() == np.asarray(other[name]).tobytes() for name, x in state.items()
+    )
+
+
+def _digests_of_schedules(optimizer: Any) -> list[str | None]:
+    """A hash of the rates of each group's schedule, None where a group follows none."""
+    followed = [optimizer._followed[i] for i in range(len(optimizer.hyper))]
+    return [None if x is None else hashlib.blake2b(x[0].tobytes()).hexdigest()[:32] for x in followed]
 
 
 def _arrays(state: dict[str, Any]) -> dict[str, np.ndarray]:

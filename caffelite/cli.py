@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import time
@@ -341,8 +342,14 @@ def _train(
 
 def _draw(picture: Callable[[], Any], output: Path) -> int:
     """Make a figure and write it; returns the exit status. Without matplotlib, say that there is no picture."""
+
+    def write() -> None:
+        content = io.BytesIO()
+        picture().savefig(content, format=output.suffix[1:], dpi="figure")
+        files.replace(output, [content.getvalue()])
+
     try:
-        failed = _write(output, lambda: picture().savefig(output, dpi="figure"))
+        failed = _write(output, write)
     except ImportError:
         say("picture skipped: it needs matplotlib (pip install 'caffelite[plot]')")
         return 0
@@ -541,11 +548,8 @@ def _file(text: str, formats: Sequence[str] = ("",)) -> Path:
         raise argparse.ArgumentTypeError(f"expected a file that ends in {' or '.join(formats)}, got {text!r}")
     if not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    existed = os.path.lexists(path)
     try:
-        path.open("ab").close()
-        if not existed:
-            path.unlink()
+        files.check_place(path)
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
     return path

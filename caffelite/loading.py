@@ -27,6 +27,7 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
     if not isinstance(custom, Mapping) or not all(callable(x) for x in custom.values()):
         raise TypeError(f'custom: expected classes by name, {{"Swish": Swish}}, got {custom!r}')
     with File(path) as file:
+        file.refuse_pytorchs()
         if "caffelite.structure" not in file.texts:
             reason = file.texts.get("caffelite.unwritten", "its structure was not written")
             raise file.refuse(f"has parameters and no structure ({reason}): make the model, and `model.load` this")

@@ -35,8 +35,8 @@ from caffelite.arrays import (
 from caffelite.autograd import holds_tensors, parameters_of, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.cautions import warn
-from caffelite.checkpoints import Checkpoints, Saved, streams_of
-from caffelite.data import ClassWeights, DataGenerator, as_inputs, same_length, without_single_rows
+from caffelite.checkpoints import Checkpoints, Resumption, Saved, streams_of
+from caffelite.data import ClassWeights, DataGenerator, Prefetch, as_inputs, same_length, without_single_rows
 from caffelite.forks import renew_in_children
 from caffelite.function import Function, Shape, shape_text, signature_of
 from caffelite.functions import BatchNorm, Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
@@ -87,6 +87,23 @@ def _entered_together(fit: Callable[..., History]) -> Callable[..., History]:
             return fit(self, *arguments, **options)
 
     return entered
+
+
+def _unchanged_unless_begun(fit: Callable[..., History]) -> Callable[..., History]:
+    """A `fit` that leaves all as it was where it refuses the checkpoint that it is to go on from."""
+
+    @functools.wraps(fit)
+    def resuming(self: Model, *arguments: Any, resume: Any = None, **options: Any) -> History:
+        optimizer, called = unwrapped(options.get("optimizer"))[0], options.get("callbacks", ())
+        if resume is None or not isinstance(optimizer, Optimizer) or not isinstance(called, Iterable):
+            return fit(self, *arguments, resume=resume, **options)
+        called = options["callbacks"] = list(called)
+        data = [*arguments, *options.values()]
+        data += [x.batches for x in data if isinstance(x, Prefetch)]
+        with Resumption(resume, self, optimizer, called, data) as resumption:
+            return fit(self, *arguments, resume=resumption, **options)
+
+    return resuming
 
 
 class _Complete(ABCMeta):
@@ -249,7 +266,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         with _adopting.lock:
             if self._is_adopting:
                 return
-            functions, self._is_adopting = tuple(self._descendants()), True
+            functions, self._is_adopting = self._all_within(), True
             try:
                 if not (self._tree and _are_same(functions, self._adopted) and self._has_same_parameters()):
                     self._make_own(functions)
@@ -259,6 +276,16 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _has_same_parameters(self) -> bool:
         return _are_same(super().parameters(), self._parameters)
+
+    def _all_within(self) -> tuple[Function, ...]:
+        """The descendants. A Model among them that knows its own, and has not changed since, is not searched again."""
+        found: dict[int, Function] = {}
+        _search(self, found)
+        return tuple(found.values())
+
+    def _is_settled(self) -> bool:
+        """Whether the model has looked for its Functions, and no attribute of them has changed since."""
+        return self._identity == id(self) and bool(self._tree) and kernels.are_unchanged(self._tree)
 
     def _note_tree(self, functions: tuple[Function, ...]) -> None:
         """These are the model's own, as long as no attribute of them changes."""
@@ -277,15 +304,18 @@ class Model(Function, recordable=True, metaclass=_Complete):
                 if not self._seeded:
                     m.all_functions()  # which draws from its own seed, if it has one
                 if id(m) in drawn:  # what it has adopted since, it has drawn or kept
-                    drawn.update(id(f) for f in m._descendants() if m._known.get(id(f)) is f)
+                    drawn.update(id(f) for f in m._all_within() if m._known.get(id(f)) is f)
             for m in models:
-                m.dtype = self.dtype
-                m._note_tree(tuple(m._descendants()))
-                m._known.update({id(f): f for f in m._adopted})
                 m._remembered.clear()
+                if m.dtype != self.dtype:
+                    m.dtype = self.dtype
+            for m in reversed(models):  # what is inside first: what it found serves those that contain it
+                if not m._is_settled():
+                    m._note_tree(m._all_within())
+                    m._known.update({id(f): f for f in m._adopted})
             self._remembered.clear()
             if not is_blank():
-                self._take_memory()
+                self._take_memory(functions)
                 if self._seeded:
                     drawn.update(id(f) for f in functions if not all(p._is_as_drawn() for p in f.parameters()))
                     self._draw_children(self._rng, drawn)
@@ -293,17 +323,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if recording is not None:
             recording.look_again()
 
-    def _take_memory(self) -> None:
+    def _take_memory(self, functions: Iterable[Function]) -> None:
         """Have parameters and buffers, which may have been made `without_values`, in memory of the model's dtype."""
-        self._convert_buffers()
+        self._convert_buffers([self, *functions])
         self._lay_out()
 
-    def _convert_buffers(self) -> None:
+    def _convert_buffers(self, functions: list[Function]) -> None:
         """Have the buffers of floats in the model's dtype, and all where they can be written."""
         for function in self._descendants():
             if isinstance(function, Columns):
                 function.dtype = self.dtype
-        exact = self._exact_buffers()
+        exact = _exact_buffers(functions)
         other = {
             id(a): a
             for a in self.buffers().values()
@@ -311,12 +341,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         }
         kept = exact | {i for i, a in other.items() if a.dtype not in FLOATS}
         converted = {i: a.astype(a.dtype if i in kept else self.dtype, order="C") for i, a in other.items()}
-        for function in (self, *self._descendants()) if other else ():
-            vars(function).update({k: converted[id(v)] for k, v in vars(function).items() if id(v) in converted})
-
-    def _exact_buffers(self) -> set[int]:
-        """The ids of the buffers that stay float64 in any model: the moments of Columns."""
-        return {id(a) for f in self._descendants() if isinstance(f, Columns) for a in (f.mean, f.deviation)}
+        for function in functions if other else ():
+            _replaced(vars(function), converted, set())
 
     @property
     def _input_dtype(self) -> np.dtype:
@@ -661,9 +687,10 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def load(self, path: str | os.PathLike) -> Model:
         """Take over parameters and buffers from a file that a model of the same structure has saved; returns the model.
 
-        Any safetensors file will do that has arrays of the same names and shapes. Floats are converted to the model's
-        dtype. Raises OSError for a path that can't be read, and ValueError, before anything is written, for what is no
-        such file, and for other names, shapes or kinds of numbers.
+        Any safetensors file will do that has arrays of the same names and shapes, but for one whose metadata say that
+        it is PyTorch's: its weights are transposed. Floats are converted to the model's dtype. Raises OSError for a
+        path that can't be read, and ValueError, before anything is written, for what is no such file, and for other
+        names, shapes or kinds of numbers.
         """
         with files.File(path) as file:
             found = self._found(file, self._forms(), exactly=False)
@@ -676,7 +703,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         return self._forms_of(parameters | buffers)
 
     def _forms_of(self, state: dict[str, Any]) -> dict[str, files.Form]:
-        exact = self._exact_buffers()
+        exact = _exact_buffers(self._descendants())
         return {
             name: files.Form(x.shape, self.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
             for name, x in state.items()
@@ -685,6 +712,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     @staticmethod
     def _found(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
         """What there is of the model in a file, names and forms; ValueError unless it is all that it has."""
+        file.refuse_pytorchs()
         found = {name: form for name, form in file.forms.items() if not name.startswith(files.OF_TRAINING)}
         file.check(forms, found, exactly)
         return found
@@ -692,12 +720,12 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _fill(self, file: files.File) -> None:
         """Have the values in a file, of a model that was made `without_values`."""
         parameters, buffers = self._named_state()
-        forms, exact = self._forms_of(parameters | buffers), self._exact_buffers()
+        forms, exact = self._forms_of(parameters | buffers), _exact_buffers(self._descendants())
         exact_names = {name for name, x in buffers.items() if id(x) in exact}
         older = {name for name in exact_names if name in file.forms and file.forms[name].dtype == self.dtype}
         forms.update({name: forms[name]._replace(dtype=self.dtype) for name in older})
         self._found(file, forms, exactly=True)
-        self._take_memory()
+        self._take_memory(self._descendants())
         arrays = {name: p._data for name, p in parameters.items()} | self.buffers()
         rounded = {name: np.empty_like(arrays[name], self.dtype) for name in older}
         file.read(arrays | rounded)
@@ -818,6 +846,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     # ---- training and use ---------------------------------------------------------------------------------------
 
     @_entered_together
+    @_unchanged_unless_begun
     def fit(
         self,
         x: Any,
@@ -892,10 +921,11 @@ class Model(Function, recordable=True, metaclass=_Complete):
         resume : path, optional
             A checkpoint (`callbacks.Checkpoint`) of the same training, which goes on there and ends with the bits of
             one that never stopped; `epochs` includes what was done before. Data, batch size, model, optimizer, loss,
-            metrics, dtype and what is frozen have to be the same, else ValueError saying which is not; the optimizer's
-            rates and other numbers are those of the checkpoint. Of what is read block by block, rows from all over it
-            are compared. An iterable of batches is gone through again up to
-            there. A path where there is no file is a FileNotFoundError.
+            metrics, dtype and what is frozen have to be the same, else ValueError saying which is not, and all is left
+            as it was. The optimizer's rates and other numbers are those of the checkpoint; but if the optimizer has
+            another schedule than it had then, it follows that, from the checkpoint's step on. Of what is read block by
+            block, rows from all over it are compared. An iterable of batches is gone through again up to there. A path
+            where there is no file is a FileNotFoundError.
 
         Raises
         ------
@@ -1009,6 +1039,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
                         ends = called.ended = together.ends(self, history.epochs, ends)
                     return ends
 
+                if isinstance(resume, Resumption):
+                    resume.begun = True
                 between = called.between_steps
                 if count is None and training.leads:
                     between = rule._followed.watched(between)
@@ -1262,6 +1294,44 @@ def _attributes(function: Function) -> kernels.Attributes:
         and (not isinstance(value, Tensor) or parameters_of(value))
     }
     return kernels.Attributes(function, own, count=len(vars(function)))
+
+
+def _search(function: Function, found: dict[int, Function]) -> None:
+    """Add what `_all_within` gives to the Functions found, by their ids."""
+    for child in function.children():
+        if id(child) not in found:
+            found[id(child)] = child
+            if isinstance(child, Model) and child._is_settled():
+                for inner in child._adopted:
+                    found.setdefault(id(inner), inner)
+            else:
+                _search(child, found)
+
+
+def _exact_buffers(functions: Iterable[Function]) -> set[int]:
+    """The ids of the buffers that stay float64 in any model: the moments of Columns."""
+    return {id(a) for f in functions if isinstance(f, Columns) for a in (f.mean, f.deviation)}
+
+
+def _replaced(value: Any, arrays: dict[int, np.ndarray], seen: set[int]) -> Any:
+    """The value with these arrays in the place of others, whose ids are given. Lists and dicts stay the same ones."""
+    if id(value) in arrays:
+        return arrays[id(value)]
+    if not isinstance(value, list | tuple | dict) or id(value) in seen:
+        return value
+    seen.add(id(value))
+    if isinstance(value, dict):
+        for key, item in list(value.items()):
+            if (new := _replaced(item, arrays, seen)) is not item:
+                value[key] = new
+        return value
+    items = [_replaced(item, arrays, seen) for item in value]
+    if all(map(operator.is_, items, value)):
+        return value
+    if isinstance(value, list):
+        value[:] = items
+        return value
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
 @functools.lru_cache(maxsize=1024)

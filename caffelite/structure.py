@@ -130,7 +130,11 @@ def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> A
             found.append(_instance(kind, arguments, own))
         else:
             found.append(kind)
-    if as_text(_entries(found[-1])) != as_text(entries):
+    try:
+        made_again = as_text(_entries(found[-1]))
+    except Unwritable as error:
+        raise ValueError(f"what its structure makes has none: {error}") from None
+    if made_again != as_text(entries):
         raise ValueError("what its structure makes has another structure")
     return found[-1]
 

@@ -537,7 +537,10 @@ class State(NamedTuple):
         if (sums.shape, sums.dtype) != (expected, np.float64):
             raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
         measured = len(arrays.get("targets", ()))
-        if any(len(rows) != measured for rows in self.kept()[:-1]):
+        outputs = self.kept()[:-1]
+        if measured and not (steps.of_epoch and all(rows.dtype == steps.model.dtype for rows in outputs)):
+            raise ValueError(f"expected no outputs of the epoch, or ones of {steps.model.dtype}")
+        if any(len(rows) != measured for rows in outputs):
             raise ValueError("expected as many outputs as targets of the epoch")
         if isinstance(batches, DataGenerator):
             batches.check(arrays)

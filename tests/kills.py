@@ -110,7 +110,7 @@ class Killed:
             self.path.unlink()
         else:
             self.kills += 1
-            self.leftovers += Path(f"{self.path}.part").exists()
+            self.leftovers += any(self.path.parent.glob(f"{self.path.name}.*.part"))
             self.check()
 
     def check(self):

@@ -208,13 +208,25 @@ def test_without_matplotlib_it_trains_and_says_that_the_picture_was_skipped(comm
     assert not picture.exists()
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
-def test_a_disk_that_is_full_is_said_and_the_exit_code_is_1(picture, capsys):
-    picture.symlink_to("/dev/full")
+def test_a_disk_that_is_full_is_said_and_the_exit_code_is_1(picture, capsys, monkeypatch):
+    def full(file):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    picture.write_bytes(b"an older one")
     assert cli.main(["spiral", "--epochs", "1", "--output", str(picture)]) == 1
     out, err = capsys.readouterr()
     accuracy(out)
-    assert err == f"caffelite: could not write {picture}: No space left on device\n"
+    assert err == f"caffelite: could not write {picture}: nothing was written: No space left on device\n"
+    assert picture.read_bytes() == b"an older one"
+
+
+@pytest.mark.usefixtures("no_training")
+def test_a_fifo_is_refused_before_the_training_and_not_opened(picture, capsys):
+    os.mkfifo(picture)
+    with pytest.raises(SystemExit):
+        cli.main(["spiral", "--output", str(picture)])
+    assert "expected a file, and there is a FIFO" in capsys.readouterr().err
 
 
 # ---- bad arguments --------------------------------------------------------------------------------------------------

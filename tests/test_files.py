@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from cases import FAMILIES, both_dtypes, named
-from conftest import bits, classifier
+from conftest import bits, classifier, train
 
 import caffelite as cl
 from caffelite import files, functions, structure
+from caffelite.arrays import FLOATS
 from caffelite.modes import without_values
 
 every_case = pytest.mark.parametrize("case", named("listed"))
@@ -312,13 +313,86 @@ def test_pytorch_reads_what_is_saved_and_what_it_saves_is_loaded(path):
 # ---- writing --------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_killed_program_left_beside_the_file_is_replaced(path):
-    beside = Path(f"{path}.part")
-    beside.write_bytes(b"half of it")
+KILLED = """
+import os, signal, sys
+import caffelite as cl
+os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+cl.MLP(2, [3], seed=0).save(sys.argv[1])
+"""
+
+
+def test_what_a_killed_program_left_beside_the_file_is_removed(path):
+    subprocess.run([sys.executable, "-c", KILLED, path], check=False)
+    (left,) = os.listdir(path.parent)
+    assert left.startswith("model.safetensors.")
     model = classifier(2, 3)
     model.save(path)
     assert os.listdir(path.parent) == [path.name]
     assert_same_state(cl.load(path), model)
+
+
+def test_what_another_program_writes_beside_the_file_is_left_alone(path):
+    with files._new_beside(str(path), 0o666) as file:
+        classifier(2, 3).save(path)
+        assert sorted(os.listdir(path.parent)) == sorted([path.name, Path(file.name).name])
+
+
+def test_no_link_beside_the_file_is_followed(path, tmp_path, monkeypatch):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    names = [f"{path}.part", f"{path}.{bytes(8).hex()}.part"]
+    for name in names:
+        os.symlink(victim, name)
+    classifier(2, 3).save(path)
+    assert not path.is_symlink()
+    monkeypatch.setattr(os, "urandom", bytes)  # so that the name is guessed after all
+    with pytest.raises(FileExistsError, match="nothing was written"):
+        classifier(2, 3).save(path)
+    assert victim.read_text() == "precious"
+    assert all(map(os.path.islink, names))
+
+
+def test_no_fifo_is_opened(path, tmp_path):
+    """Opening one would wait for ever, or until the test is given up."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    os.mkfifo(f"{path}.part")
+    model = classifier(2, 3)
+    for load in (cl.load, model.load):
+        with pytest.raises(ValueError, match="expected a file, and there is a FIFO"):
+            load(fifo)
+    with pytest.raises(OSError, match="nothing was written: expected a file, and there is a FIFO"):
+        model.save(fifo)
+    with pytest.raises(OSError, match="expected a file, and there is a FIFO") as error:
+        train(model, np.zeros((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(fifo)])
+    assert error.value.filename == str(fifo)
+    model.save(path)
+    assert cl.load(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o755])
+def test_a_file_that_is_written_again_keeps_its_mode(mode, path):
+    model = classifier(2, 3)
+    model.save(path)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask()
+    path.chmod(mode)
+    model.save(path)
+    assert path.stat().st_mode & 0o777 == mode
+
+
+def umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_that_is_written_again_keeps_its_owner(path):
+    model = classifier(2, 3)
+    model.save(path)
+    os.chown(path, 1234, 2345)
+    model.save(path)
+    assert (path.stat().st_uid, path.stat().st_gid) == (1234, 2345)
 
 
 def test_who_writes_the_same_file_at_once_writes_it_whole(path):
@@ -385,6 +459,109 @@ def test_a_disk_that_is_full_leaves_the_older_file_whole(path):
     assert done.stdout == f"OSError [Errno 27] nothing was written: File too large: {str(path)!r}\n"
     assert os.listdir(path.parent) == [path.name]
     assert repr(cl.load(path)) == "Model([Linear(2, 3)])"
+
+
+# ---- what files hold ------------------------------------------------------------------------------------------------
+
+
+class Means(cl.Function):
+    """y = x, and means in a dict, a list and a tuple of a list."""
+
+    def __init__(self, size):
+        self.size = size
+        self.named, self.listed, self.nested = {"a": np.ones(size)}, [np.full(size, 2.0)], ([np.full(size, 3.0)], 4)
+        self.named["itself"] = self.named
+
+    def buffers(self):
+        return {"a": self.named["a"], "b": self.listed[0], "c": self.nested[0][0]}
+
+    def forward(self, x):
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+@both_dtypes
+def test_buffers_in_lists_and_dicts_have_the_models_dtype_and_come_back(dtype, path):
+    means = Means(3)
+    listed = means.listed
+    model = cl.Model([means, cl.Linear(3, 2)], seed=0, dtype=dtype)
+    assert means.listed is listed
+    assert {array.dtype for array in model.buffers().values()} == {np.dtype(dtype)}
+    model.save(path)
+    assert_same_state(cl.load(path, custom={"Means": Means}), model)
+
+
+class Scalars(cl.Function):
+    """y = t x, and a number of each dtype that a file has."""
+
+    def __init__(self):
+        self.t = cl.Tensor(np.float32(2.0), requires_grad=True, name="t")
+        self.numbers = {str(dtype): np.array(1, dtype) for dtype in files.DTYPES.values() if dtype not in FLOATS}
+
+    def arguments(self):
+        return {}
+
+    def parameters(self):
+        return [self.t]
+
+    def buffers(self):
+        return dict(self.numbers)
+
+    def forward(self, x):
+        self.x = x
+        return x * self.t.data
+
+    def backward(self, dy):
+        self.t.add_grad((dy * self.x).sum())
+        return dy * self.t.data
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.cautions.NotRecorded")
+def test_numbers_without_axes_stay_so_in_files(path):
+    model = cl.Model([cl.Linear(2, 2), Scalars()], seed=0)
+    train(model, np.ones((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(path)])
+    assert safetensors.numpy.load_file(path)["1.t"].shape == ()
+    assert_same_state(cl.load(path, custom={"Scalars": Scalars}), model)
+    again = cl.Model([cl.Linear(2, 2), Scalars()], seed=0)
+    assert_same_state(again.load(path), model)
+    train(cl.Model([cl.Linear(2, 2), Scalars()], seed=0), np.ones((2, 2)), [0, 1], epochs=2, resume=path)
+    safetensors.numpy.save_file(model.state_dict(), path)
+    assert_same_state(again.load(path), model)
+
+
+def test_names_of_columns_may_be_long_and_many(path):
+    names = [f"column number {i:05}, with a name that is long" for i in range(40_000)]
+    model = cl.Model([cl.Linear(len(names), 1)], seed=0)
+    model.remember_columns([names])
+    model.save(path)
+    assert cl.load(path)._column_names == [names]
+    assert_same_state(classifier(len(names), 1, seed=1).load(path), model)
+    assert safetensors.numpy.load_file(path)["text:caffelite.columns"].dtype == np.uint8
+
+
+def test_a_text_of_more_values_than_the_file_is_large_is_not_read(path):
+    text = b"[" + b"[]," * 10**6 + b"[]]"
+    safetensors.numpy.save_file({"text:caffelite.structure": np.frombuffer(text, np.uint8)}, path)
+    refused(path, "one of too many values")
+    safetensors.numpy.save_file({"text:caffelite.structure": np.full(9, 255, np.uint8)}, path)
+    refused(path, "a text is not UTF-8")
+
+
+def test_an_array_that_no_file_can_hold_is_named(path):
+    with pytest.raises(ValueError, match="z is complex128; a file has F64"):
+        files.write(path, {"z": np.ones(2, complex)}, {})
+
+
+def test_a_file_of_pytorchs_says_how_to_copy_it(path):
+    model = cl.Model([cl.Linear(4, 4)], seed=0)
+    before = model.state_dict()
+    safetensors.numpy.save_file(before, path, {"format": "pt"})
+    for load in (cl.load, model.load):
+        with pytest.raises(ValueError, match=r"is PyTorch's.*load_state_dict.*transposed"):
+            load(path)
+    assert_same_state(model, cl.Model([cl.Linear(4, 4)], seed=0))
 
 
 # ---- hostile files --------------------------------------------------------------------------------------------------
@@ -483,6 +660,7 @@ def test_the_structure_that_the_others_differ_from_is_good(path):
         (model_of(linear(), dtype="f4,f4"), "Model has no dtype 'f4,f4'"),
         (model_of(linear(), dtype="float16"), "Model has no dtype 'float16'"),
         ([linear()], "expected a Model, its structure is that of Linear"),
+        (model_of({"name": "Index", "arguments": {"index": 1}}), "what its structure makes has none|can't be made"),
         (model_of(linear(), functions=[{"#": 1}]), "made of what is not made before it"),
         (model_of(linear(), functions=[{"#": True}]), "made of what is not made before it"),
         (model_of(linear(), functions=[]), "entries that nothing is made of"),
@@ -554,9 +732,20 @@ def test_a_path_that_cannot_be_read_is_an_oserror(tmp_path):
             cl.load("/dev/zero")
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "C64"])
+def test_bfloat16_is_read_as_float32(path):
+    model = classifier(2, 3)
+    halves = {"0.weight": np.arange(6, dtype=np.uint16).reshape(2, 3) + 0x3F80, "0.bias": np.full(3, 0xC049, np.uint16)}
+    shapes = {"0.weight": ([2, 3], [0, 12]), "0.bias": ([3], [12, 18])}
+    header = {name: {"dtype": "BF16", "shape": s, "data_offsets": place} for name, (s, place) in shapes.items()}
+    path.write_bytes(hostile.joined(header, b"".join(x.tobytes() for x in halves.values())))
+    state = model.load(path).state_dict()
+    np.testing.assert_array_equal(state["0.weight"], 1 + np.arange(6).reshape(2, 3) / 128)
+    np.testing.assert_array_equal(state["0.bias"], [-3.140625] * 3)
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "C64"])
 def test_a_dtype_that_numpy_has_not_is_named(dtype, path):
-    size = {"BF16": 2, "F8_E4M3": 1, "C64": 8}[dtype]
+    size = {"F8_E4M3": 1, "C64": 8}[dtype]
     header = {"0.weight": {"dtype": dtype, "shape": [2], "data_offsets": [0, 2 * size]}}
     path.write_bytes(hostile.joined(header, bytes(2 * size)))
     with pytest.raises(ValueError, match=f"0.weight is of dtype {dtype}"):

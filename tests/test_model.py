@@ -1772,3 +1772,31 @@ def test_a_call_that_returns_an_empty_tuple_is_a_type_error_and_no_net_without_o
     for use in (lambda m: m(X), lambda m: m.predict(X), lambda m: m.output_shape((None, 2))):
         with pytest.raises(TypeError, match=r"Nothing.call has to return a Tensor or a tuple of them, got \(\)"):
             use(Nothing([cl.Linear(2, 3)], seed=0))
+
+
+def test_a_model_around_nested_models_looks_at_each_function_a_few_times(monkeypatch):
+    """However deep they are nested: counted, not timed."""
+    count = 0
+    found = cl.Function._named_children
+
+    def counted(self):
+        nonlocal count
+        count += 1
+        return found(self)
+
+    def nested(depth, functions):
+        inner = cl.ReLU()
+        for _ in range(depth):
+            inner = cl.Model([inner, *[cl.ReLU() for _ in range(functions)]])
+        return inner
+
+    monkeypatch.setattr(cl.Function, "_named_children", counted)
+    counts = []
+    for depth in (5, 20):
+        inner = nested(depth, 100 // depth)
+        count = 0
+        outer = cl.Model([inner, cl.Linear(2, 2)], seed=0)
+        outer.add(cl.ReLU())
+        counts.append(count)
+    assert counts[1] < 2 * counts[0] + 100
+    assert counts[1] < 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -58,8 +59,10 @@ class Index(Function, recordable=True):
             self.places = None
             try:
                 return x[self.slices]
-            except OverflowError:  # a number beyond C's integers
-                raise IndexError(f"{self!r} is out of bounds for an array of shape {x.shape}") from None
+            except (OverflowError, IndexError):
+                if any(isinstance(entry, int) and abs(entry) > sys.maxsize for entry in self.index):
+                    raise IndexError(f"{self!r} is out of bounds for an array of shape {x.shape}") from None
+                raise
 
         # What is not an array is a view. The axes that arrays index are moved to its front and become one, of rows to
         # take. The axes of the arrays end where NumPy has them: where those stood, or in front if others are between.

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import time
 from collections.abc import Collection, Sequence
-from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite import plots
+from caffelite import files, plots
 from caffelite.functions import SoftmaxLoss
 from caffelite.history import History
 from caffelite.loading import load
@@ -126,14 +124,14 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
         if input_shape is not None:
             raise ValueError(f"{path} is a model of a table, whose rows have a shape: leave out --input-shape")
         whole, input_shape = model.as_sequence(), (len(model.features()),)
-    with ExitStack() as stack:
-        written = {}
-        for module, target in paths.items():
-            folder = stack.enter_context(TemporaryDirectory(dir=target.parent, prefix=".caffelite-"))
-            written[target] = Path(folder, target.name)
-            import_module(f"caffelite.{module}").export(whole, written[target], input_shape)
-        for target, beside in written.items():
-            os.replace(beside, target)
+    written = {}
+    for module, target in paths.items():
+        with TemporaryDirectory() as folder:
+            first = Path(folder, target.name)  # whose name is in it
+            import_module(f"caffelite.{module}").export(whole, first, input_shape)
+            written[target] = first.read_bytes()
+    for target, content in written.items():
+        files.replace(target, [content])
     if isinstance(model, TableModel):
         what = "the value" if model.classes is None else f"a score for each of {', '.join(model.classes)}"
         say(f"{report.of_features(model)}\n\nOne input, these numbers of each row, float32; one output, {what}.")
