@@ -99,6 +99,14 @@ cdef bint is_training() noexcept nogil:
 
 # ---- Tensors -------------------------------------------------------------------------------------------------------
 
+cdef Py_ssize_t parameters_made = 0
+
+
+def parameters_so_far():
+    """How many Tensors have begun to require a gradient after they were made: any of them may stand in an attribute."""
+    return parameters_made
+
+
 @cython.auto_pickle(False)
 cdef class Node:
     """The attributes of a Tensor; autograd.pxd says what they are."""
@@ -113,8 +121,10 @@ cdef class Node:
 
     @requires_grad.setter
     def requires_grad(self, bint value):
+        global parameters_made
         if value and self.function is None and not self._owns_data:
             self._data, self._version, self._owns_data = kernels.copy(self._data), [0], True
+            parameters_made += 1
         self._requires_grad = value
         self._has_gradient = self._has_gradient and value
 

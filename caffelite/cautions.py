@@ -31,17 +31,22 @@ class Line(NamedTuple):
         return f"{self.file}:{self.number}"
 
 
-def users_line() -> Line | None:
-    """The line of the user's that is running; None if only the package runs, as in its command line."""
-    frame, _ = _users_frame()
+def users_line(most: int = sys.maxsize) -> Line | None:
+    """The line of the user's that is running; None if it is not within so many calls of the package's."""
+    frame, _ = _users_frame(most)
     return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _users_frame() -> tuple[FrameType | None, int]:
-    """The innermost frame that runs the user's code, and how many frames of the package are above it."""
+def _users_frame(most: int = sys.maxsize) -> tuple[FrameType | None, int]:
+    """The innermost frame that runs the user's code, and how many frames of the package are above it, at most `most`.
+
+    None, if only the package runs, as in its command line.
+    """
     frame: FrameType | None = sys._getframe(1)
     above = 0
     while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        if above == most:
+            return None, above
         frame, above = frame.f_back, above + 1
     return frame, above
 

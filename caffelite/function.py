@@ -93,7 +93,7 @@ class Function(ABC):
         if cls.called_back:
             cls.forward = in_python(cls.forward)  # type: ignore[method-assign]
             cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
-        if "parameters" in cls.__dict__:
+        if "parameters" in cls.__dict__ and not cls.__module__.startswith("caffelite."):
             cls.parameters = _complete(cls.parameters)  # type: ignore
         if "initialize" in cls.__dict__:
             cls.initialize = _initializing(cls.initialize)  # type: ignore[method-assign]

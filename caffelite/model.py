@@ -32,7 +32,7 @@ from caffelite.arrays import (
     random_stream,
     refuse_indices,
 )
-from caffelite.autograd import holds_tensors, parameters_of, propagate
+from caffelite.autograd import holds_tensors, parameters_of, parameters_so_far, propagate
 from caffelite.callbacks import Callbacks, Training
 from caffelite.cautions import warn
 from caffelite.checkpoints import Checkpoints, Resumption, Saved, streams_of
@@ -165,6 +165,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
             "_structure",
             "_known",
             "_parameters",
+            "_parameters_found",
             "_remembered",
             "_column_names",
         }
@@ -190,6 +191,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         self._identity = id(self)  # a copy that is applied has that of its original, and adopts nothing
         self._adopted: tuple[Function, ...] = ()  # the Functions that are its own …
         self._parameters: list[Tensor] = []
+        self._parameters_found = -1  # after how many had been made in all
         self._structure: tuple = ()
         self._tree: list[kernels.Attributes] = []  # … and the attributes in which they were found; at first none
         self._is_adopting = False
@@ -289,6 +291,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def _note_tree(self, functions: tuple[Function, ...]) -> None:
         """These are the model's own, as long as no attribute of them changes."""
+        self._parameters_found = parameters_so_far()
         self._adopted, self._parameters = functions, super().parameters()
         self._structure = self._find_structure()
         self._tree = [_attributes(f) for f in (self, *functions)]
@@ -389,7 +392,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def parameters(self) -> list[Tensor]:
         """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once; see `Function.parameters`."""
         self.all_functions()
-        return super().parameters()
+        if self._is_adopting or self._identity != id(self) or self._parameters_found != parameters_so_far():
+            return super().parameters()
+        return self._parameters.copy()
 
     @property
     def takes_indices(self) -> bool | tuple[bool, ...]:
@@ -1169,9 +1174,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def _columns(self) -> Columns | None:
         """The Columns that are first in a sequence."""
         first: Function = self
-        while isinstance(first, Model) and first._is_sequence() and first.functions:
-            first = first.functions[0]
-        return first if isinstance(first, Columns) else None
+        while Model in type(first).__mro__ and first._is_sequence() and first.functions:  # type: ignore[attr-defined]
+            first = first.functions[0]  # type: ignore[attr-defined]
+        return first if Columns in type(first).__mro__ else None  # type: ignore[return-value] # isinstance is slow here
 
     def check_rows(self, name: str, inputs: tuple[np.ndarray, ...]) -> int:
         """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""
@@ -1248,7 +1253,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     def trains_batch_norm(self) -> bool:
         """Whether a training uses the moments of each batch, which takes more than one row."""
-        return any(isinstance(f, BatchNorm) and f.requires_grad for f in self.all_functions())
+        return any(f.requires_grad for f in self.all_functions() if BatchNorm in type(f).__mro__)
 
     def _warn_of_two_links(self, loss: Function) -> None:
         """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""

@@ -62,14 +62,14 @@ class Recording(kernels.Recorder):
 
     def refuse(self, reason: str) -> None:
         """The step does what a replay would not repeat."""
-        obstacle = Obstacle(reason, self.line())
+        obstacle = Obstacle(reason, users_line())
         if self.strict:
             raise TypeError(reason if obstacle.line is None else f"{reason} ({obstacle.line})")
         self.obstacle = self.obstacle or obstacle
 
     def line(self) -> Line | None:
-        """The line of the user's that runs."""
-        return users_line()
+        """The line of the user's that runs, if the user's code takes part."""
+        return None if self._surroundings is None else users_line(most=8)  # of a kernel that it calls, not of `fit`
 
     def note_copy(self, copy: Any, original: Any) -> None:
         """A Function is applied: its attributes have an influence on what happens. A copy's copy is of the first."""
@@ -129,6 +129,7 @@ class Recording(kernels.Recorder):
         watched = [_watched(original, original._influential(copy)) for copy, original in self._copies.values()]
         watched += [_watched(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
         if self._surroundings is not None:
+            self._surroundings.watch.leave_out({id(original) for _, original in self._copies.values()})
             watched.append(self._surroundings.watch)
         if self._unrepeatable:  # then something needed is gone, always
             watched.append(kernels.Attributes(Recording(), {}, needed=True))

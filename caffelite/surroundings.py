@@ -36,6 +36,7 @@ _LIBRARIES = (
     *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")},
 )
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, property, staticmethod, classmethod)
+_CODE_OR_NAMES = (*_CODE, type, types.ModuleType)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.Recorded, Node)
 _ARRAYS = (np.ndarray, Node)
 _STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
@@ -51,6 +52,7 @@ class Surroundings:
         self.names: set[str] = set()  # that the code reads …
         self.stored: set[str] = set()  # … and those of attributes that it sets
         self.seen: dict[int, Any] = {}  # by id
+        self.watched: set[tuple[int, str]] = set()  # the ids of owners, and names
         self.streams: list[tuple[str, Any, Any]] = []  # of random numbers: the name, the stream, its state
         self.iterator: str | None = None  # the name of one, which does not say where it is
         self.replaced: list[Any] = []  # Tensors and arrays that the step has replaced by those that it made
@@ -60,6 +62,8 @@ class Surroundings:
 
     def add(self, decider: Any) -> None:
         """This function, method, partial or object with a `__call__` takes part in the step."""
+        if (code := getattr(decider, "__code__", None)) is not None:  # a method has its function's
+            self.note_names(code)
         names = -1
         while names < len(self.names):  # what is found last may know names that lead further
             names = len(self.names)
@@ -87,11 +91,12 @@ class Surroundings:
             self.visit_class(value)
         elif isinstance(value, types.ModuleType):
             if _is_of_user(value.__name__, getattr(value, "__file__", None)):
-                self.visit_names(None, vars(value))
+                self.visit_names(None, vars(value), ())
         elif isinstance(value, _STREAMS):
             self.note_stream(name, value)
         elif isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
-            self.watch.add_contents(value, name)
+            if self.is_new(value, ""):
+                self.watch.add_contents(value, name)
             for item in value.values() if isinstance(value, dict) else value:
                 self.visit(item, name)
         elif hasattr(type(value), "__next__"):
@@ -99,41 +104,52 @@ class Surroundings:
         elif not isinstance(value, _CODE):
             self.visit_object(value)
 
-    def visit_function(self, function: types.FunctionType) -> None:
-        code = function.__code__
-        if not _is_of_user(function.__module__ or "", code.co_filename):
-            return
+    def note_names(self, code: types.CodeType) -> None:
         if code not in self.codes:
             self.codes.append(code)
             self.names |= names_in(code).loaded
             self.stored |= names_in(code).stored
-        self.visit_names(None, function.__globals__)
+
+    def visit_function(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        if not _is_of_user(function.__module__ or "", code.co_filename):
+            return
+        self.note_names(code)
+        self.visit_names(None, function.__globals__, ())
         for i, name in enumerate(code.co_freevars):
             try:
                 content = function.__closure__[i].cell_contents  # type: ignore[index]
             except ValueError:  # it is empty as yet
                 continue
-            self.watch.add_cell(function, i, name)
+            if self.is_new(function.__closure__[i], name):  # type: ignore[index]
+                self.watch.add_cell(function, i, name)
             self.visit(content, name)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(default, "a default")
 
-    def visit_names(self, owner: Any, values: dict[str, Any]) -> None:
+    def is_new(self, owner: Any, name: str) -> bool:
+        """Whether what has this name there is not watched as yet; from now on it is."""
+        if (id(owner), name) in self.watched:
+            return False
+        self.watched.add((id(owner), name))
+        return True
+
+    def visit_names(self, owner: Any, values: dict[str, Any], unwatched: Iterable[str]) -> None:
         """Look at the values of the names in the code: globals, or the attributes of an object, its `owner`."""
         for name in self.names & values.keys():
             value = values[name]
-            if not isinstance(value, (*_CODE, type, types.ModuleType)):
+            if name in unwatched:
+                continue
+            if not isinstance(value, _CODE_OR_NAMES) and self.is_new(values, name):
                 self.watch.add_item(owner, values, name)
             self.visit(value, name)
 
     def visit_class(self, kind: type) -> None:
         """Look at the attributes of a class of the user's, and at its methods, that the code names."""
-        for base in kind.__mro__:
-            if not _is_of_user(base.__module__, getattr(sys.modules.get(base.__module__), "__file__", "")):
-                continue
+        for base in bases_of_user(kind):
             for name in self.names & vars(base).keys():
                 value = vars(base)[name]
-                if not isinstance(value, (*_CODE, type)):
+                if not isinstance(value, _CODE_OR_NAMES) and self.is_new(kind, name):
                     self.watch.add_attribute(kind, name)
                 self.visit(value, name)
 
@@ -142,9 +158,10 @@ class Surroundings:
             return
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
-            self.visit_names(value, {k: x for k, x in own.items() if k not in getattr(value, "unwatched", ())})
+            self.visit_names(value, own, getattr(value, "unwatched", ()))
             for name in self.names & self.stored - own.keys():  # which the code may set first, and read later
-                self.watch.add_item(value, own, name)
+                if self.is_new(own, name):
+                    self.watch.add_item(value, own, name)
         self.visit_class(type(value))
         if isinstance(call := getattr(type(value), "__call__", None), types.FunctionType):  # noqa: B004
             self.visit_function(call)
@@ -243,6 +260,13 @@ def _lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _lines(constant)
+
+
+@functools.lru_cache(maxsize=1024)
+def bases_of_user(kind: type) -> tuple[type, ...]:
+    """The class and its bases, but for those that are caffelite's or a library's."""
+    files = {base: getattr(sys.modules.get(base.__module__), "__file__", "") for base in kind.__mro__}
+    return tuple([base for base, file in files.items() if _is_of_user(base.__module__, file)])
 
 
 def _is_of_user(module: str, file: str | None) -> bool:

@@ -122,7 +122,22 @@ cdef class Surroundings(Attributes):
             self.contents.append((value, None, [to_compare(x) for x in value], name))
 
     cdef bint are_unchanged(self):
+        cdef Py_ssize_t i
+        for owner, name, before in self.items:
+            if type(owner) is weakref.ref:
+                owner = owner()
+                if owner is None:
+                    continue
+            values = owner if isinstance(owner, dict) else owner.__dict__
+            if not is_as_it_was((<dict> values).get(name, MISSING), before):
+                return False
+        if not (self.named or self.cells or self.sets or self.contents):
+            return True
         return next(self.changes(), None) is None
+
+    def leave_out(self, owners):
+        """Compare no more the attributes of these objects, which are compared by `Attributes`."""
+        self.items = [item for item in self.items if type(item[0]) is not weakref.ref or id(item[0]()) not in owners]
 
     def changes(self):
         """The name of each value that is another now, what it was, and what it is."""
