@@ -109,7 +109,7 @@ cdef void smooth(double* of_label, const real* s, Py_ssize_t n, Py_ssize_t C, do
         of_all = 0
         for j in range(C):
             of_all += <double> s[i * C + j] - largest
-        of_label[i] = (1 - smoothing) * of_label[i] + smoothing / C * of_all
+        of_label[i] = sum_of_products_double(1 - smoothing, of_label[i], smoothing / C, of_all)
 
 
 cdef inline bint is_ignored(const Call* call, int64_t label) noexcept nogil:

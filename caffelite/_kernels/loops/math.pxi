@@ -120,7 +120,7 @@ cdef inline real log_of(real x) noexcept nogil:
         r = r * z + <float> (2.0 / 7)
         r = r * z + <float> (2.0 / 5)
         r = r * z + <float> (2.0 / 3)
-        r = n * LN2_float + (f - (s * (f - r * z) - n * LN2_REST_float))
+        r = n * LN2_float + (f - sum_of_products(s, f - r * z, -n, LN2_REST_float))
     else:
         r = 2.0 / 21
         r = r * z + 2.0 / 19
@@ -132,7 +132,7 @@ cdef inline real log_of(real x) noexcept nogil:
         r = r * z + 2.0 / 7
         r = r * z + 2.0 / 5
         r = r * z + 2.0 / 3
-        r = n * LN2_double + (f - (s * (f - r * z) - n * LN2_REST_double))
+        r = n * LN2_double + (f - sum_of_products(s, f - r * z, -n, LN2_REST_double))
     r = r if x < INFINITE else x                                        # infinity and NaN
     r = <real> -INFINITE if x == 0 else r
     return <real> NOT_A_NUMBER if x < 0 else r

@@ -164,7 +164,7 @@ cdef void lstm_state(real* h, real* gates, real* c, const real* inputs, const re
     for j in range(3 * H, 4 * H):
         gates[j] = gate_of(gates[j] + inputs[j])
     for j in range(H):
-        c[j] = gates[H + j] * before[j] + gates[j] * gates[2 * H + j]
+        c[j] = sum_of_products(gates[H + j], before[j], gates[j], gates[2 * H + j])
     for j in range(H):
         h[j] = gates[3 * H + j] * tanh_of(c[j])
 
