@@ -86,6 +86,9 @@ class Function(ABC):
     #: Whether the input may be sparse: `forward` then gets `SparseRows`.
     takes_sparse: bool = False
 
+    #: Whether floats come as float64, whatever the model's dtype: the Function rounds them itself.
+    takes_float64: bool = False
+
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         cls.recordable = recordable

@@ -348,10 +348,15 @@ class Model(Function, recordable=True, metaclass=_Complete):
             _replaced(vars(function), converted, set())
 
     @property
+    def takes_float64(self) -> bool:  # type: ignore[override]
+        """Whether floats come as float64: as the first Function has it."""
+        functions = self.functions
+        return bool(functions) and functions[0].takes_float64
+
+    @property
     def _input_dtype(self) -> np.dtype:
-        """The dtype of inputs that are floats: the model's, or float64 if Columns are first, which round later."""
-        columns = self._columns()
-        return FLOAT64 if columns is not None and columns.numbers else self.dtype
+        """The dtype of inputs that are floats."""
+        return FLOAT64 if self.takes_float64 else self.dtype
 
     def _lay_out(self) -> None:
         """Move the parameters into one vector, and their gradients into another, of the model's dtype."""

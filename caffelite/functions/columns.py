@@ -62,6 +62,11 @@ class Columns(Function, recordable=True):
             for i, name in enumerate(self.numbers):
                 self.mean[i], self.deviation[i] = _moments(learned[name], f"Columns: column {name!r}")
 
+    @property
+    def takes_float64(self) -> bool:  # type: ignore[override]
+        """Whether there are numbers, which lose their differences if they are rounded before the mean is subtracted."""
+        return bool(self.numbers)
+
     def arguments(self) -> dict[str, Any]:
         return {"columns": self.columns, "size": self.size}
 

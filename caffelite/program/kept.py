@@ -48,29 +48,29 @@ class Programs:
         """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
         return Borrowed(self._memory, self._cursor_lock)
 
-    def find(self, used: tuple, name: str, *key: Any) -> Program:
-        """The Program of a step of this name that uses these objects, for this key; a new one if there is none yet.
+    def find(self, used: tuple, *key: Any) -> Program:
+        """The Program of a step that uses these objects, for this key; a new one if there is none yet.
 
-        A new one that there is no room for is not kept, and runs in Python.
+        The first of the key is the step's name. A new one that there is no room for is not kept, and runs in Python.
         """
         last = self._last
-        if last is not None and last[0] is used and last[1] == name and last[2] == key:
-            return last[3]
-        of_objects = (name, *map(id, used), *key)
+        if last is not None and last[0] is used and last[1] == key:
+            return last[2]
+        of_objects = (*key, *map(id, used))
         with self._lock:
             self._requests += 1
             program = self._programs.get(of_objects)
             if program is None:
                 program = Program()
                 program.told = self.told
-                if not self._has_room(name):
+                if not self._has_room(key[0]):
                     program.runs_eagerly = True
                     return program
                 program.used = used  # as long as the Program lives, their ids are theirs
                 self._programs[of_objects] = program
             program.asked_for = self._requests
             self._programs.move_to_end(of_objects)
-            self._last = used, name, key, program
+            self._last = used, key, program
             return program
 
     def _has_room(self, name: str) -> bool:
