@@ -10,6 +10,7 @@ changes it itself, and a replay would not (`changed`). If one changes later, the
 
 from __future__ import annotations
 
+import _random
 import collections
 import ctypes
 import dis
@@ -277,23 +278,25 @@ def _is_of_user(module: str, file: str | None) -> bool:
 
 
 def _state_of(stream: Any) -> Any:
-    if isinstance(stream, random.Random):
-        return stream.getstate()
-    bits = _bits_of(stream)
-    if type(bits) is np.random.MT19937:
-        return ctypes.string_at(bits.ctypes.state_address, 625 * 4)  # `state` takes forty times as long
-    return bits.state
+    """The state of a random stream, to compare and to set."""
+    place = _memory_of(stream)
+    return _bits_of(stream).state if place is None else ctypes.string_at(*place)
 
 
 def _set_state(stream: Any, state: Any) -> None:
-    if isinstance(stream, random.Random):
-        stream.setstate(state)
-        return
-    bits = _bits_of(stream)
-    if type(bits) is np.random.MT19937:
-        ctypes.memmove(bits.ctypes.state_address, state, len(state))
+    place = _memory_of(stream)
+    if place is None:
+        _bits_of(stream).state = state
     else:
-        bits.state = state
+        ctypes.memmove(place[0], state, place[1])
+
+
+def _memory_of(stream: Any) -> tuple[int, int] | None:
+    """Where the state of a Mersenne Twister lies, and its bytes: to ask for it in Python takes forty times as long."""
+    if isinstance(stream, random.Random):  # the index and the words follow what every object has
+        return id(stream) + object.__basicsize__, _random.Random.__basicsize__ - object.__basicsize__
+    bits = _bits_of(stream)
+    return (bits.ctypes.state_address, 625 * 4) if type(bits) is np.random.MT19937 else None
 
 
 def _bits_of(stream: Any) -> Any:
