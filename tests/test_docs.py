@@ -32,6 +32,14 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
 
 
+@pytest.fixture(autouse=True)
+def no_figures_are_left():
+    """What a page draws stays in pyplot until somebody closes it, and other tests look there."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @pytest.mark.usefixtures("threads_restored")
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):

@@ -161,7 +161,7 @@ def test_a_frozen_model_is_frozen_with_all_that_is_in_it():
     ("last", "loss", "y"),
     [
         (cl.Softmax(), cl.SoftmaxLoss(), Y),
-        (cl.Model([cl.Softmax()]), cl.Penalized(cl.SoftmaxLoss(), [cl.Tensor([1.0], requires_grad=True)], l1=1.0), Y),
+        (cl.Model([cl.Softmax()]), cl.Penalized(cl.SoftmaxLoss(), [cl.Tensor([1.0])], l1=1.0), Y),
         (cl.Sigmoid(), cl.SigmoidLoss(), ONE_HOT),
     ],
 )

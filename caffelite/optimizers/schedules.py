@@ -6,6 +6,7 @@ that of every later step. The first `warmup` of the steps, where there is one, h
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -65,7 +66,7 @@ def steps(lr: float, steps: int, every: int, factor: float) -> Schedule:
     """Times `factor` after every so many steps: s = lr factor^⌊t / every⌋."""
     t, lr, factor = _steps(steps), nonnegative("lr", lr), nonnegative("factor", factor)
     with np.errstate(over="ignore", invalid="ignore"):
-        rates = lr * factor ** (t // min(positive_integer("every", every), t.size))
+        rates = lr * factor ** (t // min(positive_integer("every", every, math.inf), t.size))
     return Schedule(f"steps({lr:g}, {steps}, every={every}, factor={factor:g})", rates)
 
 
