@@ -8,7 +8,6 @@ import os
 import sys
 import warnings
 from types import FrameType
-from typing import NamedTuple
 
 _NOT_THE_USERS = (os.path.dirname(os.path.abspath(__file__)) + os.sep, contextlib.__file__, functools.__file__)
 
@@ -21,11 +20,11 @@ class NotRecorded(UserWarning):
     """A step cannot be recorded: it is trained on in Python, correctly but more slowly."""
 
 
-class Line(NamedTuple):
+class Line:
     """A line of the user's."""
 
-    file: str
-    number: int
+    def __init__(self, file: str, number: int) -> None:
+        self.file, self.number = file, number
 
     def __str__(self) -> str:
         return f"{self.file}:{self.number}"

@@ -12,7 +12,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,11 +24,11 @@ from caffelite.sharing import share, sharing
 from caffelite.tensor import Tensor
 
 
-class Obstacle(NamedTuple):
+class Obstacle:
     """Why a step can't be replayed, and the line where it does what a replay would not repeat, if that is known."""
 
-    reason: str
-    line: Line | None = None
+    def __init__(self, reason: str, line: Line | None = None) -> None:
+        self.reason, self.line = reason, line
 
 
 class Recording(kernels.Recorder):

@@ -106,7 +106,7 @@ class Program(Runner):
 
     def _give_up(self, obstacle: Obstacle) -> None:
         """The step can't be replayed: TypeError if the Program is strict, else from now on it is made in Python."""
-        reason, line = obstacle
+        reason, line = obstacle.reason, obstacle.line
         if self.strict:
             raise TypeError(reason if line is None else f"{reason} ({line})")
         self.runs_eagerly = True
