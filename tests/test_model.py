@@ -1067,8 +1067,8 @@ def handler_kept():
 
 
 def interrupted(model, x=X, y=Y, **options):
+    in_order = {} if y is None else {"batch_size": len(X), "shuffle": False}
     with pytest.raises(KeyboardInterrupt) as error:
-        in_order = {} if y is None else {"batch_size": len(X), "shuffle": False}
         train(model, x, y, **{**in_order, **options})
     return error.value.history
 
