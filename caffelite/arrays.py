@@ -59,7 +59,8 @@ def as_indices(data: Any, what: Any) -> np.ndarray:
     """
     array = as_array(data, what)
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{what} takes indices: expected integers, got {array.dtype}")
+        way_out = "; if the model's input is indices, set model.takes_indices = True" if array.dtype.kind == "f" else ""
+        raise TypeError(f"{what} takes indices: expected integers, got {array.dtype}{way_out}")
     if array.dtype == np.uint64 and kernels.recorder() is None and (array > np.iinfo(np.int64).max).any():
         raise IndexError(f"{what}: the index {array.max()} is out of range")
     return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
@@ -171,6 +172,13 @@ def integers(name: str, value: Any, count: int, least: int = 1, most: int = sys.
 def shortest(values: tuple[int, ...]) -> str:
     """Integers as `integers` takes them: equal ones as one."""
     return repr(values[0] if len(set(values)) == 1 else values)
+
+
+def boolean(name: str, value: Any) -> bool:
+    """The value as a bool; TypeError unless it is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
 
 
 def positive_integer(name: str, value: Any, most: float = sys.maxsize) -> int:

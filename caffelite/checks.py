@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,30 @@ from caffelite.sources import Blocks, Source, part
 from caffelite.sparse import is_sparse
 from caffelite.training import check_takes_weights, is_replayed
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, **options: Any) -> Iterable:
-    """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory."""
+
+def batches(
+    model: Any,
+    name: str,
+    x: Any,
+    y: Any,
+    weights: Any,
+    loss: Function,
+    given: Mapping[str, Any] = NOTHING,
+    **options: Any,
+) -> Iterable:
+    """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory.
+
+    `options` are for rows in memory. The user's own, `given`, replace them if they are not None. ValueError if x is
+    batches that do not follow what is given.
+    """
     if y is not None and not isinstance(x, DataGenerator):
         data = checked(model, name, x, y, weights, loss)
         x = data.inputs[0] if len(data.inputs) == 1 else data.inputs
-        return DataGenerator(x, data.targets, sample_weight=data.weights, **{"seed": _unused().stream, **options})
+        return DataGenerator(
+            x, data.targets, sample_weight=data.weights, **{"seed": _unused().stream, **options, **_set(given)}
+        )
     if weights is not None:
         raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
     generator = x.batches if isinstance(x, Prefetch) else x
@@ -43,7 +61,18 @@ def batches(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function,
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
+    for option, value in _set(given).items():
+        if getattr(generator, option, None) != value:
+            raise ValueError(
+                f"{option}={value!r} goes with x and y as arrays, and {name} is a {type(x).__name__}, which makes its "
+                f"own batches: leave out {option}"
+            )
     return x
+
+
+def _set(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not None."""
+    return {option: value for option, value in given.items() if value is not None}
 
 
 class _Unused:

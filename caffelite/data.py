@@ -16,7 +16,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import frames, sources
 from caffelite.ahead import Call, ahead, raise_
-from caffelite.arrays import as_array, as_indices, as_real, nonnegative, positive_integer, random_stream
+from caffelite.arrays import as_array, as_indices, as_real, boolean, nonnegative, positive_integer, random_stream
 from caffelite.augment import drawing
 from caffelite.sources import Blocks, Source, is_source
 from caffelite.sparse import SparseRows, as_sparse, is_sparse
@@ -74,10 +74,10 @@ class DataGenerator:
     epoch. A short last batch weighs, in a loss that is a mean, as much as a full one.
 
     Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
-    finite, and for a batch_size below 1; TypeError for a batch_size that is not an integer, for Python objects, and for
-    a transform that can't be called. A transform that returns no pair is a TypeError, other numbers of rows a
-    ValueError, and so is a source that changes its shape, or gives other rows than it said; what it raises itself comes
-    through.
+    finite, and for a batch_size below 1. TypeError for a batch_size that is not an integer, for a shuffle or a
+    drop_last that is not a bool, for Python objects, and for a transform that can't be called. A transform that returns
+    no pair is a TypeError, other numbers of rows a ValueError, and so is a source that changes its shape, or gives
+    other rows than it said; what it raises itself comes through.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class DataGenerator:
             raise ValueError("transform needs y: it takes x and y and returns them")
         self.transform = transform
         self.batch_size = positive_integer("batch_size", batch_size)
-        self.shuffle, self.drop_last = bool(shuffle), bool(drop_last)
+        self.shuffle, self.drop_last = boolean("shuffle", shuffle), boolean("drop_last", drop_last)
         if drop_last and rows < self.batch_size:
             raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
         columns = self._columns()
@@ -415,7 +415,8 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):
-        raise ValueError(f"{name}: the model takes {len(takes) or 'one or more'} inputs, got {len(inputs)}")
+        way_out = f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
+        raise ValueError(f"{name}: the model takes {len(takes) or 'one or more'} inputs, got {len(inputs)}{way_out}")
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays: list[Any] = []
     for given, indices, of in zip(inputs, takes, names, strict=True):

@@ -408,6 +408,11 @@ def _naming(i: int) -> Iterator[None]:
 
 def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
     """Give each training its data, converted once for each kind of model, and checked once for those made alike."""
+    if _is_one_for_each(x, len(fits)) and _is_one_for_each(y, len(fits)):
+        raise TypeError(
+            f"x and y are lists of {len(fits)} arrays, and there are {len(fits)} models; all models get the same x and "
+            "y, and rows= says which rows each one gets; if each array is a row, give np.array(x) and np.array(y)"
+        )
     rows = [None] * len(fits) if rows is None else _for_each("rows", rows, len(fits))
     converted: dict[tuple, DataGenerator] = {}
     checked: set[tuple] = set()
@@ -430,6 +435,11 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
             fit.rows = None if its_rows is None else _rows(its_rows, len(fit.data._order))
     for fit in fits:
         fit.model.remember_columns(names)
+
+
+def _is_one_for_each(data: Any, count: int) -> bool:
+    """Whether data are a list of as many arrays, perhaps one for each model."""
+    return isinstance(data, list) and len(data) == count and all(isinstance(a, np.ndarray) and a.ndim for a in data)
 
 
 def _rows(given: Any, n: int) -> np.ndarray:

@@ -865,8 +865,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         loss: Function | Callable[..., Tensor],
         optimizer: Optimizer | Parallel,
         epochs: int = 1,
-        batch_size: int = 32,
-        shuffle: bool = True,
+        batch_size: int | None = None,
+        shuffle: bool | None = None,
         validation_data: Any = None,
         validation_split: float = 0.0,
         callbacks: Iterable[Callable[[int, History], Any]] = (),
@@ -896,11 +896,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         optimizer : Optimizer
             Has to know every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
             processes, each of which takes its share of every batch.
-        epochs, batch_size : int
-            The last batch of an epoch may be short; its rows weigh as the loss weighs them. If a BatchNorm is trained
+        epochs : int
+        batch_size : int, optional
+            32 if it is None. A DataGenerator and batches have their own: ValueError for another one. The last batch
+            of an epoch may be short; its rows weigh as the loss weighs them. If a BatchNorm is trained
             and the last batch would have one row, that row joins the batch before it.
-        shuffle : bool
-            Whether each epoch has its own order.
+        shuffle : bool, optional
+            Whether each epoch has its own order; True if it is None. A DataGenerator and batches have their own order.
         validation_data : (x, y), (x, y, weights) or DataGenerator
             Evaluated after each epoch.
         validation_split : float in [0, 1)
@@ -978,7 +980,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
             (x, y, sample_weight), validation_data = checks.split(data, validation_split, drawn_from)
         if of_classes is not None:
             sample_weight = of_classes.times(sample_weight, y)
-        batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=shuffle, seed=rng)
+        given = {"batch_size": batch_size, "shuffle": shuffle}
+        batches = checks.batches(self, "x", x, y, sample_weight, loss, given, seed=rng)
         if self.trains_batch_norm():
             batches = without_single_rows(batches)
         validation = (
@@ -1128,16 +1131,17 @@ class Model(Function, recordable=True, metaclass=_Complete):
         *,
         loss: Function | Callable[..., Tensor],
         metrics: Iterable[str | Metric] = (),
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         sample_weight: Any = None,
     ) -> dict[str, float]:
         """The loss and the metrics on x (n, …) and y (n, …), or on a DataGenerator or an iterable of batches.
 
-        Data, weights and metrics are as in `fit`. Raises as `fit` does.
+        Data, weights and metrics are as in `fit`; `batch_size` is 1024 if it is None. Raises as `fit` does.
         """
         loss = checks.as_loss(loss)
         measures = named(metrics)
-        batches = checks.batches(self, "x", x, y, sample_weight, loss, batch_size=batch_size, shuffle=False)
+        given = {"batch_size": batch_size}
+        batches = checks.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
         return Trainer(self, loss, measures).evaluate(batches)
 
     # ---- checks -------------------------------------------------------------------------------------------------

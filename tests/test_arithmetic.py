@@ -27,3 +27,9 @@ def test_shapes_that_dont_broadcast_raise_with_both(name):
 def test_an_integer_beyond_the_floats_is_refused(operate):
     with pytest.raises(ValueError, match="integer that is too large for"):
         operate(cl.Tensor([1.0, 2.0]), 10**400)
+
+
+def test_floats_of_another_dtype_are_refused_with_what_to_write_instead():
+    tensor = cl.Tensor(np.ones(2, np.float32))
+    with pytest.raises(TypeError, match=r"Tensor \* got float32 and float64; make the other one with dtype=np.float32"):
+        tensor * np.ones(2)

@@ -262,3 +262,11 @@ def test_a_transform_that_cannot_be_called_or_has_no_targets_raises():
         cl.DataGenerator(*numbered(5), transform=["shift"])
     with pytest.raises(ValueError, match="transform needs y"):
         cl.DataGenerator(numbered(5)[0], transform=lambda x, y: (x, y))
+
+
+@pytest.mark.parametrize("option", ["shuffle", "drop_last"])
+def test_an_option_that_is_no_bool_is_a_type_error(option):
+    x, y = numbered(10)
+    with pytest.raises(TypeError, match=f"{option} must be True or False, got 'no'"):
+        cl.DataGenerator(x, y, **{option: "no"})
+    assert getattr(cl.DataGenerator(x, y, **{option: np.False_}), option) is False

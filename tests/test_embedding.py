@@ -628,3 +628,31 @@ def test_lists_of_used_rows_that_do_not_fit_are_refused():
     w = np.zeros(12)
     with pytest.raises(ValueError, match="rmsprop updates all"):
         kernels.update("rmsprop", w, w.copy(), np.zeros((1, 12)), np.full(5, 0.1), None, np.zeros(9, np.int64), True)
+
+
+def test_who_forgot_takes_indices_is_told_of_it():
+    class Words(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.table = cl.Embedding(9, 3)
+
+        def call(self, words):
+            return self.table(words)
+
+    model = Words()
+    with pytest.raises(TypeError, match=r"expected integers, got float32; .* set model.takes_indices = True"):
+        model.predict(TOKENS)
+    model.takes_indices = True
+    assert model.predict(TOKENS).shape == (60, 4, 3)
+
+
+@pytest.mark.parametrize("of", [list, lambda inputs: dict(zip("ab", inputs, strict=True))], ids=["list", "dict"])
+def test_several_inputs_that_are_no_tuple_are_refused_with_that_word(of):
+    class Two(cl.Model):
+        takes_indices = (True, False)
+
+        def call(self, words, numbers):
+            return numbers
+
+    with pytest.raises(ValueError, match=r"takes 2 inputs, got 1; several inputs are a tuple, got a (list|dict)"):
+        Two().predict(of([TOKENS, NUMBERS]))

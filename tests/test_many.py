@@ -523,3 +523,12 @@ def test_threads_have_the_modes_of_their_caller(threads):
     with cl.no_grad(), pytest.raises(RuntimeError) as together:
         many(models, optimizers, *data())
     assert str(together.value) == str(alone.value)
+
+
+def test_lists_of_data_for_each_model_are_refused():
+    x, y = data()
+    models, optimizers = entries("plain", "SGD", 3)
+    before = [bits(model) for model in models]
+    with pytest.raises(TypeError, match=r"lists of 3 arrays.* all models get the same x and y, and rows= says which"):
+        many(models, optimizers, [x] * 3, [y] * 3)
+    assert [bits(model) for model in models] == before

@@ -273,7 +273,7 @@ def test_class_1_of_probabilities_is_more_than_a_half(loss, kind, batches):
     found = cl.Model([cl.Sigmoid()]).evaluate(*x, loss=loss(), metrics=ONE_SCORE)
     assert {name: found[name] for name in ONE_SCORE} == pytest.approx(expected, rel=1e-12)
     model = cl.Model([cl.Linear(1, 1, initializer=lambda shape, rng: np.ones(shape)), cl.Sigmoid()])
-    history = train(model, *x, loss=loss(), lr=1e-9, metrics=ONE_SCORE, validation_data=(SCORES, y), batch_size=3)
+    history = train(model, *x, loss=loss(), lr=1e-9, metrics=ONE_SCORE, validation_data=(SCORES, y))
     for name, value in expected.items():
         assert history[name] == pytest.approx([value], rel=1e-12)
         assert history[f"val_{name}"] == pytest.approx([value], rel=1e-12)
@@ -339,7 +339,8 @@ def test_a_metric_of_ones_own_is_of_all_rows_of_the_epoch(given):
     model = classifier(2, 3)
     batches = [(x[i : i + 7], y[i : i + 7]) for i in range(0, 60, 7)]
     data = {"arrays": (x, y), "batches": (batches,), "buffers": (Read(x), y)}[given]
-    history = train(model, *data, lr=1e-12, epochs=2, batch_size=7, metrics=[median], validation_data=(x, y))
+    size = None if given == "batches" else 7
+    history = train(model, *data, lr=1e-12, epochs=2, batch_size=size, metrics=[median], validation_data=(x, y))
     assert [len(targets) for _, targets in seen] == [60] * 4
     expected = np.median(model.predict(x)[:, 0]) * 3
     for values in (history["median"], history["val_median"]):

@@ -719,3 +719,11 @@ def test_an_optimizer_without_super_init_says_so_wherever_it_is_used():
             use()
     with pytest.raises(AttributeError, match="'SGD' object has no attribute 'rate'"):
         _ = cl.SGD(model.parameters(), lr=0.1).rate
+
+
+def test_hyper_cannot_be_replaced_because_recorded_steps_read_it():
+    optimizer = cl.SGD([parameter([1.0], [1.0])], lr=0.5)
+    with pytest.raises(AttributeError, match=r"set optimizer.lr or optimizer.groups\[0\]\[name\].*'lr', 'momentum'"):
+        optimizer.hyper = np.zeros_like(optimizer.hyper)
+    optimizer.hyper[0, 0] = 0.25  # in place, it stays what it was
+    assert optimizer.lr == copy.deepcopy(optimizer).lr == pickle.loads(pickle.dumps(optimizer)).lr == 0.25

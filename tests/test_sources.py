@@ -100,7 +100,8 @@ def classifier(dtype=np.float32, seed=0):
 def fitted(x, y=None, *, dtype=np.float32, model=None, **options):
     model = classifier(dtype) if model is None else model
     optimizer = cl.Adam(model.parameters(), lr=0.01)
-    options = {"loss": cl.SoftmaxLoss(), "epochs": 2, "batch_size": 48, "verbose": 0, "seed": 1} | options
+    batch_size = None if y is None else 48  # batches have their own
+    options = {"loss": cl.SoftmaxLoss(), "epochs": 2, "batch_size": batch_size, "verbose": 0, "seed": 1} | options
     history = model.fit(x, y, optimizer=optimizer, **options)
     return history, model.state_dict()
 

@@ -55,7 +55,8 @@ def net(dtype=np.float32, features=90, hidden=8, seed=0):
 
 
 def train(x, y, model, make_optimizer=OPTIMIZERS["SGD"], epochs=4, **options):
-    options = {"loss": cl.SoftmaxLoss(), "batch_size": 16, "verbose": 0, **options}
+    batch_size = None if y is None else 16  # batches have their own
+    options = {"loss": cl.SoftmaxLoss(), "batch_size": batch_size, "verbose": 0, **options}
     return model.fit(x, y, optimizer=make_optimizer(model.parameters()), epochs=epochs, **options)
 
 
@@ -501,7 +502,7 @@ def test_one_row_and_sparse_targets_say_what_is_expected():
         lambda: train(x, targets, model()),
         lambda: train(x.toarray(), targets, model()),
         lambda: cl.DataGenerator(x, targets),
-        lambda: train([(x, targets)], None, model(), batch_size=32),
+        lambda: train([(x, targets)], None, model()),
     ):
         with pytest.raises(TypeError, match=r"expected an array, got a sparse matrix, of which \.toarray\(\)"):
             attempt()
@@ -691,10 +692,10 @@ def test_generators_iterables_and_transforms_are_taken():
     for transform in (halved, as_array):
         model = net()
         data = cl.DataGenerator(x, y, batch_size=16, seed=7, transform=transform)
-        train(data, None, model, batch_size=32)
+        train(data, None, model)
         assert_alike(model, expected, np.float32)
     data = cl.DataGenerator(x * 0.5, y, batch_size=16, seed=7)
-    train(data, None, dense, batch_size=32)
+    train(data, None, dense)
     assert bits(dense) == bits(expected)
     streamed, in_memory = net(), net()
     train([(x[i : i + 16], y[i : i + 16]) for i in range(0, 60, 16)], None, streamed)

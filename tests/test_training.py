@@ -1013,3 +1013,29 @@ def test_predict_of_ever_other_numbers_of_rows_records_few_of_them(recorded):
     for rows in range(1, 101):
         np.testing.assert_array_equal(model.predict(x[:rows]), model(x[:rows].astype(np.float32)).data)
     assert len(recorded) == 16
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [lambda g: g, cl.Prefetch, lambda g: [(X, Y)]],
+    ids=["DataGenerator", "Prefetch", "list"],
+)
+def test_batches_refuse_a_batch_size_and_a_shuffle_that_are_not_theirs(batches):
+    model = classifier(2, 3)
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    given = batches(cl.DataGenerator(X, Y, batch_size=10, seed=0))
+    before = bits(model)
+    with pytest.raises(ValueError, match=r"batch_size=5 goes with x and y as arrays.* leave out batch_size"):
+        model.fit(given, loss=cl.SoftmaxLoss(), optimizer=optimizer, batch_size=5, verbose=0)
+    with pytest.raises(ValueError, match=r"shuffle=False goes with x and y as arrays.* leave out shuffle"):
+        model.fit(given, loss=cl.SoftmaxLoss(), optimizer=optimizer, shuffle=False, verbose=0)
+    with pytest.raises(ValueError, match=r"batch_size=5 goes with x and y as arrays.* leave out batch_size"):
+        model.evaluate(given, loss=cl.SoftmaxLoss(), batch_size=5)
+    assert bits(model) == before
+
+
+def test_a_generators_own_batch_size_may_be_given_again():
+    model, given = classifier(2, 3), cl.DataGenerator(X, Y, batch_size=10, seed=0)
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    model.fit(given, loss=cl.SoftmaxLoss(), optimizer=optimizer, batch_size=10, shuffle=True, verbose=0)
+    assert model.evaluate(given, loss=cl.SoftmaxLoss(), batch_size=10)["loss"] > 0

@@ -170,7 +170,8 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
             raise ValueError(f"Tensor {symbol} got an integer that is too large for {tensor.dtype}") from None
     is_float = isinstance(value, np.ndarray | Tensor) and value.dtype.kind == "f"
     if is_float and value.dtype.newbyteorder("=") != tensor.dtype:
-        raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; convert one of them")
+        way_out = f"make the other one with dtype=np.{tensor.dtype}, or, in a `forward`, use the Tensor's .data"
+        raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; {way_out}")
     return as_real(value, tensor.dtype, f"Tensor {symbol}")
 
 

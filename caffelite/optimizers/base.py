@@ -147,7 +147,7 @@ class Optimizer(ABC):
                 options["lr"] = float(rates[0])
             rows.append(self._checked(self._numbers(**options), i))
         self.hyper_names = tuple(rows[0])
-        self.hyper = np.array([list(row.values()) for row in rows])
+        self._hyper = np.array([list(row.values()) for row in rows])
         self._forget_runs()
 
     def __getattr__(self, name: str) -> Any:
@@ -227,6 +227,18 @@ class Optimizer(ABC):
         self._parameters._refuse()
 
     # ---- hyper-parameters ---------------------------------------------------------------------------------------
+
+    @property
+    def hyper(self) -> np.ndarray:
+        """The hyper-parameters, a row for each group: the array that recorded steps read. It can't be replaced."""
+        return self._hyper
+
+    @hyper.setter
+    def hyper(self, value: Any) -> None:
+        raise AttributeError(
+            "optimizer.hyper cannot be replaced, because recorded steps read that array; set optimizer.lr or "
+            f"optimizer.groups[0][name], name being one of {list(self.hyper_names)}"
+        )
 
     @property
     def groups(self) -> tuple[Group, ...]:
