@@ -72,8 +72,8 @@ ENVIRONMENT = {
     "LD_PRELOAD": run("gcc", "-print-file-name=libtsan.so", cwd=ROOT).strip(),
     "OMP_TOOL_LIBRARIES": str(Path(run("clang", "-print-resource-dir", cwd=ROOT).strip()).parents[1] / "libarcher.so"),
     "OMP_WAIT_POLICY": "passive",
-    # Tests ask for more memory than there is: a MemoryError.
-    "TSAN_OPTIONS": f"allocator_may_return_null=1 suppressions={FOLDER / 'suppressions.txt'}",
+    # Tests ask for more memory than there is: a MemoryError. The first race ends the process.
+    "TSAN_OPTIONS": f"allocator_may_return_null=1 halt_on_error=1 suppressions={FOLDER / 'suppressions.txt'}",
 }
 
 
