@@ -72,6 +72,7 @@ ENVIRONMENT = {
     "LD_PRELOAD": run("gcc", "-print-file-name=libtsan.so", cwd=ROOT).strip(),
     "OMP_TOOL_LIBRARIES": str(Path(run("clang", "-print-resource-dir", cwd=ROOT).strip()).parents[1] / "libarcher.so"),
     "OMP_WAIT_POLICY": "passive",
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's products have locks of their own, which are not seen
     # Tests ask for more memory than there is: a MemoryError. The first race ends the process.
     "TSAN_OPTIONS": f"allocator_may_return_null=1 halt_on_error=1 suppressions={FOLDER / 'suppressions.txt'}",
 }
