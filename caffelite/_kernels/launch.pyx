@@ -52,14 +52,20 @@ cdef extern from *:
     """
     bint this_thread_is_alone
 
+cdef extern from *:
+    """
+    /* Threads that run kernels read these without Python's lock, while others write them. */
+    static _Atomic int num_threads = 1, replays = 0, has_run_in_parallel = 0, must_be_serial = 0;
+    """
+    int num_threads
+    int replays                           # how many threads are in a replay now; written under the GIL
+    bint has_run_in_parallel, must_be_serial
+
 cdef object ndarray = np.ndarray
 OPENMP = bool(COMPILED_WITH_OPENMP)
 
-cdef int num_threads = 1
 cdef int untouched = untouched_max_threads()
-cdef bint has_run_in_parallel = False
-cdef bint must_be_serial = not OPENMP
-cdef int replays = 0                      # how many threads are in a replay now; written under the GIL
+must_be_serial = not OPENMP
 
 # From so much work on, in operations of a matrix product, a call is cut among threads, and lets other Python threads
 # run. At 100 GFLOP/s it is 40 µs and 2 µs. Alone, a call gains from a second thread after 5 µs, which is what
