@@ -13,8 +13,8 @@ from caffelite.arrays import as_array
 from caffelite.data import Batch, DataGenerator, Prefetch, as_targets, as_weights, plain
 from caffelite.forks import renew_in_children
 from caffelite.function import Function
-from caffelite.functions.own_loss import OwnLoss
 from caffelite.optimizers import Optimizer
+from caffelite.own_loss import OwnLoss
 from caffelite.sources import Blocks, Source, part
 from caffelite.sparse import is_sparse
 from caffelite.training import check_takes_weights, is_replayed

@@ -33,3 +33,10 @@ def test_floats_of_another_dtype_are_refused_with_what_to_write_instead():
     tensor = cl.Tensor(np.ones(2, np.float32))
     with pytest.raises(TypeError, match=r"Tensor \* got float32 and float64; make the other one with dtype=np.float32"):
         tensor * np.ones(2)
+
+
+def test_a_function_of_an_integer_beyond_the_floats_is_a_value_error():
+    t = cl.Tensor([1.0])
+    for function in (cl.functions.Subtract(), cl.functions.Add(), cl.functions.Multiply()):
+        with pytest.raises(ValueError, match="numbers that floats can hold"):
+            function(t, 10**400)

@@ -19,7 +19,7 @@ LAYERS = [
     {"tensor"},
     {"recording", "surroundings"},
     {"function"},
-    {"functions"},
+    {"functions", "own_loss"},
     {"optimizers", "program", "metrics", "history", "interrupts", "progress", "files", "structure"}
     | {"tables", "figures"},
     {"ahead", "sources", "data"},

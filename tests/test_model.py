@@ -839,6 +839,13 @@ def test_wrong_shapes_are_named_both():
             call()
 
 
+def test_epochs_and_the_batch_size_of_predict_are_never_none():
+    with pytest.raises(TypeError, match="epochs must be an integer"):
+        train(classifier(2, 3), X, Y, epochs=None)
+    with pytest.raises(TypeError, match="batch_size must be an integer"):
+        classifier(2, 3).predict(X, batch_size=None)
+
+
 @pytest.mark.parametrize("name", ["epochs", "batch_size"])
 @pytest.mark.parametrize(
     ("value", "error"),

@@ -122,10 +122,11 @@ cdef class Epochs:
     """Epochs of batches that are in memory: one replay for the full batches, one for a last one of another length.
 
     `run` goes on from `epoch` and `batch`, which count what is done. The replays find their batch through `cursor`, in
-    contiguous `columns`, by `order`, `rows` at a time in the first `full_batches`, and in the last what is left. `sums` (epochs, quantities, 2) has a row for each of the last
-    epochs, begun again from its first. `shuffle` is the recorded kernel that brings `order` into the next epoch's, or
-    None. `counts`, bool (n,), says which rows count, None that all do: a batch of which none does is passed over. A
-    number that is not 0 in `pending` ends `run` after the batch under way.
+    contiguous `columns`, by `order`, `rows` at a time in the first `full_batches`, and in the last what is left. `sums`
+    (epochs, quantities, 2) has a row for each of the last epochs, begun again from its first. `shuffle` is the recorded
+    kernel that brings `order` into the next epoch's, or None. `counts`, bool (n,), says which rows count, None that all
+    do: a batch of which none does is passed over. A number that is not 0 in `pending` ends `run` after the batch under
+    way.
     """
     cdef public Replay full, last
     cdef public Py_ssize_t epoch, batch

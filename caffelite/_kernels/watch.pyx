@@ -122,7 +122,6 @@ cdef class Surroundings(Attributes):
             self.contents.append((value, None, [to_compare(x) for x in value], name))
 
     cdef bint are_unchanged(self):
-        cdef Py_ssize_t i
         for owner, name, before in self.items:
             if type(owner) is weakref.ref:
                 owner = owner()

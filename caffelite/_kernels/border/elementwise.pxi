@@ -104,7 +104,10 @@ cdef inline cnp.ndarray input_of(Kernel kernel, object a, cnp.ndarray like, int*
         return readable(<cnp.ndarray> a)
     constants[0] |= 1 << operand
     if not isinstance(a, float):
-        return np.asarray(a, dtype=np.float64 if real_type(kernel.name, like) else np.float32)
+        try:
+            return np.asarray(a, dtype=np.float64 if real_type(kernel.name, like) else np.float32)
+        except OverflowError:             # an integer beyond the floats
+            raise ValueError(f"{kernel.name} takes numbers that floats can hold, got {a}") from None
     number = cnp.PyArray_EMPTY(0, NULL, cnp.PyArray_TYPE(like), 0)
     if real_type(kernel.name, like):      # what asarray does, in a tenth of the time
         (<double*> cnp.PyArray_DATA(number))[0] = a

@@ -184,9 +184,10 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
     """Σ w rows / Σ w: w is 1 without weights, and 0 where the label is to be ignored.
 
     rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights, or else labels, are needed. Returns the mean,
-    0-d, what each row counts for in it, w / Σ w (n,), and Σ w, 0-d, float64. Where a weight is below 0 or not finite, or nothing
-    counts, `on_stop` is called with the weights, or the labels where there are none, and has to raise; without it, a
-    ValueError is raised. Where the rows are a part of those that the mean is of, nothing may count: all is 0 then.
+    0-d, what each row counts for in it, w / Σ w (n,), and Σ w, 0-d, float64. Where a weight is below 0 or not finite,
+    or nothing counts, `on_stop` is called with the weights, or the labels where there are none, and has to raise;
+    without it, a ValueError is raised. Where the rows are a part of those that the mean is of, nothing may count: all
+    is 0 then.
     """
     cdef Call call
     cdef int real = real_type("weighted_mean", rows)
