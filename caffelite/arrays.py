@@ -106,6 +106,13 @@ def is_array_of_others(data: Any) -> bool:
     return not isinstance(data, np.ndarray | np.generic) and (hasattr(data, "__array__") or hasattr(data, "__dlpack__"))
 
 
+def base_of(array: np.ndarray) -> np.ndarray:
+    """The array that owns the memory of a view."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 def places_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
     """Which elements of an array in C order a view of it takes: their places, int64, in the view's shape."""
     places, scale = np.arange(array.size), 8 // array.itemsize

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real
+from caffelite.arrays import as_real, base_of
 from caffelite.cautions import Line, users_line
 from caffelite.modes import mode
 from caffelite.sharing import share, sharing
@@ -89,13 +89,18 @@ class Recording(kernels.Recorder):
             self._surroundings = Surroundings()
         self._surroundings.add(decider)
 
+    def _written(self) -> set[int]:
+        """The ids of the arrays that own what kernels wrote."""
+        calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
+        return {id(base_of(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
+
     def replaced(self) -> list[Any]:
         """The Tensors and arrays that the user's code had in attributes and lists, and has replaced by its results."""
         return [] if self._surroundings is None else self._surroundings.replaced
 
     def change(self) -> Obstacle | None:
         """What the step has changed that it decides by: a replay would not. None if there is nothing."""
-        found = None if self._surroundings is None else self._surroundings.changed()
+        found = None if self._surroundings is None else self._surroundings.changed(self._written)
         return None if found is None else Obstacle(*found)
 
     def note_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:

@@ -22,13 +22,14 @@ import sys
 import sysconfig
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.arrays import base_of
 from caffelite.autograd import Node
 from caffelite.cautions import Line
 
@@ -42,6 +43,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.gene
 _ARRAYS = (np.ndarray, Node)
 _STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _MOST = 1000  # objects that are looked at
+_SMALL = 64  # elements of an array whose values are compared
 
 
 class Surroundings:
@@ -57,6 +59,7 @@ class Surroundings:
         self.streams: list[tuple[str, Any, Any]] = []  # of random numbers: the name, the stream, its state
         self.iterator: str | None = None  # the name of one, which does not say where it is
         self.replaced: list[Any] = []  # Tensors and arrays that the step has replaced by those that it made
+        self.arrays: dict[int, str] = {}  # the names of small arrays, by id
         self.watch = kernels.Surroundings()
         self.note_stream("random", random._inst)
         self.note_stream("numpy.random", np.random.mtrand._rand)
@@ -75,6 +78,9 @@ class Surroundings:
 
     def visit(self, value: Any, name: str) -> None:
         """Look at a value, which has this name, and at what the names in the code lead to from there."""
+        if type(value) is np.ndarray and value.size <= _SMALL and self.is_new(value, ""):
+            self.arrays[id(value)] = name
+            self.watch.add_array(value)
         if isinstance(value, _PLAIN) or id(value) in self.seen or len(self.seen) >= _MOST:
             return
         self.seen[id(value)] = value
@@ -175,8 +181,18 @@ class Surroundings:
 
     # ---- at the end of the step ---------------------------------------------------------------------------------
 
-    def changed(self) -> tuple[str, Line | None] | None:
-        """What the step has changed that it decides by, and where; None if there is nothing."""
+    def changed(self, written: Callable[[], set[int]]) -> tuple[str, Line | None] | None:
+        """What the step has changed that it decides by, and where; None if there is nothing.
+
+        `written` gives the ids of the arrays that own what kernels wrote: a replay writes that, too.
+        """
+        if arrays := self.watch.changed_arrays():
+            of_kernels = written()
+            for array in arrays:
+                if id(base_of(array)) not in of_kernels:
+                    name = self.arrays[id(array)]
+                    return f"it changes {name} in place in Python, and a replay would not", self.line_of(name)
+            self.watch.leave_out_arrays(arrays)
         for name, stream, state in self.streams:
             if not _are_equal(_state_of(stream), state):
                 reason = (

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from caffelite import _kernels as kernels
 
 X = np.random.default_rng(0).normal(size=(48, 6)).astype(np.float32)
 LABELS = np.random.default_rng(1).integers(0, 3, 48)
@@ -163,6 +164,37 @@ def a_counter_in_an_object():
         return config.t
 
     return net(1), lambda o, y: ((o - y) ** 2).mean() * (1 / count())
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_an_array():
+    class Counts(Net):
+        out = 1
+
+        def prepare(self):
+            self.t = np.zeros(1)
+
+        def call(self, x):
+            self.t[0] += 1
+            return super().call(x) * float(1 / self.t[0])
+
+    return Counts(), cl.MSELoss()
+
+
+@form(recorded=True, y=VALUES)
+def a_small_array_that_kernels_write():
+    class Follows(Net):
+        out = 1
+
+        def prepare(self):
+            self.mean = np.zeros(8, np.float32)
+
+        def call(self, x):
+            h = self.hidden(x)
+            kernels.multiply(self.mean, 0.9, self.mean)
+            return self.b(h + self.mean)
+
+    return Follows(), cl.MSELoss()
 
 
 @form(recorded=False, y=VALUES)
@@ -430,7 +462,7 @@ def deciding_by(kind):
     """A model whose outputs are multiplied by a number that it finds somewhere, and a function that sets the number."""
     holder = {"value": 1.0}
     listed, config, slow = [1.0], types.SimpleNamespace(scale=1.0, inner=types.SimpleNamespace(scale=1.0)), {"fast"}
-    number = 1.0
+    number, values = 1.0, np.ones(3)
 
     def set_closure(value):
         nonlocal number
@@ -449,6 +481,7 @@ def deciding_by(kind):
         "object in an attribute": (lambda self: self.config.scale, lambda v: setattr(model.config, "scale", v)),
         "class attribute": (lambda self: self.of_class, lambda v: setattr(Scaled, "of_class", v)),
         "helper": (lambda self: self.helper(), _set_global),
+        "array": (lambda self: float(values[0]), lambda v: values.__setitem__(0, v)),
         "getattr": (lambda self: getattr(self, "scale"), lambda v: setattr(model, "scale", v)),  # noqa: B009
     }
     read, write = ways[kind]
@@ -471,7 +504,7 @@ def deciding_by(kind):
 
 WAYS = [
     "global", "closure", "dict in closure", "list in closure", "set", "object", "object in an object", "class",
-    "attribute", "object in an attribute", "class attribute", "helper", "getattr",
+    "attribute", "object in an attribute", "class attribute", "array", "helper", "getattr",
 ]  # fmt: skip
 
 

@@ -297,9 +297,10 @@ def fitted(schedule, x=None):
     model = classifier(2, 3)
     optimizer = cl.SGD(model.parameters(), lr=schedule)
     given = cl.datasets.spiral(points_per_class=10, seed=0) if x is None else (x,)
+    options = {"batch_size": 8} if x is None else {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        train(model, *given, optimizer=optimizer, epochs=3, batch_size=8)
+        train(model, *given, optimizer=optimizer, epochs=3, **options)
     assert all(warning.category is cl.TrainingWarning for warning in caught)
     return [str(warning.message) for warning in caught]
 

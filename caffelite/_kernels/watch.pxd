@@ -9,7 +9,7 @@ cdef class Attributes:
 
 
 cdef class Surroundings(Attributes):
-    cdef list items, named, cells, sets, contents
+    cdef list items, named, cells, sets, contents, arrays
 
     cdef bint is_unchanged(self, item, content)
 

@@ -4,6 +4,8 @@ from cpython.ref cimport PyObject
 
 import weakref
 
+import numpy as np
+
 cdef extern from "Python.h":
     object PyObject_GenericGetDict(object of, void* context)
 
@@ -97,7 +99,7 @@ cdef class Surroundings(Attributes):
     what is in lists, tuples, dicts and sets. `caffelite/surroundings.py` finds out which.
     """
     def __init__(self):
-        self.items, self.named, self.cells, self.sets, self.contents = [], [], [], [], []
+        self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []
 
     def add_item(self, owner, dict values, str name):
         """The value of this name in the attributes of an object or, without owner, in a dict; it may be missing."""
@@ -111,6 +113,19 @@ cdef class Surroundings(Attributes):
     def add_cell(self, function, Py_ssize_t i, str name):
         """A variable of an enclosing function."""
         self.cells.append((to_compare(function), i, name, to_compare(function.__closure__[i].cell_contents)))
+
+    def add_array(self, array):
+        """The values in an array, a small one."""
+        if not array.dtype.hasobject:
+            self.arrays.append((array, array.tobytes()))
+
+    def changed_arrays(self):
+        """The arrays whose values are others now."""
+        return [array for array, before in self.arrays if array.tobytes() != before]
+
+    def leave_out_arrays(self, arrays):
+        """Compare these arrays no more."""
+        self.arrays = [one for one in self.arrays if not any([one[0] is array for array in arrays])]
 
     def add_contents(self, value, str name):
         """What is in a list, tuple, dict or set."""
@@ -129,6 +144,9 @@ cdef class Surroundings(Attributes):
                     continue
             values = owner if isinstance(owner, dict) else owner.__dict__
             if not is_as_it_was((<dict> values).get(name, MISSING), before):
+                return False
+        for array, bytes_before in self.arrays:
+            if array.tobytes() != bytes_before:
                 return False
         if not (self.named or self.cells or self.sets or self.contents):
             return True
@@ -192,6 +210,9 @@ cdef class Surroundings(Attributes):
             function = function() if type(function) is weakref.ref else function
             if function is not None:
                 function.__closure__[i].cell_contents = content_of(before)
+        for array, values in self.arrays:
+            if array.flags.writeable:
+                array[...] = np.frombuffer(values, array.dtype).reshape(array.shape)
         for content, before, _ in self.sets:
             if isinstance(content, set):
                 content.clear()
