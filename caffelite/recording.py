@@ -124,10 +124,11 @@ class Recording(kernels.Recorder):
         """Of all Tensors that were looked at."""
         return list(self._notes.values())
 
-    def with_gradients(self) -> list[Tensor]:
-        """The leaves to whose gradients the step has contributed so far, or whose gradients it has reset."""
-        tensors = with_tensors([note for note in self._notes.values() if note.gradient_set])
-        return [t for t, _ in tensors if t._requires_grad and t.function is None]
+    def untrained(self, trained: Iterable[Tensor]) -> list[Tensor]:
+        """The leaves to whose gradients the step has contributed so far, but for those that are trained."""
+        ids = set(map(id, trained))
+        found = [note.tensor() for note in self._notes.values() if note.gradient_set]
+        return [t for t in found if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
 
     def attributes(self) -> list[kernels.Attributes]:
         """The attributes of Functions and Optimizers that had an influence."""

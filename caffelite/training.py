@@ -136,8 +136,7 @@ class Trainer:
         recording = kernels.recorder()
         if not isinstance(recording, Recording):
             return
-        known = set(optimizer.parameters)
-        if untrained := [p for p in recording.with_gradients() if p not in known]:
+        if untrained := recording.untrained(optimizer.parameters):
             names = {p: name for name, p in self.model.named_parameters().items()}
             named = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
             text = (
