@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from typing import Protocol
-from weakref import WeakSet
+from weakref import ref
 
 
 class Renewed(Protocol):
@@ -20,17 +20,23 @@ class Renewed(Protocol):
         """In a forked child: be as if no other thread had ever been."""
 
 
-_noted: WeakSet[Renewed] = WeakSet()
+_noted: list[ref[Renewed]] = []  # without callbacks, in which a Ctrl-C would be lost
+_enough = 1000  # how many are noted before those that are gone are left out
 
 
 def renew_in_children(thing: Renewed) -> None:
     """Have `thing._after_fork()` called in each forked child, as long as the thing lives."""
-    _noted.add(thing)
+    global _enough
+    _noted.append(ref(thing))
+    if len(_noted) > _enough:
+        _noted[:] = [noted for noted in _noted if noted() is not None]
+        _enough = 1000 + 2 * len(_noted)
 
 
 def _renew_all() -> None:
-    for thing in list(_noted):
-        thing._after_fork()
+    for noted in list(_noted):
+        if (thing := noted()) is not None:
+            thing._after_fork()
     if "tqdm" in sys.modules:  # whose bars share a lock
         sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
 
