@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from itertools import count
 from typing import Protocol
 from weakref import ref
 
@@ -20,21 +21,24 @@ class Renewed(Protocol):
         """In a forked child: be as if no other thread had ever been."""
 
 
-_noted: list[ref[Renewed]] = []  # without callbacks, in which a Ctrl-C would be lost
-_enough = 1000  # how many are noted before those that are gone are left out
+_noted: dict[int, ref[Renewed]] = {}  # without callbacks, in which a Ctrl-C would be lost
+_number = count()
+_enough = 1000  # if as many are noted, those that are gone are left out
 
 
 def renew_in_children(thing: Renewed) -> None:
     """Have `thing._after_fork()` called in each forked child, as long as the thing lives."""
     global _enough
-    _noted.append(ref(thing))
+    _noted[next(_number)] = ref(thing)
     if len(_noted) > _enough:
-        _noted[:] = [noted for noted in _noted if noted() is not None]
+        for number, noted in tuple(_noted.items()):
+            if noted() is None:
+                _noted.pop(number, None)  # another thread may do the same
         _enough = 1000 + 2 * len(_noted)
 
 
 def _renew_all() -> None:
-    for noted in list(_noted):
+    for noted in tuple(_noted.values()):
         if (thing := noted()) is not None:
             thing._after_fork()
     if "tqdm" in sys.modules:  # whose bars share a lock
