@@ -91,6 +91,10 @@ class Function(ABC):
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if cls.__dict__.get("__slots__"):
+            raise TypeError(
+                f"{cls.__name__} has __slots__, and caffelite looks for parameters in __dict__: leave __slots__ out"
+            )
         cls.recordable = recordable
         cls.called_back = not recordable and (cls.called_back or not {"forward", "backward"}.isdisjoint(cls.__dict__))
         if cls.called_back:

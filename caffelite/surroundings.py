@@ -39,11 +39,14 @@ _LIBRARIES = (
 )
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, property, staticmethod, classmethod)
 _CODE_OR_NAMES = (*_CODE, type, types.ModuleType)
+_BOUND = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapperType)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.Recorded, Node)
 _ARRAYS = (np.ndarray, Node)
 _STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _MOST = 1000  # objects that are looked at
 _SMALL = 64  # elements of an array whose values are compared
+_MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
 
 
 class Surroundings:
@@ -78,7 +81,7 @@ class Surroundings:
 
     def visit(self, value: Any, name: str) -> None:
         """Look at a value, which has this name, and at what the names in the code lead to from there."""
-        if type(value) is np.ndarray and value.size <= _SMALL and self.is_new(value, ""):
+        if isinstance(value, np.ndarray) and value.size <= _SMALL and self.is_new(value, ""):
             self.arrays[id(value)] = name
             self.watch.add_array(value)
         if isinstance(value, _PLAIN) or id(value) in self.seen or len(self.seen) >= _MOST:
@@ -87,9 +90,9 @@ class Surroundings:
         if isinstance(value, functools.partial):
             for part in (value.func, *value.args, *value.keywords.values()):
                 self.visit(part, name)
-        elif isinstance(value, types.MethodType):
+        elif isinstance(value, _BOUND):  # the __self__ of a built-in function is its module
             self.visit(value.__self__, name)
-            self.visit(value.__func__, name)
+            self.visit(getattr(value, "__func__", None), name)
         elif isinstance(value, types.FunctionType):
             self.visit_function(value)
         elif isinstance(value, property | staticmethod | classmethod):
@@ -101,11 +104,17 @@ class Surroundings:
                 self.visit_names(None, vars(value), ())
         elif isinstance(value, _STREAMS):
             self.note_stream(name, value)
-        elif isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
+        elif isinstance(value, collections.UserDict | collections.UserList):
+            self.visit(value.data, name)
+        elif isinstance(value, collections.ChainMap):
+            self.visit(value.maps, name)
+        elif isinstance(value, _CONTAINERS):
             if self.is_new(value, ""):
                 self.watch.add_contents(value, name)
             for item in value.values() if isinstance(value, dict) else value:
                 self.visit(item, name)
+            if type(value) not in _CONTAINERS:  # a subclass of the user's may have attributes
+                self.visit_object(value)
         elif hasattr(type(value), "__next__"):
             self.iterator = name
         elif not isinstance(value, _CODE):
@@ -120,9 +129,15 @@ class Surroundings:
     def visit_function(self, function: types.FunctionType) -> None:
         code = function.__code__
         if not _is_of_user(function.__module__ or "", code.co_filename):
+            self.visit(vars(function).get("__wrapped__"), "the function")  # a library's decorator around the user's
             return
         self.note_names(code)
         self.visit_names(None, function.__globals__, ())
+        self.visit_attributes(function)
+        for module in names_in(code).imported:
+            if self.is_new(sys.modules, module):
+                self.watch.add_item(None, sys.modules, module)
+            self.visit(sys.modules.get(module), module)
         for i, name in enumerate(code.co_freevars):
             try:
                 content = function.__closure__[i].cell_contents  # type: ignore[index]
@@ -156,22 +171,39 @@ class Surroundings:
         for base in bases_of_user(kind):
             for name in self.names & vars(base).keys():
                 value = vars(base)[name]
-                if not isinstance(value, _CODE_OR_NAMES) and self.is_new(kind, name):
+                is_descriptor = hasattr(type(value), "__get__")
+                if not is_descriptor and not isinstance(value, type) and self.is_new(kind, name):
                     self.watch.add_attribute(kind, name)
                 self.visit(value, name)
+            for name in special_methods(base):
+                self.visit(vars(base)[name], name)
+        if type(kind) is not type:
+            self.visit_class(type(kind))
 
     def visit_object(self, value: Any) -> None:
-        if getattr(value, "called_back", False) and not self.called_back:
+        if isinstance(value, functools._lru_cache_wrapper):
+            self.visit(value.__wrapped__, "the function")
             return
-        own = getattr(value, "__dict__", None)
+        kind: type = type(value)
+        if hasattr(kind, "called_back") and value.called_back and not self.called_back:  # a Function
+            return
+        self.visit_attributes(value, getattr(kind, "unwatched", ()))
+        for base in bases_of_user(kind):
+            for name in self.names & vars(base).keys():
+                if isinstance(vars(base)[name], types.MemberDescriptorType):  # one of the __slots__
+                    if self.is_new(value, name):
+                        self.watch.add_attribute(value, name)
+                    self.visit(getattr(value, name, None), name)
+        self.visit_class(kind)
+
+    def visit_attributes(self, owner: Any, unwatched: Iterable[str] = ()) -> None:
+        """Look at the attributes of an object or a function, there now or set by the code."""
+        own = getattr(owner, "__dict__", None)
         if isinstance(own, dict):
-            self.visit_names(value, own, getattr(value, "unwatched", ()))
+            self.visit_names(owner, own, unwatched)
             for name in self.names & self.stored - own.keys():  # which the code may set first, and read later
                 if self.is_new(own, name):
-                    self.watch.add_item(value, own, name)
-        self.visit_class(type(value))
-        if isinstance(call := getattr(type(value), "__call__", None), types.FunctionType):  # noqa: B004
-            self.visit_function(call)
+                    self.watch.add_item(owner, own, name)
 
     # ---- random streams -----------------------------------------------------------------------------------------
 
@@ -247,24 +279,29 @@ def undisturbed(functions: Iterable[Any]) -> Iterator[None]:
 
 
 class Names(NamedTuple):
-    """The names of globals and attributes in some code: those it reads, and those of attributes that it sets."""
+    """The names of globals and attributes that some code reads, of attributes that it sets, of modules it imports."""
 
     loaded: frozenset[str]
     stored: frozenset[str]
+    imported: frozenset[str]
 
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> Names:
     """The names in code and in the functions within it. Strings may name attributes, too."""
-    loaded, stored = set(), set()
+    loaded, stored, imported = set(), set(), set()
     for step, _ in _lines(code):
-        if step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")):
+        if step.opname.startswith(
+            ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_F")
+        ):
             loaded.add(step.argval)
         elif step.opname.startswith(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR")):
             stored.add(step.argval)
+        elif step.opname == "IMPORT_NAME":
+            imported.add(step.argval)
         elif step.opname == "LOAD_CONST" and isinstance(step.argval, str) and step.argval.isidentifier():
             loaded.add(step.argval)
-    return Names(frozenset(loaded), frozenset(stored))
+    return Names(frozenset(loaded), frozenset(stored), frozenset(imported))
 
 
 def _lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
@@ -282,8 +319,18 @@ def _lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
 @functools.lru_cache(maxsize=1024)
 def bases_of_user(kind: type) -> tuple[type, ...]:
     """The class and its bases, but for those that are caffelite's or a library's."""
-    files = {base: getattr(sys.modules.get(base.__module__), "__file__", "") for base in kind.__mro__}
-    return tuple([base for base, file in files.items() if _is_of_user(base.__module__, file)])
+    bases = [
+        base for base in kind.__mro__ if isinstance(base.__module__, str)
+    ]  # some compiled types have no name there
+    files = [getattr(sys.modules.get(base.__module__), "__file__", "") for base in bases]
+    return tuple([base for base, file in zip(bases, files, strict=True) if _is_of_user(base.__module__, file)])
+
+
+@functools.lru_cache(maxsize=1024)
+def special_methods(kind: type) -> tuple[str, ...]:
+    """The methods of a class that Python runs without their name in the code, except those that make an object."""
+    methods = [name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)]
+    return tuple([name for name in methods if name[:2] == name[-2:] == "__" and name not in _MAKING])
 
 
 def _is_of_user(module: str, file: str | None) -> bool:

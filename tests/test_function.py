@@ -330,6 +330,13 @@ def test_parameters_of_ones_own_may_add_to_those_of_a_base_and_list_some_twice()
     assert [id(p) for p in both.parameters()] == [id(both.h), id(both.g)]
 
 
+def test_a_function_with_slots_is_refused_when_its_class_is_made():
+    with pytest.raises(TypeError, match="Scaled has __slots__"):
+
+        class Scaled(cl.Function):
+            __slots__ = ("w",)
+
+
 def test_parameters_of_the_same_given_name_have_those_of_their_attributes():
     class Two(cl.Model):
         def __init__(self):

@@ -5,9 +5,11 @@ to refuse a program, and even less to train another net than the one that is wri
 """
 
 import collections
+import contextlib
 import functools
 import itertools
 import random
+import sys
 import types
 import warnings
 
@@ -179,6 +181,184 @@ def a_counter_in_an_array():
             return super().call(x) * float(1 / self.t[0])
 
     return Counts(), cl.MSELoss()
+
+
+def loss_times(factor):
+    """A loss whose factor Python computes, on a line of this file."""
+    return net(1), lambda o, y: ((o - y) ** 2).mean() * (1 / factor())
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_slots():
+    class Box:
+        __slots__ = ("t", "unset")
+
+        def __init__(self):
+            self.t = 0
+
+        def count(self):
+            self.t += 1
+            return self.t
+
+    return loss_times(Box().count)
+
+
+@form(recorded=True, y=VALUES)
+def a_number_and_a_result_kept_in_slots():
+    class Box:
+        __slots__ = ("factor", "last", "made_once")
+
+    box = Box()
+    box.factor = 0.5
+
+    class Keeps(Net):
+        out = 1
+
+        def call(self, x):
+            if not hasattr(box, "made_once"):
+                box.made_once = 2.0
+            box.last = super().call(x) * (box.factor * box.made_once)
+            return box.last
+
+    return Keeps(), cl.MSELoss()
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_of_indexing():
+    class Weights:
+        t = 0
+
+        def __getitem__(self, i):
+            self.t += 1
+            return self.t
+
+    weights = Weights()
+    return loss_times(lambda: weights[0])
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_a_descriptor():
+    class Counts:
+        t = 0
+
+        def __get__(self, of, kind):
+            self.t += 1
+            return self.t
+
+    class Schedule:
+        weight = Counts()
+
+    schedule = Schedule()
+    return loss_times(lambda: schedule.weight)
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_an_attribute_of_a_function():
+    def loss(o, y):
+        loss.t += 1
+        return ((o - y) ** 2).mean() * (1 / loss.t)
+
+    loss.t = 0
+    return net(1), loss
+
+
+@form(recorded=False, y=VALUES)
+def a_bound_method_that_takes_from_a_list():
+    return loss_times(list(range(1, 100)).pop)
+
+
+@form(recorded=False, y=VALUES)
+def a_bound_method_of_an_iterator():
+    return loss_times(itertools.count(1).__next__)
+
+
+@form(recorded=False, y=VALUES)
+def a_bound_method_of_a_random_stream():
+    return loss_times(random.Random(0).random)
+
+
+@form(recorded=False, y=VALUES)
+def a_bound_method_of_numpys_random_stream():
+    draw = np.random.default_rng(0).random
+    return loss_times(lambda: 1 + draw())
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_a_module_that_is_imported_inside():
+    module = sys.modules["counts_of_a_user"] = types.ModuleType("counts_of_a_user")
+    module.__file__, module.t = "counts_of_a_user.py", 0
+
+    def count():
+        import counts_of_a_user
+
+        counts_of_a_user.t += 1
+        return counts_of_a_user.t
+
+    return loss_times(count)
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_behind_the_decorator_of_a_library():
+    t = [0]
+
+    @contextlib.contextmanager
+    def counted():
+        t[0] += 1
+        yield t[0]
+
+    def loss(o, y):
+        with counted() as count:
+            return ((o - y) ** 2).mean() * (1 / count)
+
+    return net(1), loss
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_behind_a_cache():
+    t = [0]
+
+    @functools.lru_cache(maxsize=0)
+    def count():
+        t[0] += 1
+        return t[0]
+
+    return loss_times(count)
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_a_dict_of_a_library():
+    state = collections.UserDict(t=0)
+
+    def loss(o, y):
+        state["t"] += 1
+        return ((o - y) ** 2).mean() * (1 / state["t"])
+
+    return net(1), loss
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_an_attribute_of_a_list():
+    class Weights(list):
+        t = 0
+
+    weights = Weights([1.0])
+
+    def loss(o, y):
+        weights.t += 1
+        return ((o - y) ** 2).mean() * (weights[0] / weights.t)
+
+    return net(1), loss
+
+
+@form(recorded=False, y=VALUES)
+def a_counter_in_a_masked_array():
+    t = np.ma.zeros(1)
+
+    def loss(o, y):
+        t[0] += 1
+        return ((o - y) ** 2).mean() * float(1 / t[0])
+
+    return net(1), loss
 
 
 @form(recorded=True, y=VALUES)

@@ -11,7 +11,7 @@ cdef class Attributes:
 cdef class Surroundings(Attributes):
     cdef list items, named, cells, sets, contents, arrays
 
-    cdef bint is_unchanged(self, item, content)
+    cdef bint are_unchanged_alone(self, list items, list named, list contents)
 
 
 cpdef bint are_unchanged(list attributes)

@@ -107,7 +107,7 @@ cdef class Surroundings(Attributes):
         self.items.append((values if owner is None else to_compare(owner), name, to_compare(value)))
 
     def add_attribute(self, owner, str name):
-        """An attribute of a class."""
+        """An attribute of a class, or one of an object that has no dict for it; it may be missing."""
         self.named.append((to_compare(owner), name, to_compare(getattr(owner, name, MISSING))))
 
     def add_cell(self, function, Py_ssize_t i, str name):
@@ -205,7 +205,10 @@ cdef class Surroundings(Attributes):
         for owner, name, before in self.named:
             of = owner() if type(owner) is weakref.ref else owner
             if of is not None and not is_as_it_was(getattr(of, name, MISSING), before):
-                setattr(of, name, content_of(before))
+                if before is MISSING:
+                    delattr(of, name)
+                else:
+                    setattr(of, name, content_of(before))
         for function, i, _, before in self.cells:
             function = function() if type(function) is weakref.ref else function
             if function is not None:
@@ -227,13 +230,13 @@ cdef class Surroundings(Attributes):
 
     def leave_out_changed(self):
         """Compare no more what has changed."""
-        self.items = [item for item in self.items if self.is_unchanged(item, None)]
-        self.contents = [content for content in self.contents if self.is_unchanged(None, content)]
+        self.items = [item for item in self.items if self.are_unchanged_alone([item], [], [])]
+        self.named = [named for named in self.named if self.are_unchanged_alone([], [named], [])]
+        self.contents = [content for content in self.contents if self.are_unchanged_alone([], [], [content])]
 
-    cdef bint is_unchanged(self, item, content):
+    cdef bint are_unchanged_alone(self, list items, list named, list contents):
         cdef Surroundings alone = Surroundings()
-        alone.items = [] if item is None else [item]
-        alone.contents = [] if content is None else [content]
+        alone.items, alone.named, alone.contents = items, named, contents
         return alone.are_unchanged()
 
 
