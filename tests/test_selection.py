@@ -97,3 +97,20 @@ def test_a_condition_that_an_optimizer_changed_is_no_wrong_gradient():
     condition.data = [0.0, 1.0]
     with pytest.raises(RuntimeError, match="changed"):
         y.backward()
+
+
+@both_dtypes
+def test_lists_and_numbers_stand_in_any_place(dtype):
+    x = np.arange(6, dtype=dtype).reshape(2, 3)
+    chosen = functions.Where()(x, 7, [[True, False, True], [False, True, False]])
+    assert_same_bits(chosen.data, np.array([[0, 7, 2], [7, 4, 7]], dtype))
+    assert_same_bits(functions.Concatenate()(x, [[6, 7, 8]]).data, np.arange(9, dtype=dtype).reshape(3, 3))
+
+
+@pytest.mark.parametrize("odd", [None, "text", object(), [1j]])
+def test_what_is_no_array_of_numbers_is_a_type_error_in_any_place(odd):
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(TypeError):
+        functions.Where()(x, x, odd)
+    with pytest.raises(TypeError):
+        functions.Concatenate()(x, odd)

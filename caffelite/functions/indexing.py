@@ -189,10 +189,12 @@ class Concatenate(Function, recordable=True):
         return (*others[:axis], length, *others[axis + 1 :])
 
     def forward(self, *arrays: np.ndarray) -> np.ndarray:
+        dtype = arrays[0].dtype.newbyteorder("=")
+        arrays = tuple([x if isinstance(x, np.ndarray) else as_real(x, dtype, self) for x in arrays])
         shapes = [x.shape for x in arrays]
         shape: Any = self.output_shape(*shapes)
         self.parts = self.slices(shapes, self.axis % len(shape))
-        y = kernels.output(shape, arrays[0].dtype.newbyteorder("="))
+        y = kernels.output(shape, dtype)
         for x, part in zip(arrays, self.parts, strict=True):
             kernels.copy(x, y[part])
         return y

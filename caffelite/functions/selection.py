@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real
+from caffelite.arrays import as_array, as_real
 from caffelite.function import Function
 from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, operands, reduced, shape_of
 from caffelite.tensor import Tensor
@@ -55,7 +55,7 @@ class Where(Broadcasting, recordable=True):
     def forward(self, a: Any, b: Any, condition: np.ndarray) -> np.ndarray:
         self.a_shape, self.b_shape = shape_of(a), shape_of(b)
         dtype = a.dtype if isinstance(a, np.ndarray) else b.dtype
-        self.condition = as_mask(condition, dtype.newbyteorder("="))
+        self.condition = as_mask(as_array(condition, f"{self!r}: condition"), dtype.newbyteorder("="))
         return kernels.where(self.condition, a, b)
 
     def backward(self, dy: np.ndarray) -> Gradients:
