@@ -38,8 +38,8 @@ cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
         py, pa = out + offset(y, at), <const real*> a.data + offset(a, at)
         pb, pc = <const real*> b.data + offset(b, at), <const real*> c.data + offset(c, at)
         if call.op == COPY and sy == 1 and sa == 1:
-            copy_rows(<char*> py, y.stride[INNERMOST - 1] * sizeof(real), <const char*> pa,
-                      a.stride[INNERMOST - 1] * sizeof(real), rows, n * sizeof(real))
+            copy_rows(<char*> py, y.stride[INNERMOST - 1] * <Py_ssize_t> sizeof(real), <const char*> pa,
+                      a.stride[INNERMOST - 1] * <Py_ssize_t> sizeof(real), rows, n * sizeof(real))
         else:
             for i in range(rows):
                 row(call.op, n, py + i * y.stride[INNERMOST - 1], sy, pa + i * a.stride[INNERMOST - 1], sa,

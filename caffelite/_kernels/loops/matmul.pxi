@@ -293,7 +293,7 @@ cdef inline const real* element(const real* data, const Operand* x, Py_ssize_t i
 
 # Whether so many elements, each `stride` behind the other, crowd each other out of the first-level cache.
 cdef inline bint is_crowded(const real* x, Py_ssize_t stride, Py_ssize_t count) noexcept nogil:
-    cdef Py_ssize_t step = stride * sizeof(real)
+    cdef Py_ssize_t step = stride * <Py_ssize_t> sizeof(real)
     step = min(step & -step, CACHE_BYTES)  # the largest power of 2 that it is a multiple of
     return step > 0 and count > CACHE_WAYS * (CACHE_BYTES // step)
 
