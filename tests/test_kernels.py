@@ -674,6 +674,16 @@ def test_take_refuses_rows_that_are_not_there(bad):
     assert (out == 5).all()
 
 
+@pytest.mark.usefixtures("threads_restored")
+def test_no_thread_takes_a_row_if_another_one_refuses_its_rows():
+    cl.set_num_threads(2)
+    out, order = np.full((1000, 10_000), 5, np.float32), np.zeros(1000, np.int64)
+    order[-1] = 7
+    with pytest.raises(IndexError, match="7 at 999"):
+        kernels.take(np.ones((7, 10_000), np.float32), order, out)
+    assert (out == 5).all()
+
+
 @both_dtypes
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (3, 7, 5), (17, 1, 40), (1, 300, 2), (70, 600, 33), (0, 2, 3), (2, 0, 3)])
 def test_a_stack_of_products_is_the_products_one_by_one(sizes, dtype):

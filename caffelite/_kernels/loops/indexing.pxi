@@ -30,13 +30,14 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     return CONTINUE
 
 
-# y[i] = rows[order[i]], rows as bytes. Stops with OUT_OF_RANGE at a number that is not in 0 … n − 1.
+# y[i] = rows[order[i]], rows as bytes. Stops with OUT_OF_RANGE at a number that is not in 0 … n − 1, before any thread
+# writes: each looks at all numbers.
 #   size     0 n, 1 bytes a row
 #   operand  0 y, 1 rows, 2 order (int64; all contiguous)
 #   parts    the rows of y
 cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const int64_t* order = <const int64_t*> call.operand[2].data
-    if not all_in_range(order + begin, end - begin, call.size[0]):
+    if not all_in_range(order, call.parts, call.size[0]):
         return OUT_OF_RANGE
     take_rows(<char*> out, call.operand[1].data, order, call.size[1], begin, end)
     return CONTINUE
