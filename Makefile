@@ -1,7 +1,7 @@
 # Every target makes .venv when it is missing and installs what it needs. PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
-SOURCES := setup.py pyproject.toml $(wildcard caffelite/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
+SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
 .PHONY: spiral test lint ruff cython-lint mypy docs sanitize wheel bench clean
 .DELETE_ON_ERROR:

@@ -48,7 +48,7 @@ UNALIGNED = [f"-fno-align-{what}" for what in ("functions", "jumps", "loops", "l
 
 # What is compiled once, by how: what runs at every operation, and what is small rather than fast.
 COMPILED_ONCE = {f"caffelite._kernels.{name}": "-O2" for name in ("border", "launch", "replay")}
-COMPILED_ONCE |= {"caffelite.autograd": "-O2", "caffelite.program.running": "-O2", "caffelite.program.step": "-Os"}
+COMPILED_ONCE |= {"caffelite.core.autograd": "-O2", "caffelite.program.running": "-O2", "caffelite.program.step": "-Os"}
 COMPILED_ONCE |= {f"caffelite._kernels.{name}": "-Os" for name in ("kernel", "record", "watch")}
 
 # Flags for compiling and for linking; the first pair that the compiler takes is used, and without any, one thread

@@ -12,26 +12,36 @@ parameters; a Tensor is an array that knows the Function that made it. What comp
 `caffelite._kernels`.
 """
 
+import sys
 from typing import Any
 
-from caffelite import augment, callbacks, datasets, functions, initializers, optimizers, plots
-from caffelite.cautions import NotRecorded, TrainingWarning
-from caffelite.data import DataGenerator, Prefetch
-from caffelite.function import Function
+from caffelite import functions, optimizers
+from caffelite.core import initializers
+from caffelite.core.cautions import NotRecorded, TrainingWarning
+from caffelite.core.function import Function
+from caffelite.core.gradcheck import check_gradients
+from caffelite.core.modes import inference, is_training, no_grad
+from caffelite.core.tensor import Tensor
+from caffelite.core.threads import get_num_threads, set_num_threads, show_config
+from caffelite.data import augment, datasets, sources
+from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.functions import *
-from caffelite.gradcheck import check_gradients
-from caffelite.graph import graph
-from caffelite.history import History
-from caffelite.inspection import inspect
-from caffelite.loading import load
-from caffelite.many import fit_many
-from caffelite.model import MLP, Model
-from caffelite.modes import inference, is_training, no_grad
+from caffelite.look import plots
+from caffelite.look.graph import graph
+from caffelite.look.inspection import inspect
+from caffelite.model.loading import load
+from caffelite.model.many import fit_many
+from caffelite.model.model import MLP, Model
+from caffelite.model.rates import find_lr
 from caffelite.optimizers import *
 from caffelite.program import Program, capture
-from caffelite.rates import find_lr
-from caffelite.tensor import Tensor
-from caffelite.threads import get_num_threads, set_num_threads, show_config
+from caffelite.training import callbacks, metrics
+from caffelite.training.history import History
+
+for _module in (augment, callbacks, datasets, initializers, metrics, plots, sources):
+    # In which room a module stands is caffelite's own business: `from caffelite.callbacks import Checkpoint` finds it.
+    sys.modules[f"caffelite.{_module.__name__.rpartition('.')[2]}"] = _module
+del _module
 
 __all__ = [
     "MLP",
@@ -58,26 +68,26 @@ __all__ = [
     "inspect",
     "is_training",
     "load",
+    "metrics",
     "no_grad",
     "plots",
     "set_num_threads",
     "show_config",
+    "sources",
 ]
 __all__ += functions.__all__
 __all__ += optimizers.__all__
-
-del tensor  # type: ignore[name-defined]  # noqa: F821 (the module, which would hide what `__getattr__` says of the name)
 
 
 def __getattr__(name: str) -> Any:
     """What is looked up when somebody asks: `minimize`, which needs SciPy; and `__version__`, since the metadata takes
     longer to read than all else here to import. For names of Keras and PyTorch, the error says caffelite's."""
     if name == "minimize":
-        from caffelite.lbfgs import minimize
+        from caffelite.model.minimize import minimize
 
         return minimize
     if name != "__version__":
-        from caffelite.hints import hint
+        from caffelite.core.hints import hint
 
         raise AttributeError(f"module 'caffelite' has no attribute {name!r}{hint(name)}")
     from importlib.metadata import PackageNotFoundError, version

@@ -22,15 +22,16 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite import files, functions
-from caffelite.arrays import integers, normalized_axes
-from caffelite.autograd import inputs_first
-from caffelite.function import Function, shape_text
-from caffelite.model import Model
-from caffelite.modes import inference, mode, probing
-from caffelite.recording import Recording
-from caffelite.tables import bytes_text, shortened
-from caffelite.tensor import Tensor
+from caffelite import functions
+from caffelite.core.arrays import integers, normalized_axes
+from caffelite.core.autograd import inputs_first
+from caffelite.core.function import Function, shape_text
+from caffelite.core.modes import inference, mode, probing
+from caffelite.core.recording import Recording
+from caffelite.core.tables import bytes_text, shortened
+from caffelite.core.tensor import Tensor
+from caffelite.files import safetensors as files
+from caffelite.model.model import Model
 
 __all__ = ["export"]
 

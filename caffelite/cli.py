@@ -14,8 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from caffelite import augment, datasets, files, initializers, plots
-from caffelite.data import DataGenerator
+from caffelite.core import initializers
+from caffelite.core.terminal import is_terminal, say, writable, write
+from caffelite.core.threads import show_config
+from caffelite.data import augment, datasets
+from caffelite.data.generator import DataGenerator
+from caffelite.files import safetensors as files
 from caffelite.functions import (
     BatchNorm,
     Conv2d,
@@ -29,13 +33,12 @@ from caffelite.functions import (
     SoftmaxLoss,
     TransformerBlock,
 )
-from caffelite.model import History, Model
+from caffelite.look import plots
+from caffelite.model.model import History, Model
 from caffelite.optimizers import SGD, Adam, AdamW, Optimizer, TrainingDiverged
-from caffelite.progress import rate_text
 from caffelite.tabular import commands as tables
 from caffelite.tabular.learning import Options
-from caffelite.terminal import is_terminal, say, writable, write
-from caffelite.threads import show_config
+from caffelite.training.progress import rate_text
 
 BATCH_SIZE = 32
 BLOCK, SIZE, WINDOWS = 64, 128, 12  # of the GPT: characters it sees, numbers for each, windows a batch

@@ -40,11 +40,11 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.cautions import warn
+from caffelite.core.cautions import warn
+from caffelite.core.sharing import Ranks
+from caffelite.core.threads import share_processors
 from caffelite.optimizers import Optimizer
-from caffelite.sharing import Ranks
-from caffelite.threads import share_processors
-from caffelite.together import Parallel, Together
+from caffelite.parallel.together import Parallel, Together
 
 try:
     from mpi4py import MPI

@@ -43,9 +43,8 @@ def gradient_of_first_layer(model):
 
 def draw(path, models, histories):
     """The regions in which each net decides for each spiral, and the losses, into a file."""
-    from matplotlib.figure import Figure
-
     from caffelite.plots import decision_regions
+    from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 4), dpi=160, layout="constrained")
     *regions, losses = figure.subplots(1, 3, width_ratios=[1, 1, 1.3])

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 import caffelite as cl
-from caffelite import structure
+from caffelite.files import structure
 from caffelite.tabular.model import TableModel
 
 SCALARS = [

@@ -26,7 +26,7 @@ WRITTEN = "written\n"
 def train(net, checkpoint, threads, written=lambda: None):
     """The digest of all that a training has in the end, after going on from the checkpoint if it is there."""
     import caffelite as cl
-    from caffelite import training
+    from caffelite.training import trainer as training
 
     training.ATTENTION = 0.002  # so that it is stopped in the midst of epochs, small as they are
     cl.set_num_threads(threads)
@@ -116,7 +116,7 @@ class Killed:
     def check(self):
         """The checkpoint is there, and whole."""
         import caffelite as cl
-        from caffelite.checkpoints import Saved
+        from caffelite.training.checkpoints import Saved
 
         cl.load(self.path)
         Saved(self.path)

@@ -25,8 +25,10 @@ from unittest import mock
 import numpy as np
 
 import caffelite as cl
-from caffelite import mpi, together, training
-from caffelite.checkpoints import Saved
+from caffelite import mpi
+from caffelite.parallel import together
+from caffelite.training import trainer as training
+from caffelite.training.checkpoints import Saved
 
 CASES = {}
 

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.arrays import as_array, as_real, in_shape_of, nonnegative, normalized_axes, places_in, positive_integer
+from caffelite.core.arrays import (
+    as_array,
+    as_real,
+    in_shape_of,
+    nonnegative,
+    normalized_axes,
+    places_in,
+    positive_integer,
+)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

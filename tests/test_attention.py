@@ -16,7 +16,7 @@ from reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widen
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.recording import Recording
+from caffelite.core.recording import Recording
 
 
 def numbers(*shape, dtype=np.float32, seed=0):

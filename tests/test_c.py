@@ -11,7 +11,7 @@ from reference import special_values
 
 import caffelite as cl
 from caffelite import c, functions
-from caffelite.function import Function
+from caffelite.core.function import Function
 
 needs_compiler = pytest.mark.skipif(CC is None, reason="there is no C compiler")
 F32, F64 = np.float32, np.float64

@@ -11,10 +11,10 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from caffelite.callbacks import CSVLog, EarlyStopping, ReduceLROnPlateau, Training
 from conftest import bits, classifier, train
 
 import caffelite as cl
-from caffelite.callbacks import CSVLog, EarlyStopping, ReduceLROnPlateau, Training
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 VALIDATION = cl.datasets.spiral(points_per_class=20, seed=1)

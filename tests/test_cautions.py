@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 import caffelite as cl
-from caffelite.cautions import warn
+from caffelite.core.cautions import warn
 
 
 @pytest.mark.parametrize("how", ["fit", "fit_many", "minimize"])

@@ -13,7 +13,9 @@ import pytest
 from conftest import classifier, train
 
 import caffelite as cl
-from caffelite import checkpoints, files, training
+from caffelite.files import safetensors as files
+from caffelite.training import checkpoints
+from caffelite.training import trainer as training
 
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(103, 2)).astype(np.float32), rng.integers(0, 3, 103)

@@ -19,7 +19,7 @@ from reference import LAYOUTS, assert_same_bits, channels_last, fortran_ordered,
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.recording import Recording
+from caffelite.core.recording import Recording
 
 CONVOLUTIONS = [cl.Conv1d, cl.Conv2d, cl.ConvTranspose2d]
 every_convolution = pytest.mark.parametrize("layer", CONVOLUTIONS, ids=lambda layer: layer.__name__)

@@ -13,10 +13,10 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from caffelite.datasets import fetching, files
 from reference import assert_same_bits
 
 import caffelite as cl
-from caffelite.datasets import fetching, files
 
 
 def test_a_spiral_is_float32_points_and_int64_labels_class_by_class():

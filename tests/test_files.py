@@ -16,9 +16,11 @@ from cases import FAMILIES, both_dtypes, named
 from conftest import bits, classifier, train
 
 import caffelite as cl
-from caffelite import files, functions, structure
-from caffelite.arrays import FLOATS
-from caffelite.modes import without_values
+from caffelite import functions
+from caffelite.core.arrays import FLOATS
+from caffelite.core.modes import without_values
+from caffelite.files import safetensors as files
+from caffelite.files import structure
 
 every_case = pytest.mark.parametrize("case", named("listed"))
 some_cases = pytest.mark.parametrize(

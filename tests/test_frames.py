@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite import files, frames
-from caffelite.frames import Categories
+from caffelite.data import frames
+from caffelite.data.frames import Categories
+from caffelite.files import safetensors as files
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")

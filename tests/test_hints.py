@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import caffelite as cl
-from caffelite.hints import NAMES
+from caffelite.core.hints import NAMES
 
 
 @pytest.mark.parametrize(

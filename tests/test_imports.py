@@ -14,22 +14,15 @@ PACKAGE = Path(caffelite.__file__).parent
 # A module imports from its own layer and from those above it in this table. What is not here has no place yet.
 LAYERS = [
     {"_kernels", "textbook"},
-    {"arrays", "augment", "autograd", "cautions", "forks", "frames", "hints", "modes", "initializers", "sharing"}
-    | {"sparse", "terminal"},
-    {"tensor"},
-    {"recording", "surroundings"},
-    {"function"},
-    {"functions", "own_loss"},
-    {"optimizers", "program", "metrics", "history", "interrupts", "progress", "files", "structure"}
-    | {"tables", "figures"},
-    {"ahead", "sources", "data"},
-    {"observing"},
-    {"together"},
-    {"callbacks", "training"},
-    {"checkpoints", "checks"},
+    {"core"},
+    {"data"},
+    {"functions"},
+    {"optimizers", "program", "files"},
+    {"parallel"},
+    {"training"},
     {"model"},
-    {"gradcheck", "graph", "inspection", "threads", "datasets", "loading", "plots", "rates", "cli", "lbfgs", "many"}
-    | {"__main__", "", "sklearn", "c", "onnx", "tabular", "mpi"},
+    {"look"},
+    {"__main__", "", "cli", "sklearn", "c", "onnx", "tabular", "mpi"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

@@ -7,7 +7,7 @@ import pytest
 from conftest import classifier
 
 import caffelite as cl
-from caffelite.inspection import Statistics
+from caffelite.look.inspection import Statistics
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(50, 4)).astype(np.float32)

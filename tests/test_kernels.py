@@ -18,8 +18,8 @@ from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_a
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.recording import Recording
-from caffelite.sparse import Numbers, rows_of
+from caffelite.core.recording import Recording
+from caffelite.core.sparse import Numbers, rows_of
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -1841,8 +1841,8 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
         import ctypes, itertools, mmap
         import numpy as np
         from caffelite import _kernels as k
-        from caffelite.recording import Recording
-        from caffelite.sparse import Numbers, rows_of
+        from caffelite.core.recording import Recording
+        from caffelite.core.sparse import Numbers, rows_of
 
         PAGE = mmap.PAGESIZE
         libc = ctypes.CDLL(None, use_errno=True)

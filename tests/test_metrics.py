@@ -8,11 +8,11 @@ from fractions import Fraction
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from caffelite.metrics import accuracy
 from conftest import classifier, train
 from hypothesis import given
 
 import caffelite as cl
-from caffelite.metrics import accuracy
 
 every_seed = given(seed=st.integers(0, 2**32))
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.checkpoints import Saved
+from caffelite.training.checkpoints import Saved
 
 pytest.importorskip("mpi4py")
 RANKS = Path(__file__).with_name("ranks.py")

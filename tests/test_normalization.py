@@ -13,7 +13,7 @@ from reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widen
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.recording import Recording
+from caffelite.core.recording import Recording
 
 SHAPES = [(7, 5), (100, 3), (4, 5, 9), (3, 2, 4, 5)]
 

@@ -12,7 +12,7 @@ from reference import assert_same_bits
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.recording import Recording
+from caffelite.core.recording import Recording
 
 POOLS = [cl.MaxPool1d, cl.MaxPool2d, cl.AvgPool1d, cl.AvgPool2d]
 every_pool = pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.__name__)

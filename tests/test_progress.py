@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from caffelite import progress
-from caffelite.progress import Progress
+from caffelite.training import progress
+from caffelite.training.progress import Progress
 
 
 @pytest.fixture

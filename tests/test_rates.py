@@ -7,7 +7,7 @@ import pytest
 from conftest import bits, classifier
 
 import caffelite as cl
-from caffelite.rates import RateTest
+from caffelite.model.rates import RateTest
 
 X, Y = cl.datasets.spiral(points_per_class=60, seed=0)
 

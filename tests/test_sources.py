@@ -9,12 +9,13 @@ import time
 
 import numpy as np
 import pytest
+from caffelite.sources import Source, is_source
 from conftest import run
 
 import caffelite as cl
-from caffelite import sources, training
-from caffelite.data import without_single_rows
-from caffelite.sources import Source, is_source
+from caffelite import sources
+from caffelite.data.generator import without_single_rows
+from caffelite.training import trainer as training
 
 h5py = pytest.importorskip("h5py")
 

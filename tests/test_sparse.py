@@ -17,8 +17,8 @@ from reference import assert_close, assert_same_bits
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.recording import Recording
-from caffelite.sparse import SparseRows, as_sparse, is_sparse
+from caffelite.core.recording import Recording
+from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
 
 sp = pytest.importorskip("scipy.sparse")
 

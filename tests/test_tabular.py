@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite import cli, plots, structure
-from caffelite.files import File
-from caffelite.frames import Categories
+from caffelite import cli, plots
+from caffelite.data.frames import Categories
+from caffelite.files import structure
+from caffelite.files.safetensors import File
 from caffelite.functions import Columns
 from caffelite.tabular import columns, commands, judging, learning, reading, report
 from caffelite.tabular.model import TableModel

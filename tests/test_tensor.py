@@ -19,7 +19,7 @@ from reference import LAYOUTS, assert_close, assert_same_bits, odd_array, plain_
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite import functions
-from caffelite.recording import Recording
+from caffelite.core.recording import Recording
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)

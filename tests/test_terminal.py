@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite import cli, terminal
-from caffelite.progress import Progress
-from caffelite.tables import table
+from caffelite import cli
+from caffelite.core import terminal
+from caffelite.core.tables import table
+from caffelite.training.progress import Progress
 
 
 @pytest.fixture(params=["ascii", "cp1252"])

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite import threads
+from caffelite.core import threads
 
 pytestmark = pytest.mark.usefixtures("threads_restored")
 

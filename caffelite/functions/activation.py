@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import nonnegative, normalized_axes
-from caffelite.function import Function, Shape
+from caffelite.core.arrays import nonnegative, normalized_axes
+from caffelite.core.function import Function, Shape
+from caffelite.core.modes import is_training
+from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.modes import is_training
-from caffelite.tensor import Tensor
 
 __all__ = [
     "ELU",

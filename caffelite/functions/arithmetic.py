@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real
-from caffelite.autograd import binary_operator
-from caffelite.function import Function, Shape
-from caffelite.tensor import Tensor
+from caffelite.core.arrays import as_real
+from caffelite.core.autograd import binary_operator
+from caffelite.core.function import Function, Shape
+from caffelite.core.tensor import Tensor
 
 Gradients = tuple[np.ndarray | None, np.ndarray | None]
 NUMBERS = (int, float)

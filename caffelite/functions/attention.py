@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_array, nonnegative, positive_integer
-from caffelite.function import Function, Shape, shape_text
+from caffelite.core.arrays import as_array, nonnegative, positive_integer
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.modes import is_probing, is_training
+from caffelite.core.sharing import share
 from caffelite.functions.activation import GELU
 from caffelite.functions.dropout import Dropout, seed_of
 from caffelite.functions.linear import Linear
 from caffelite.functions.normalization import LayerNorm
-from caffelite.modes import is_probing, is_training
-from caffelite.sharing import share
 
 __all__ = ["MultiHeadAttention", "TransformerBlock"]
 

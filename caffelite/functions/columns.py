@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite import frames
-from caffelite.arrays import as_real, positive_integer
-from caffelite.function import Function, Shape, shape_text
+from caffelite.core.arrays import as_real, positive_integer
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.data import frames
 from caffelite.functions.embedding import Embedding
 from caffelite.functions.indexing import Concatenate
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.function import Function, Shape, shape_text
+from caffelite.core.function import Function, Shape, shape_text
 from caffelite.functions.indexing import Concatenate
 
 __all__ = ["Parallel", "Residual"]

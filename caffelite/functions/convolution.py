@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import integers, positive_integer, shortest
-from caffelite.function import Function, Shape, shape_text
-from caffelite.initializers import Initializer, checked, draw
-from caffelite.modes import is_blank
-from caffelite.tensor import parameter
+from caffelite.core.arrays import integers, positive_integer, shortest
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.initializers import Initializer, checked, draw
+from caffelite.core.modes import is_blank
+from caffelite.core.tensor import parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import nonnegative
-from caffelite.function import Function
+from caffelite.core.arrays import nonnegative
+from caffelite.core.function import Function
+from caffelite.core.modes import is_training
+from caffelite.core.sharing import share
+from caffelite.core.sparse import SparseRows
 from caffelite.functions.linear import Linear
-from caffelite.modes import is_training
-from caffelite.sharing import share
-from caffelite.sparse import SparseRows
 
 __all__ = ["DropConnect", "Dropout"]
 

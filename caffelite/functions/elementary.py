@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.function import Function
+from caffelite.core.function import Function
+from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.tensor import Tensor
 
 __all__ = ["abs", "exp", "log", "sqrt"]
 

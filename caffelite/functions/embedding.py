@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import FLOATS, as_array, as_indices, flat_int64, positive_integer, refuse_indices, unshared
-from caffelite.function import Function, Shape, shape_text
+from caffelite.core.arrays import FLOATS, as_array, as_indices, flat_int64, positive_integer, refuse_indices, unshared
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.initializers import normal
+from caffelite.core.modes import is_blank
+from caffelite.core.tensor import parameter
 from caffelite.functions.shape import reshaped
-from caffelite.initializers import normal
-from caffelite.modes import is_blank
-from caffelite.tensor import parameter
 
 __all__ = ["Embedding", "PositionalEncoding"]
 

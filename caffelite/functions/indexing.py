@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real, normalized_axes
-from caffelite.function import Function, Shape
+from caffelite.core.arrays import as_real, normalized_axes
+from caffelite.core.function import Function, Shape
+from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import common_length, listed, operands
 from caffelite.functions.shape import reshaped
-from caffelite.tensor import Tensor
 
 __all__ = ["concatenate", "stack"]
 

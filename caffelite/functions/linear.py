@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import positive_integer
-from caffelite.function import Function, Shape, shape_text
+from caffelite.core.arrays import positive_integer
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.initializers import Initializer, checked, draw
+from caffelite.core.modes import is_blank
+from caffelite.core.sparse import SparseRows, as_sparse, is_sparse, stored
+from caffelite.core.tensor import Tensor, parameter
 from caffelite.functions.arithmetic import (
     Gradients,
     broadcast_shape,
@@ -20,10 +24,6 @@ from caffelite.functions.arithmetic import (
     shape_of,
 )
 from caffelite.functions.shape import reshaped
-from caffelite.initializers import Initializer, checked, draw
-from caffelite.modes import is_blank
-from caffelite.sparse import SparseRows, as_sparse, is_sparse, stored
-from caffelite.tensor import Tensor, parameter
 
 __all__ = ["Linear", "matmul"]
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_real, first_outside, flat_int64, nonnegative, unshared
-from caffelite.function import Function, Shape, shape_text
+from caffelite.core.arrays import as_real, first_outside, flat_int64, nonnegative, unshared
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.sharing import share
+from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import common_length
 from caffelite.functions.shape import reshaped
-from caffelite.sharing import share
-from caffelite.tensor import Tensor
 
 __all__ = ["HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"]
 

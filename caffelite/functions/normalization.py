@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import nonnegative, positive_integer
-from caffelite.function import Function, Shape, shape_text
-from caffelite.modes import is_blank, is_training
-from caffelite.recording import call_python
-from caffelite.sharing import share
-from caffelite.tensor import parameter, unset
+from caffelite.core.arrays import nonnegative, positive_integer
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.modes import is_blank, is_training
+from caffelite.core.recording import call_python
+from caffelite.core.sharing import share
+from caffelite.core.tensor import parameter, unset
 
 __all__ = ["BatchNorm", "LayerNorm"]
 

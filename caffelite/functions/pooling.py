@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import integers, shortest
-from caffelite.function import Function, Shape, shape_text
+from caffelite.core.arrays import integers, shortest
+from caffelite.core.function import Function, Shape, shape_text
 from caffelite.functions.shape import reshaped
 
 __all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "MaxPool1d", "MaxPool2d", "Upsample"]

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_array, first_outside, positive_integer
-from caffelite.function import Function, Shape, shape_text
+from caffelite.core.arrays import as_array, first_outside, positive_integer
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.initializers import uniform
+from caffelite.core.modes import is_blank, is_probing
+from caffelite.core.tensor import parameter
 from caffelite.functions.shape import reshaped
-from caffelite.initializers import uniform
-from caffelite.modes import is_blank, is_probing
-from caffelite.tensor import parameter
 
 __all__ = ["GRU", "LSTM", "RNN"]
 

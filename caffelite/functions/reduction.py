@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import normalized_axes
-from caffelite.function import Function, Shape
+from caffelite.core.arrays import normalized_axes
+from caffelite.core.function import Function, Shape
+from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.tensor import Tensor
 
 __all__ = ["max", "mean", "min", "sum"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import as_array, as_real
-from caffelite.function import Function
+from caffelite.core.arrays import as_array, as_real
+from caffelite.core.function import Function
+from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, operands, reduced, shape_of
-from caffelite.tensor import Tensor
 
 __all__ = ["clip", "where"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from caffelite import _kernels as kernels
+from caffelite.core.modes import inference
 from caffelite.functions.recurrent import Recurrent
-from caffelite.modes import inference
 from caffelite.onnx.tracing import Columns, Given, Graph
 
 TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-7}  # of the largest number

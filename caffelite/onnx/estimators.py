@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions as f
-from caffelite.tensor import Tensor
+from caffelite.core.tensor import Tensor
 
 #: What scores may mean.
 LINKS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -17,11 +17,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from caffelite import files, functions
-from caffelite.arrays import normalized_axes
-from caffelite.function import Function, shape_text
+from caffelite import functions
+from caffelite.core.arrays import normalized_axes
+from caffelite.core.function import Function, shape_text
+from caffelite.files import safetensors as files
 from caffelite.functions.indexing import WHOLE, _is_basic, _parted
-from caffelite.model import Model
+from caffelite.model.model import Model
 from caffelite.onnx.checking import check
 from caffelite.onnx.estimators import Estimator
 from caffelite.onnx.operators import Computed, Elementwise

@@ -18,12 +18,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from caffelite.arrays import FLOATS
+from caffelite.core.arrays import FLOATS
+from caffelite.core.tables import shortened
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model import Model
+from caffelite.model.model import Model
 from caffelite.onnx.layers import Layers
 from caffelite.onnx.operators import CHECKED, NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, Refused, is_plain
-from caffelite.tables import shortened
 
 OLDEST = 7  # the first opset whose operators broadcast as NumPy
 MOST_SAID = 500  # characters of what is wrong with a file

@@ -21,12 +21,12 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from caffelite import functions as f
-from caffelite.function import Function, Shape
-from caffelite.model import Model
-from caffelite.modes import without_values
+from caffelite.core.function import Function, Shape
+from caffelite.core.modes import without_values
+from caffelite.core.tensor import Tensor
+from caffelite.files.structure import DEEPEST
+from caffelite.model.model import Model
 from caffelite.onnx.operators import NOT_WITH, ONLY, OPERATORS, Kept, Node, letters_of, window_of
-from caffelite.structure import DEEPEST
-from caffelite.tensor import Tensor
 
 #: The types of floats that models have.
 FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)

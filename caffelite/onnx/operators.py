@@ -22,10 +22,10 @@ from onnx import helper
 
 from caffelite import _kernels as kernels
 from caffelite import functions as f
-from caffelite.arrays import normalized_axes
-from caffelite.function import Function
+from caffelite.core.arrays import normalized_axes
+from caffelite.core.function import Function
+from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.tensor import Tensor
 
 Rule = Callable[..., Any]
 MOST = 2**24  # numbers in an array that a file makes of a few bytes

@@ -15,14 +15,14 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
-from caffelite.arrays import places_in
-from caffelite.function import Function
-from caffelite.model import Model
-from caffelite.modes import inference, probing
+from caffelite.core.arrays import places_in
+from caffelite.core.function import Function
+from caffelite.core.modes import inference, probing
+from caffelite.core.recording import PythonCall, Recording
+from caffelite.core.tensor import Tensor
+from caffelite.model.model import Model
 from caffelite.onnx.operators import Computed, Elementwise
 from caffelite.program.step import owner_of
-from caffelite.recording import PythonCall, Recording
-from caffelite.tensor import Tensor
 
 ROWS = (2, 3, 5)
 

@@ -18,10 +18,10 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import FLOATS, as_real, nonnegative, positive
+from caffelite.core.arrays import FLOATS, as_real, nonnegative, positive
+from caffelite.core.recording import in_python
+from caffelite.core.tensor import Tensor
 from caffelite.optimizers.schedules import Followed, tabulated, writeable
-from caffelite.recording import in_python
-from caffelite.tensor import Tensor
 
 INF = float("inf")
 

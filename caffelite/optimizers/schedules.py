@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import nonnegative, positive_integer
-from caffelite.cautions import warn
+from caffelite.core.arrays import nonnegative, positive_integer
+from caffelite.core.cautions import warn
 
 
 class Schedule:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.forks import renew_in_children
+from caffelite.core.forks import renew_in_children
 from caffelite.program.program import Program
 from caffelite.program.running import Borrowed
 

@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.autograd import Node, results_so_far
-from caffelite.cautions import NotRecorded, warn
-from caffelite.interrupts import InterruptsBetweenSteps
+from caffelite.core.autograd import Node, results_so_far
+from caffelite.core.cautions import NotRecorded, warn
+from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.recording import Obstacle, PythonCall, Recording, with_tensors
+from caffelite.core.sparse import given_as, stored
+from caffelite.core.tables import Table, table
 from caffelite.program.passes import PASSES
 from caffelite.program.running import Effect, Found, Runner, mapped, plain
 from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
-from caffelite.recording import Obstacle, PythonCall, Recording, with_tensors
-from caffelite.sparse import given_as, stored
-from caffelite.tables import Table, table
 
 
 class Program(Runner):

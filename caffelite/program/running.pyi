@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.tensor import Tensor
+from caffelite.core.tensor import Tensor
 
 class Found:
     def __init__(self, t: Tensor, had_gradient: bool | None, needed: bool) -> None: ...

@@ -10,9 +10,9 @@ import numpy as np
 from caffelite._kernels.record cimport is_recording
 from caffelite._kernels.replay cimport Replay
 from caffelite._kernels.watch cimport are_unchanged
-from caffelite.autograd cimport Node, is_training, records_graph
-from caffelite.forks import renew_in_children
-from caffelite.sparse import as_sparse, given_as, is_sparse, stored
+from caffelite.core.autograd cimport Node, is_training, records_graph
+from caffelite.core.forks import renew_in_children
+from caffelite.core.sparse import as_sparse, given_as, is_sparse, stored
 
 cnp.import_array()
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.recording import PythonCall
+from caffelite.core.recording import PythonCall
 
 class Buffer:
     owner: weakref.ref[np.ndarray]

@@ -29,8 +29,9 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from caffelite import _kernels as kernels
-from caffelite.arrays import positive_integer
-from caffelite.function import Function
+from caffelite.core.arrays import positive_integer
+from caffelite.core.function import Function
+from caffelite.core.tensor import Tensor
 from caffelite.functions import (
     BatchNorm,
     Dropout,
@@ -43,14 +44,13 @@ from caffelite.functions import (
     Tanh,
 )
 from caffelite.functions.loss import Loss
-from caffelite.history import History
-from caffelite.lbfgs import minimize
-from caffelite.metrics import r2
-from caffelite.model import Model
+from caffelite.model.minimize import minimize
+from caffelite.model.model import Model
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
 from caffelite.sklearn.objective import Objective, PoissonLoss
 from caffelite.sklearn.progress import Improvement, Tasks, Validation
-from caffelite.tensor import Tensor
+from caffelite.training.history import History
+from caffelite.training.metrics import r2
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.function import Function, Shape
+from caffelite.core.function import Function, Shape
+from caffelite.core.modes import is_training
+from caffelite.core.tensor import Tensor
 from caffelite.functions.loss import Loss, PointwiseLoss
-from caffelite.modes import is_training
-from caffelite.tensor import Tensor
 
 
 class Objective(Function, recordable=True):

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.callbacks import Training
-from caffelite.history import History
-from caffelite.terminal import say
+from caffelite.core.terminal import say
+from caffelite.training.callbacks import Training
+from caffelite.training.history import History
 
 SMALLEST_RATE = 1e-6  # at which "adaptive" ends the training, and reduces the rate no more
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.frames import Categories
+from caffelite.core.tables import shortened
+from caffelite.data.frames import Categories
+from caffelite.files.structure import as_text
 from caffelite.functions import Columns
-from caffelite.structure import as_text
-from caffelite.tables import shortened
 from caffelite.tabular.reading import Table, Words
 
 RAREST = 5  # rows of a word that is a category of its own

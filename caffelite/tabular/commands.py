@@ -14,17 +14,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite import files, plots
+from caffelite.core.tables import WIDTH
+from caffelite.core.terminal import say
+from caffelite.files import safetensors as files
 from caffelite.functions import SoftmaxLoss
-from caffelite.history import History
-from caffelite.loading import load
-from caffelite.tables import WIDTH
+from caffelite.look import plots
+from caffelite.model.loading import load
 from caffelite.tabular import columns, report
 from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Options, learn, split
 from caffelite.tabular.model import TableModel
 from caffelite.tabular.reading import Table, counted, read
-from caffelite.terminal import say
+from caffelite.training.history import History
 
 LINEAR_RATE = 10  # times the net's learning rate: what a linear model learns has one minimum, and no cliffs
 

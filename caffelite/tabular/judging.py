@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from caffelite import metrics
 from caffelite.tabular.columns import Target, flag
 from caffelite.tabular.learning import Frame, Split, rows_of
 from caffelite.tabular.model import TableModel
+from caffelite.training import metrics
 
 NOISE = 2.0  # standard errors
 SHUFFLES = 5  # of a column

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.callbacks import EarlyStopping
-from caffelite.frames import Categories
-from caffelite.function import Function
+from caffelite.core.function import Function
+from caffelite.core.terminal import say
+from caffelite.data.frames import Categories
 from caffelite.functions import Columns, Linear, MSELoss, ReLU, SoftmaxLoss
-from caffelite.history import History
 from caffelite.optimizers import AdamW
 from caffelite.tabular.columns import OTHER, Target
 from caffelite.tabular.model import TableModel
-from caffelite.terminal import say
+from caffelite.training.callbacks import EarlyStopping
+from caffelite.training.history import History
 
 VALIDATION = 0.2  # of the rows that are not held out
 PATIENCE = 20  # epochs without a better validation loss

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.function import Function
+from caffelite.core.function import Function
 from caffelite.functions import BatchNorm, Columns, Linear
-from caffelite.model import Model
+from caffelite.model.model import Model
 
 
 class TableModel(Model):

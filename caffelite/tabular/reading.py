@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite.tables import bytes_text
+from caffelite.core.tables import bytes_text
 
 DELIMITERS = (",", ";", "\t", "|")
 NO_WORD = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # in lower case: what is missing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from caffelite.tables import Table, shortened, table
+from caffelite.core.tables import Table, shortened, table
 from caffelite.tabular.columns import MISSING, OTHER, Fact, Target, flag, percent
 from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Split

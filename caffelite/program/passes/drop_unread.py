@@ -1,7 +1,7 @@
 """Leave out what is computed for nobody."""
 
+from caffelite.core.recording import PythonCall
 from caffelite.program.step import Buffer, Instruction, Step
-from caffelite.recording import PythonCall
 
 
 def drop_unread(step: Step) -> Step:

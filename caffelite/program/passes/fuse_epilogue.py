@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from caffelite.core.recording import PythonCall
 from caffelite.program.step import Buffer, Instruction, Operand, Step
-from caffelite.recording import PythonCall
 
 BIAS, EPILOGUE = 3, 8  # a product's operands: y a b, the bias; from 8 on, output and inputs of what follows
 

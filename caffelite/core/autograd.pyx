@@ -1,0 +1,475 @@
+"""What runs at every operation on Tensors, and at each of a graph on the way back; compiled, since it runs so often.
+
+`Node` is what a Tensor consists of (`tensor.py` says what it can do), `call` and `apply` are how a Function becomes
+part of a graph (`function.py` says what one is), `propagate` is back-propagation.
+"""
+cimport cython
+cimport numpy as cnp
+
+import functools
+import operator
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite._kernels.record cimport is_recording
+from caffelite.core.arrays import as_real
+
+cnp.import_array()
+
+cdef extern from *:
+    """
+    /* This thread's modes. */
+    static _Thread_local int this_thread_records_graph = 1, this_thread_is_training = 1;
+    """
+    int this_thread_records_graph, this_thread_is_training
+
+cdef object ndarray = np.ndarray, Recorded = kernels.Recorded, add = kernels.add
+cdef object Tensor = None                 # the class of results
+
+
+# ---- modes ---------------------------------------------------------------------------------------------------------
+
+cdef class Mode:
+    """This thread's modes: whether operations are recorded in a graph, and whether Functions behave as in training."""
+
+    @property
+    def records_graph(self):
+        return this_thread_records_graph != 0
+
+    @records_graph.setter
+    def records_graph(self, bint value):
+        global this_thread_records_graph
+        this_thread_records_graph = value
+
+    @property
+    def training(self):
+        return this_thread_is_training != 0
+
+    @training.setter
+    def training(self, bint value):
+        global this_thread_is_training
+        this_thread_is_training = value
+
+
+cdef class no_grad:
+    """`with no_grad():` record no graph inside, in this thread. `@no_grad()` does so inside a function."""
+    cdef bint before
+
+    # (Compiled, so that no Ctrl-C comes between half of entering or leaving and the other half.)
+    def __enter__(self):
+        global this_thread_records_graph
+        self.before, this_thread_records_graph = this_thread_records_graph, False
+
+    def __exit__(self, *exception):
+        global this_thread_records_graph
+        this_thread_records_graph = self.before
+
+    def __call__(self, function):
+        @functools.wraps(function)
+        def inside(*arguments, **options):
+            with type(self)():
+                return function(*arguments, **options)
+
+        return inside
+
+
+cdef class inference(no_grad):
+    """As `no_grad`; and Functions behave as in use instead of as in training."""
+    cdef bint was_training
+
+    def __enter__(self):
+        global this_thread_is_training
+        no_grad.__enter__(self)
+        self.was_training, this_thread_is_training = this_thread_is_training, False
+
+    def __exit__(self, *exception):
+        global this_thread_is_training
+        this_thread_is_training = self.was_training
+        no_grad.__exit__(self)
+
+
+cdef bint records_graph() noexcept nogil:
+    return this_thread_records_graph
+
+
+cdef bint is_training() noexcept nogil:
+    return this_thread_is_training
+
+
+# ---- Tensors -------------------------------------------------------------------------------------------------------
+
+cdef Py_ssize_t parameters_made = 0
+
+
+def parameters_so_far():
+    """How many Tensors have begun to require a gradient after they were made: any of them may stand in an attribute."""
+    return parameters_made
+
+
+@cython.auto_pickle(False)
+cdef class Node:
+    """The attributes of a Tensor; autograd.pxd says what they are."""
+
+    def __cinit__(self):
+        self.inputs = self._versions = ()
+
+    @property
+    def requires_grad(self):
+        """Whether `backward` computes a gradient for this Tensor. Set it to False to freeze a parameter."""
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, bint value):
+        global parameters_made
+        if value and self.function is None and not self._owns_data:
+            self._data, self._version, self._owns_data = kernels.copy(self._data), [0], True
+            parameters_made += 1
+        self._requires_grad = value
+        self._has_gradient = self._has_gradient and value
+
+    @property
+    def shape(self):
+        return self._data.shape
+
+    @property
+    def ndim(self):
+        return self._data.ndim
+
+    @property
+    def size(self):
+        return self._data.size
+
+    @property
+    def dtype(self):
+        return self._data.dtype
+
+
+def results_are(type tensor_class):
+    """Have results be of this class."""
+    global Tensor
+    Tensor = tensor_class
+
+
+cdef inline bint alike(a, cnp.ndarray b):
+    """Whether a is an array of b's shape and dtype."""
+    return (isinstance(a, cnp.ndarray) and cnp.PyArray_SAMESHAPE(a, b)
+            and ((<cnp.ndarray> a).descr is b.descr or cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr)))
+
+
+# ---- applying Functions --------------------------------------------------------------------------------------------
+
+cdef inline bint is_parameter(Node node):
+    """Whether a Tensor is learned, or was before it was frozen: a leaf that has required a gradient."""
+    return node._owns_data and node.function is None
+
+
+def parameters_of(value):
+    """The value as a list, if it is a parameter; else no parameters."""
+    return [value] if isinstance(value, Node) and is_parameter(value) else []
+
+
+def is_childless(dict attributes, frozenset leaves):
+    """Whether these attributes and what is in tuples are all of the types in `leaves`, or Tensors: no Functions."""
+    for value in attributes.values():
+        if type(value) not in leaves and not isinstance(value, Node):
+            if type(value) is not tuple:
+                return False
+            for item in <tuple> value:
+                if type(item) not in leaves and not isinstance(item, Node):
+                    return False
+    return True
+
+
+def parameters_among(dict attributes, frozenset leaves):
+    """The parameters that are attributes, each once; None if others may be in Functions, lists, tuples or dicts."""
+    cdef list found = []
+    for name, value in attributes.items():
+        if isinstance(value, Node):
+            if is_parameter(<Node> value) and not is_in(found, value):
+                found.append(value)
+        elif type(value) not in leaves and name != "_applied_inputs":
+            return None
+    return found
+
+
+cdef bint is_in(list values, value):
+    for one in values:
+        if one is value:
+            return True
+    return False
+
+
+def call(function, *inputs, **named):
+    """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
+
+    Inputs may be given by the names that `forward` has for them.
+
+    Returns a Tensor, or a tuple of them where `forward` returns a tuple. A list in the first place becomes an array
+    of the parameters' dtype, float32 without any; a user's `forward` gets it as it is. A sparse matrix there is for
+    Functions that take one (`takes_sparse`). A tuple of Tensors, the outputs of a model say, is one input, of which
+    `forward` gets a tuple of arrays.
+    """
+    if named:
+        inputs = function._in_order(inputs, named)
+    if inputs and not isinstance(inputs[0], (Node, cnp.ndarray)):
+        inputs = (function._first_input(inputs[0]), *inputs[1:])
+    applied = function.copy()
+    return apply(applied, inputs, applied.parameters())
+
+
+def applied_to(function, *inputs, parameters=()):
+    """What a call gives, without the copy: for a Function, with these parameters, that is applied this once."""
+    return apply(function, inputs, parameters)
+
+
+cdef Py_ssize_t serial_number = 0
+
+
+def results_so_far():
+    """How many times a Function has been applied: the serial number of the last results."""
+    return serial_number
+
+
+cdef object apply(function, tuple inputs, parameters):
+    global serial_number
+    cdef Py_ssize_t number
+    cdef list arrays = [], tensors = [], versions = []
+    cdef bint recording = is_recording(), recorded = False
+    cdef Node node
+    for x in inputs:
+        if isinstance(x, Node):
+            node = <Node> x
+            arrays.append(node.data if recording else node._data)
+            tensors.append(node)
+            note_version(versions, node)
+            recorded |= node._requires_grad
+        elif type(x) is tuple and holds_tensors(<tuple> x):
+            return function._applied_to_groups(inputs, parameters)
+        else:
+            arrays.append(x)
+            tensors.append(None)
+    if len(arrays) == 1:                  # faster than with a list
+        y = function.forward(arrays[0])
+    elif len(arrays) == 2:
+        y = function.forward(arrays[0], arrays[1])
+    else:
+        y = function.forward(*arrays)
+    serial_number += 1
+    number = serial_number
+    if type(y) is tuple:
+        results = tuple([result_of(function, one, arrays, tensors, parameters, number) for one in <tuple> y])
+    else:
+        results = (result_of(function, y, arrays, tensors, parameters, number),)
+    if this_thread_records_graph:
+        for p in parameters:
+            note_version(versions, p)
+            recorded |= (<Node> p)._requires_grad
+        if recorded:
+            note_graph(function, tuple(tensors), versions, results)
+    if recording:
+        kernels.recorder().note_application(function, inputs, results)
+    if type(y) is not tuple:
+        return results[0]
+    for i in range(len(<tuple> results)):
+        (<Node> (<tuple> results)[i])._place = (i, len(<tuple> results))
+    return results
+
+
+cdef int note_graph(function, tuple inputs, list versions, tuple results) except -1:
+    """Note on the results how they were made."""
+    cdef Node result
+    function._applied_inputs = inputs
+    for result in results:
+        result.inputs, result.function, result._versions = inputs, function, versions
+        result._requires_grad, result._version_made = True, result._version[0]
+    return 0
+
+
+cdef inline int note_version(list versions, Node node) except -1:
+    """Add a Tensor, its count, and the version that it is at."""
+    versions.append(node)
+    versions.append(node._version)
+    versions.append(node._version[0])
+    return 0
+
+
+cdef Node result_of(function, y, list arrays, list tensors, parameters, Py_ssize_t number):
+    """A Tensor of what forward returned for these arrays, with this number, and the version count of what it looks at.
+    """
+    cdef Node result
+    cdef bint shares
+    if type(y) is not ndarray or not is_float(y):
+        if y is None:
+            raise TypeError(f"{function!r}.forward returned None; it has to return an array")
+        y = as_real(y, None, function)
+    result = Tensor.__new__(Tensor)
+    result._data, result._version, result._serial_number = y, [0], number
+    shares = cnp.PyArray_BASE(y) != NULL
+    for array in arrays:
+        shares |= array is y
+    for p in parameters:
+        shares |= (<Node> p)._data is y
+    if shares:                            # a view has the count of what it looks at
+        for x in (*tensors, *parameters):
+            if x is not None and np.may_share_memory((<Node> x)._data, y):
+                result._version = (<Node> x)._version
+    return result
+
+
+cdef inline bint is_float(cnp.ndarray y):
+    """Whether it is float32 or float64 in native byte order."""
+    return cnp.PyArray_TYPE(y) in (cnp.NPY_FLOAT32, cnp.NPY_FLOAT64) and cnp.PyArray_ISNOTSWAPPED(y)
+
+
+def holds_tensors(value):
+    """Whether there is a Tensor in a list or tuple."""
+    for x in value:
+        if isinstance(x, Node):
+            return True
+    return False
+
+
+def binary_operator(function, str symbol, operand, bint swapped=False):
+    """A method for an operator's symbol: the Function, applied to the Tensor and the operand on its other side.
+
+    Unless that is a float or a Tensor of the same dtype, it is first brought into form by `operand(other, tensor,
+    symbol)`.
+    """
+    def apply_operator(Node self not None, other):
+        if type(other) is not float and not (isinstance(other, Node) and same_dtype(self, other)):
+            other = operand(other, self, symbol)
+        return apply(function(), (other, self) if swapped else (self, other), ())
+
+    return apply_operator
+
+
+cdef inline bint same_dtype(Node a, Node b):
+    return (<cnp.ndarray> a._data).descr is (<cnp.ndarray> b._data).descr
+
+
+# ---- back-propagation ----------------------------------------------------------------------------------------------
+
+class Freed:
+    """Stands where a Function was before its graph was freed."""
+
+    def __repr__(self):
+        return "freed"
+
+
+cdef object FREED = Freed()
+cdef object by_serial_number = operator.attrgetter("_serial_number")
+
+
+def propagate(dict gradients):
+    """Back-propagation from results with these gradients to the leaves; frees the graph."""
+    cdef list graph = inputs_first(*gradients)
+    cdef list dys = []                    # of a Function with several outputs, which follow each other
+    cdef tuple inputs, dxs
+    cdef Node node, x
+    cdef Py_ssize_t i
+    for node in graph:
+        if node.function is not None:
+            check_versions(node)
+    while graph:
+        node = graph.pop()                # and with it, once it is done, goes what only the graph kept
+        dy = gradients.pop(node, None)
+        function, inputs = node.function, node.inputs
+        if dy is not None and (function is None or node._retains_grad):
+            node.add_grad(dy)
+        if node._place is not None and function is not None:
+            place, count = node._place
+            dys = dys or [None] * count
+            dys[place] = dy
+            if graph and (<Node> graph[len(graph) - 1]).function is function:
+                free(node)
+                continue
+            dy, dys = (None if all([d is None for d in dys]) else tuple(dys)), []
+        if dy is None or function is None:
+            continue
+        free(node)
+        dxs = input_gradients(function, inputs, function.backward(dy))
+        for i in range(len(dxs)):
+            x, dx = inputs[i], dxs[i]
+            if x is None or dx is None or not x._requires_grad:
+                continue
+            if not alike(dx, x._data):
+                dx = as_gradient(dx, x, function)
+            before = gradients.get(x)
+            gradients[x] = dx if before is None else add(before, dx)
+
+
+cdef inline int free(Node node) except -1:
+    node.function, node.inputs, node._versions = FREED, (), ()
+    return 0
+
+
+cdef Py_ssize_t walks = 0
+
+
+def inputs_first(*results):
+    """The Tensors of a graph, each after the ones it was made from, which is the order they were made in."""
+    global walks
+    cdef list graph = []
+    cdef Node node, x
+    cdef Py_ssize_t i = 0, walk
+    walks += 1
+    walk = walks
+    for node in results:                  # nothing here lets another thread run, which may be on its own walk
+        if node.walk != walk:
+            node.walk = walk
+            graph.append(node)
+    while i < len(graph):
+        node = graph[i]
+        i += 1
+        if node.function is FREED:
+            raise RuntimeError("backward a second time: the graph was freed by the first")
+        for x in node.inputs:
+            if x is not None and x._requires_grad and x.walk != walk:
+                x.walk = walk
+                graph.append(x)
+    graph.sort(key=by_serial_number)
+    return graph
+
+
+cdef int check_versions(Node node) except -1:
+    """Raise if a value that the Function behind a Tensor kept for its backward has changed since."""
+    cdef list versions = node._versions
+    cdef Py_ssize_t i
+    if node._version[0] != node._version_made:
+        node._refuse_changed(node, node._version)
+    for i in range(0, len(versions), 3):
+        if (<list> versions[i + 1])[0] != versions[i + 2]:
+            node._refuse_changed(versions[i], versions[i + 1])
+    return 0
+
+
+cdef tuple input_gradients(function, tuple inputs, gradients):
+    """What a Function's backward returned, one for each input that needs it, in order; None is no gradient."""
+    cdef Py_ssize_t given
+    if gradients is None and any_needs_gradient(inputs, 0):
+        raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
+    if not isinstance(gradients, tuple):
+        gradients = (gradients,)
+    given = len(<tuple> gradients)
+    if given > len(inputs) or (given < len(inputs) and any_needs_gradient(inputs, given)):
+        raise ValueError(f"{function!r}.backward returned {given} gradients for {len(inputs)} inputs")
+    return gradients
+
+
+cdef bint any_needs_gradient(tuple inputs, Py_ssize_t begin):
+    """Whether one of the inputs from there on needs a gradient."""
+    cdef Py_ssize_t i
+    for i in range(begin, len(inputs)):
+        if inputs[i] is not None and (<Node> inputs[i])._requires_grad:
+            return True
+    return False
+
+
+cdef object as_gradient(dx, Node x, function):
+    """What a Function's backward returned for its input x, as an array like it; ValueError for another shape."""
+    if np.shape(dx) != x.shape:
+        raise ValueError(
+            f"{function!r}.backward returned a gradient of shape {np.shape(dx)} for an input of shape {x.shape}"
+        )
+    return as_real(dx, x.dtype, function)

@@ -1,0 +1,59 @@
+"""The warnings that caffelite gives. Each points at the user's line, however deep inside the package it is given."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import warnings
+from types import FrameType
+
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # where caffelite's files are
+_NOT_THE_USERS = (PACKAGE, contextlib.__file__, functools.__file__)
+
+
+class TrainingWarning(UserWarning):
+    """The training goes on, but probably does not do what was meant."""
+
+
+class NotRecorded(UserWarning):
+    """A step cannot be recorded: it is trained on in Python, correctly but more slowly."""
+
+
+class Line:
+    """A line of the user's."""
+
+    def __init__(self, file: str, number: int) -> None:
+        self.file, self.number = file, number
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.number}"
+
+
+def users_line(most: int = sys.maxsize) -> Line | None:
+    """The line of the user's that is running; None if it is not within so many calls of the package's."""
+    frame, _ = _users_frame(most)
+    return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _users_frame(most: int = sys.maxsize) -> tuple[FrameType | None, int]:
+    """The innermost frame that runs the user's code, and how many frames of the package are above it, at most `most`.
+
+    None, if only the package runs, as in its command line.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    above = 0
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        if above == most:
+            return None, above
+        frame, above = frame.f_back, above + 1
+    return frame, above
+
+
+def warn(message: str, category: type[Warning] = TrainingWarning, line: Line | None = None) -> None:
+    """Give a warning that names a line of the user's, by default the one that is running."""
+    if line is None:
+        warnings.warn(message, category, stacklevel=_users_frame()[1] + 1)
+    else:
+        warnings.warn_explicit(message, category, line.file, line.number)

@@ -1,0 +1,223 @@
+"""check_gradients: is a backward right? Compared with central differences, element by element."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.arrays import as_real
+from caffelite.core.autograd import inputs_first
+from caffelite.core.function import Function
+from caffelite.core.modes import mode
+from caffelite.core.tensor import Tensor
+
+Outputs = tuple[Any, ...]  # arrays or Tensors, one or more
+
+
+def check_gradients(
+    function: Function | Callable[..., Tensor | tuple[Tensor, ...]],
+    *inputs: Any,
+    eps: float = 1e-6,
+    rtol: float = 1e-5,
+    atol: float = 1e-7,
+) -> float:
+    """Compare the gradients of a Function, or of a callable on Tensors, with (f(x + eps) − f(x − eps)) / 2 eps.
+
+    Everything runs on float64 copies, with a fixed random gradient of each output. Every element of every parameter of
+    a Function is checked, and of every float input. Integer inputs are held fixed, and so are inputs after the first
+    that a Function's backward returns no gradient for (a loss's targets). A Function's buffers (a random counter, say)
+    are before each forward as they were at first. Existing values and gradients are left alone.
+
+    Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
+    |analytic − numeric| > atol + rtol |numeric| anywhere, and for a forward or a backward that writes into the arrays
+    that it is given; ValueError for tolerances that no number can exceed.
+    """
+    if not (0 < eps < np.inf and 0 <= rtol < np.inf and 0 <= atol < np.inf):
+        raise ValueError(f"check_gradients: expected finite eps > 0, rtol and atol ≥ 0; got {eps}, {rtol}, {atol}")
+    name, arrays = repr(function), [_float64(x) for x in inputs]
+    parameters = function.parameters() if isinstance(function, Function) else []
+    if not parameters and not any(x.dtype.kind == "f" for x in arrays):
+        raise TypeError(f"check_gradients: {name} has no float input and no parameter to check")
+    if not isinstance(function, Function):
+
+        def graph_outputs() -> Outputs:
+            return _applied(function, [Tensor(x) if x.dtype.kind == "f" else x for x in arrays])
+
+        return _check(name, graph_outputs, arrays, _by_graph(function, arrays), [], eps, rtol, atol)
+    with _restored(parameters), _buffers_restored(function) as restore:
+        for p in parameters:
+            p._data, p._version = p._data.astype(np.float64), [0]
+        gradients = _by_hand(function, arrays)
+        applied = function.copy()
+
+        def outputs() -> Outputs:
+            restore()
+            return _float64_outputs(name, applied.forward(*arrays))
+
+        return _check(name, outputs, arrays, gradients, parameters, eps, rtol, atol)
+
+
+def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
+    """The gradients that `backward` returns, None for inputs without one."""
+    applied = function.copy()
+    with _unchanged(f"{function!r}.forward", "input", arrays):
+        y = applied.forward(*arrays)
+    for output in y if isinstance(y, tuple) else (y,):
+        if isinstance(output, Tensor):
+            raise TypeError(
+                f"check_gradients: {function!r}.forward returned a Tensor, expected an array: compute with the "
+                f"parameter's array, {_parameter_of(function)}.data"
+            )
+    dy = _dy(_float64_outputs(repr(function), y))
+    with _unchanged(f"{function!r}.backward", "input", arrays), _unchanged(f"{function!r}.backward", "dy", list(dy)):
+        gradients = applied.backward(dy if isinstance(y, tuple) else dy[0])
+    gradients = list(gradients) if isinstance(gradients, tuple) else [gradients]
+    if arrays and arrays[0].dtype.kind == "f" and gradients[0] is None:
+        raise AssertionError(f"{function!r}.backward returned no gradient for its first input")
+    return gradients + [None] * (len(arrays) - len(gradients))
+
+
+def _by_graph(function: Callable[..., Any], arrays: list[np.ndarray]) -> list[Any]:
+    """The gradients that `Tensor.backward` leaves on float inputs, 0 where nothing contributed; None for the others."""
+    tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
+    outputs = _applied(function, tensors)
+    total, *_ = _applied(lambda *ys: sum((y * dy).sum() for y, dy in zip(ys, _dy(ys), strict=True)), outputs)
+    graph = inputs_first(total)
+    used = [p for t in graph if t.function is not None for p in t.function.parameters()]
+    with _restored([t for t in (*graph, *used) if not any(t is x for x in tensors)]):
+        if total.requires_grad:
+            total.backward()
+        return [(np.zeros(t.shape) if t.grad is None else t.grad) if isinstance(t, Tensor) else None for t in tensors]
+
+
+def _applied(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
+    """What a callable returns, with its graph, in `no_grad` too; TypeError if it is neither a Tensor nor a tuple."""
+    before, mode.records_graph = mode.records_graph, True
+    try:
+        y = function(*inputs)
+    finally:
+        mode.records_graph = before
+    for output in y if isinstance(y, tuple) else (y,):
+        if not isinstance(output, Tensor):
+            raise TypeError(
+                f"check_gradients: {function!r} returned {type(output).__name__}; it has to return a Tensor"
+            )
+    return _float64_outputs(repr(function), y)
+
+
+def _float64_outputs(name: str, y: Any) -> Outputs:
+    """One output or a tuple of them, as a tuple; TypeError unless they are float64."""
+    outputs = y if isinstance(y, tuple) else (y,)
+    for output in outputs:
+        dtype = output.dtype if isinstance(output, Tensor) else np.asarray(output).dtype
+        if dtype != np.float64:
+            raise TypeError(f"check_gradients: {name} made {dtype} from float64")
+    return outputs
+
+
+def _dy(outputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
+    """The gradients of the outputs: random, and the same every time."""
+    rng = np.random.default_rng(0)
+    return tuple([np.asarray(rng.uniform(0.5, 1.5, np.shape(y))) for y in outputs])
+
+
+def _check(
+    name: str,
+    outputs: Callable[[], Outputs],
+    arrays: list[np.ndarray],
+    gradients: list[Any],
+    parameters: list[Tensor],
+    eps: float,
+    rtol: float,
+    atol: float,
+) -> float:
+    """The largest error of `gradients`, of the arrays in order, and of the parameters' `grad`, each varied in place."""
+    dys = _dy(outputs())
+
+    def values_now() -> list[np.ndarray]:
+        return [np.array(y.data if isinstance(y, Tensor) else y) for y in outputs()]
+
+    checked = [
+        (f"input {i}", values, gradient)
+        for i, (values, gradient) in enumerate(zip(arrays, gradients, strict=True))
+        if values.dtype.kind == "f" and gradient is not None
+    ]
+    checked += [(f"parameter {p.name or i}", p.data, p.grad) for i, p in enumerate(parameters) if p.requires_grad]
+    worst, excess, message = 0.0, -np.inf, ""
+    for what, values, gradient in checked:
+        gradient = np.zeros(values.shape) if gradient is None else np.asarray(gradient)
+        if gradient.shape != values.shape:
+            raise AssertionError(f"{name}: the gradient of {what}, shape {values.shape}, has shape {gradient.shape}")
+        for index in np.ndindex(values.shape):
+            value = values[index]
+            values[index] = value + eps
+            above, high = values_now(), values[index]
+            values[index] = value - eps
+            below, low = values_now(), values[index]
+            values[index] = value
+            step = high - low if high > low else 2 * eps  # value ± eps are rounded, and the same where value is huge
+            numeric = float(sum((dy * (a - b)).sum() for dy, a, b in zip(dys, above, below, strict=True)) / step)
+            analytic = float(gradient[index])
+            error = abs(analytic - numeric)
+            error = np.inf if np.isnan(error) else error
+            worst = max(worst, error)
+            over = error - (atol + rtol * abs(numeric)) if np.isfinite(numeric) else np.inf
+            if over > excess:
+                excess = over
+                message = f"the gradient of {what} at {index} is {analytic:.9g}, numerically {numeric:.9g}"
+    if excess > 0:
+        raise AssertionError(f"{name}: {message} (of the sum of dy · output, each dy a fixed random array)")
+    return worst
+
+
+def _float64(x: Any) -> np.ndarray:
+    array = np.asarray(x.data if isinstance(x, Tensor) else x)
+    return np.array(as_real(array, np.float64, "check_gradients")) if array.dtype.kind == "f" else array
+
+
+def _parameter_of(function: Function) -> str:
+    """How a Function's own methods write its first parameter."""
+    return next((f"self.{name}" for name, value in vars(function).items() if isinstance(value, Tensor)), "self.weight")
+
+
+@contextmanager
+def _unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator[None]:
+    """AssertionError if what happens inside writes into these arrays."""
+    before = [array.copy() for array in arrays]
+    yield
+    for i, (array, values) in enumerate(zip(arrays, before, strict=True)):
+        if not np.array_equal(array, values, equal_nan=array.dtype.kind == "f"):
+            raise AssertionError(f"{who} has changed its {what} {i}; make a new array, such as x * 2 for x *= 2")
+
+
+@contextmanager
+def _restored(tensors: list[Tensor]) -> Iterator[None]:
+    """Inside, the tensors have no gradient; afterwards they have their arrays, gradients and versions of before."""
+    before = [(t._data, t._gradient, t._has_gradient, t._version, t._used_rows) for t in tensors]
+    for t in tensors:
+        t._gradient, t._has_gradient, t._used_rows = None, False, copy.copy(t._used_rows)
+    try:
+        yield
+    finally:
+        for t, state in zip(tensors, before, strict=True):
+            t._data, t._gradient, t._has_gradient, t._version, t._used_rows = state
+
+
+@contextmanager
+def _buffers_restored(function: Function) -> Iterator[Callable[[], None]]:
+    """Gives what puts back the values that a Function's buffers have now, which also happens at the end."""
+    buffers = list(function.buffers().values())
+    before = [array.copy() for array in buffers]
+
+    def restore() -> None:
+        for array, values in zip(buffers, before, strict=True):
+            array[...] = values
+
+    try:
+        yield restore
+    finally:
+        restore()

@@ -1,0 +1,127 @@
+"""Initializers: (shape, rng) -> array, float64, with `rng` a `numpy.random.Generator`.
+
+A weight's shape says how many inputs a unit sums over, `fan_in`, and how many units an input goes to, `fan_out`. With
+two axes it is (in, out), as Linear's. With more it is (out, in, k…), as a convolution's with a window of Πk places:
+fan_in = in · Πk, fan_out = out · Πk. `he_…`, `xavier_…` and `orthogonal` raise ValueError for fewer axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.arrays import nonnegative
+
+Shape = tuple[int, ...]
+Initializer = Callable[[Shape, np.random.Generator], np.ndarray]
+
+
+def checked(name: str, initializer: Initializer | None) -> Initializer | None:
+    """The initializer; TypeError unless it can be called, or is None."""
+    if initializer is not None and not callable(initializer):
+        raise TypeError(f"{name}: initializer: expected a callable (shape, rng) -> array, got {initializer!r}")
+    return initializer
+
+
+def he_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    """N(0, 2 / fan_in), which keeps the variance of what goes forward through ReLU.
+
+    K. He, X. Zhang, S. Ren and J. Sun, "Delving deep into rectifiers", ICCV 2015, eq. 10.
+    """
+    return rng.normal(0, math.sqrt(2 / fans(shape)[0]), shape)
+
+
+def he_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    """U(−a, a), a = √(6 / fan_in): the variance of `he_normal`."""
+    return uniform(math.sqrt(6 / fans(shape)[0]))(shape, rng)
+
+
+def xavier_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    """N(0, 2 / (fan_in + fan_out)), which about keeps the variance of what goes forward and of gradients, for tanh.
+
+    X. Glorot and Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks", AISTATS 2010,
+    eq. 12.
+    """
+    return rng.normal(0, math.sqrt(2 / sum(fans(shape))), shape)
+
+
+def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    """U(−a, a), a = √(6 / (fan_in + fan_out)): the variance of `xavier_normal`.
+
+    Eq. 16 of the same paper.
+    """
+    return uniform(math.sqrt(6 / sum(fans(shape))))(shape, rng)
+
+
+def orthogonal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    """A random matrix with orthonormal columns, or rows if there are fewer of them, uniform among all such.
+
+    More than two axes are (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact solutions to the nonlinear
+    dynamics of learning in deep linear neural networks", ICLR 2014; drawn as in F. Mezzadri, "How to generate random
+    matrices from the classical compact groups", Notices of the AMS 54, 2007.
+    """
+    fans(shape)
+    rows, columns = shape[0], math.prod(shape[1:])
+    q, r = np.linalg.qr(rng.normal(size=(max(rows, columns), min(rows, columns))))
+    q = q * np.copysign(1, r.diagonal())  # QR leaves the signs open, and LAPACK's choice isn't uniform
+    return (q if rows >= columns else q.T).reshape(shape)
+
+
+def zeros(shape: Shape, rng: np.random.Generator) -> np.ndarray:
+    """0 everywhere."""
+    return np.zeros(shape)
+
+
+class normal:
+    """N(0, std²). ValueError for a `std` below 0 or not finite."""
+
+    def __init__(self, std: float) -> None:
+        self.std = nonnegative("std", std)
+
+    def __call__(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        return rng.normal(0, self.std, shape)
+
+    def __repr__(self) -> str:
+        return f"normal(std={self.std})"
+
+
+class uniform:
+    """U(−limit, limit). ValueError for a `limit` below 0 or not finite.
+
+    With limit 1/√fan_in, what PyTorch's Linear draws; after Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient
+    BackProp", 1998, section 4.6, who ask for a spread of 1/√fan_in.
+    """
+
+    def __init__(self, limit: float) -> None:
+        self.limit = nonnegative("limit", limit)
+
+    def __call__(self, shape: Shape, rng: np.random.Generator) -> np.ndarray:
+        return rng.uniform(-self.limit, self.limit, shape)
+
+    def __repr__(self) -> str:
+        return f"uniform(limit={self.limit})"
+
+
+def draw(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> None:
+    """Set a layer's weight and its bias, if it has one: both from U(−a, a), a = 1/√fan_in, as PyTorch's are.
+
+    An `initializer` draws the weight instead, and the bias is then 0. `rng` is a Generator or the seed of one.
+    """
+    rng = np.random.default_rng(rng)
+    default = uniform(1 / math.sqrt(fans(weight.shape)[0]))
+    weight.data = (initializer or default)(weight.shape, rng)
+    if bias is not None:
+        bias.data = np.zeros(bias.shape) if initializer else default(bias.shape, rng)
+
+
+def fans(shape: Shape) -> tuple[int, int]:
+    """fan_in and fan_out of a weight of this shape; at least 1, that a weight without elements can be drawn too."""
+    if len(shape) < 2:
+        raise ValueError(f"a weight (in, out) or (out, in, k…) has inputs and outputs, one of shape {shape} has not")
+    if len(shape) == 2:
+        return max(shape[0], 1), max(shape[1], 1)
+    window = math.prod(shape[2:])
+    return max(shape[1] * window, 1), max(shape[0] * window, 1)

@@ -1,0 +1,224 @@
+"""Sparse inputs: the rows of matrices of which nearly all numbers are 0, as SciPy keeps them (CSR).
+
+SciPy itself is not needed, and never imported: what has `tocsr` is a sparse matrix. Its numbers stay where they are. A
+row of it is a place in them and a count, and rows are elements of an array (`kernels.sparse_row`), so that they can be
+shuffled, cut into batches and recorded as any others; a `SparseRows` is such an array and what its rows point to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.arrays import as_real
+
+INT32_MAX = np.iinfo(np.int32).max
+WAYS_OUT = "go into a Linear as they are; for all else .toarray() makes an array of them"
+
+
+class Numbers(NamedTuple):
+    """What sparse rows point to: the numbers that are not 0, their columns, and the class of the matrix they are of."""
+
+    values: np.ndarray
+    columns: np.ndarray
+    matrix_class: Any
+
+
+class SparseRows:
+    """Rows (n, features) of a sparse matrix: what a model gets that is given one.
+
+    A Linear takes them as they are. For all else `toarray()` makes an array of them, in a recorded step too.
+    Slices, row numbers and masks give some of the rows, which share their numbers.
+    """
+
+    __array_ufunc__ = None
+    ndim = 2
+
+    def __init__(self, rows: np.ndarray, numbers: Numbers | None = None) -> None:
+        self.rows = rows
+        self.numbers = numbers  # None in a recorded step, each replay of which has others
+
+    @property
+    def dtype(self) -> np.dtype:
+        """That of the numbers."""
+        return self.rows.dtype["row"].base
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), self.rows.dtype["row"].shape[0]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: Any) -> SparseRows:
+        return SparseRows(np.ascontiguousarray(self.rows[which]), self.numbers)
+
+    def toarray(self) -> np.ndarray:
+        """The rows as an array (n, features)."""
+        return kernels.sparse_to_dense(self.rows)
+
+    def tocsr(self) -> Any:
+        """The rows as a new matrix of the class that they came in."""
+        numbers, counts = self._numbers(), self.rows["count"]
+        ends = np.cumsum(counts)
+        places = np.arange(counts.sum()) + np.repeat(self._starts() - ends + counts, counts)
+        arrays = numbers.values[places], numbers.columns[places], np.append(0, ends)
+        return numbers.matrix_class(arrays, shape=self.shape)
+
+    def astype(self, dtype: Any, name: str = "sparse rows") -> SparseRows:
+        """The rows in float32 or float64, themselves if they are; TypeError, beginning with `name`, for no numbers."""
+        if self.dtype == dtype:
+            return self
+        numbers = self._numbers()
+        values = as_real(numbers.values, dtype, name)
+        return rows_of(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
+
+    def bytes(self) -> Iterator[Any]:
+        """What tells these rows from others, in pieces of memory."""
+        for i in range(0, len(self), 10_000):
+            some = self[i : i + 10_000].tocsr()
+            yield from (some.indptr.data, some.indices.data, some.data.data)
+
+    def _numbers(self) -> Numbers:
+        if self.numbers is None:
+            raise TypeError(
+                "sparse rows of a step that is being recorded can be multiplied by a Linear, or become an "
+                "array by .toarray(); a replay would not repeat anything else"
+            )
+        return self.numbers
+
+    def _starts(self) -> np.ndarray:
+        """Where the numbers of each row begin among all of them."""
+        columns = self._numbers().columns
+        return (self.rows["columns"] - kernels.address(columns)) // columns.itemsize
+
+    def _refuse(self, *others: Any) -> Any:
+        raise TypeError(f"sparse rows {WAYS_OUT}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = __iter__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"sparse rows have no {name!r}; they {WAYS_OUT}")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TypeError("sparse rows are no array; .toarray() makes one")
+
+    def __reduce__(self) -> Any:
+        return as_sparse, (self.tocsr(),)
+
+    def __repr__(self) -> str:
+        return f"SparseRows(shape={self.shape}, dtype={self.dtype})"
+
+
+def is_sparse(x: Any) -> bool:
+    """Whether it is a sparse matrix, of any format, or rows of one."""
+    return not isinstance(x, np.ndarray) and (type(x) is SparseRows or hasattr(x, "tocsr"))
+
+
+def as_sparse(x: Any, dtype: Any = None, name: str = "sparse rows") -> SparseRows:
+    """A sparse matrix (n, features) as rows, of this dtype, float32 or float64, or of its own.
+
+    The numbers of each row come in the order of their columns; those of one column are added up. Memory is shared
+    where it can be: values of the same dtype, columns in int32, and all as described. ValueError naming the row for
+    arrays that are no matrix, TypeError for what is no real numbers.
+    """
+    rows = x if type(x) is SparseRows else _rows_of_matrix(x, name)
+    return rows if dtype is None else rows.astype(dtype, name)
+
+
+def stored(x: Any) -> np.ndarray:
+    """The array that rows of any kind are kept in."""
+    return x.rows if type(x) is SparseRows else x
+
+
+def given_as(array: np.ndarray) -> Any:
+    """Rows of any kind, of the array that they are kept in."""
+    return SparseRows(array) if array.dtype.names else array
+
+
+def are_finite(x: Any) -> np.ndarray:
+    """Whether all numbers of a row are finite, bool (n,), for rows of any kind."""
+    if type(x) is not SparseRows:
+        return np.isfinite(x.reshape(len(x), -1)).all(axis=1)
+    of_rows = np.repeat(np.arange(len(x)), x.rows["count"])
+    return np.bincount(of_rows, ~np.isfinite(x.tocsr().data), minlength=len(x)) == 0
+
+
+def _rows_of_matrix(x: Any, name: str) -> SparseRows:
+    if len(x.shape) != 2:
+        one_row = ": x[i : i + 1] is a matrix of one row" if len(x.shape) == 1 else ""
+        raise ValueError(f"{name}: expected a sparse matrix (n, features), got shape {x.shape}{one_row}")
+    if x.format != "csr":
+        if hasattr(x, "check_format"):  # what else looks into its arrays believes them
+            try:
+                x.check_format()
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        x = x.tocsr()
+    n, features = x.shape
+    values, columns, ends = np.asarray(x.data), np.asarray(x.indices), np.asarray(x.indptr)
+    if values.dtype.hasobject:
+        raise TypeError(f"{name} holds Python objects; expected numbers")
+    _check(values, columns, ends, n, features, name)
+    values, columns, ends = values[: ends[-1]], columns[: ends[-1]], ends.astype(np.int64)
+    if not _is_in_order(columns, ends):
+        values, columns, ends = _in_order(values, columns, ends)
+    return rows_of(Numbers(values, columns, type(x)), ends[:-1], np.diff(ends), features)
+
+
+def rows_of(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
+    values, columns, _ = numbers
+    values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
+    columns = np.require(columns, np.int32, ["C", "A"])
+    rows = np.empty(len(counts), kernels.sparse_row(values.dtype, features))
+    rows["count"] = counts
+    for field, array in (("values", values), ("columns", columns)):
+        rows[field] = kernels.address(array) + starts.astype(np.intp) * array.itemsize
+    return SparseRows(rows, numbers._replace(values=values, columns=columns))
+
+
+def _check(values: np.ndarray, columns: np.ndarray, ends: np.ndarray, n: int, features: int, name: str) -> None:
+    """ValueError unless these are the arrays of a CSR matrix (n, features)."""
+    what = f"{name} is no CSR matrix of shape ({n}, {features})"
+    for array, of in ((columns, "indices"), (ends, "indptr")):
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            raise ValueError(f"{what}: {of} has dtype {array.dtype} and shape {array.shape}")
+    if values.ndim != 1 or len(ends) != n + 1 or features > INT32_MAX:
+        lengths = f"data has shape {values.shape}, indptr {ends.shape}"
+        raise ValueError(f"{what}: {lengths}; expected one axis, {n + 1} and at most {INT32_MAX} features")
+    ends, length = ends.astype(np.int64), min(len(values), len(columns))
+    bad = (ends[1:] < ends[:-1]) | (ends[1:] > length)
+    if ends[0] != 0 or bad.any():
+        row = 0 if ends[0] != 0 else int(bad.argmax())
+        raise ValueError(
+            f"{what}: row {row} goes from {ends[row]} to {ends[row + 1]} of {length} numbers (indptr); expected rows "
+            "that follow each other, from 0 on"
+        )
+    columns = columns[: ends[-1]]
+    if columns.size and not (columns.min() >= 0 and columns.max() < features):
+        place = int(((columns < 0) | (columns >= features)).argmax())
+        row = int(np.searchsorted(ends, place, side="right")) - 1
+        raise ValueError(f"{what}: row {row} has a number in column {columns[place]}; expected 0 … {features - 1}")
+
+
+def _is_in_order(columns: np.ndarray, ends: np.ndarray) -> bool:
+    """Whether the columns of each row rise."""
+    rises = columns[1:] > columns[:-1]
+    between = ends[(ends > 0) & (ends < len(columns))]
+    rises[between - 1] = True
+    return bool(rises.all())
+
+
+def _in_order(values: np.ndarray, columns: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same numbers with the columns of each row in order, those of one column added up in the values' dtype."""
+    rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
+    order = np.lexsort((columns, rows))
+    values, columns, rows = values[order], columns[order], rows[order]
+    is_first = np.append(True, (columns[1:] != columns[:-1]) | (rows[1:] != rows[:-1]))
+    values = np.add.reduceat(values, np.flatnonzero(is_first), dtype=values.dtype)
+    counts = np.bincount(rows[is_first], minlength=len(ends) - 1)
+    return values, columns[is_first], np.append(0, np.cumsum(counts))

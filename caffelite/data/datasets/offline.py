@@ -1,0 +1,46 @@
+"""Data that are made, and data that come with the package."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import numpy as np
+
+from caffelite.core.arrays import nonnegative, positive_integer
+
+
+def spiral(
+    points_per_class: int = 100, classes: int = 3, noise: float = 0.2, seed: int | np.random.Generator | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Intertwined spirals in the plane, one for each class j, class by class: x (n, 2) float32, y (n,) int64.
+
+    With radius r from 0 to 1 and angle from 4 j to 4 (j + 1) radians, plus noise · N(0, 1), a point is (r sin, r cos).
+    A. Karpathy, Stanford CS231n, "Neural networks case study".
+
+    Raises ValueError or TypeError for sizes that are no positive integers and for noise below 0.
+    """
+    points_per_class = positive_integer("points_per_class", points_per_class)
+    classes = positive_integer("classes", classes)
+    noise = nonnegative("noise", noise)
+    rng = np.random.default_rng(seed)
+    r = np.tile(np.linspace(0, 1, points_per_class), classes)
+    angle = np.concatenate([np.linspace(4 * j, 4 * (j + 1), points_per_class) for j in range(classes)])
+    angle += noise * rng.standard_normal(angle.size)
+    x = np.column_stack([r * np.sin(angle), r * np.cos(angle)]).astype(np.float32)
+    return x, np.repeat(np.arange(classes, dtype=np.int64), points_per_class)
+
+
+def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """1,797 handwritten digits of 8 × 8 pixels: (x_train, y_train), (x_test, y_test).
+
+    x_train (1437, 8, 8) and x_test (360, 8, 8) are float32 in 0 … 1 (in the source 0 … 16), y int64 in 0 … 9. The
+    split is stratified by class and stored with the data.
+
+    E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998,
+    doi:10.24432/C50P49, CC BY 4.0. These are its test images, as scikit-learn distributes them.
+    """
+    with resources.files("caffelite.data.datasets").joinpath("digits.npz").open("rb") as file, np.load(file) as arrays:
+        x = arrays["images"].astype(np.float32) / np.float32(16)
+        y = arrays["labels"].astype(np.int64)
+        test = arrays["test"]
+    return (x[~test], y[~test]), (x[test], y[test])

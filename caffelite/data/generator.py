@@ -1,0 +1,541 @@
+"""DataGenerator and Prefetch: mini-batches. And what turns anything with rows into what a model takes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import reprlib
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.arrays import as_array, as_indices, as_real, boolean, nonnegative, positive_integer, random_stream
+from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
+from caffelite.data import frames, sources
+from caffelite.data.ahead import Call, ahead, raise_
+from caffelite.data.augment import drawing
+from caffelite.data.sources import Blocks, Source, is_source
+
+INT64 = np.dtype(np.int64)
+
+
+class Batch(NamedTuple):
+    """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same).
+
+    Inputs are arrays, sparse rows, or Sources, which are read as they are needed; so may targets be.
+    """
+
+    inputs: tuple[Any, ...]
+    targets: Any
+    weights: np.ndarray | None = None
+
+    def columns(self) -> list[Any]:
+        """All of it, in this order."""
+        return [*self.inputs, self.targets, *([] if self.weights is None else [self.weights])]
+
+    @classmethod
+    def of(cls, columns: list[np.ndarray], weighted: bool) -> Batch:
+        """From what `columns()` gave."""
+        return cls(tuple(columns[:-2]), *columns[-2:]) if weighted else cls(tuple(columns[:-1]), columns[-1])
+
+
+class DataGenerator:
+    """Mini-batches of x, or of x and y, or of x, y and weights: each pass over it is one epoch.
+
+    Parameters
+    ----------
+    x, y : array-like, a frame of numbers, or a source
+        Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
+        many rows. What is mapped from a file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype`
+        and slices is read block by block, if it is larger than 64 MiB: `caffelite.sources` says in what order. x may be
+        a sparse matrix of SciPy's; its batches are CSR matrices.
+    batch_size : int
+        Rows a batch; the last batch has what is left.
+    shuffle : bool
+        Whether every epoch has an order of its own.
+    drop_last : bool
+        Leave out a last batch that is short.
+    seed : int or numpy.random.Generator, optional
+        The same seed gives the same orders, here and in `Model.fit`. None draws one.
+    sample_weight : array-like (n,), optional
+        How much each row weighs in the loss. Needs y.
+    transform : callable (x, y) -> (x, y), optional
+        Changes each batch, leaving its number of rows, before anybody sees it; `caffelite.augment` has some, which draw
+        from `seed`. It gets fresh arrays in the data's own dtypes, a tuple x where x is one, and may write to them.
+        Needs y. Training then goes through Python for each batch. What it raises comes through as it is.
+
+    `len()` is the number of batches an epoch. Batches, x, (x, y) or (x, y, weights), are fresh arrays, x a tuple of
+    them if it was given as one. Every row comes once, and leaving an epoch early is forgotten: the next pass is a new
+    epoch. A short last batch weighs, in a loss that is a mean, as much as a full one.
+
+    Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
+    finite, and for a batch_size below 1. TypeError for a batch_size that is not an integer, for a shuffle or a
+    drop_last that is not a bool, for Python objects, and for a transform that can't be called. A transform that returns
+    no pair is a TypeError, other numbers of rows a ValueError, and so is a source that changes its shape, or gives
+    other rows than it said; what it raises itself comes through.
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any = None,
+        *,
+        batch_size: int = 32,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        seed: int | np.random.Generator | None = None,
+        sample_weight: Any = None,
+        transform: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+    ) -> None:
+        self.columns = frames.names_of_inputs(x)
+        self.x = tuple([_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else _rows("x", x)
+        self.y = None if y is None else _rows("y", plain(y, "y"))
+        self.rows = rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
+        if self.y is not None and len(self.y) != rows:
+            shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
+            raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}")
+        if sample_weight is not None and y is None:
+            raise ValueError("sample_weight needs y: weights are the loss's")
+        self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform: expected a callable (x, y) -> (x, y), got {transform!r}")
+        if transform is not None and y is None:
+            raise ValueError("transform needs y: it takes x and y and returns them")
+        self.transform = transform
+        self.batch_size = positive_integer("batch_size", batch_size)
+        self.shuffle, self.drop_last = boolean("shuffle", shuffle), boolean("drop_last", drop_last)
+        if drop_last and rows < self.batch_size:
+            raise ValueError(f"drop_last leaves nothing of {rows} rows in batches of {self.batch_size}")
+        columns = self._columns()
+        is_read = Source in map(type, columns)
+        if is_read and SparseRows in map(type, columns):
+            raise ValueError("x is sparse, and so in memory; expected y in memory, too: np.array(y)")
+        #: How the rows are read, where not all of them are in memory.
+        self.blocks = Blocks(columns, rows, self.batch_size) if is_read else None
+        # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.
+        self._order = np.arange(0 if is_read else rows, dtype=np.int64)
+        self._state = _four_words(random_stream("seed", seed))
+        # The seed of augmentations, and of the order of what is read; and how many epochs were begun.
+        self._numbers = np.array([self._state[0] >> np.uint64(1), 0], np.int64)
+        self._joins = False  # see `without_single_rows`
+
+    def only(self, rows: np.ndarray) -> DataGenerator:
+        """The generator itself, before its first epoch, of these rows alone, int64 (m,), as they would be given."""
+        self._order, self.rows = rows.copy(), len(rows)
+        return self
+
+    def __len__(self) -> int:
+        full, last = self.sizes(self.rows)
+        return full + (last > 0)
+
+    def sizes(self, rows: int) -> tuple[int, int]:
+        """How many batches of so many rows have `batch_size`, and the rows of a last one that has not; 0 for none."""
+        full, last = divmod(rows, self.batch_size)
+        if self.drop_last:
+            return full, 0
+        return (full - 1, self.batch_size + 1) if self._joins and last == 1 and full else (full, last)
+
+    @property
+    def _seed(self) -> int:
+        return int(self._numbers[0])
+
+    @property
+    def _epochs(self) -> int:
+        return int(self._numbers[1])
+
+    def __iter__(self) -> Iterator[Any]:
+        return _made(self.epoch())
+
+    def epoch(self, first: int = 0) -> Iterator[Call]:
+        """The batches of a new epoch, but for so many first ones, each made when it is called: what a transform raises
+        is then not the iterator's, which would end at a StopIteration."""
+        if self.blocks is not None:
+            return self._read_batches(first)
+        if self.shuffle:
+            kernels.shuffle(self._order, self._state)
+        columns, order, epoch = self._columns(), self._order.copy(), self.begin()
+        return (functools.partial(self._batch, columns, order, epoch, i, i) for i in range(first, len(self)))
+
+    def _read_batches(self, first: int) -> Iterator[Call]:
+        assert self.blocks is not None
+        columns = self._columns()
+        with closing(self.buffers(columns, self.memory_for(columns), first // self.blocks.batches)) as buffers:
+            epoch, number = self._epochs, first
+            for read in buffers:
+                try:
+                    buffer = read()
+                except StopIteration as error:  # of a user's source
+                    yield functools.partial(raise_, error)
+                    return
+                full, last = self.sizes(len(buffer.order))
+                for i in range(number % self.blocks.batches, full + (last > 0)):
+                    yield functools.partial(self._batch, buffer.columns, buffer.order, epoch, number, i)
+                    number += 1
+
+    def memory_for(self, columns: list[Any]) -> list[list[np.ndarray]]:
+        """Where two buffers of these columns have room: one in use, and one that is being read."""
+        assert self.blocks is not None
+        size = min(self.blocks.buffer + self._joins, self.rows)
+        return [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(2)]
+
+    def begin(self) -> int:
+        """A new epoch begins: its number."""
+        self._numbers[1] += 1
+        return self._epochs
+
+    def buffers(
+        self, columns: list[Any], memory: list[list[np.ndarray]], first: int = 0, epochs: int = 1
+    ) -> Generator[Callable[[], Buffer]]:
+        """The buffers of a new epoch, but for so many first ones, and of the epochs after it; see `caffelite.sources`.
+
+        The columns are mine, read as they are to be. A thread reads each buffer while the one before is in use, which
+        ends when the next one is asked for: its memory is used again. The first epoch has begun; of those after it, who
+        goes on with them says so by `begin`.
+        """
+        assert self.blocks is not None
+        blocks, begun = self.blocks, self.begin()
+        rows = len(self) * self.batch_size if self.drop_last else self.rows
+        count = -(-len(self) // blocks.batches)
+        left = threading.Event()
+
+        def buffer(epoch: int, ranges: np.ndarray, number: int, room: list[np.ndarray]) -> Buffer:
+            pieces = blocks.pieces(ranges, number, rows, is_last=number == count - 1)
+            order = np.arange(sum(stop - start for start, stop in pieces))
+            into = [array[: len(order)] for array in room]
+            sources.read(columns, pieces, into, left.is_set)
+            if self.shuffle:
+                kernels.shuffle(order, self._words(epoch, number))
+            return Buffer(into, order, pieces)
+
+        def calls() -> Iterator[Call]:
+            rooms = itertools.cycle(memory)
+            for epoch in range(begun, begun + epochs):
+                ranges = blocks.ranges(self._words(epoch) if self.shuffle else None)
+                for number in range(first if epoch == begun else 0, count):
+                    yield functools.partial(buffer, epoch, ranges, number, next(rooms))
+
+        return ahead(calls(), 1, left.set)
+
+    def _words(self, *numbers: int) -> np.ndarray:
+        """Random bits of an epoch, or of a buffer in it, from the seed."""
+        return np.random.SeedSequence((self._seed, *numbers)).generate_state(4, np.uint64)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Where it is in its sequence of orders and draws, as copies by name."""
+        return {"order": self._order.copy(), "words": self._state.copy(), "numbers": self._numbers.copy()}
+
+    def check(self, state: dict[str, np.ndarray]) -> None:
+        """ValueError unless this may have been the `state()` of a generator of as many rows."""
+        mine = self.state()
+        if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in mine.items()):
+            raise ValueError("the state of a DataGenerator of as many rows was expected")
+        if not np.array_equal(np.sort(state["order"]), np.arange(len(self._order))) or (state["numbers"] < 0).any():
+            raise ValueError("the order of a DataGenerator has every row once")
+
+    def restore(self, state: dict[str, np.ndarray]) -> None:
+        """Be where `state()` was."""
+        self._order[:], self._state[:], self._numbers[:] = state["order"], state["words"], state["numbers"]
+
+    def _columns(self) -> list[Any]:
+        """The inputs, and targets and weights where there are any."""
+        return [*self._inputs(), *[a for a in (self.y, self.sample_weight) if a is not None]]
+
+    def _inputs(self) -> tuple[Any, ...]:
+        return self.x if isinstance(self.x, tuple) else (self.x,)
+
+    def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
+        """Batch i of columns in this order, which is that of this number in its epoch."""
+        first, stop = i * self.batch_size, (i + 1) * self.batch_size
+        rows, n = order[first : stop if i < self.sizes(len(order))[0] else None], len(self._inputs())
+        taken = [_taken(column, rows) for column in columns]
+        x, others = tuple(taken[:n]) if isinstance(self.x, tuple) else taken[0], taken[n:]
+        if self.transform is not None:
+            with drawing(self._seed, (epoch << 32) + number):
+                x, others[0] = _pair(self.transform(x, others[0]), len(rows))
+        return (x, *others) if others else x
+
+
+class Buffer(NamedTuple):
+    """Rows that were read, in columns; the order in which they are due; and the ranges in which they lay, in theirs."""
+
+    columns: list[np.ndarray]
+    order: np.ndarray
+    pieces: list[tuple[int, int]]
+
+
+class Prefetch:
+    """Batches that are made ahead of their use, by a thread that begins and ends with each pass over them.
+
+        model.fit(cl.Prefetch(batches), …)      # batches: any iterable that `fit` takes, a DataGenerator too
+
+    It pays where making a batch waits, for a disk or a network, or computes without Python's lock, as NumPy does.
+
+    Parameters
+    ----------
+    batches : iterable
+        Gone through once for each pass, in order. Arrays in a batch may be filled again for the next one: they are
+        copied.
+    depth : int
+        How many batches may be ready, or in the making, besides the one in use.
+
+    What is raised while a batch is made is raised in its place. Leaving a pass early stops its thread after the batch
+    in the making; so does Ctrl-C. `len()` is that of `batches`. Raises TypeError for what is no iterable, TypeError or
+    ValueError for a depth that is no positive integer, and RuntimeError where a process that was forked in the midst of
+    a pass goes on with it: threads don't come along.
+    """
+
+    def __init__(self, batches: Iterable, depth: int = 2) -> None:
+        if not isinstance(batches, Iterable):
+            raise TypeError(f"Prefetch takes an iterable of batches, got {type(batches).__name__}")
+        self.batches, self.depth = batches, positive_integer("depth", depth)
+
+    def __len__(self) -> int:
+        return len(self.batches)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        return _made(self.epoch())
+
+    def epoch(self, first: int = 0) -> Iterator[Call]:
+        """The batches of a pass, but for so many first ones, each given when it is called."""
+        return ahead(epoch_of(self.batches, first, copied=True), self.depth)
+
+
+def without_single_rows(batches: Any) -> Any:
+    """The same batches, but that a last batch of one row joins the one before it, for a BatchNorm that is trained.
+
+    They come from the same place in the same sequence of orders. Batches that others make stay as they are.
+    """
+    if type(batches) is Prefetch:
+        return Prefetch(without_single_rows(batches.batches), batches.depth)
+    if type(batches) is not DataGenerator:
+        return batches
+    joining = copy.copy(batches)  # which has the arrays of the original that an epoch changes
+    joining._joins = True
+    return joining
+
+
+def _made(batches: Any) -> Iterator[Any]:
+    """What these calls return. Where one raises, a thread that makes them ends, whoever keeps the exception."""
+    with closing(batches):
+        for batch in batches:
+            yield batch()
+
+
+def epoch_of(batches: Iterable, first: int = 0, copied: bool = False) -> Iterator[Call]:
+    """The batches of an epoch, but for so many first ones, each made when it is called; see `DataGenerator.epoch`.
+
+    Those of an iterable that is not caffelite's are made all the same. They can be had as copies of what it gave.
+    """
+    if type(batches) is DataGenerator or type(batches) is Prefetch:
+        return batches.epoch(first)
+    return _given(iter(batches), first, _copied if copied else lambda batch: batch)
+
+
+def _given(batches: Iterator, first: int, change: Callable[[Any], Any]) -> Iterator[Call]:
+    for batch in itertools.islice(batches, first, None):
+        yield functools.partial(change, batch)
+
+
+def _copied(batch: Any) -> Any:
+    """A batch with copies of its arrays."""
+    if isinstance(batch, tuple | list):
+        return type(batch)(map(_copied, batch)) if type(batch) in (tuple, list) else batch
+    return batch.copy() if isinstance(batch, np.ndarray) else batch
+
+
+def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
+    """What a transform returned, as arrays.
+
+    TypeError unless it is a pair (x, y), ValueError unless both have so many rows.
+    """
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
+        raise TypeError(f"transform: expected a pair (x, y) back, got {what}")
+    x, y = given
+    x = tuple([_transformed(a) for a in x]) if isinstance(x, tuple) else _transformed(x)
+    y = as_array(y, "transform's y")
+    arrays = (*x, y) if isinstance(x, tuple) else (x, y)
+    if any(a.shape[:1] != (rows,) for a in arrays):
+        shapes = ", ".join(str(a.shape) for a in arrays)
+        raise ValueError(f"transform: expected x and y of {rows} rows, as it was given, got shapes {shapes}")
+    return x, y
+
+
+def _transformed(x: Any) -> Any:
+    return x if is_sparse(x) else as_array(x, "transform's x")
+
+
+def _taken(x: np.ndarray | SparseRows, rows: np.ndarray) -> Any:
+    """These rows, as new arrays, or as a new matrix."""
+    return x[rows].tocsr() if isinstance(x, SparseRows) else kernels.take(x, rows)
+
+
+def _four_words(rng: np.random.Generator) -> np.ndarray:
+    """64 random bits, four times."""
+    if type(rng.bit_generator) is np.random.PCG64:  # which gives the same words by itself, in a third of the time
+        return rng.bit_generator.random_raw(4)
+    return rng.integers(0, 2**64, size=4, dtype=np.uint64)
+
+
+# ---- what a model takes ---------------------------------------------------------------------------------------------
+
+
+def plain(data: Any, what: str) -> Any:
+    """Numbers in a frame, or in a column of one, as an array, and rows of a source; all else as it is.
+
+    A source that is larger than a buffer becomes a Source, which is read later. TypeError for a sparse matrix, which
+    can be an input alone; else it raises as `frames.as_array` and `Source.read` do.
+    """
+    if type(data) is np.ndarray or isinstance(data, Source):
+        return data
+    if is_sparse(data):
+        raise TypeError(f"{what}: expected an array, got a sparse matrix, of which .toarray() makes one")
+    if frames.is_series(data) or frames.is_frame(data):
+        return frames.as_array(data, what)
+    if not is_source(data):
+        return data
+    source = Source(data, what)
+    return source if len(source) * source.row_bytes > sources.BUFFER else source.rows(0, len(source))
+
+
+def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[Any, ...]:
+    """The inputs of a model of this dtype: x, or each member of a tuple x.
+
+    Numbers become `dtype`; what the model takes as indices, integers of any width, becomes int64. One of several inputs
+    that is bool stays bool: a mask. Raises TypeError for anything else, ValueError where `takes_indices` speaks of
+    another number of inputs, IndexError for an index beyond int64.
+    """
+    if not takes_indices and type(x) is np.ndarray:  # as is usual
+        return (as_real(x, dtype, name),)
+    inputs = x if isinstance(x, tuple) else (x,)
+    takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
+    if not inputs or len(takes) != len(inputs):
+        way_out = f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
+        raise ValueError(f"{name}: the model takes {len(takes) or 'one or more'} inputs, got {len(inputs)}{way_out}")
+    names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
+    arrays: list[Any] = []
+    for given, indices, of in zip(inputs, takes, names, strict=True):
+        if is_sparse(given):
+            arrays.append(as_sparse(given, dtype, of))
+            continue
+        found = plain(given, of)
+        array = found.blank if isinstance(found, Source) else found
+        if indices:
+            array = as_indices(array, of)
+        elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
+            array = mask
+        else:
+            array = as_real(array, dtype, of)
+        arrays.append(found.astype(array.dtype) if isinstance(found, Source) else array)
+    return tuple(arrays)
+
+
+def as_targets(y: Any, dtype: np.dtype) -> Any:
+    """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
+    given = plain(y, "targets")
+    if isinstance(given, Source):
+        return given.astype(as_targets(given.blank, dtype).dtype)
+    array = as_array(given, "targets")
+    if array.dtype.kind in "iub":
+        return plain_integers(array)
+    return as_real(array, dtype, "targets")
+
+
+def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
+    """Weights of so many rows in this dtype, float32 or float64, or in their own.
+
+    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
+    TypeError for what is no number.
+    """
+    array = as_real(_whole(plain(weights, name)), dtype, name)
+    if array.shape != (rows,):
+        raise ValueError(f"{name}: expected a weight for each of {rows} rows, ({rows},), got shape {array.shape}")
+    bad = ~((array >= 0) & (array < np.inf))
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"{name}: expected weights that are finite and not negative, got {array[row]} in row {row}")
+    return np.ascontiguousarray(array)
+
+
+class ClassWeights:
+    """How much rows weigh by their labels y (n,) or (n, 1), integers or bool.
+
+    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), classes
+    being those that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
+    weights that are negative or not finite, and for other shapes; TypeError for targets that are no labels.
+    """
+
+    def __init__(self, given: Any, y: Any, ignore: int | None = None) -> None:
+        self.labels, counts = np.unique(_labels(y), return_counts=True)
+        if isinstance(given, str) and given == "balanced":
+            counts[self.labels == ignore] = 0
+            self.weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+            return
+        if not isinstance(given, Mapping):
+            raise TypeError(f'class_weight: expected {{label: weight}} or "balanced", got {given!r}')
+        self.weights = np.ones(len(self.labels))
+        for label, weight in given.items():
+            here = self.labels == label
+            if not here.any():
+                raise ValueError(
+                    f"class_weight: the label {label!r} does not occur; there are {reprlib.repr(self.labels.tolist())}"
+                )
+            self.weights[here] = nonnegative(f"class_weight: the weight of label {label}", weight)
+
+    def times(self, sample_weight: Any, y: Any) -> np.ndarray:
+        """The weights of rows with these labels, multiplied by others unless these are None."""
+        weights = self.weights[np.searchsorted(self.labels, _labels(y))]
+        return weights if sample_weight is None else weights * as_weights(sample_weight, len(weights), np.float64)
+
+
+def _labels(y: Any) -> np.ndarray:
+    labels = as_array(_whole(plain(y, "y")), "y")
+    if labels.dtype.kind not in "iub":
+        hint = ", of which y.argmax(axis=1) makes some" if labels.ndim == 2 and labels.shape[1] > 1 else ""
+        raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
+    if labels.ndim == 0 or labels.size != len(labels):
+        raise ValueError(f"class_weight goes with one label a row, got targets of shape {labels.shape}")
+    return labels.reshape(-1)
+
+
+def plain_integers(array: np.ndarray) -> np.ndarray:
+    """Integers or bools in native byte order and, of two integer types of one size, in that which kernels know."""
+    if array.dtype is INT64:  # as is usual
+        return array
+    return np.asarray(array, dtype=np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}"))
+
+
+def same_length(name: str, inputs: tuple[Any, ...]) -> int:
+    """The number of rows that all inputs have; ValueError where they have none or different numbers."""
+    for x in inputs:
+        if x.ndim == 0 or len(x) == 0:
+            raise ValueError(f"{name} has no rows: shape {x.shape}")
+        if len(x) != len(inputs[0]):
+            raise ValueError(
+                f"{name} has inputs of different lengths: shapes {', '.join(str(x.shape) for x in inputs)}"
+            )
+    if not inputs:
+        raise ValueError(f"{name} is an empty tuple; expected one or more inputs")
+    return len(inputs[0])
+
+
+def _whole(data: Any) -> Any:
+    """What is read of a source; all else as it is."""
+    return data.rows(0, len(data)) if isinstance(data, Source) else data
+
+
+def _rows(name: str, data: Any) -> Any:
+    """Rows as an array, as sparse rows or as a Source; ValueError for none, TypeError for Python objects."""
+    given = as_sparse(data, name=name) if is_sparse(data) else plain(data, name)
+    is_array = type(given) is not SparseRows and type(given) is not Source
+    array = as_array(given, name) if is_array else given
+    if array.ndim == 0 or len(array) == 0:
+        raise ValueError(f"{name} has no rows: shape {array.shape}")
+    if array.dtype.hasobject:
+        raise TypeError(f"{name} holds Python objects; expected numbers")
+    return np.ascontiguousarray(array) if is_array else array

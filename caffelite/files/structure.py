@@ -1,0 +1,190 @@
+"""The structure of a Function as data: of which Functions it is made, and with what arguments they are made again.
+
+It is a list of entries, what is made before what is made of it, the whole last:
+
+    [{"name": "Linear", "arguments": {"in_features": 2, "out_features": 3, "bias": true, "initializer": null}},
+     {"name": "ReLU", "arguments": {}},
+     {"name": "Model", "arguments": {"functions": [{"#": 0}, {"#": 1}, {"#": 0}], "dtype": "float32"}}]
+
+{"#": 0} is what entry 0 made, so what was shared stays shared. An entry has a `name` from a closed list of caffelite's,
+or a `custom` name, which the reader gives the meaning of. Without arguments it is a function, an initializer.
+Nothing is imported by name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+from caffelite import functions
+from caffelite.core import initializers
+from caffelite.core.function import Function, attributes_of, signature_of
+
+#: What caffelite's own names stand for, but for Model's.
+NAMES: dict[str, Any] = {
+    **{name: x for name, x in vars(functions).items() if isinstance(x, type) and issubclass(x, Function)},
+    **{name: getattr(initializers, name) for name in ("he_normal", "he_uniform", "xavier_normal", "xavier_uniform")},
+    **{name: getattr(initializers, name) for name in ("normal", "uniform", "orthogonal", "zeros")},
+}
+
+MOST_FUNCTIONS = 10_000  # counted once for each place in which they stand
+DEEPEST = 50  # Functions in Functions
+
+
+class Unwritable(TypeError):
+    """A structure that can't be written as data."""
+
+
+def described(whole: Function) -> list[dict[str, Any]]:
+    """The structure of a Function. Raises `Unwritable`, saying what of it can't be written."""
+    try:
+        entries = _entries(whole)
+        _check_extent(entries)
+    except (ValueError, RecursionError) as error:
+        raise Unwritable(str(error)) from None
+    return entries
+
+
+def _entries(whole: Function) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = []
+    places: dict[int, int | None] = {}  # in `entries`, by id; None for what is being described
+
+    def place(x: Any) -> int:
+        if id(x) not in places:
+            places[id(x)] = None
+            entries.append(entry(x))
+            places[id(x)] = len(entries) - 1
+        found = places[id(x)]
+        if found is None:
+            raise Unwritable(f"{type(x).__name__} is among its own arguments")
+        return found
+
+    def entry(x: Any) -> dict[str, Any]:
+        kind = x if isinstance(x, FunctionType) else type(x)
+        name = {"name" if kind.__module__.partition(".")[0] == "caffelite" else "custom": kind.__name__}
+        if kind is x:
+            return name
+        try:
+            arguments = x.arguments() if hasattr(x, "arguments") else attributes_of(x)
+        except TypeError as error:
+            raise Unwritable(str(error)) from None
+        values = {key: value(argument, f"{kind.__name__}'s {key}") for key, argument in arguments.items()}
+        return {**name, "arguments": values}
+
+    def value(x: Any, where: str) -> Any:
+        if isinstance(x, np.generic):
+            x = x.item()
+        if x is None or isinstance(x, bool | int | str) or (isinstance(x, float) and math.isfinite(x)):
+            return x
+        if isinstance(x, np.dtype):
+            return x.name
+        if isinstance(x, list | tuple):
+            return [value(item, where) for item in x]
+        if isinstance(x, dict) and all(isinstance(key, str) for key in x) and x.keys() != {"#"}:
+            return {key: value(item, where) for key, item in x.items()}
+        if hasattr(x, "arguments") or isinstance(x, FunctionType | initializers.normal | initializers.uniform):
+            return {"#": place(x)}
+        raise Unwritable(f"{where}, {type(x).__name__}, is no value of JSON")
+
+    place(whole)
+    return entries
+
+
+def as_text(entries: Any) -> str:
+    """A structure as JSON."""
+    return json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
+
+
+def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> Any:
+    """What a structure, of unknown origin, describes: what its last entry makes.
+
+    Raises ValueError for what is no structure, saying what is wrong, and for names that are neither in `names` nor
+    in `custom`. Whoever wants no memory to be taken calls it `without_values`.
+    """
+    _check_extent(entries)
+    found: list[Any] = []
+
+    def value(x: Any, listed: type) -> Any:
+        if isinstance(x, dict):
+            return found[x["#"]] if x.keys() == {"#"} else {key: value(item, listed) for key, item in x.items()}
+        return listed([value(item, listed) for item in x]) if isinstance(x, list) else x
+
+    for entry in entries:
+        own = "name" in entry
+        name = entry["name" if own else "custom"]
+        if name not in (names if own else custom):
+            hint = "which caffelite has not" if own else f"which has to be given: load(…, custom={{{name!r}: …}})"
+            raise ValueError(f"there is a {name} in it, {hint}")
+        kind = (names if own else custom)[name]
+        if ("arguments" in entry) != isinstance(kind, type):
+            raise ValueError(f"{name} is {'a class' if isinstance(kind, type) else 'a function'}, and is not made so")
+        if isinstance(kind, type):
+            arguments = {key: value(x, tuple if own else list) for key, x in entry["arguments"].items()}
+            if own and arguments.get("dtype", "float32") not in ("float32", "float64"):
+                raise ValueError(f"{name} has no dtype {arguments['dtype']!r}")
+            found.append(_instance(kind, arguments, own))
+        else:
+            found.append(kind)
+    try:
+        made_again = as_text(_entries(found[-1]))
+    except Unwritable as error:
+        raise ValueError(f"what its structure makes has none: {error}") from None
+    if made_again != as_text(entries):
+        raise ValueError("what its structure makes has another structure")
+    return found[-1]
+
+
+def _instance(kind: type, arguments: dict[str, Any], own: bool) -> Any:
+    # Caffelite's own constructors raise what they like for arguments that no caffelite has written.
+    expected = (Exception,) if own else (TypeError, ValueError)
+    try:
+        bound = inspect.BoundArguments(signature_of(kind), arguments)
+        return kind(*bound.args, **bound.kwargs)
+    except expected as error:
+        raise ValueError(f"{kind.__name__} can't be made as its structure says: {error}") from error
+
+
+def _check_extent(entries: Any) -> None:
+    """ValueError unless these are entries, each made of earlier ones, all needed, and not too many or too deep."""
+    if not isinstance(entries, list) or not entries:
+        raise ValueError("a structure is a list of entries")
+    sizes: list[int] = []  # of each entry: the Functions in it, one that stands in two places twice
+    depths: list[int] = []
+    used = {len(entries) - 1}
+    for i, entry in enumerate(entries):
+        if not isinstance(entry, dict) or len({"name", "custom"} & entry.keys()) != 1:
+            raise ValueError(f"entry {i} of the structure has no name")
+        if not entry.keys() <= {"name", "custom", "arguments"} or not isinstance(entry.get("arguments", {}), dict):
+            raise ValueError(f"entry {i} of the structure has other keys than name and arguments")
+        if not isinstance(entry.get("name", entry.get("custom")), str):
+            raise ValueError(f"the name of entry {i} of the structure is no text")
+        references = list(_references(entry.get("arguments", {})))
+        if not all(type(j) is int and 0 <= j < i for j in references):
+            raise ValueError(f"entry {i} of the structure is made of what is not made before it")
+        sizes.append(1 + sum(sizes[j] for j in references))
+        depths.append(1 + max([depths[j] for j in references], default=0))
+        used.update(references)
+        if sizes[i] > MOST_FUNCTIONS or depths[i] > DEEPEST:
+            raise ValueError(
+                f"more than {MOST_FUNCTIONS:,} Functions, or Functions in Functions more than {DEEPEST} deep"
+            )
+    if len(used) < len(entries):
+        raise ValueError("the structure has entries that nothing is made of")
+
+
+def _references(x: Any) -> Any:
+    """The numbers of the entries that a value refers to."""
+    if isinstance(x, dict):
+        if x.keys() == {"#"}:
+            yield x["#"]
+            return
+        x = x.values()
+    if not isinstance(x, str) and hasattr(x, "__iter__"):
+        for item in x:
+            yield from _references(item)

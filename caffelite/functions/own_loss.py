@@ -1,0 +1,56 @@
+"""A function of the user's as a loss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+from weakref import WeakValueDictionary
+
+from caffelite import _kernels as kernels
+from caffelite.core.function import Function
+from caffelite.core.tensor import Tensor
+
+
+class OwnLoss(Function, recordable=True):
+    """The loss that a function computes from outputs and targets: `function(outputs, targets) -> Tensor`.
+
+    The outputs are a Tensor, or a tuple of Tensors if the model has several; targets and weights are arrays.
+    """
+
+    _made: ClassVar[WeakValueDictionary[int, OwnLoss]] = WeakValueDictionary()
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+
+    @classmethod
+    def of(cls, function: Callable[..., Tensor]) -> OwnLoss:
+        """The loss of this function, always the same one: so a recorded step serves the next training."""
+        loss = cls._made.get(id(function))
+        if loss is None:
+            loss = cls._made[id(function)] = cls(function)
+        return loss
+
+    def decider(self) -> Callable[..., Any]:
+        return self.function
+
+    def __call__(self, *inputs: Any) -> Any:
+        recording = kernels.recorder()
+        if recording is not None:
+            recording.note_decider(self.function)
+        return self.function(*inputs)
+
+    def forward(self, outputs: Any, *targets: Any) -> Any:
+        several = isinstance(outputs, tuple)
+        self.outputs = tuple([Tensor._of(y) for y in (outputs if several else (outputs,))])
+        for y in self.outputs:
+            y._requires_grad = True
+        self.value = self.function(self.outputs if several else self.outputs[0], *targets)
+        return self.value.data
+
+    def backward(self, dy: Any = 1.0) -> Any:
+        self.value.backward(dy)
+        gradients = tuple([y.grad for y in self.outputs])
+        return gradients if len(gradients) > 1 else gradients[0]
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", repr(self.function))

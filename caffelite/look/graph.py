@@ -1,0 +1,162 @@
+"""A drawing of the graph that made a Tensor, as SVG text.
+
+Boxes stand in rows: the Tensor itself in the lowest, what goes into a box above it. What is used further down runs
+through the rows between as one line, which has a place in each of them like a box.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from caffelite.core.autograd import inputs_first
+from caffelite.core.tables import FITTING
+from caffelite.core.tensor import Tensor
+
+LETTER, LONGEST = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
+HEIGHT, GAP, MARGIN = 42, 34, 8  # of a box, between rows, and around the drawing
+BESIDE, PORTS = 16, 14  # between boxes in a row, and between arrows that end at one box
+
+# Dark letters on light boxes and grey arrows: they can be read on light and on dark backgrounds.
+STYLES = {
+    "function": 'fill="#e6f1fa" stroke="#0072b2"',
+    "requires_grad": 'rx="12" fill="#fff3dc" stroke="#c98500"',
+    "leaf": 'rx="12" fill="#f2f2f2" stroke="#808080"',
+    "constant": 'rx="12" fill="#f2f2f2" stroke="#808080" stroke-dasharray="4 3"',
+}
+
+
+class SVG(str):
+    """SVG text, which notebooks show as the picture."""
+
+    def _repr_svg_(self) -> str:
+        return str(self)
+
+
+class Node:
+    """A box with one or two lines of text; without text, where a line runs through a row."""
+
+    def __init__(self, kind: str, lines: list[str], inputs: list[Node], row: int = 0) -> None:
+        self.kind, self.lines, self.inputs = kind, [_label(line) for line in lines], inputs
+        self.row, self.x = row, 0.0  # counted from the lowest; the middle
+        self.width = 24 + LETTER * max(map(len, self.lines)) if lines else 4
+
+
+def graph(tensor: Tensor) -> SVG:
+    """Draw the graph that made a Tensor: the Functions, and the leaves that they were applied to.
+
+    A leaf has its name, its shape, and whether it requires a gradient; a Function its `repr` and the shape of what it
+    returned; the arrows run from inputs to outputs. A parameter is an input of its Function. What was not a Tensor,
+    such as an array of labels or a number, was not kept: it is a `constant`.
+
+    Returns SVG text, a `str`: `Path("graph.svg").write_text(cl.graph(loss))`. In a notebook it shows the picture.
+    Raises TypeError for what is no Tensor, and RuntimeError where `backward` has freed the graph.
+    """
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"graph takes a Tensor, got {tensor!r}")
+    return _svg(_placed(_rows(_boxes(tensor))))
+
+
+def _boxes(result: Tensor) -> list[Node]:
+    """The boxes of a graph, each after its inputs."""
+    boxes: dict[int, Node] = {}  # by the id of a Function, which may have several outputs, or of a leaf
+
+    def box_of(x: Tensor | None) -> Node:
+        if x is None:
+            node = Node("constant", ["constant"], [])
+            return boxes.setdefault(id(node), node)
+        key = id(x.function) if id(x.function) in boxes else id(x)
+        if key not in boxes:
+            grad = "requires_grad" if x.requires_grad else ""
+            boxes[key] = Node(grad or "leaf", [x.name or "Tensor", f"{x.shape} {grad}"], [])
+        return boxes[key]
+
+    try:
+        tensors = inputs_first(result)
+    except RuntimeError:
+        raise RuntimeError("graph: backward has freed the graph; draw it before") from None
+    outputs: dict[int, dict[int, str]] = {}  # of each Function, those that are used
+    for x in (*[x for tensor in tensors for x in tensor.inputs if x is not None], result):
+        outputs.setdefault(id(x.function), {})[id(x)] = f"{x.name or ''} {x.shape}"
+    for tensor in tensors:
+        if (function := tensor.function) is not None and id(function) not in boxes:
+            inputs = [box_of(x) for x in (*tensor.inputs, *function.parameters())]
+            boxes[id(function)] = Node("function", [repr(function), ", ".join(outputs[id(function)].values())], inputs)
+    box_of(result)
+    return list(boxes.values())
+
+
+def _rows(boxes: list[Node]) -> list[list[Node]]:
+    """The rows, the lowest first: a box stands right above the highest that it goes into."""
+    for box in reversed(boxes):
+        for x in box.inputs:
+            x.row = max(x.row, box.row + 1)
+    rows: list[list[Node]] = [[] for _ in range(1 + max(box.row for box in boxes))]
+    line_of: dict[Node, Node] = {}  # how far down the line from a box has been drawn
+    for box in sorted(boxes, key=lambda box: -box.row):
+        rows[box.row].append(box)
+        for i, x in enumerate(box.inputs):
+            line = line_of.get(x, x)
+            while line.row > box.row + 1:
+                line = Node("", [], [line], line.row - 1)
+                rows[line.row].append(line)
+            line_of[x] = box.inputs[i] = line
+    return rows
+
+
+def _placed(rows: list[list[Node]]) -> list[list[Node]]:
+    """Set x, from the lowest row up: as near to the mean of where a node's arrows end as its neighbours allow.
+
+    The first input of the first input … of the result stands straight above it; what is beside gives way.
+    """
+    spine = rows[0][0]
+    ends: dict[Node, list[float]] = {spine: [0.0]}
+    for row in rows:
+        mean = {node: sum(ends[node]) / len(ends[node]) for node in row}
+        row.sort(key=mean.__getitem__)
+        i = row.index(spine) if spine in row else 0
+        for side, nodes, edge in ((1, row[i:], -inf), (-1, row[:i][::-1], spine.width / 2 + BESIDE)):
+            for node in nodes:
+                node.x = 0.0 if node is spine else side * max(side * mean[node], edge + node.width / 2)
+                edge = side * node.x + node.width / 2 + BESIDE
+        for node in row:
+            for port, x in enumerate(node.inputs):
+                ends.setdefault(x, []).append(node.x + port * PORTS)
+        spine = spine.inputs[0] if spine.inputs else spine
+    return rows
+
+
+def _svg(rows: list[list[Node]]) -> SVG:
+    nodes = [node for row in reversed(rows) for node in row]
+    from html import escape  # a millisecond, for who draws
+
+    arrows, boxes = [], []
+    for node in nodes:
+        top, half, places = -node.row * (HEIGHT + GAP), node.width / 2, [x.x for x in node.inputs]
+        order = sorted(range(len(places)), key=places.__getitem__)
+        apart = min(PORTS, (half - 8) / max(1, len(order) - 1))
+        for port, i in enumerate(order):
+            start, end = places[i], node.x + (port - order.index(0)) * apart
+            curve = f"{start:.1f} {top - GAP} C {start:.1f} {top - GAP / 2} {end:.1f} {top - GAP / 2} {end:.1f} {top}"
+            arrows.append(f'<path d="M {curve} {"m -4 -6 l 4 6 l 4 -6" if node.lines else f"v {HEIGHT}"}"/>')
+        if node.lines:
+            rectangle = f'x="{node.x - half:.1f}" y="{top}" width="{2 * half:.1f}" height="{HEIGHT}"'
+            boxes.append(f"<rect {rectangle} {STYLES[node.kind]}/>")
+        for i, line in enumerate(node.lines):
+            y = top + HEIGHT / 2 + 12 + 16 * i - 8 * len(node.lines)
+            boxes.append(f'<text x="{node.x:.1f}" y="{y:.0f}">{escape(line, quote=False)}</text>')
+    left = min(node.x - node.width / 2 for node in nodes) - MARGIN
+    width = max(node.x + node.width / 2 for node in nodes) + MARGIN - left
+    height = len(rows) * (HEIGHT + GAP) - GAP + 2 * MARGIN
+    view = f"{left:.1f} {HEIGHT + MARGIN - height} {width:.1f} {height}"
+    size = f'width="{width:.0f}" height="{height}" style="{FITTING}"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}">'
+    grey = '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">'
+    dark = '<g font-family="monospace" font-size="12" text-anchor="middle" fill="#222222">'
+    return SVG("\n".join([head, grey, *arrows, "</g>", dark, *boxes, "</g>", "</svg>", ""]))
+
+
+def _label(text: str) -> str:
+    """In one line, of limited length, of letters that XML allows."""
+    line = " ".join(text.split())
+    line = line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)

@@ -1,0 +1,46 @@
+"""`load`: the Model that `Model.save` has written, or a checkpoint has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from caffelite.core.modes import without_values
+from caffelite.files import structure
+from caffelite.files.safetensors import File, strict_json
+from caffelite.model.model import Model
+from caffelite.tabular.model import TableModel
+
+
+def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Model:
+    """The Model in a file that `Model.save` or a checkpoint has written, with its parameters and buffers.
+
+    `custom` gives the classes, by name, of the Functions in it that are not caffelite's, and the functions that are
+    their initializers: `load("net.safetensors", custom={"Swish": Swish})`. They are made with what their `arguments()`
+    said. Nothing else in a file is called, and nothing is imported.
+
+    Raises OSError for a path that can't be read, and ValueError, saying what is wrong, for anything but such a file,
+    before memory is taken for what is in it. A file of weights alone is for `Model.load`.
+    """
+    custom = {} if custom is None else custom
+    if not isinstance(custom, Mapping) or not all(callable(x) for x in custom.values()):
+        raise TypeError(f'custom: expected classes by name, {{"Swish": Swish}}, got {custom!r}')
+    with File(path) as file:
+        file.refuse_pytorchs()
+        if "caffelite.structure" not in file.texts:
+            reason = file.texts.get("caffelite.unwritten", "its structure was not written")
+            raise file.refuse(f"has parameters and no structure ({reason}): make the model, and `model.load` this")
+        try:
+            with without_values():
+                entries = strict_json(file.texts["caffelite.structure"])
+                model = structure.made(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
+                if not isinstance(model, Model):
+                    raise ValueError(f"expected a Model, its structure is that of {type(model).__name__}")
+                frozen, columns = model._frozen_in(file.texts), model._columns_in(file.texts)
+        except (ValueError, RecursionError, MemoryError) as error:
+            raise file.refuse(error) from error
+        model._fill(file)
+        model._freeze(frozen)
+        model.remember_columns(columns)
+    return model

@@ -1,0 +1,240 @@
+"""minimize: a model's parameters by L-BFGS, on all rows at once. SciPy's, so this module is only imported when needed.
+
+SciPy minimizes a function of one vector, float64. Here that is the loss over all rows as a function of what is
+trainable, forward and backward recorded as a Program; each evaluation copies the vector into the parameters, replays
+it, and copies the gradients out.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.arrays import positive, positive_integer
+from caffelite.core.function import Function
+from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.data.frames import names_of_inputs
+from caffelite.data.generator import Batch
+from caffelite.model.model import Model
+from caffelite.optimizers import TrainingDiverged
+from caffelite.program import Program
+from caffelite.training import checks
+from caffelite.training.callbacks import Callbacks, Checkpoint, ReduceLROnPlateau, Training
+from caffelite.training.history import History
+from caffelite.training.progress import Progress
+from caffelite.training.trainer import Trainer, first_gradient, not_finite, without_penalties
+
+try:
+    from scipy.optimize import OptimizeResult
+    from scipy.optimize import minimize as scipy_minimize
+except ImportError as error:
+    raise ImportError("minimize needs SciPy: pip install caffelite[scipy]") from error
+
+
+class Minimization(History):
+    """The History of `minimize`: the loss after each iteration, penalties not included; and how it ended.
+
+    objective : float
+        What was minimized, penalties included, at its end.
+    converged : bool
+        Whether it ended because nothing was left to gain.
+    message : str
+        Why it ended, in SciPy's words; or that a callback said so.
+    evaluations : int
+        How often the loss and its gradient were computed.
+    """
+
+    objective: float
+    converged: bool
+    message: str
+    evaluations: int
+
+
+def minimize(
+    model: Model,
+    x: Any,
+    y: Any,
+    *,
+    loss: Function,
+    max_iterations: int = 1000,
+    max_evaluations: int = 15_000,
+    tolerance: float = 1e-5,
+    callbacks: Iterable[Callable[[int, History], Any]] = (),
+    verbose: int | str = "auto",
+    sample_weight: Any = None,
+) -> Minimization:
+    """Minimize the loss over all rows by L-BFGS, from the present parameters on.
+
+    For small data, where it gets further than gradient descent, without a learning rate: each iteration is a line
+    search along a direction that the last ten gradients give. The trainable parameters are one vector; frozen ones
+    stay. D. C. Liu and J. Nocedal, "On the limited memory BFGS method for large scale optimization", Mathematical
+    Programming 45, 1989; SciPy's L-BFGS-B, whose memory and arithmetic are float64, whatever the model's dtype. (In
+    float32 the loss itself has seven digits: where steps become smaller than that, the line search ends "abnormally",
+    and only a float64 model goes further.)
+
+    Parameters
+    ----------
+    x, y, sample_weight : array-like (n, …), (n, …), (n,)
+        As for `Model.fit`; copied, and kept in memory with the outputs of all Functions for all rows.
+    loss : Function
+        As for `fit`; with `Penalized` the penalties are minimized, too.
+    max_iterations, max_evaluations : int
+        It ends after so many iterations, or after the iteration in which the loss was computed as often.
+    tolerance : float
+        It ends where no element of the gradient is larger than this, or where an iteration has lowered the loss by no
+        more than 2.2·10⁻⁹ of it (of 1 where it is less).
+    callbacks, verbose
+        As for `fit`, with iterations for epochs; the parameters are then those after the iteration. There is no
+        optimizer, so neither Checkpoint nor ReduceLROnPlateau.
+
+    Functions behave as in training. BatchNorm takes the statistics of all rows, and its running ones follow as in
+    `fit`. A loss that is another one each time can't be minimized so, and Dropout makes it that.
+
+    Raises
+    ------
+    ValueError
+        If nothing is trainable, or the loss of the same parameters is not the same twice, besides what `fit` raises for
+        data and options that cannot be used: all before anything is changed.
+    TrainingDiverged
+        If the loss or a gradient is not finite. Has `history`.
+    KeyboardInterrupt
+        On Ctrl-C. Has `history`.
+
+    After an exception, the parameters are those of the last completed iteration.
+    """
+    if not isinstance(model, Model):
+        raise TypeError(f"minimize takes a Model, got {model!r}")
+    max_iterations = positive_integer("max_iterations", max_iterations)
+    max_evaluations = positive_integer("max_evaluations", max_evaluations)
+    tolerance, called = positive("tolerance", tolerance), Callbacks(callbacks)
+    for callback in called.all:
+        if isinstance(callback, Checkpoint | ReduceLROnPlateau):
+            raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
+    loss = checks.as_loss(loss)
+    model._warn_of_two_links(loss)
+    # As one batch, which is as large as it may be.
+    (batch,) = checks.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
+    model.remember_columns(names_of_inputs(x))
+    objective = Objective(model, loss, batch)
+    history = Minimization({"loss": []})
+    shown = Progress(verbose, max_iterations, None, of="iteration")
+    raised: list[StopIteration] = []  # by a callback, which SciPy would take for its own
+    ends = None
+
+    def completed(intermediate_result: OptimizeResult) -> None:
+        """An iteration is."""
+        nonlocal ends
+        objective.accept(intermediate_result.x)
+        history["loss"].append(objective.loss)
+        shown.steps_done(1, lambda: objective.loss)
+        shown.epochs_done(1, {"loss": objective.loss})
+        try:
+            ends = called(history.epochs - 1, history)
+        except StopIteration as error:
+            raised.append(error)
+            raise
+        if ends:
+            raise StopIteration
+
+    with InterruptsBetweenSteps() as interrupts, called.during(Training(model, None, loss, history)), shown:
+        try:
+            with interrupts.held():
+                objective.check_repeatable()
+            result = scipy_minimize(
+                lambda vector: objective.evaluate(vector, interrupts),
+                objective.accepted,
+                jac=True,
+                method="L-BFGS-B",
+                callback=completed,
+                options={"maxiter": max_iterations, "maxfun": max_evaluations, "gtol": tolerance},
+            )
+            if raised:
+                raise raised[0]
+        except TrainingDiverged as error:
+            error.args = (f"iteration {history.epochs + 1}: {error}",)
+            error.history = history  # type: ignore[attr-defined]
+            raise
+        except KeyboardInterrupt as error:
+            error.history = history  # type: ignore[attr-defined]
+            raise
+        finally:
+            with interrupts.held():
+                objective.restore()
+    history.objective, history.converged = float(result.fun), bool(result.success)
+    history.message, history.evaluations = "a callback ended it" if ends else str(result.message), int(result.nfev)
+    return history
+
+
+class Objective:
+    """The loss over all rows, and its gradient, as a function of the trainable parameters: a vector, float64."""
+
+    def __init__(self, model: Model, loss: Function, given: Any) -> None:
+        self.trainer = Trainer(model, loss, {})
+        self.batch: Batch = self.trainer.batch(given)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        if not self.parameters:
+            raise ValueError("minimize: there is nothing to train, the model has no parameters or all are frozen")
+        self.program = Program(self._forward_and_backward)
+        self.accepted = self._vector()  # the parameters after the last iteration
+
+    def evaluate(self, vector: np.ndarray, interrupts: InterruptsBetweenSteps) -> tuple[float, np.ndarray]:
+        """The loss with its penalties, and the gradient; TrainingDiverged where they are not finite."""
+        with interrupts.held():
+            self._set(vector)
+            return self._compute()
+
+    def accept(self, vector: np.ndarray) -> None:
+        """These are the parameters after an iteration, which it has evaluated last."""
+        self.accepted = vector.copy()
+
+    def restore(self) -> None:
+        """Give the parameters their values after the last iteration."""
+        self._set(self.accepted)
+
+    def check_repeatable(self) -> None:
+        """ValueError unless the same parameters give the same loss and gradient again."""
+        buffers = self.trainer.model.buffers().values()
+        before = [buffer.copy() for buffer in buffers]
+        try:
+            first, second = self._compute(), self._compute()
+        finally:
+            for buffer, values in zip(buffers, before, strict=True):
+                buffer[...] = values
+        if first[0] != second[0] or not np.array_equal(first[1], second[1]):
+            raise ValueError(
+                "minimize: the same parameters gave another loss the second time, so that there is no one loss to "
+                "minimize. Leave out Dropout and whatever else draws at random, or use fit"
+            )
+
+    def _compute(self) -> tuple[float, np.ndarray]:
+        value, mean = self.program()
+        self.loss = float(mean.item())  # without penalties
+        if not np.isfinite(value).all():
+            raise TrainingDiverged(f"the loss is {value.item()}{not_finite(self.batch)}")
+        gradient = self._gradient()
+        if not np.isfinite(gradient).all():
+            name = first_gradient(self.trainer.model)
+            raise TrainingDiverged(f"the gradient of {name} is not finite{not_finite(self.batch)}")
+        return float(value.item()), gradient
+
+    def _forward_and_backward(self) -> tuple[np.ndarray, np.ndarray]:
+        for p in self.trainer.model.parameters():
+            p.zero_grad()
+        _, loss, value = self.trainer.forward(self.batch)
+        value.backward()
+        return value.data, without_penalties(loss, value)
+
+    def _vector(self) -> np.ndarray:
+        return np.concatenate([p.data.reshape(-1) for p in self.parameters], dtype=np.float64)
+
+    def _gradient(self) -> np.ndarray:
+        gradients = [np.zeros(p.size) if p.grad is None else p.grad.reshape(-1) for p in self.parameters]
+        return np.concatenate(gradients, dtype=np.float64)
+
+    def _set(self, vector: np.ndarray) -> None:
+        ends = np.cumsum([p.size for p in self.parameters])[:-1]
+        for p, part in zip(self.parameters, np.split(vector, ends), strict=True):
+            p.data = part.reshape(p.shape)

@@ -1,0 +1,481 @@
+"""Callbacks: what `fit` calls after each epoch, and some that are ready-made.
+
+A callback is a callable (epoch, history), the epochs counted from 0; one that returns True ends the training. Besides,
+it may have any of these:
+
+    begin(training)            before the first step. `training` has `.model`, `.optimizer`, `.loss` and `.history`,
+                               and `.write(path)`, which makes a checkpoint of it.
+    due(epochs)                after how many epochs it has to be called next, so many being completed. Where data are
+                               in memory, epochs up to there are replayed in one go, and it is called for the last of
+                               those that have been completed. Without it, a callback is called after each.
+    between_steps()            now and then between two steps: after a batch, or about every 50 ms of replayed ones.
+                               Of several ranks (`caffelite.mpi`), on all of them after the same step.
+    end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have
+                               begun are ended, even if others raise.
+    state_dict()               what it needs to go on where it is: numbers, strings and None, and arrays, by name.
+                               Numbers may be NaN or infinite.
+    load_state_dict(state)     go on there. This comes after `begin`, which starts anew.
+
+A training that goes on from a checkpoint begins with the history that it had. Nothing of it costs a step anything.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite.core.arrays import NUMBERS, nonnegative, positive, positive_integer
+from caffelite.core.cautions import warn
+from caffelite.core.function import Function
+from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.tensor import Tensor
+from caffelite.files import safetensors as files
+from caffelite.training.history import History
+from caffelite.training.metrics import Metric, mode_of
+
+__all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Training"]
+
+
+class Training(NamedTuple):
+    """What a callback gets to know when a training begins."""
+
+    model: Any  #: What is trained.
+    optimizer: Any  #: What updates it; None in `caffelite.minimize`.
+    loss: Function  #: What is minimized.
+    history: History  #: What is measured, epoch by epoch.
+    write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
+    together: Any = None  #: What ranks do together that share batches; None where there is one process.
+    metrics: Mapping[str, Metric] = {}  #: What is measured besides the loss, by name.
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is this process that writes files: of several ranks, it is rank 0."""
+        return self.together is None or self.together.leads
+
+    def agreed(self, value: bool) -> bool:
+        """What all ranks are to do where that depends on time, say: what rank 0 says."""
+        return value if self.together is None else bool(self.together.agreed(value))
+
+
+# What other frameworks call the methods of a callback.
+_OF_OTHERS = [
+    f"on_{what}_{when}"
+    for what in ("train", "fit", "epoch", "train_epoch", "batch", "train_batch")
+    for when in ("begin", "start", "end")
+]
+
+
+class Callbacks:
+    """The callbacks of one training: begun when this is entered, ended when it is left.
+
+    Those that have begun are ended, too, if another one's `begin` raises. TypeError for what can't be called.
+    """
+
+    def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
+        if callable(callbacks) or not isinstance(callbacks, Iterable):
+            raise TypeError(f"callbacks: expected a list of callables (epoch, history), got {callbacks!r}")
+        self.all = list(callbacks)
+        for callback in self.all:
+            not_called = [name for name in _OF_OTHERS if hasattr(type(callback), name)]
+            if not callable(callback) or isinstance(callback, type):
+                raise TypeError(
+                    f"callbacks: expected callables (epoch, history), got {callback!r}, "
+                    + ("a class: make one of it" if isinstance(callback, type) else "which has no __call__")
+                    + (f" (caffelite does not call {', '.join(not_called)})" if not_called else "")
+                )
+            if not_called:
+                warn(
+                    f"caffelite does not call {', '.join(not_called)} of {type(callback).__name__}: a callback has "
+                    "begin(training), __call__(epoch, history) after each epoch, and end()"
+                )
+        self._begun: list[Any] = []
+        self.ended = False  # whether one of them has ended the training
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def during(self, training: Training) -> Callbacks:
+        """What is to be entered for this training."""
+        self._training: Training | None = training
+        return self
+
+    def __enter__(self) -> Callbacks:
+        if not self.all:
+            return self
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            for callback in self.all:
+                if hasattr(callback, "begin"):
+                    callback.begin(self._training)
+                self._begun.append(callback)
+            stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self.all:
+            self._end()
+
+    def __call__(self, epoch: int, history: History) -> bool:
+        """Whether one of them ends the training after this epoch; all are called, those that write it down last."""
+        in_order = sorted(self.all, key=lambda callback: isinstance(callback, Checkpoint))
+        measured = _lengths(history)
+        for callback in in_order:
+            stop = callback(epoch, history)
+            if _lengths(history) != measured:
+                raise RuntimeError(
+                    f"the callback {callback!r} changed the history from {measured} to {_lengths(history)} numbers; "
+                    "fit writes it, so callbacks may only change numbers that are there"
+                )
+            self.ended |= bool(isinstance(stop, bool | np.bool_) and stop)
+        return self.ended
+
+    def due(self, epochs: int) -> float:
+        """After how many epochs one of them has to be called next, so many being completed."""
+        own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.all]
+        return min(own, default=math.inf)
+
+    @property
+    def between_steps(self) -> Callable[[], None] | None:
+        """What is to be called now and then between two steps, if anything is."""
+        wanted = [callback.between_steps for callback in self.all if hasattr(callback, "between_steps")]
+
+        def call_all() -> None:
+            for call in wanted:
+                call()
+
+        return call_all if wanted else None
+
+    def with_state(self) -> list[Any]:
+        """Those that have a state, and it is not empty."""
+        return [callback for callback in self.all if hasattr(callback, "state_dict") and callback.state_dict()]
+
+    def states(self) -> list[tuple[str, dict[str, Any]]]:
+        """The names of their classes, and the states."""
+        return [(type(callback).__name__, callback.state_dict()) for callback in self.with_state()]
+
+    def _end(self) -> None:
+        self._training = None
+        with ExitStack() as stack:  # which calls each, the last one first, whatever the others raise
+            for callback in reversed(self._begun):
+                if hasattr(callback, "end"):
+                    stack.callback(callback.end)
+
+
+def _lengths(history: History) -> dict[str, int]:
+    return {name: len(values) for name, values in history.items()}
+
+
+class Monitor:
+    """Base of callbacks that watch a quantity of the history: its best value, and how long there was no better one.
+
+    `mode` says what is better: "max" the higher value, "min" the lower one. "auto" knows the built-in names, with
+    `val_` or without, and the modes that `caffelite.metrics.metric` gives. It is a ValueError for all others, before
+    the first step.
+
+    A value that is not finite is never better. Of equal values of a metric, that with the lowest `val_loss` is the
+    best; if there is none, that with the lowest `loss`. This changes what the best epoch is, but it does not count as
+    better for `patience`.
+    """
+
+    best: float | None  # the best value so far; None as long as there is none
+    best_epoch: int | None  # its epoch, counted from 0
+    waited: int  # for how many epochs in a row there was none that is better by more than `min_delta`
+
+    def __init__(self, monitor: str, patience: int, min_delta: float = 0.0, mode: str = "auto") -> None:
+        if mode not in ("auto", "min", "max"):
+            raise ValueError(f'{type(self).__name__}: mode is "auto", "min" or "max", got {mode!r}')
+        self.monitor, self.mode = monitor, mode
+        self.patience = positive_integer("patience", patience)
+        self.min_delta = nonnegative("min_delta", min_delta)
+        self._start()
+
+    def _start(self) -> None:
+        self.best, self.best_epoch, self.waited = None, None, 0
+        self._has_warned = False
+
+    def begin(self, training: Training) -> None:
+        """Start anew; ValueError if the training does not measure what is to be watched, or its mode is not known."""
+        if self.monitor not in training.history:
+            name, measured = str(self.monitor), list(training.history)
+            is_metric = name.removeprefix("val_") not in measured
+            missing = "its metric in metrics" if is_metric else "validation_data or validation_split"
+            raise ValueError(
+                f"{type(self).__name__}: there is no {self.monitor!r} to monitor, only "
+                f"{', '.join(measured)}; give {missing}, or monitor={measured[0]!r}"
+            )
+        self._mode = mode_of(self.monitor, training.metrics) if self.mode == "auto" else self.mode
+        if self._mode is None:
+            raise ValueError(
+                f'{type(self).__name__}: is a higher {self.monitor} better, or a lower one? Give mode="max" or '
+                'mode="min", here or in caffelite.metrics.metric(f, mode=…)'
+            )
+        self._start()
+
+    def look(self, epoch: int, history: History) -> bool:
+        """Look at an epoch's value, and say whether it is the best one."""
+        value = history[self.monitor][-1]
+        if math.isnan(value) and self.best is None and not self._has_warned:
+            self._has_warned = True
+            warn(
+                f"{type(self).__name__}: {self.monitor} is NaN in epoch {epoch + 1}, and no epoch before it had a "
+                "number: as long as this is so, no epoch is the best one"
+            )
+        better = math.inf if self.best is None else value - self.best
+        if self.best is not None and self._mode == "min":
+            better = -better
+        if not math.isfinite(value):
+            better = 0.0
+        self.waited = 0 if better > self.min_delta else self.waited + 1
+        is_best = better > 0 or (value == self.best and self._breaks_tie(history))
+        if is_best:
+            self.best, self.best_epoch = value, epoch
+        return is_best
+
+    def _breaks_tie(self, history: History) -> bool:
+        """Whether the last epoch has a lower loss than the best one, which has the same metric."""
+        if self.monitor in ("loss", "val_loss"):
+            return False
+        losses = history.get("val_loss", history["loss"])
+        return losses[-1] < losses[self.best_epoch]
+
+    def state_dict(self) -> dict[str, Any]:
+        """`best`, `best_epoch` and `waited`."""
+        return {"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`; ValueError for one that can't be, before anything is written."""
+        best, epoch, waited = (state.get(name) for name in ("best", "best_epoch", "waited"))
+        has_best = isinstance(best, NUMBERS) and math.isfinite(best) and isinstance(epoch, int) and epoch >= 0
+        if not (has_best or best is epoch is None) or not isinstance(waited, int) or waited < 0:
+            raise ValueError(
+                f"{type(self).__name__} has a state of best, best_epoch and waited, got {best!r}, {epoch!r}, {waited!r}"
+            )
+        self.best, self.best_epoch, self.waited = None if best is None else float(best), epoch, waited
+
+
+class EarlyStopping(Monitor):
+    """Ends the training after `patience` epochs in a row that are not better than the best by more than `min_delta`.
+
+    Parameters
+    ----------
+    monitor : str
+        A name in the history.
+    patience : int
+        How many epochs.
+    min_delta : float
+        How much better an epoch has to be to count. Slow progress, by no more than this from one best epoch to the
+        next, counts as none.
+    restore_best : bool
+        Whether the model has, afterwards, the parameters and buffers of the best epoch, however the training ended:
+        early, after all its epochs, by Ctrl-C, TrainingDiverged or another exception. Before the first epoch is
+        completed there is no best one, and all is left as it is. The optimizer keeps its state.
+    mode : "auto", "min" or "max"
+        Whether a lower or a higher value is better; see `Monitor`.
+
+    Afterwards `best` is the best value and `best_epoch` its epoch, counted from 0. Raises ValueError where the training
+    does not measure `monitor` or its mode is not known, before the first step, and for a patience below 1, a negative
+    min_delta or another mode.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        restore_best: bool = True,
+        mode: str = "auto",
+    ) -> None:
+        super().__init__(monitor, patience, min_delta, mode)
+        self.restore_best = bool(restore_best)
+
+    def _start(self) -> None:
+        super()._start()
+        self._model: Any = None
+        self._named: tuple[dict[str, Tensor], dict[str, np.ndarray]] = {}, {}
+        self._best_state: dict[str, np.ndarray] = {}
+
+    def begin(self, training: Training) -> None:
+        super().begin(training)
+        self._model, self._named = training.model, training.model._named_state()
+
+    def __call__(self, epoch: int, history: History) -> bool:
+        if self.look(epoch, history) and self.restore_best:
+            parameters, buffers = self._named  # found once: `state_dict` looks for the names of all each time
+            state = {name: p.data.copy() for name, p in parameters.items()}
+            self._best_state = state | {name: array.copy() for name, array in buffers.items()}
+        return self.waited >= self.patience
+
+    def end(self) -> None:
+        """Restore the best parameters and buffers, all or, where a Ctrl-C comes first, none of them."""
+        model, state = self._model, self._best_state
+        self._model, self._named, self._best_state = None, ({}, {}), {}
+        if state:
+            with InterruptsBetweenSteps() as interrupts, interrupts.held():
+                model.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Monitor` has it, and the best parameters and buffers: `model.0.weight` and so on."""
+        return super().state_dict() | {f"model.{name}": array for name, array in self._best_state.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`; ValueError for one that can't be, or not of this model, before anything is
+        written."""
+        best = {name.removeprefix("model."): array for name, array in state.items() if name.startswith("model.")}
+        shapes = {name: np.shape(array) for name, array in best.items()}
+        expected = {name: array.shape for name, array in self._model.state_dict().items()}
+        if shapes != (expected if self.restore_best and state.get("best") is not None else {}):
+            raise ValueError(f"EarlyStopping: the best parameters are not the model's: {shapes}, expected {expected}")
+        super().load_state_dict(state)
+        self._best_state = {name: np.array(array) for name, array in best.items()}
+
+
+class ReduceLROnPlateau(Monitor):
+    """Multiplies the learning rate by `factor` after `patience` epochs in a row that are not better than the best.
+
+    Then it waits as long again. All groups' rates are multiplied; of a schedule those of the steps to come. `Monitor`
+    says what is better. Raises ValueError where the training does not measure `monitor` or its mode is not known,
+    before the first step, and unless 0 < factor < 1.
+    """
+
+    def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5, mode: str = "auto") -> None:
+        super().__init__(monitor, patience, mode=mode)
+        self.factor = positive("factor", factor, 1.0)
+
+    def begin(self, training: Training) -> None:
+        super().begin(training)
+        self._optimizer: Any = training.optimizer
+
+    def __call__(self, epoch: int, history: History) -> None:
+        self.look(epoch, history)
+        if self.waited >= self.patience:
+            self._optimizer.scale_lr(self.factor)
+            self.waited = 0
+
+    def end(self) -> None:
+        self._optimizer = None
+
+
+class CSVLog:
+    """Writes the history into a file of comma-separated values, a row as soon as an epoch is completed.
+
+    The first row has the names: `epoch`, counted from 1, `loss` and so on. An older file is replaced when the training
+    begins; of one that goes on from a checkpoint, the new file has the epochs before that, too. Numbers are written
+    with all their digits. What the file system refuses is an OSError naming the file, before the first step where the
+    file can't be made at all.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+
+    def begin(self, training: Training) -> None:
+        history, self._leads = training.history, training.leads
+        self._write("wb", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
+
+    def __call__(self, epoch: int, history: History) -> None:
+        self._write("ab", [(epoch + 1, *[values[-1] for values in history.values()])])
+
+    def _write(self, mode: str, rows: list[tuple]) -> None:
+        if not self._leads:
+            return
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        try:
+            with open(self.path, mode) as file:
+                file.write(text.getvalue().encode())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+
+class Checkpoint:
+    """Writes the training to a file, from which `fit(…, resume=path)` goes on to the same bits; `caffelite.load` reads
+    the model.
+
+    Parameters
+    ----------
+    path : path
+        A file that there is already is replaced when the new one is whole. It is one file for all epochs; a model for
+        each is written by `lambda epoch, history: model.save(f"{epoch}.safetensors")`.
+    monitor : str, optional
+        A name in the history: only epochs that are better than all before are written. See `Monitor` for what is
+        better.
+    every : int
+        After every so many epochs. With a `monitor`, after all that are better.
+    seconds : float, optional
+        Whenever so many seconds have passed, in the midst of an epoch too, and not after every so many epochs.
+    mode : "auto", "min" or "max"
+        Whether a lower or a higher value of `monitor` is better.
+
+    It is written when all other callbacks have seen the epoch. What the file system refuses later on, a full disk say,
+    is a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raises OSError
+    before the first step where there is no such folder, ValueError where the training does not measure `monitor`, for
+    `every` below 1 and for negative `seconds`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        monitor: str | None = None,
+        every: int = 1,
+        seconds: float | None = None,
+        mode: str = "auto",
+    ) -> None:
+        self.path = Path(path).absolute()
+        self.every = positive_integer("every", every)
+        self.seconds = None if seconds is None else nonnegative("seconds", seconds)
+        self._monitor = None if monitor is None else Monitor(monitor, 1, mode=mode)
+        if monitor is not None and seconds is not None:
+            raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
+        if monitor is None and mode != "auto":
+            raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
+
+    def begin(self, training: Training) -> None:
+        """Start anew; OSError where no file can be written, as `files.check_place` says."""
+        if training.leads:
+            files.check_place(self.path)
+        self._write: Any = training.write
+        self._agreed: Any = training.agreed
+        self._written = time.monotonic()
+        if self._monitor is not None:
+            self._monitor.begin(training)
+
+    def __call__(self, epoch: int, history: History) -> None:
+        if self._monitor is not None:
+            due = self._monitor.look(epoch, history)
+        else:
+            due = self.seconds is None and (epoch + 1) % self.every == 0
+        if due:
+            self._write_now()
+
+    def between_steps(self) -> None:
+        """Write, if it is time."""
+        if self.seconds is not None and self._agreed(time.monotonic() - self._written >= self.seconds):
+            self._write_now()
+
+    def _write_now(self) -> None:
+        try:
+            self._write(self.path)
+        except OSError as error:
+            warnings.warn(f"no checkpoint: {error}; the training goes on", RuntimeWarning, stacklevel=2)
+        self._written = time.monotonic()
+
+    def end(self) -> None:
+        self._write = self._agreed = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """As `Monitor` has it, if there is a monitor."""
+        return {} if self._monitor is None else self._monitor.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over a `state_dict`; ValueError for one that can't be."""
+        if self._monitor is not None:
+            self._monitor.load_state_dict(state)

@@ -1,0 +1,334 @@
+"""A training as a file, from which it goes on to the bits that it would have had if it had never stopped.
+
+Beside the model, such a file has arrays whose names begin with `training:`, and a text of JSON, `caffelite.training`:
+where the training is in its data, the sums of the epoch under way, optimizer, history, random streams, what callbacks
+say of themselves, and the facts that have to be the same for it to be the same training.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.arrays import FLOATS
+from caffelite.core.sparse import SparseRows
+from caffelite.core.tables import shortened
+from caffelite.data.generator import DataGenerator
+from caffelite.data.sources import Source
+from caffelite.files import safetensors as files
+from caffelite.training.callbacks import Callbacks, Training
+from caffelite.training.trainer import State, Trainer
+
+TEXT = "caffelite.training"
+BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
+
+
+def streams_of(model: Any, rng: np.random.Generator) -> dict[str, Any]:
+    """Where the random streams are from which a training draws: the model's, and the one of its seed, if it has one.
+
+    And those that the model's splits were drawn from, with the number of rows of each.
+    """
+    splits = [[rows, stream.bit_generator.state] for rows, stream in model._splits.items()]
+    return {"model": model._rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
+
+
+def _splits_in(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
+    """The streams of splits, by the number of rows; ValueError for what are none."""
+    splits = {}
+    for rows, state in streams.get("splits", []):
+        if type(rows) is not int or state["bit_generator"] not in BIT_GENERATORS:
+            raise ValueError("the split of a validation has an unknown random stream")
+        bits = getattr(np.random, state["bit_generator"])(0)
+        bits.state = state
+        splits[rows] = np.random.Generator(bits)
+    return splits
+
+
+class Checkpoints:
+    """Writes a training to a file at any time between two steps, and takes it from there.
+
+    `streams` are as they were before anything was drawn for the training.
+    """
+
+    def __init__(
+        self, training: Training, trainer: Trainer, batches: Any, validation: Any, called: Callbacks, streams: Any
+    ) -> None:
+        self.training, self.trainer, self.called, self.streams = training, trainer, called, streams
+        self.batches, self.validation = batches, validation
+        self._frozen = [p for p in training.model.parameters() if not p.requires_grad]  # a callback may thaw them
+        self._schedules = _digests_of_schedules(training.optimizer)  # a callback may scale or replace them
+        self._facts: dict[str, Any] | None = None
+
+    def write(self, path: str | os.PathLike) -> None:
+        """Write the training as it is now; see `files.write`. Of several ranks, all call this, and rank 0 writes."""
+        model, optimizer, _, history = self.training[:4]
+        assert self.trainer.run is not None
+        epoch, batch, arrays = self.trainer.run.state()
+        if not self.training.leads:  # which all ranks have taken part in
+            return
+        of_optimizer = optimizer.state_dict()
+        callbacks = self.called.states()
+        self._facts = self._facts or self.facts()
+        parts = {
+            "run": arrays,
+            "validation": self.validation.state() if isinstance(self.validation, DataGenerator) else {},
+            "optimizer": _arrays(of_optimizer),
+            "history": {name: np.array(values, np.float64) for name, values in history.items()},
+            **{f"callbacks.{i}": _arrays(state) for i, (_, state) in enumerate(callbacks)},
+        }
+        text = {
+            "facts": self._facts,
+            "done": {"epoch": epoch, "batch": batch},
+            "optimizer": _others(of_optimizer),
+            "schedules": self._schedules,
+            "streams": self.streams,
+            "stream": model._rng.bit_generator.state,  # now: a callback may have drawn from it
+            "callbacks": [[name, _others(state)] for name, state in callbacks],
+            "ended": self.called.ended,
+        }
+        found = {f"{files.OF_TRAINING}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
+        texts = model._texts() | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
+        files.write(path, {**model._arrays(), **found}, texts)
+
+    def facts(self) -> dict[str, Any]:
+        """What has to be the same, by what it is called."""
+        model, optimizer, loss, history = self.training[:4]
+        names = {p: name for name, p in model.named_parameters().items()}
+        groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_of, strict=True)]
+        found: dict[str, Any] = {
+            "dtype": str(model.dtype),
+            "optimizer": type(optimizer).__name__,
+            "order of the optimizer's parameters": groups,
+            "loss": repr(loss),
+            "list of metrics": list(history),
+            "list of frozen parameters": [names[p] for p in self._frozen],
+            "clip_norm": self.trainer.clip_norm,
+        }
+        if isinstance(self.batches, DataGenerator):
+            data = self.batches
+            blocks = [] if data.blocks is None else [data.blocks.block, data.blocks.buffer]
+            found |= {
+                "batch size": data.batch_size,
+                "number of rows": data.rows,
+                "way of shuffling": [data.shuffle, data.drop_last, *blocks],
+                "data": _forms_and_digests(data),
+            }
+        return found
+
+    def facts_of_others(self) -> dict[str, Any]:
+        """What ranks that train together have to have the same, besides."""
+        data, callbacks = self.validation, [type(callback).__name__ for callback in self.called.all]
+        known = {"validation data": _forms_and_digests(data)} if isinstance(data, DataGenerator) else {}
+        return {"list of callbacks": callbacks, **known}
+
+    def resume(self, saved: Saved) -> State:
+        """Have optimizer, model and history as they were; where the data are is returned, for `Trainer.train`.
+
+        Raises ValueError, before anything is written, unless `saved` is of the same training. A schedule that the
+        optimizer did not have then is followed from the step on at which the checkpoint was written.
+        """
+        model, optimizer, _, history = self.training[:4]
+        saved.check_model(model)
+        self._facts = self.facts()
+        for name, now in self._facts.items():
+            if (then := saved.text["facts"].get(name)) != now:
+                raise saved.refuse(f"is of a training with another {name}: {_short(then)}, now {_short(now)}")
+        state = State(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
+        state.check(self.trainer, self.batches)
+        measured = saved.arrays("history")
+        if {name: x.shape for name, x in measured.items()} != dict.fromkeys(history, (state.epoch,)):
+            raise saved.refuse("has a history of other epochs than the training")
+        names = [type(callback).__name__ for callback in self.called.with_state()]
+        if [name for name, _ in saved.text["callbacks"]] != names:
+            raise saved.refuse(f"has states of the callbacks {saved.text['callbacks']}, expected those of {names}")
+        if isinstance(self.validation, DataGenerator):
+            self.validation.check(saved.arrays("validation"))
+            self.validation.restore(saved.arrays("validation"))
+        frozen = model._frozen_in(saved.texts)
+        optimizer.load_state_dict(self._with_new_schedules(saved, state))
+        model._freeze(frozen)
+        if "stream" in saved.text:
+            model._rng.bit_generator.state = saved.text["stream"]
+        model.load_state_dict(saved.of_model)
+        for name, values in measured.items():
+            history[name].extend(values.tolist())
+        return state
+
+    def _with_new_schedules(self, saved: Saved, state: State) -> dict[str, Any]:
+        """The optimizer's state in a checkpoint, but with the schedules that the optimizer has now and had not then."""
+        optimizer, found = self.training.optimizer, saved.text["optimizer"] | saved.arrays("optimizer")
+        then = saved.text.get("schedules", self._schedules)
+        for i, (rates_name, t_name) in enumerate(optimizer._names_of_schedules()):
+            if self._schedules[i] is None or self._schedules[i] == then[i]:
+                continue
+            if t_name not in found and not isinstance(self.batches, Sized):
+                raise ValueError(
+                    "the optimizer has a schedule, which the checkpoint has not; at which step it is is unknown, the "
+                    "batches have no length"
+                )
+            t = int(found[t_name] if t_name in found else state.epoch * len(self.batches) + state.batch)
+            rates = optimizer._followed[i][0]
+            found[rates_name], found[t_name] = rates.copy(), t
+            lr = np.array(found["lr"], np.float64)
+            lr[i if lr.ndim else ()] = rates[min(t, len(rates) - 1)]
+            found["lr"] = lr if lr.ndim else float(lr)
+        return found
+
+    def resume_callbacks(self, saved: Saved) -> None:
+        """Have the callbacks as they were, after they have begun."""
+        for i, callback in enumerate(self.called.with_state()):
+            callback.load_state_dict(saved.text["callbacks"][i][1] | saved.arrays(f"callbacks.{i}"))
+        self.called.ended = bool(saved.text["ended"])
+
+
+class Saved:
+    """What is in a checkpoint. Raises OSError and ValueError as `files.File`, and ValueError for a model alone."""
+
+    def __init__(self, path: str | os.PathLike) -> None:
+        self.path = os.fspath(path)
+        with files.File(path) as file:
+            self.forms = file.forms
+            if TEXT not in file.texts:
+                raise file.refuse("is no checkpoint; `load` reads it")
+            self.texts = file.texts
+            with self.understood():
+                self.text = files.strict_json(file.texts[TEXT], finite=False)
+                self._found = file.arrays(file.forms)
+        self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.OF_TRAINING)}
+
+    def refuse(self, why: Any) -> ValueError:
+        """The error to raise for a file with this fault."""
+        return files.refusal(self.path, why)
+
+    @contextmanager
+    def understood(self) -> Iterator[None]:
+        """Inside, what goes wrong because of what the file says is a ValueError naming it."""
+        try:
+            yield
+        except ValueError as error:
+            if str(error).startswith(str(self.refuse(""))):
+                raise
+            raise self.refuse(f"is no checkpoint of this training: {error}") from error
+        except (KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError) as error:
+            raise self.refuse(f"is no checkpoint of this training: {type(error).__name__} {error}") from error
+
+    def arrays(self, part: str) -> dict[str, np.ndarray]:
+        """The arrays of a part of the training, by name."""
+        prefix = f"{files.OF_TRAINING}{part}."
+        return {name.removeprefix(prefix): x for name, x in self._found.items() if name.startswith(prefix)}
+
+    def check_model(self, model: Any) -> None:
+        """ValueError unless it is of such a model."""
+        structure, forms = model._texts().get("caffelite.structure"), model._forms()
+        theirs = {name: self.forms[name] for name in self.of_model}
+        others = {
+            str(form.dtype)
+            for name, form in theirs.items()
+            if form.dtype in FLOATS and name in forms and forms[name].dtype == model.dtype
+        } - {str(model.dtype)}
+        if others:
+            raise self.refuse(f"is of a training with another dtype: {min(others)}, now {model.dtype}")
+        if structure != self.texts.get("caffelite.structure") or theirs != forms:
+            raise self.refuse(f"is of a training with another model; now it is {_short(repr(model))}")
+
+    def restore_streams(self, model: Any, rng: np.random.Generator) -> None:
+        """Have the random streams as they were when the training began."""
+        with self.understood():
+            of_training, of_model = self.text["streams"]["training"], self.text["streams"]["model"]
+            splits = _splits_in(self.text["streams"])
+            for state, stream in ((of_training, rng), (of_model, model._rng), (self.text.get("stream"), model._rng)):
+                if state is not None:
+                    copy.deepcopy(stream.bit_generator).state = state  # which raises if it is none
+            rng.bit_generator.state = of_training
+            model._rng.bit_generator.state = of_model
+            model._splits = splits
+
+
+class Resumption(os.PathLike):
+    """The path of a checkpoint; if the training does not go on from it, all is put back as it was.
+
+    That is the model, random streams, the optimizer, DataGenerators and callbacks: until `begun` is set, an exception
+    that leaves the `with` block puts them back.
+    """
+
+    def __init__(self, path: Any, model: Any, optimizer: Any, called: list[Any], others: list[Any]) -> None:
+        self.path, self.model, self.optimizer, self.begun = path, model, optimizer, False
+        streams = [model._rng, *[x for x in others if isinstance(x, np.random.Generator)]]
+        self._streams = [(x.bit_generator, x.bit_generator.state) for x in streams]
+        self._state, self._columns, self._splits = model.state_dict(), model._column_names, dict(model._splits)
+        self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
+        self._of_optimizer = optimizer.state_dict()
+        self._of_data = [(x, x.state()) for x in others if isinstance(x, DataGenerator)]
+        self._of_callbacks = [(x, dict(vars(x))) for x in called if hasattr(x, "__dict__")]
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
+    def __enter__(self) -> Resumption:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if error is None or self.begun:
+            return
+        model, optimizer = self.model, self.optimizer
+        for stream, state in self._streams:
+            stream.state = state
+        model._splits = self._splits
+        model.remember_columns(self._columns)
+        if not _same(model.state_dict(), self._state):
+            model.load_state_dict(self._state)
+        model._freeze(self._frozen)
+        if not _same(optimizer.state_dict(), self._of_optimizer):
+            optimizer.load_state_dict(self._of_optimizer)
+        for data, state in self._of_data:
+            data.restore(state)
+        for callback, attributes in self._of_callbacks:
+            vars(callback).clear()
+            vars(callback).update(attributes)
+
+
+def _same(state: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two state dicts have the same bits."""
+    return state.keys() == other.keys() and all(
+        np.asarray(x).tobytes() == np.asarray(other[name]).tobytes() for name, x in state.items()
+    )
+
+
+def _digests_of_schedules(optimizer: Any) -> list[str | None]:
+    """A hash of the rates of each group's schedule, None where a group follows none."""
+    followed = [optimizer._followed[i] for i in range(len(optimizer.hyper))]
+    return [None if x is None else hashlib.blake2b(x[0].tobytes()).hexdigest()[:32] for x in followed]
+
+
+def _arrays(state: dict[str, Any]) -> dict[str, np.ndarray]:
+    return {name: x for name, x in state.items() if isinstance(x, np.ndarray)}
+
+
+def _others(state: dict[str, Any]) -> dict[str, Any]:
+    plain = {name: x for name, x in state.items() if not isinstance(x, np.ndarray)}
+    return {name: x.item() if isinstance(x, np.generic) else x for name, x in plain.items()}
+
+
+def _forms_and_digests(data: DataGenerator) -> list[list[Any]]:
+    return [[list(column.shape), column.dtype.str, _digest(column)] for column in data._columns()]
+
+
+def _digest(column: Any) -> str:
+    """A hash of all rows; of a source, of some from all over it."""
+    if isinstance(column, Source):
+        return column.digest()
+    found = hashlib.blake2b()
+    for piece in column.bytes() if isinstance(column, SparseRows) else [column.data]:
+        found.update(piece)
+    return found.hexdigest()[:32]
+
+
+def _short(value: Any) -> str:
+    return shortened(value if isinstance(value, str) else json.dumps(value), 150)

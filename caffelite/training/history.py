@@ -1,0 +1,124 @@
+"""History: what `fit` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from caffelite.core.tables import FITTING, Table, drawn, table
+
+# Runs differ in their lines, so that they can be told apart without colour, too.
+LINES: tuple[Any, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1, 1.5)),
+    (0, (6, 2, 1, 2)),
+    (0, (9, 3)),
+    (0, (3, 1.5, 1, 1.5, 1, 1.5)),
+)
+MOST_ROWS = 12  # of the table
+
+
+class History(dict):
+    """What a training run measured: `history["loss"]` and so on, one number for each completed epoch.
+
+    The loss is the mean over the rows of an epoch, without penalties (weight decay). Metrics are of all its rows. Both
+    are of the outputs that the steps computed, while parameters changed. What was measured on validation data after the
+    epoch has `val_` before its name. A notebook shows the curves, or without matplotlib a table.
+    """
+
+    def __missing__(self, name: str) -> Any:
+        raise KeyError(f"{name!r} was not measured, only {', '.join(self)}; fit takes metrics and validation_data")
+
+    @property
+    def epochs(self) -> int:
+        """The number of completed epochs."""
+        return len(self["loss"])
+
+    def plot(self, *others: History, labels: Sequence[str] | None = None) -> Any:
+        """Draw a panel for each quantity over the epochs; returns the matplotlib figure. Needs matplotlib.
+
+        With others, `a.plot(b, c, labels=["SGD", "Adam", "AdamW"])`, the runs are drawn together, each with a line of
+        its own; what was measured on validation data then has a panel of its own, below, with the same scale.
+
+        Raises TypeError for others that are no History and ValueError unless there is a label for each run.
+        """
+        from caffelite.core.figures import Figure
+
+        runs = [self, *others]
+        for run in others:
+            if not isinstance(run, History):
+                raise TypeError(f"History.plot takes other Histories, got {run!r}")
+        labels = [f"run {i}" for i in range(1, len(runs) + 1)] if labels is None else list(labels)
+        if len(labels) != len(runs):
+            raise ValueError(f"History.plot: expected a label for each of {len(runs)} runs, got {labels}")
+        measured = list(dict.fromkeys(name for run in runs for name in run))
+        names = list(dict.fromkeys(name.removeprefix("val_") for name in measured))
+        together = len(runs) > 1
+        below = together and len(names) < len(measured)  # where validation data have panels of their own
+        figure = Figure(4.5 * len(names), 2.6 * (1 + below))
+        panels = figure.subplots(1 + below, len(names), squeeze=False, sharex=True, sharey="col")
+        for column, name in zip(panels.T, names, strict=True):
+            if together:
+                _draw_runs(column, runs, labels, name)
+            else:
+                self.draw(column[0], name)
+        for axes in panels[:-1].flat:
+            axes.set_xlabel("")
+        lines: Any = max((axes.lines for axes in panels.flat), key=len, default=[])
+        if len(lines) > 1:
+            columns = min(len(lines), 3 * len(names))
+            figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, handlelength=3)
+        return figure
+
+    def draw(self, axes: Any, name: str) -> None:
+        """Draw one quantity, and its validation counterpart, dashed, if there is one, on matplotlib axes."""
+        for key, label, line in ((name, "training", LINES[0]), (f"val_{name}", "validation", LINES[1])):
+            if key in self:
+                _draw_line(axes, self[key], label, line)
+        _frame(axes, name)
+
+    def _repr_svg_(self) -> str | None:
+        try:
+            figure = self.plot()
+        except ImportError:
+            return None
+        from io import StringIO
+
+        text = StringIO()
+        figure.savefig(text, format="svg")
+        return text.getvalue().replace("<svg ", f'<svg style="{FITTING}" ', 1)
+
+    def _repr_html_(self) -> str | None:
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            return self._table()._repr_html_()
+        return None  # the picture
+
+    def _table(self) -> Table:
+        """The numbers, an epoch a line; of many epochs, the first and the last."""
+        rows = [[str(i), *[f"{x:.4g}" for x in row]] for i, row in enumerate(zip(*self.values(), strict=False), 1)]
+        if len(rows) > MOST_ROWS:
+            rows[1 : 1 - MOST_ROWS] = [["…"] * len(rows[0])]
+        return table(["epoch", *self], rows, ">" * (1 + len(self)))
+
+
+def _draw_runs(column: Sequence[Any], runs: list[History], labels: Sequence[str], name: str) -> None:
+    """Draw a quantity of several runs, and on the axes below, if there are any, that of validation data."""
+    for axes, key, title in zip(column, (name, f"val_{name}"), (name, f"validation {name}"), strict=False):
+        for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
+            if key in run:
+                _draw_line(axes, run[key], label, LINES[i % len(LINES)], color=f"C{i}")
+        _frame(axes, title)
+
+
+def _draw_line(axes: Any, values: list[float], label: str, line: Any, **options: Any) -> None:
+    """A curve over the epochs; a point where there is only one."""
+    marker = "o" if len(values) == 1 else ""
+    axes.plot(range(1, len(values) + 1), values, label=drawn(str(label)), linestyle=line, marker=marker, **options)
+
+
+def _frame(axes: Any, title: str) -> None:
+    axes.set(xlabel="epoch", title=drawn(title))
+    axes.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
