@@ -26,7 +26,7 @@ __all__ = ["SGD", "DataGenerator", "Function", "Linear", "Model", "Optimizer", "
 class Parameter:
     """An array that is learned, `data`, and the gradient of the loss with respect to it, `grad`.
 
-    In caffelite it is a Tensor: tensor.py
+    In caffelite it is a Tensor: core/tensor.py
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -36,7 +36,7 @@ class Parameter:
 class Function(ABC):
     """y = f(x). `forward` keeps what `backward` needs; `backward` adds to the parameters' gradients and returns dx.
 
-    In caffelite: function.py
+    In caffelite: core/function.py
     """
 
     @abstractmethod
@@ -156,7 +156,7 @@ class SGD(Optimizer):
 class DataGenerator:
     """Mini-batches of rows of x and y. Each pass over it is an epoch, with an order of its own if it shuffles.
 
-    In caffelite: data.py
+    In caffelite: data/generator.py
     """
 
     def __init__(self, x: Any, y: Any, *, batch_size: int = 32, shuffle: bool = True, seed: int | None = None) -> None:
@@ -174,7 +174,7 @@ class Model(Function):
     """Functions, one after the other.
 
     With a seed, `add` draws parameters from it: the same ones as caffelite draws.
-    In caffelite: model.py; what `fit` does for each batch is `Trainer.step` in training.py
+    In caffelite: model/model.py; what `fit` does for each batch is in training/trainer.py
     """
 
     def __init__(self, *, seed: int | None = None) -> None:

@@ -96,7 +96,7 @@ def to_compare(value):
 
 cdef class Surroundings(Attributes):
     """What some Python code finds around it: values by name, in modules, objects, classes and enclosing functions, and
-    what is in lists, tuples, dicts and sets. `caffelite/surroundings.py` finds out which.
+    what is in lists, tuples, dicts and sets. `caffelite/core/surroundings.py` finds out which.
     """
     def __init__(self):
         self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []

@@ -1,4 +1,4 @@
-"""What ranks that share the rows of each batch (`sharing.py`) do together in a training.
+"""What ranks that share the rows of each batch (`core/sharing.py`) do together in a training.
 
 In a step, each computes with its share of the batch: the loss is the mean over it, and its gradient is scaled by what
 the share counts for in the mean over the batch. Then all that is of the whole batch is added up over the ranks, the

@@ -1,6 +1,6 @@
 """Program: a step recorded once, replayed without Python.
 
-Recording runs the step as it is and notes every kernel call with the arrays it was bound to (`recording.py`). What
+Recording runs the step as it is and notes every kernel call with the arrays it was bound to (`core/recording.py`). What
 comes out is a list of calls whose operands are places in memory (`step.py`). A few passes tidy it (`passes/`):
 
     drop_unread       calls whose results nobody reads, such as the gradient of the data

@@ -108,7 +108,7 @@ class Trainer:
         return outputs if self.of_epoch else None
 
     def step_of_share(self, share: Share, batch: Batch) -> Any:
-        """One step of all ranks, on a share of their batch; returns its outputs. See `together.py`."""
+        """One step of all ranks, on a share of their batch; returns its outputs. See `parallel/together.py`."""
         together, optimizer = self.together, self.optimizer
         assert together is not None
         assert optimizer is not None
