@@ -31,7 +31,8 @@ from caffelite.look.graph import graph
 from caffelite.look.inspection import inspect
 from caffelite.model.loading import load
 from caffelite.model.many import fit_many
-from caffelite.model.model import MLP, Model
+from caffelite.model.mlp import MLP
+from caffelite.model.model import Model
 from caffelite.model.rates import find_lr
 from caffelite.optimizers import *
 from caffelite.program import Program, capture

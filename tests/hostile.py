@@ -21,6 +21,7 @@ import numpy as np
 
 import caffelite as cl
 from caffelite.files import structure
+from caffelite.files.state import texts_of
 from caffelite.tabular.model import TableModel
 
 SCALARS = [
@@ -247,7 +248,7 @@ def main():
             if model is not None:
                 loaded += 1
                 said = parted(content)[0]["__metadata__"]["caffelite.structure"]
-                if model._texts()["caffelite.structure"] != structure.as_text(json.loads(said)):
+                if texts_of(model)["caffelite.structure"] != structure.as_text(json.loads(said)):
                     fault = f"loaded as {model!r}"
             if fault is not None:
                 bad += 1

@@ -14,7 +14,7 @@ from conftest import classifier, train
 
 import caffelite as cl
 from caffelite.files import safetensors as files
-from caffelite.training import checkpoints
+from caffelite.training import checkpoints, door
 from caffelite.training import trainer as training
 
 rng = np.random.default_rng(0)
@@ -375,8 +375,8 @@ def everywhere(model, optimizer, callbacks, generator):
     found |= {f"frozen {name}": p.requires_grad for name, p in model.named_parameters().items()}
     found |= {f"data {name}": x.tobytes() for name, x in generator.state().items()}
     return found | {
-        "stream": model._rng.bit_generator.state,
-        "columns": model._column_names,
+        "stream": model._own.rng.bit_generator.state,
+        "columns": model._own.column_names,
         "callbacks": [dict(vars(callback)) for callback in callbacks],
     }
 
@@ -434,8 +434,8 @@ def test_a_refused_resumption_leaves_all_as_it_was(change, message, path):
         header["__metadata__"][checkpoints.TEXT] = json.dumps(text)
         path.write_bytes(hostile.joined(header, arrays))
     model = change.get("model", layered)()
-    model.remember_columns([["a", "b"]])
-    model._rng.random()  # so that its stream is another one than the checkpoint's
+    door.remember_columns(model, [["a", "b"]])
+    model._own.rng.random()  # so that its stream is another one than the checkpoint's
     optimizer = change.get("rule", cl.SGD)(
         model.parameters(), **({} if "rule" in change else {"lr": 0.3, "momentum": 0.9})
     )
@@ -490,7 +490,7 @@ def test_a_callbacks_numbers_that_are_not_finite_come_back(path):
 def test_what_is_drawn_after_a_resumption_is_what_would_have_been_drawn(path):
     class Drawing:
         def __call__(self, epoch, history):
-            self.model._rng.normal(size=3)  # as a Function does that is added
+            self.model._own.rng.normal(size=3)  # as a Function does that is added
 
         def begin(self, training):
             self.model = training.model
@@ -499,7 +499,7 @@ def test_what_is_drawn_after_a_resumption_is_what_would_have_been_drawn(path):
     train(never_stopped, X, Y, epochs=4, callbacks=[Drawing()])
     train(first, X, Y, epochs=2, callbacks=[Drawing(), cl.callbacks.Checkpoint(path)])
     train(again, X, Y, epochs=4, callbacks=[Drawing()], resume=path)
-    assert again._rng.bit_generator.state == never_stopped._rng.bit_generator.state
+    assert again._own.rng.bit_generator.state == never_stopped._own.rng.bit_generator.state
 
 
 def test_another_schedule_is_followed_from_the_checkpoints_step_on(path):

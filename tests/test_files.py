@@ -21,6 +21,8 @@ from caffelite.core.arrays import FLOATS
 from caffelite.core.modes import without_values
 from caffelite.files import safetensors as files
 from caffelite.files import structure
+from caffelite.files.state import arrays_of, texts_of
+from caffelite.training import door
 
 every_case = pytest.mark.parametrize("case", named("listed"))
 some_cases = pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def test_what_is_frozen_stays_so_in_a_file(path):
 @pytest.mark.parametrize("frozen", ["1", '{"0.weight": 1}', "[1]", "[[]]", '["1.weight"]', "[", '"0.weight"'])
 def test_what_cannot_be_frozen_is_refused(frozen, path):
     model = classifier(2, 3)
-    files.write(path, model._arrays(), model._texts() | {"caffelite.frozen": frozen})
+    files.write(path, arrays_of(model), texts_of(model) | {"caffelite.frozen": frozen})
     refused(path, "frozen|JSON|Expecting")
 
 
@@ -520,7 +522,7 @@ class Scalars(cl.Function):
         return dy * self.t.data
 
 
-@pytest.mark.filterwarnings("ignore::caffelite.cautions.NotRecorded")
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
 def test_numbers_without_axes_stay_so_in_files(path):
     model = cl.Model([cl.Linear(2, 2), Scalars()], seed=0)
     train(model, np.ones((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(path)])
@@ -536,9 +538,9 @@ def test_numbers_without_axes_stay_so_in_files(path):
 def test_names_of_columns_may_be_long_and_many(path):
     names = [f"column number {i:05}, with a name that is long" for i in range(40_000)]
     model = cl.Model([cl.Linear(len(names), 1)], seed=0)
-    model.remember_columns([names])
+    door.remember_columns(model, [names])
     model.save(path)
-    assert cl.load(path)._column_names == [names]
+    assert cl.load(path)._own.column_names == [names]
     assert_same_state(classifier(len(names), 1, seed=1).load(path), model)
     assert safetensors.numpy.load_file(path)["text:caffelite.columns"].dtype == np.uint8
 

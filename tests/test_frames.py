@@ -13,6 +13,7 @@ import caffelite as cl
 from caffelite.data import frames
 from caffelite.data.frames import Categories
 from caffelite.files import safetensors as files
+from caffelite.files.state import arrays_of, texts_of
 
 pandas = pytest.importorskip("pandas")
 polars = pytest.importorskip("polars")
@@ -255,8 +256,8 @@ def test_a_model_that_was_fitted_on_arrays_takes_any_frame():
 @pytest.mark.parametrize("text", ["1", '{"a": 1}', "[1]", '[["a", 1.5]]', '[["a"], "b"]', "[", '[["a"], null'])
 def test_a_file_with_other_names_of_columns_is_refused(tmp_path, text):
     model, _ = fitted(NUMBERS, Y)
-    texts = model._texts() | {"caffelite.columns": text}
-    cl.model.files.write(tmp_path / "model", model._arrays(), texts)
+    texts = texts_of(model) | {"caffelite.columns": text}
+    files.write(tmp_path / "model", arrays_of(model), texts)
     with pytest.raises(ValueError, match="model"):
         cl.load(tmp_path / "model")
 
@@ -481,8 +482,8 @@ def test_columns_keep_their_moments_in_files_and_read_those_that_were_rounded(tm
     model.save(tmp_path / "m.safetensors")
     np.testing.assert_array_equal(cl.load(tmp_path / "m.safetensors").predict({"x": x}), expected)
     np.testing.assert_array_equal(copy.deepcopy(model).predict({"x": x}), expected)
-    arrays = {name: a.astype(np.float32) for name, a in model._arrays().items()}
-    files.write(tmp_path / "old.safetensors", arrays, model._texts())
+    arrays = {name: a.astype(np.float32) for name, a in arrays_of(model).items()}
+    files.write(tmp_path / "old.safetensors", arrays, texts_of(model))
     old = cl.load(tmp_path / "old.safetensors")
     assert old.functions[0].mean == np.float32(model.functions[0].mean)
     again = cl.Model([cl.Columns({"x": x}), cl.Linear(1, 2)], seed=1).load(tmp_path / "old.safetensors")

@@ -117,7 +117,7 @@ def state(model, optimizer):
     for i, p in enumerate(model.parameters()):
         found[f"gradient {i}"] = None if p.grad is None else p.grad.tobytes()
         found[f"is as drawn {i}"] = p._is_as_drawn()
-    return found | {"stream": model._rng.bit_generator.state}
+    return found | {"stream": model._own.rng.bit_generator.state}
 
 
 def assert_alike(these, those, but=()):
@@ -401,7 +401,7 @@ def take(model, optimizer, x, y, steps):
                     left[0] -= 1
                     yield batch
 
-    batches = Until(x, y, batch_size=16, seed=model._rng)
+    batches = Until(x, y, batch_size=16, seed=model._own.rng)
     epochs = -(-steps // 4)
     model.fit(batches, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0)
 
@@ -504,10 +504,10 @@ def test_what_it_cannot_use_is_refused_before_anything_is_changed(given, error, 
     models, optimizers = entries("plain", "SGD", 4)
     given = {"models": models, "optimizers": optimizers, "x": x, "y": y, "loss": cl.SoftmaxLoss(), **given()}
     known = [m for m in given["models"] if isinstance(m, cl.Model)] if isinstance(given["models"], list) else []
-    before = [(bits(m), copy.deepcopy(m._rng.bit_generator.state)) for m in known]
+    before = [(bits(m), copy.deepcopy(m._own.rng.bit_generator.state)) for m in known]
     with pytest.raises(error, match=text):
         cl.fit_many(**given)
-    assert [(bits(m), m._rng.bit_generator.state) for m in known] == before
+    assert [(bits(m), m._own.rng.bit_generator.state) for m in known] == before
 
 
 def test_a_model_that_ends_with_what_the_loss_begins_with_is_warned_of():

@@ -755,7 +755,7 @@ def test_caffelites_own_layers_in_a_users_model_give_no_false_alarm(layer):
         model = Own()
         model.fit(X, LABELS, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters()), epochs=3, verbose=0)
         model.predict(X)
-    assert "Python" not in str(next(iter(model._programs._programs.values())))
+    assert "Python" not in str(next(iter(model._own.programs._programs.values())))
 
 
 def test_evaluate_and_predict_run_what_cannot_be_recorded_in_python():

@@ -635,7 +635,7 @@ def test_metrics_of_an_epoch_change_neither_the_training_nor_what_is_replayed():
     ]
     assert bits(models[0]) == bits(models[1])
     assert histories[0]["loss"] == histories[1]["loss"]
-    programs = list(models[0]._programs._programs.values())
+    programs = list(models[0]._own.programs._programs.values())
     assert programs
     assert not any("Python" in str(program) for program in programs)
 
@@ -645,7 +645,7 @@ def test_a_metric_of_an_epoch_is_found_again_by_the_next_fit():
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         train(model, X, Y, optimizer=optimizer, metrics=["f1", "top_k(2)"], loss=LOSS, batch_size=32)
-    assert len(model._programs._programs) == 2
+    assert len(model._own.programs._programs) == 2
 
 
 LOSS = cl.SoftmaxLoss()
@@ -1005,7 +1005,7 @@ def test_a_program_that_was_not_asked_for_in_a_long_while_makes_room(recorded, m
     for rows in (1, 2, 3, *range(2, 20), 3, 3):
         model.predict(np.zeros((rows, 5), int))
     assert recorded
-    assert len(model._programs._programs) <= kept.LEAST + kept.OF_PREDICT[0]
+    assert len(model._own.programs._programs) <= kept.LEAST + kept.OF_PREDICT[0]
 
 
 def test_predict_of_ever_other_numbers_of_rows_records_few_of_them(recorded):

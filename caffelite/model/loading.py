@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caffelite.core.modes import without_values
-from caffelite.files import structure
+from caffelite.files import state, structure
 from caffelite.files.safetensors import File, strict_json
 from caffelite.model.model import Model
 from caffelite.tabular.model import TableModel
+from caffelite.training import door
 
 
 def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Model:
@@ -37,10 +38,10 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
                 model = structure.made(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
                 if not isinstance(model, Model):
                     raise ValueError(f"expected a Model, its structure is that of {type(model).__name__}")
-                frozen, columns = model._frozen_in(file.texts), model._columns_in(file.texts)
+                frozen, columns = state.frozen_in(model, file.texts), state.columns_in(file.texts)
         except (ValueError, RecursionError, MemoryError) as error:
             raise file.refuse(error) from error
-        model._fill(file)
-        model._freeze(frozen)
-        model.remember_columns(columns)
+        state.fill(model, file)
+        state.freeze(model, frozen)
+        door.remember_columns(model, columns)
     return model

@@ -34,7 +34,7 @@ from caffelite.data.generator import DataGenerator, without_single_rows
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.optimizers.schedules import Followed
-from caffelite.training import checks
+from caffelite.training import checks, door
 from caffelite.training.history import History
 from caffelite.training.trainer import AT_ONCE, InMemory, Trainer
 
@@ -97,18 +97,18 @@ def fit_many(
     random_stream("seed", seed)
     fits = _checked(models, loss, optimizers)
     for fit in fits:
-        fit.model._warn_of_two_links(fit.loss)
+        door.warn_of_two_links(fit.model, fit.loss)
     _give_data(fits, x, y, rows)
     for fit in fits:
         count = fit.data.rows if fit.rows is None else len(fit.rows)
         fit.optimizer._followed.warn_if_short(epochs * -(-count // batch_size))
 
     def begin(fit: Fit, trainer: Trainer, stop: Stop) -> InMemory:
-        rng = fit.model._rng if seed is None else random_stream("seed", seed)
+        rng = fit.model._own.rng if seed is None else random_stream("seed", seed)
         batches = DataGenerator(fit.data.x, fit.data.y, batch_size=batch_size, shuffle=shuffle, seed=rng)
         if fit.rows is not None:
             batches = batches.only(fit.rows)
-        if fit.model.trains_batch_norm():
+        if door.trains_batch_norm(fit.model):
             batches = without_single_rows(batches)
         return InMemory(trainer, batches, epochs, stop)
 
@@ -119,7 +119,7 @@ def fit_many(
         error.histories = histories  # type: ignore[union-attr]
         raise
     for fit in fits:
-        fit.model._warn_of_overflow()
+        door.warn_of_overflow(fit.model)
     return histories
 
 
@@ -418,10 +418,10 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
     checked: set[tuple] = set()
     names = names_of_inputs(x)
     for i, (fit, its_rows) in enumerate(zip(fits, rows, strict=True)):
-        first = fit.model._columns()
+        first = door.columns_of(fit.model)
         kind = fit.model.dtype, fit.model.takes_indices, None if first is None else first.columns
         with _naming(i):
-            fit.model.check_frames("x", x)
+            door.check_frames(fit.model, "x", x)
             if fit.form.text not in checked:
                 its_x, its_y = (converted[kind].x, converted[kind].y) if kind in converted else (x, y)
                 inputs, targets, _ = checks.checked(fit.model, "x", its_x, its_y, None, fit.loss)
@@ -434,7 +434,7 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
             fit.data = converted[kind]
             fit.rows = None if its_rows is None else _rows(its_rows, len(fit.data._order))
     for fit in fits:
-        fit.model.remember_columns(names)
+        door.remember_columns(fit.model, names)
 
 
 def _is_one_for_each(data: Any, count: int) -> bool:

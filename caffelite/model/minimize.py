@@ -21,7 +21,7 @@ from caffelite.data.generator import Batch
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
-from caffelite.training import checks
+from caffelite.training import checks, door
 from caffelite.training.callbacks import Callbacks, Checkpoint, ReduceLROnPlateau, Training
 from caffelite.training.history import History
 from caffelite.training.progress import Progress
@@ -114,10 +114,10 @@ def minimize(
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
     loss = checks.as_loss(loss)
-    model._warn_of_two_links(loss)
+    door.warn_of_two_links(model, loss)
     # As one batch, which is as large as it may be.
     (batch,) = checks.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
-    model.remember_columns(names_of_inputs(x))
+    door.remember_columns(model, names_of_inputs(x))
     objective = Objective(model, loss, batch)
     history = Minimization({"loss": []})
     shown = Progress(verbose, max_iterations, None, of="iteration")

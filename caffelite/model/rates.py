@@ -14,7 +14,7 @@ from caffelite.core.function import Function
 from caffelite.data.generator import DataGenerator, without_single_rows
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged, schedules
-from caffelite.training import checks
+from caffelite.training import checks, door
 from caffelite.training.history import History
 
 SMOOTHING = 0.9  # how much of the mean of the losses so far is kept at each step
@@ -98,7 +98,7 @@ def find_lr(
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
     model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # at once: they share parameters
     batches = checks.batches(model, "x", x, y, None, loss, batch_size=batch_size, shuffle=True, seed=0)
-    if model.trains_batch_norm():
+    if door.trains_batch_norm(model):
         batches = without_single_rows(batches)
     rates = schedules.exponential(low, steps - 1, high)
     optimizer.lr = rates

@@ -21,8 +21,10 @@ from caffelite import functions
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function, shape_text
 from caffelite.files import safetensors as files
+from caffelite.files.state import arrays_of
 from caffelite.functions.indexing import WHOLE, _is_basic, _parted
 from caffelite.model.model import Model
+from caffelite.model.shapes import axes_that_fit
 from caffelite.onnx.checking import check
 from caffelite.onnx.estimators import Estimator
 from caffelite.onnx.operators import Computed, Elementwise
@@ -118,7 +120,7 @@ def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
     """The shapes of a row of each input; ValueError or TypeError where a length is missing, or is none."""
     if input_shape is None:
         model.all_functions()
-        more = model._axes_that_fit(model.functions) if model._is_sequence() else None
+        more = axes_that_fit(model.functions) if model.is_sequence() else None
         required: Any = model.required_input_shape
         shapes = required if required and isinstance(required[0], tuple) else (required,)
         found = [
@@ -126,7 +128,7 @@ def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
         ]
         for shape in found:
             if shape is None:
-                for_two = "" if model._is_sequence() else ", or ((64,), (3,)) for two inputs"
+                for_two = "" if model.is_sequence() else ", or ((64,), (3,)) for two inputs"
                 raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){for_two}")
             if None in shape[1:]:
                 example = tuple([28 if n is None else n for n in shape[1:]])
@@ -156,7 +158,7 @@ class Writer:
         self.graph, self.dtype = graph, dtype
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
-        self._stored = graph.model._arrays()
+        self._stored = arrays_of(graph.model)
         self._places: dict[tuple, str] = {}  # of the arrays that are stored: their names
         for name, own in self._stored.items():
             self._places.setdefault(memory_of(own), name)

@@ -22,6 +22,7 @@ from caffelite.core.arrays import FLOATS
 from caffelite.core.tables import shortened
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
+from caffelite.model.shapes import axes_that_fit
 from caffelite.onnx.layers import Layers
 from caffelite.onnx.operators import CHECKED, NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, Refused, is_plain
 
@@ -264,7 +265,7 @@ class Reader:
             return Model(functions, dtype=self.dtype)
         except ValueError as error:  # one of them can't follow those before it
             lengths = range(1, len(nodes) + 1)
-            fit = bisect.bisect_left(lengths, True, key=lambda n: Model._axes_that_fit(functions[:n]) is None)
+            fit = bisect.bisect_left(lengths, True, key=lambda n: axes_that_fit(functions[:n]) is None)
             raise nodes[min(fit, len(nodes) - 1)].refuse(f"can't follow what is before it: {error}") from error
 
 

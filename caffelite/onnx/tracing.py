@@ -20,7 +20,9 @@ from caffelite.core.function import Function
 from caffelite.core.modes import inference, probing
 from caffelite.core.recording import PythonCall, Recording
 from caffelite.core.tensor import Tensor
+from caffelite.files.state import arrays_of
 from caffelite.model.model import Model
+from caffelite.model.shapes import dtypes_of_inputs
 from caffelite.onnx.operators import Computed, Elementwise
 from caffelite.program.step import owner_of
 
@@ -111,7 +113,7 @@ def traced(model: Model, rows: Sequence[tuple[int, ...]], finish: Callable[[Any]
     An input that is a mask and nothing else is bool. Raises TypeError for what can't be written as a list of
     applications, and ValueError for what depends on the number of rows in another way than `Rows` says.
     """
-    dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in model._dtypes([False] * len(rows))]
+    dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in dtypes_of_inputs(model, [False] * len(rows))]
     first = _Trace(model, ROWS[0], rows, dtypes, finish)
     if masks := first.masks():
         dtypes = [np.dtype(np.bool_) if i in masks else dtype for i, dtype in enumerate(dtypes)]
@@ -159,7 +161,7 @@ class _Trace(Recording):
         self.given = given
         self._by_tensor = {id(y): Result(k, j) for k, (_, _, ys) in enumerate(self.noted) for j, y in enumerate(ys)}
         known: list[tuple[np.ndarray, Any]] = [(y._data, self._by_tensor[id(y)]) for _, _, ys in self.noted for y in ys]
-        known += [(a, Stored(name)) for name, a in model._arrays().items()]
+        known += [(a, Stored(name)) for name, a in arrays_of(model).items()]
         known += [(x, Given(i)) for i, x in enumerate(given)]
         self._by_memory = {memory_of(a): source for a, source in known if a.size}
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite.core.terminal import say
+from caffelite.files.state import named_state
 from caffelite.training.callbacks import Training
 from caffelite.training.history import History
 
@@ -46,7 +47,7 @@ class Improvement:
         if self.validation is not None and estimator.validation_scores_ is None:
             estimator.validation_scores_, estimator.best_validation_score_ = [], -np.inf
         self.best_state = self.model.state_dict() if estimator._stops_early else None
-        self.parameters, self.buffers = self.model._named_state()
+        self.parameters, self.buffers = named_state(self.model)
         self._follow_rate()
 
     def due(self, epochs: int) -> float:

@@ -40,6 +40,7 @@ from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.tensor import Tensor
 from caffelite.files import safetensors as files
+from caffelite.files.state import named_state
 from caffelite.training.history import History
 from caffelite.training.metrics import Metric, mode_of
 
@@ -306,7 +307,7 @@ class EarlyStopping(Monitor):
 
     def begin(self, training: Training) -> None:
         super().begin(training)
-        self._model, self._named = training.model, training.model._named_state()
+        self._model, self._named = training.model, named_state(training.model)
 
     def __call__(self, epoch: int, history: History) -> bool:
         if self.look(epoch, history) and self.restore_best:

@@ -23,6 +23,8 @@ from caffelite.core.tables import shortened
 from caffelite.data.generator import DataGenerator
 from caffelite.data.sources import Source
 from caffelite.files import safetensors as files
+from caffelite.files.state import arrays_of, forms_of, freeze, frozen_in, texts_of
+from caffelite.training import door
 from caffelite.training.callbacks import Callbacks, Training
 from caffelite.training.trainer import State, Trainer
 
@@ -35,8 +37,8 @@ def streams_of(model: Any, rng: np.random.Generator) -> dict[str, Any]:
 
     And those that the model's splits were drawn from, with the number of rows of each.
     """
-    splits = [[rows, stream.bit_generator.state] for rows, stream in model._splits.items()]
-    return {"model": model._rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
+    splits = [[rows, stream.bit_generator.state] for rows, stream in model._own.splits.items()]
+    return {"model": model._own.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
 
 
 def _splits_in(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
@@ -89,13 +91,13 @@ class Checkpoints:
             "optimizer": _others(of_optimizer),
             "schedules": self._schedules,
             "streams": self.streams,
-            "stream": model._rng.bit_generator.state,  # now: a callback may have drawn from it
+            "stream": model._own.rng.bit_generator.state,  # now: a callback may have drawn from it
             "callbacks": [[name, _others(state)] for name, state in callbacks],
             "ended": self.called.ended,
         }
         found = {f"{files.OF_TRAINING}{part}.{name}": x for part, xs in parts.items() for name, x in xs.items()}
-        texts = model._texts() | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
-        files.write(path, {**model._arrays(), **found}, texts)
+        texts = texts_of(model) | {TEXT: json.dumps(text, default=np.ndarray.tolist)}
+        files.write(path, {**arrays_of(model), **found}, texts)
 
     def facts(self) -> dict[str, Any]:
         """What has to be the same, by what it is called."""
@@ -151,11 +153,11 @@ class Checkpoints:
         if isinstance(self.validation, DataGenerator):
             self.validation.check(saved.arrays("validation"))
             self.validation.restore(saved.arrays("validation"))
-        frozen = model._frozen_in(saved.texts)
+        frozen = frozen_in(model, saved.texts)
         optimizer.load_state_dict(self._with_new_schedules(saved, state))
-        model._freeze(frozen)
+        freeze(model, frozen)
         if "stream" in saved.text:
-            model._rng.bit_generator.state = saved.text["stream"]
+            model._own.rng.bit_generator.state = saved.text["stream"]
         model.load_state_dict(saved.of_model)
         for name, values in measured.items():
             history[name].extend(values.tolist())
@@ -226,7 +228,7 @@ class Saved:
 
     def check_model(self, model: Any) -> None:
         """ValueError unless it is of such a model."""
-        structure, forms = model._texts().get("caffelite.structure"), model._forms()
+        structure, forms = texts_of(model).get("caffelite.structure"), forms_of(model)
         theirs = {name: self.forms[name] for name in self.of_model}
         others = {
             str(form.dtype)
@@ -243,12 +245,13 @@ class Saved:
         with self.understood():
             of_training, of_model = self.text["streams"]["training"], self.text["streams"]["model"]
             splits = _splits_in(self.text["streams"])
-            for state, stream in ((of_training, rng), (of_model, model._rng), (self.text.get("stream"), model._rng)):
+            own = model._own
+            for state, stream in ((of_training, rng), (of_model, own.rng), (self.text.get("stream"), own.rng)):
                 if state is not None:
                     copy.deepcopy(stream.bit_generator).state = state  # which raises if it is none
             rng.bit_generator.state = of_training
-            model._rng.bit_generator.state = of_model
-            model._splits = splits
+            own.rng.bit_generator.state = of_model
+            own.splits = splits
 
 
 class Resumption(os.PathLike):
@@ -260,9 +263,9 @@ class Resumption(os.PathLike):
 
     def __init__(self, path: Any, model: Any, optimizer: Any, called: list[Any], others: list[Any]) -> None:
         self.path, self.model, self.optimizer, self.begun = path, model, optimizer, False
-        streams = [model._rng, *[x for x in others if isinstance(x, np.random.Generator)]]
+        streams = [model._own.rng, *[x for x in others if isinstance(x, np.random.Generator)]]
         self._streams = [(x.bit_generator, x.bit_generator.state) for x in streams]
-        self._state, self._columns, self._splits = model.state_dict(), model._column_names, dict(model._splits)
+        self._state, self._columns, self._splits = model.state_dict(), model._own.column_names, dict(model._own.splits)
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._of_optimizer = optimizer.state_dict()
         self._of_data = [(x, x.state()) for x in others if isinstance(x, DataGenerator)]
@@ -280,11 +283,11 @@ class Resumption(os.PathLike):
         model, optimizer = self.model, self.optimizer
         for stream, state in self._streams:
             stream.state = state
-        model._splits = self._splits
-        model.remember_columns(self._columns)
+        model._own.splits = self._splits
+        door.remember_columns(model, self._columns)
         if not _same(model.state_dict(), self._state):
             model.load_state_dict(self._state)
-        model._freeze(self._frozen)
+        freeze(model, self._frozen)
         if not _same(optimizer.state_dict(), self._of_optimizer):
             optimizer.load_state_dict(self._of_optimizer)
         for data, state in self._of_data:

@@ -17,6 +17,7 @@ from caffelite.data.generator import Batch, DataGenerator, Prefetch, as_targets,
 from caffelite.data.sources import Blocks, Source, part
 from caffelite.functions.own_loss import OwnLoss
 from caffelite.optimizers import Optimizer
+from caffelite.training import door
 from caffelite.training.trainer import check_takes_weights, is_replayed
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -47,7 +48,7 @@ def batches(
         raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
     generator = x.batches if isinstance(x, Prefetch) else x
     if isinstance(generator, DataGenerator):
-        model.check_columns(name, generator.columns)
+        door.check_columns(model, name, generator.columns)
     if isinstance(x, DataGenerator):
         if y is not None:
             raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
@@ -55,8 +56,8 @@ def batches(
             raise ValueError(f"{name} is a DataGenerator without targets")
         if is_replayed(x):  # else each batch is checked
             inputs = x.x if isinstance(x.x, tuple) else (x.x,)
-            model.check_rows(name, inputs)
-            model.check_indices(name, inputs)
+            door.check_rows(model, name, inputs)
+            door.check_indices(model, name, inputs)
             _check_targets(model, loss, inputs, x.y, x.sample_weight)
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
@@ -93,10 +94,10 @@ def _unused() -> _Unused:
 
 def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
     """All rows as arrays, or Sources, that the model and the loss can take."""
-    inputs, targets = model.as_inputs(name, x), plain(y, "targets")
+    inputs, targets = door.model_inputs(model, name, x), plain(y, "targets")
     targets = targets if isinstance(targets, Source) else as_array(targets, name)
-    rows = model.check_rows(name, inputs)
-    model.check_indices(name, inputs)
+    rows = door.check_rows(model, name, inputs)
+    door.check_indices(model, name, inputs)
     if targets.shape[:1] != (rows,):
         raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
@@ -107,7 +108,7 @@ def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function)
 def validation_batches(model: Any, data: Any, loss: Function, columns: Any = None) -> Iterable:
     """What is evaluated after each epoch, as batches; frames with columns as those of the training."""
     if isinstance(data, DataGenerator):
-        model.check_columns("validation_data", data.columns, columns)
+        door.check_columns(model, "validation_data", data.columns, columns)
         return batches(model, "validation_data", data, None, None, loss)
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise TypeError(
@@ -117,7 +118,7 @@ def validation_batches(model: Any, data: Any, loss: Function, columns: Any = Non
     x, y, weights = data if len(data) == 3 else (*data, None)
     if y is None:
         raise TypeError("validation_data: expected (x, y), got None for y")
-    model.check_frames("validation_data's x", x, columns)
+    door.check_frames(model, "validation_data's x", x, columns)
     return batches(model, "validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
 
 

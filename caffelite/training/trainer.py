@@ -35,6 +35,7 @@ from caffelite.functions.shape import reshaped
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.parallel.together import Summation, Together, weighed
 from caffelite.program import Program, Programs
+from caffelite.training import door
 from caffelite.training.metrics import (
     Metric,
     OfEpoch,
@@ -78,7 +79,7 @@ class Trainer:
         # What is added up: the loss, and the accuracy. If the threshold is not known, the accuracy with 0, that with ½,
         # and how far scores are outside 0 … 1.
         self.quantities = 1 + self.counts_correct * (1 if self.threshold is not None else 3)
-        self.programs: Programs = model._programs
+        self.programs: Programs = model._own.programs
         self.cursor = self.programs.cursor
         self.run: InMemory | Buffered | Streamed | None = None  # the training under way
 
@@ -333,9 +334,9 @@ class Trainer:
             what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
             raise TypeError(f"x without y is taken for batches (x, y) or (x, y, weights), got one that is {what}")
         dtype = self.model.dtype
-        inputs = self.model.as_inputs("a batch's x", given[0])
+        inputs = door.model_inputs(self.model, "a batch's x", given[0])
         if self.optimizer is not None:
-            self.model.remember_columns(names_of_inputs(given[0]))
+            door.remember_columns(self.model, names_of_inputs(given[0]))
         y = as_targets(given[1], dtype)
         rows = len(y) if y.ndim > 0 else 0
         shapes = [x.shape for x in inputs]
@@ -344,7 +345,7 @@ class Trainer:
                 "expected batches with as many rows in x as in y, got one with x of shape "
                 f"{' and '.join(map(str, shapes))} and y of shape {y.shape}"
             )
-        self.model.check_indices("a batch's x", inputs)
+        door.check_indices(self.model, "a batch's x", inputs)
         if hasattr(self.loss, "check_targets"):
             self.loss.check_targets(y, self.model.shape_for(inputs, rows))
         if len(given) == 2:
@@ -640,7 +641,7 @@ class InMemory:
         if weights is not None:
             weights = as_weights(weights, len(weights), dtype)
             counts = weights != 0
-        of_inputs = getattr(steps.model, "_input_dtype", dtype)
+        of_inputs = getattr(steps.model, "input_dtype", dtype)
         inputs = as_inputs(data.x, of_inputs, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.columns = self.data.columns()
@@ -803,7 +804,7 @@ class InMemory:
 
     def _raise_why(self, stopped: kernels.RecordedCall) -> None:
         """Raise what a step raises where this kernel stops it; for bad labels and indices, by the caller's rows."""
-        self.of.model.check_indices("x", self.data.inputs)
+        door.check_indices(self.of.model, "x", self.data.inputs)
         if hasattr(self.of.loss, "check_targets"):
             shape = self.of.model.shape_for(self.data.inputs, len(self.data.targets))
             self.of.loss.check_targets(self.data.targets, shape)
@@ -830,7 +831,7 @@ class Buffered:
         self.of, self.generator, self.epochs, self.interrupts = steps, data, epochs, interrupts
         dtype, weights = steps.model.dtype, data.sample_weight
         weights = None if weights is None else as_weights(weights, data.rows, dtype)
-        of_inputs = getattr(steps.model, "_input_dtype", dtype)
+        of_inputs = getattr(steps.model, "input_dtype", dtype)
         inputs = as_inputs(data.x, of_inputs, getattr(steps.model, "takes_indices", False), "x")
         self.data = Batch(inputs, as_targets(data.y, dtype), weights)
         self.memory = data.memory_for(self.data.columns())
@@ -913,7 +914,7 @@ class Buffered:
             raise
 
     def _check_rows(self, data: Batch) -> None:
-        self.of.model.check_indices("x", data.inputs)
+        door.check_indices(self.of.model, "x", data.inputs)
         if hasattr(self.of.loss, "check_targets") and isinstance(self.data.targets, Source):  # others were checked
             shape = self.of.model.shape_for(data.inputs, len(data.targets))
             self.of.loss.check_targets(data.targets, shape)

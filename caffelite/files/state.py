@@ -1,0 +1,161 @@
+"""The state of a model: its parameters and buffers by name, its structure, what is frozen; and files of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.arrays import FLOATS, as_array, as_real
+from caffelite.core.function import Function
+from caffelite.core.tensor import Tensor
+from caffelite.files import safetensors as files
+from caffelite.files import structure
+from caffelite.functions import Columns
+
+
+def named_state(model: Any) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
+    """The parameters and the buffers by name; ValueError where one of each has the same."""
+    parameters, buffers = model.named_parameters(), model.buffers()
+    if not parameters.keys().isdisjoint(buffers):
+        raise ValueError(f"a parameter and a buffer have the name {min(parameters.keys() & buffers)}")
+    return parameters, buffers
+
+
+def state_dict(model: Any) -> dict[str, np.ndarray]:
+    """Return copies of parameters and buffers by name; see `Model.state_dict`."""
+    parameters, buffers = named_state(model)
+    return {name: p.data.copy() for name, p in parameters.items()} | {k: x.copy() for k, x in buffers.items()}
+
+
+def load_state_dict(model: Any, state: dict[str, Any]) -> None:
+    """Take over the values of a `state_dict`; see `Model.load_state_dict`."""
+    parameters, buffers = named_state(model)
+    if not isinstance(state, Mapping):
+        raise TypeError(f"load_state_dict: expected a dict of names and arrays, got {state!r}")
+    if {*parameters, *buffers} != state.keys():
+        raise ValueError(f"Model has the parameters {[*parameters, *buffers]}, got {list(state)}")
+    if buffers and kernels.recorder() is not None:
+        kernels.refuse("load_state_dict")
+    new: dict[str, np.ndarray] = {}
+    for name, old in (parameters | buffers).items():
+        what = f"load_state_dict, {name}"
+        if isinstance(old, Tensor) or old.dtype in FLOATS:
+            new[name] = as_real(state[name], old.dtype, what)
+        else:
+            given = as_array(state[name], what)
+            new[name] = given.astype(old.dtype)
+            if not np.array_equal(new[name], given):
+                raise ValueError(f"{what}: expected values that {old.dtype} holds, got {given.dtype}")
+        if new[name].shape != old.shape:
+            raise ValueError(f"load_state_dict: {name} has shape {old.shape}, got {new[name].shape}")
+    for name, p in parameters.items():
+        p.data = new[name]
+    for name, array in buffers.items():
+        array[...] = new[name]
+
+
+def save(model: Any, path: str | os.PathLike) -> None:
+    """Write the model to a safetensors file; see `Model.save`."""
+    files.write(path, arrays_of(model), texts_of(model))
+
+
+def load(model: Any, path: str | os.PathLike) -> None:
+    """Take over parameters and buffers from a file; see `Model.load`."""
+    with files.File(path) as file:
+        found = found_in(file, forms_of(model), exactly=False)
+        model.load_state_dict(file.arrays(found))
+
+
+def fill(model: Any, file: files.File) -> None:
+    """Have the values in a file, of a model that was made `without_values`."""
+    parameters, buffers = named_state(model)
+    expected, exact = _forms(model, parameters | buffers), exact_buffers(model._descendants())
+    exact_names = {name for name, x in buffers.items() if id(x) in exact}
+    older = {name for name in exact_names if name in file.forms and file.forms[name].dtype == model.dtype}
+    expected.update({name: expected[name]._replace(dtype=model.dtype) for name in older})
+    found_in(file, expected, exactly=True)
+    model._own.take_memory(model, model._descendants())
+    now = {name: p._data for name, p in parameters.items()} | model.buffers()
+    rounded = {name: np.empty_like(now[name], model.dtype) for name in older}
+    file.read(now | rounded)
+    for name, values in rounded.items():
+        now[name][...] = values
+    for p in parameters.values():
+        p._changed()
+
+
+def arrays_of(model: Any) -> dict[str, np.ndarray]:
+    """Parameters and buffers themselves, by name."""
+    parameters, buffers = named_state(model)
+    return {name: p.data for name, p in parameters.items()} | buffers
+
+
+def forms_of(model: Any) -> dict[str, files.Form]:
+    """Shape and dtype of parameters and buffers, by name; of a model that is made `without_values`, too."""
+    parameters, buffers = named_state(model)
+    return _forms(model, parameters | buffers)
+
+
+def _forms(model: Any, state: dict[str, Any]) -> dict[str, files.Form]:
+    """Shape and dtype, in a file, of these parameters and buffers."""
+    exact = exact_buffers(model._descendants())
+    return {
+        name: files.Form(x.shape, model.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
+        for name, x in state.items()
+    }
+
+
+def found_in(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
+    """What there is of the model in a file, names and forms; ValueError unless it is all that it has."""
+    file.refuse_pytorchs()
+    found = {name: form for name, form in file.forms.items() if not name.startswith(files.OF_TRAINING)}
+    file.check(forms, found, exactly)
+    return found
+
+
+def exact_buffers(functions: Iterable[Function]) -> set[int]:
+    """The ids of the buffers that stay float64 in any model: the moments of Columns."""
+    return {id(a) for f in functions if isinstance(f, Columns) for a in (f.mean, f.deviation)}
+
+
+def texts_of(model: Any) -> dict[str, str]:
+    """The structure, as a file has it, or why there is none; the names of frozen parameters, and of columns."""
+    frozen = [name for name, p in model.named_parameters().items() if not p.requires_grad]
+    found = {"caffelite.frozen": structure.as_text(frozen)} if frozen else {}
+    if model._own.column_names is not None:
+        found["caffelite.columns"] = structure.as_text(model._own.column_names)
+    try:
+        return {"caffelite.structure": structure.as_text(structure.described(model)), **found}
+    except structure.Unwritable as error:
+        return {"caffelite.unwritten": str(error), **found}
+
+
+def frozen_in(model: Any, texts: Mapping[str, str]) -> set[str]:
+    """The names of the parameters that are frozen by the texts of a file; ValueError for any that there is not."""
+    frozen = files.strict_json(texts.get("caffelite.frozen", "[]"))
+    if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
+        raise ValueError(f"expected a list of the frozen parameters' names, got {frozen!r}")
+    if unknown := set(frozen) - model.named_parameters().keys():
+        raise ValueError(f"the model has no parameter {min(unknown)}, which is said to be frozen")
+    return set(frozen)
+
+
+def columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
+    """The names of columns, for each input, in the texts of a file; ValueError for what are none."""
+    given = files.strict_json(texts.get("caffelite.columns", "null"))
+    inputs = [] if given is None else given
+    if not isinstance(inputs, list) or not all(names is None or isinstance(names, list) for names in inputs):
+        raise ValueError(f"expected the names of columns, for each input, got {given!r}")
+    if not all(isinstance(name, str | int) for names in inputs for name in names or ()):
+        raise ValueError(f"expected names of columns that are words or integers, got {given!r}")
+    return given
+
+
+def freeze(model: Any, names: set[str]) -> None:
+    """Freeze the parameters of these names, and thaw all others."""
+    for name, p in model.named_parameters().items():
+        p.requires_grad = name not in names

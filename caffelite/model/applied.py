@@ -1,0 +1,110 @@
+"""What `Model.forward` keeps for `Model.backward`: a chain of Functions, or the graph that `call` makes."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import ref
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.arrays import as_array, as_indices, as_real, is_array_of_others
+from caffelite.core.autograd import holds_tensors, propagate
+from caffelite.core.modes import mode
+from caffelite.core.sparse import as_sparse, is_sparse
+from caffelite.core.tensor import Tensor
+from caffelite.model.shapes import listed
+
+
+class Chain:
+    """Copies of a sequence's Functions, which keep what `backward` needs. The Functions themselves keep nothing."""
+
+    def __init__(self, model: Any) -> None:
+        self.functions = [function.copy() for function in model.functions]
+
+    def forward(self, *inputs: Any) -> Any:
+        """Apply one Function after the other."""
+        if is_sparse(inputs[0]) and self.functions:
+            inputs = (self.functions[0]._first_input(inputs[0]),)
+        for function in self.functions:
+            inputs = (function.forward(*inputs),)
+            if inputs[0] is None:
+                raise TypeError(f"{function!r}.forward returned None; it has to return an array")
+        return inputs[0]
+
+    def backward(self, dy: Any) -> Any:
+        """Return the gradient of the input, from the last Function to the first."""
+        for function in reversed(self.functions):
+            dy = function.backward(dy)
+            if dy is None and not (function.takes_indices or function.takes_sparse):
+                raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
+        return dy
+
+
+class GraphOfCall:
+    """The graph of Tensors that a model's `call` makes."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = ref(model)  # weak, since the model keeps this graph
+        self.inputs: list[Any] = []
+        self.outputs: Any = ()
+
+    def forward(self, *inputs: Any) -> Any:
+        """Compute the arrays that `call` returns; every float input is a leaf that requires a gradient."""
+        model: Any = self.model()
+        self.inputs = [as_input(model, x) for x in inputs]
+        for x in self.inputs:
+            if isinstance(x, Tensor):
+                x._requires_grad = True
+        before, mode.records_graph = mode.records_graph, True
+        try:
+            self.outputs = model(*self.inputs)
+        finally:
+            mode.records_graph = before
+        return tuple([y.data for y in self.outputs]) if isinstance(self.outputs, tuple) else self.outputs.data
+
+    def backward(self, dy: Any) -> Any:
+        """Return the gradient of every float input, None for the others."""
+        gradients: dict[Tensor, np.ndarray] = {}
+        dys = dy if isinstance(self.outputs, tuple) else (dy,)
+        if not isinstance(dys, tuple) or len(dys) != len(listed(self.outputs)):
+            raise ValueError(f"{type(self.model()).__name__}.backward takes as many gradients as the model has outputs")
+        for y, d in zip(listed(self.outputs), dys, strict=True):
+            if d is None or not y.requires_grad:
+                continue
+            d = as_real(d, y.dtype, "backward")
+            if d.shape != y.shape:
+                raise ValueError(f"backward of an output of shape {y.shape} got a gradient of shape {d.shape}")
+            gradients[y] = d if y not in gradients else kernels.add(gradients[y], d)
+        for x in self.inputs:
+            if isinstance(x, Tensor):
+                x._has_gradient = False
+        propagate(gradients)
+        dxs = [_gradient_of(x) if isinstance(x, Tensor) else None for x in self.inputs]
+        return dxs[0] if len(dxs) == 1 else tuple(dxs)
+
+
+def as_input(model: Any, x: Any) -> Any:
+    """Return what `call` is given for x: floats as a Tensor, all else as it is."""
+    if is_sparse(x):
+        return as_sparse(x)
+    if isinstance(x, list | tuple) and not holds_tensors(x):
+        x = as_indices(x, model) if model.takes_indices is True else as_real(x, model.input_dtype, model)
+    elif not isinstance(x, Tensor) and is_array_of_others(x):
+        x = as_array(x, model)
+    return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
+
+
+def checked_outputs(model: Any, outputs: Any) -> Any:
+    """Return the outputs of `call`; TypeError unless they are a Tensor or a tuple of Tensors."""
+    of_call = listed(outputs)
+    for y in of_call or [outputs]:
+        if not isinstance(y, Tensor):
+            raise TypeError(f"{type(model).__name__}.call has to return a Tensor or a tuple of them, got {y!r}")
+    return outputs
+
+
+def _gradient_of(x: Tensor) -> np.ndarray:
+    """The gradient of a leaf; 0 where nothing contributed."""
+    gradient = x.grad
+    return kernels.full(x.shape, 0, x.dtype) if gradient is None else gradient

@@ -1,0 +1,298 @@
+"""What a Model owns: its Functions, one vector of their parameters, its random stream and its recorded steps."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary, ref
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.arrays import FLOATS, PLAIN, random_stream
+from caffelite.core.autograd import parameters_of, parameters_so_far
+from caffelite.core.forks import renew_in_children
+from caffelite.core.function import Function
+from caffelite.core.modes import is_blank
+from caffelite.core.tensor import Tensor
+from caffelite.files.state import exact_buffers
+from caffelite.functions import Columns
+from caffelite.program import Programs
+
+MAX_REMEMBERED = 64  # shapes for which a model remembers what applying it to zeros has shown
+
+
+class _Adopting:
+    """Lets one thread at a time make Functions a model's own."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        renew_in_children(self)
+
+    def _after_fork(self) -> None:
+        self.lock = threading.RLock()
+
+
+_adopting = _Adopting()
+
+
+class Own:
+    """What one Model owns. A shallow copy of the model has the same one, and changes nothing in it.
+
+    Pickles and deep copies of a model take over the random stream, the splits and the names of columns: see `kept`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        seeded: bool,
+        rng: np.random.Generator,
+        splits: dict[int, np.random.Generator] | None = None,
+        column_names: list[list[Any] | None] | None = None,
+    ) -> None:
+        self.model = ref(model)  # not a copy of it; weak, so that a model is freed when its last user lets it go
+        self.seeded, self.rng = seeded, rng
+        self.splits = {} if splits is None else splits  # the streams that validation splits were drawn from, by rows
+        self.column_names = column_names  # of the frames that the model was fitted on, for each input
+        self.programs = Programs()
+        self.functions: tuple[Function, ...] = ()  # the model's own, those inside them included
+        self.parameters: list[Tensor] = []
+        self.parameters_found = -1  # after how many parameters had been made in all
+        self.structure: tuple = ()  # how the Functions follow and contain each other
+        self.tree: list[kernels.Attributes] = []  # the attributes in which they were found; at first none
+        self.is_adopting = False
+        self.known: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all ever adopted, by id
+        self.remembered: dict[tuple, tuple[kernels.Attributes, Any]] = {}  # what applying the model to zeros showed
+        renew_in_children(self)
+
+    def _after_fork(self) -> None:
+        """In a forked child no other thread draws from the stream or adopts Functions."""
+        self.rng = copy.deepcopy(self.rng)  # with a lock of its own
+        if self.is_adopting:
+            self.is_adopting, self.tree = False, []
+
+    def kept(self) -> tuple:
+        """Return what pickles and deep copies take over, as arguments of `Own`."""
+        return self.seeded, self.rng, self.splits, self.column_names
+
+    def restart_stream(self, seed: Any) -> np.random.Generator:
+        """Return the stream of a seed, which the model draws from now on; or the Generator that is given instead."""
+        rng = random_stream("seed", seed)
+        if rng is not seed:
+            self.rng, self.splits = rng, {}
+        return rng
+
+    def stream_of_split(self, rows: int, rng: np.random.Generator, drawn_anew: bool) -> np.random.Generator:
+        """Return the random stream that a split of so many rows is drawn from: that of the last such split, if any.
+
+        So a further `fit` evaluates no row that the model was trained on.
+        """
+        if not drawn_anew and rows in self.splits:
+            return copy.deepcopy(self.splits[rows])
+        self.splits[rows] = copy.deepcopy(rng)
+        return rng
+
+    def remember(self, key: tuple, found: tuple[kernels.Attributes, Any]) -> None:
+        """Remember what was found by applying the model, and the attributes that it depends on."""
+        if len(self.remembered) >= MAX_REMEMBERED:
+            self.remembered.clear()
+        self.remembered[key] = found
+
+    # ---- adoption -----------------------------------------------------------------------------------------------
+
+    def is_of(self, model: Any) -> bool:
+        """Return whether this model is the owner, and no copy of it."""
+        return self.model() is model
+
+    def is_settled(self) -> bool:
+        """Return whether the Functions were found, and no attribute of them has changed since."""
+        return bool(self.tree) and kernels.are_unchanged(self.tree)
+
+    def adopt(self, model: Any) -> None:
+        """Make all Functions in the model its own: its dtype, its vectors, and new ones drawn from its seed.
+
+        For a copy of the model this does nothing.
+        """
+        if not self.is_of(model):
+            return
+        with _adopting.lock:
+            if self.is_adopting:
+                return
+            functions, self.is_adopting = _all_within(model), True
+            try:
+                same = bool(self.tree) and _are_same(functions, self.functions)
+                if not (same and _are_same(Function.parameters(model), self.parameters)):
+                    self._make_own(model, functions)
+                self._note_tree(model, functions)
+            finally:
+                self.is_adopting = False
+
+    def has_parameters(self, model: Any) -> bool:
+        """Return whether `parameters` is up to date for this model; for a copy it never is."""
+        return not self.is_adopting and self.parameters_found == parameters_so_far() and self.is_of(model)
+
+    def _note_tree(self, model: Any, functions: tuple[Function, ...]) -> None:
+        """Note that these are the model's own, as long as no attribute of them changes."""
+        self.parameters_found = parameters_so_far()
+        self.functions, self.parameters = functions, Function.parameters(model)
+        self.structure = _structure_of(model)
+        self.tree = [_attributes(f) for f in (model, *functions)]
+
+    def note_known(self, functions: Iterable[Function]) -> None:
+        """Note that these have the parameters that they are to have: they are not drawn again."""
+        self.known.update({id(f): f for f in functions})
+
+    def _make_own(self, model: Any, functions: tuple[Function, ...]) -> None:
+        recording = kernels.recorder()
+        if recording is not None and recording.entries:  # which know the parameters where they are now
+            recording.refuse(f"{type(model).__name__} got Functions in the midst of a recorded step; add them before")
+        with kernels.Paused():
+            models: list[Any] = [f for f in functions if own_of(f) is not None]
+            drawn = self._drawn(functions, models)
+            for m in models:
+                m._own.remembered.clear()
+                if m.dtype != model.dtype:
+                    m.dtype = model.dtype
+            for m in reversed(models):  # what is inside first: what it found serves those that contain it
+                if not _is_settled(m):
+                    m._own._note_tree(m, _all_within(m))
+                    m._own.note_known(m._own.functions)
+            self.remembered.clear()
+            if not is_blank():
+                self.take_memory(model, functions)
+                if self.seeded:
+                    drawn.update(id(f) for f in functions if not all(p._is_as_drawn() for p in f.parameters()))
+                    model._draw_children(self.rng, drawn)
+            self.note_known(functions)
+        if recording is not None:
+            recording.look_again()
+
+    def _drawn(self, functions: tuple[Function, ...], models: list[Any]) -> set[int]:
+        """Return the ids of the Functions that the model or a model in it has adopted before."""
+        drawn = {id(f) for f in functions if self.known.get(id(f)) is f}
+        for m in models:
+            if not self.seeded:
+                m.all_functions()  # which draws from its own seed, if it has one
+            if id(m) in drawn:  # what it has adopted since, it has drawn or kept
+                drawn.update(id(f) for f in _all_within(m) if m._own.known.get(id(f)) is f)
+        return drawn
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def take_memory(self, model: Any, functions: Iterable[Function]) -> None:
+        """Move parameters and buffers, which may have been made `without_values`, to memory of the model's dtype."""
+        _convert_buffers(model, [model, *functions])
+        _lay_out(model)
+
+
+def own_of(function: Any) -> Own | None:
+    """Return what a Model, or a copy of one, owns; None for any other Function."""
+    own = vars(function).get("_own")
+    return own if type(own) is Own else None
+
+
+def _is_settled(model: Any) -> bool:
+    """Return whether a model, and no copy of it, knows its Functions."""
+    return model._own.is_of(model) and model._own.is_settled()
+
+
+def _all_within(model: Any) -> tuple[Function, ...]:
+    """The descendants. A Model among them that knows its own, and has not changed since, is not searched again."""
+    found: dict[int, Function] = {}
+    _search(model, found)
+    return tuple(found.values())
+
+
+def _search(function: Function, found: dict[int, Function]) -> None:
+    """Add what `_all_within` gives to the Functions found, by their ids."""
+    for child in function.children():
+        if id(child) not in found:
+            found[id(child)] = child
+            own = own_of(child)
+            if own is not None and _is_settled(child):
+                for inner in own.functions:
+                    found.setdefault(id(inner), inner)
+            else:
+                _search(child, found)
+
+
+def _structure_of(model: Any) -> tuple:
+    """How the Functions of a model follow and contain each other, by their ids."""
+    return tuple([id(f) if own_of(f) is None else _structure_of(f) for f in model.functions])
+
+
+def _are_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
+    """Whether these objects are those."""
+    return len(these) == len(those) and all(map(operator.is_, these, those))
+
+
+def _attributes(function: Function) -> kernels.Attributes:
+    """The attributes of a Function in which there are Functions or parameters, or could be when they are others."""
+    own = {
+        name: value
+        for name, value in vars(function).items()
+        if name not in function.unwatched
+        and type(value) not in PLAIN
+        and (not isinstance(value, Tensor) or parameters_of(value))
+    }
+    return kernels.Attributes(function, own, count=len(vars(function)))
+
+
+def _convert_buffers(model: Any, functions: list[Function]) -> None:
+    """Have the buffers of floats in the model's dtype, and all where they can be written."""
+    for function in model._descendants():
+        if isinstance(function, Columns):
+            function.dtype = model.dtype
+    exact = exact_buffers(functions)
+    other = {
+        id(a): a
+        for a in model.buffers().values()
+        if not a.flags.writeable or (a.dtype in FLOATS and a.dtype != model.dtype and id(a) not in exact)
+    }
+    kept = exact | {i for i, a in other.items() if a.dtype not in FLOATS}
+    converted = {i: a.astype(a.dtype if i in kept else model.dtype, order="C") for i, a in other.items()}
+    for function in functions if other else ():
+        _replaced(vars(function), converted, set())
+
+
+def _replaced(value: Any, arrays: dict[int, np.ndarray], seen: set[int]) -> Any:
+    """The value with these arrays in the place of others, whose ids are given. Lists and dicts stay the same ones."""
+    if id(value) in arrays:
+        return arrays[id(value)]
+    if not isinstance(value, list | tuple | dict) or id(value) in seen:
+        return value
+    seen.add(id(value))
+    if isinstance(value, dict):
+        for key, item in list(value.items()):
+            if (new := _replaced(item, arrays, seen)) is not item:
+                value[key] = new
+        return value
+    items = [_replaced(item, arrays, seen) for item in value]
+    if all(map(operator.is_, items, value)):
+        return value
+    if isinstance(value, list):
+        value[:] = items
+        return value
+    return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+
+
+def _lay_out(model: Any) -> None:
+    """Move the parameters into one vector, and their gradients into another, of the model's dtype."""
+    parameters = model.parameters()
+    size = sum(p.size for p in parameters)
+    data, gradients = np.empty(size, model.dtype), np.empty(size, model.dtype)
+    start = 0
+    for p in parameters:
+        here = slice(start, start + p.size)
+        if p.size == 1 or any(p._data.strides):  # else it has no values
+            data[here] = p._data.reshape(-1)
+        if p._has_gradient and p._gradient is not None:
+            gradients[here] = p._gradient.reshape(-1)
+        p._data, p._gradient = data[here].reshape(p.shape), gradients[here].reshape(p.shape)
+        if not p._has_gradient:
+            p._use_no_rows()
+        p._owns_data = True
+        start += p.size

@@ -1,0 +1,61 @@
+"""MLP: a multilayer perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.arrays import positive_integer
+from caffelite.core.function import Function
+from caffelite.functions import Linear, ReLU
+from caffelite.model.model import Model
+
+
+def MLP(
+    inputs: int,
+    sizes: Iterable[int],
+    activation: Callable[[], Function] = ReLU,
+    *,
+    seed: int | None = None,
+    dtype: Any = np.float32,
+) -> Model:
+    """A multilayer perceptron: a Model of Linear layers with an activation between them, and none after the last.
+
+    `MLP(2, [100, 3])` is `Model([Linear(2, 100), ReLU(), Linear(100, 3)])`.
+
+    Parameters
+    ----------
+    inputs : int
+        The number of features of a row.
+    sizes : iterable of int
+        The number of outputs of each layer; the last is that of the model.
+    activation : class or callable without arguments that returns a Function
+        Called for each hidden layer, so that each has an activation of its own.
+    seed, dtype
+        As in `Model`.
+
+    Raises TypeError or ValueError for sizes that are no positive integers, for no sizes, and for other activations.
+    """
+    if not isinstance(sizes, Iterable):
+        raise TypeError(f"MLP takes the sizes of its layers in a list, MLP(2, [100, 3]), got {sizes!r}")
+    if isinstance(activation, Function) or not callable(activation):
+        raise TypeError(f"MLP: activation must be a class or a callable that makes a Function, got {activation!r}")
+    inputs = positive_integer("MLP: inputs", inputs)
+    sizes = [positive_integer(f"MLP: sizes[{i}]", size) for i, size in enumerate(sizes)]
+    if not sizes:
+        raise ValueError("MLP needs the size of at least one layer, got none")
+    model = Model([Linear(inputs, sizes[0])], seed=seed, dtype=dtype)
+    for before, size in pairwise(sizes):
+        try:
+            function = activation()
+        except TypeError as error:
+            raise TypeError(
+                f"MLP: activation must be a class or a callable that makes a Function, got {activation!r}: {error}"
+            ) from error
+        if not isinstance(function, Function):
+            raise TypeError(f"MLP: activation must make a Function, {activation!r} returned {function!r}")
+        model.add(function).add(Linear(before, size))
+    return model

@@ -1,0 +1,185 @@
+"""The shapes of what a model computes, and what else is found by applying it to zeros."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.modes import inference, probing
+from caffelite.core.sparse import given_as, is_sparse, stored
+from caffelite.core.tensor import Tensor
+from caffelite.model.observing import largest_indices, observed
+
+INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+
+
+class UnknownLengths(ValueError):
+    """A model that writes `call` was asked for its output's shape without all lengths of its input's."""
+
+
+@functools.lru_cache(maxsize=1024)
+def takes(forward: Callable[..., Any], inputs: int) -> bool:
+    """Whether a Function's `forward` can be called with so many inputs."""
+    try:
+        inspect.signature(forward).bind(None, *[None] * inputs)
+    except TypeError:
+        return False
+    return True
+
+
+def check_sequence(functions: list[Function]) -> None:
+    """ValueError where a Function can't follow the one before it, whatever number of axes the input has."""
+    if axes_that_fit(functions) is None:
+        shape_after(functions)
+
+
+def axes_that_fit(functions: list[Function]) -> int | None:
+    """With how many axes more than it requires the first input that fits all Functions comes; None if none does."""
+    for more in range(4):
+        with suppress(ValueError):
+            shape_after(functions, more=more)
+            return more
+    return None
+
+
+def shape_after(functions: list[Function], shape: Any = None, *, more: int = 0) -> Any:
+    """The shape after these; where it is not known, it is the one required, with so many axes more if it may."""
+    for function in functions:
+        shape = with_axes(function.required_input_shape, more) if shape is None else shape
+        try:
+            shape = None if shape is None else function.output_shape(*listed(shape, of=tuple))
+        except UnknownLengths:  # as after a convolution, before there are images
+            shape = None
+    return shape
+
+
+def with_axes(shape: Any, more: int = 0) -> Any:
+    """A required shape with so many axes for the `...` in it, if there is one."""
+    return shape and tuple([n for m in shape for n in ((None,) * more if m is ... else (m,))])
+
+
+def listed(outputs: Any, of: type = Tensor) -> list[Any]:
+    """The outputs, or shapes, of a model in a list, a single one too."""
+    is_single = not isinstance(outputs, tuple) or (of is tuple and not any(isinstance(y, tuple) for y in outputs))
+    return [outputs] if is_single else list(outputs)
+
+
+def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:
+    """Return the shape of each output; see `Model.output_shape`."""
+    if model.is_sequence():
+        count = len(input_shapes)
+        if count != 1 and not (model.functions and takes(type(model.functions[0]).forward, count)):
+            raise ValueError(
+                f"{type(model).__name__} is a sequence of Functions, which takes one input, got {count} "
+                f"of shapes {', '.join(map(shape_text, input_shapes))}; for several, write `call`"
+            )
+        shapes: Any = input_shapes
+        for function in model.functions:
+            shapes = (function.output_shape(*shapes),)
+        (shape,) = shapes
+        return shape
+    return shape_by_call(model, input_shapes, dtypes_of_inputs(model, [False] * len(input_shapes)))
+
+
+def shape_by_call(model: Any, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
+    """Return the shapes of the outputs of a model that writes `call`: it is called on zeros of these dtypes."""
+    model.all_functions()
+    rows = tuple([shape[1:] for shape in input_shapes])
+    shapes = found_by_applying(model, ("shapes", rows, dtypes), lambda model: shapes_of_call(model, rows, dtypes))
+    n = input_shapes[0][:1] if input_shapes else ()
+    filled = [n + shape[1:] if shape[:1] == (None,) else shape for shape in listed(shapes, of=tuple)]
+    return tuple(filled) if shapes and isinstance(shapes[0], tuple) else filled[0]
+
+
+def shapes_of_call(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
+    """The shapes of the outputs for rows of these shapes, None for the number of rows."""
+    if any(None in shape for shape in rows):
+        raise UnknownLengths(
+            f"{type(model).__name__}.output_shape calls the model, and has to know all lengths but the first; "
+            f"got rows of {', '.join(map(str, rows))}"
+        )
+    n = 2  # as good as any other number, but no length that something is broadcast from
+    outputs = model(*zeros([(n, *shape) for shape in rows], dtypes))
+    shapes = [(None, *y.shape[1:]) if y.shape[:1] == (n,) else y.shape for y in listed(outputs)]
+    return tuple(shapes) if isinstance(outputs, tuple) else shapes[0]
+
+
+def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
+    """Inputs of these shapes: zeros, masks that are True everywhere, and sparse rows with nothing in them."""
+    return [
+        given_as(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+
+
+def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
+    """What the model gets where inputs are bool, or are not; see `as_inputs`."""
+    n, takes = len(are_masks), model.takes_indices
+    takes = takes if isinstance(takes, tuple) else (takes,) * n
+    if len(takes) != n:
+        raise ValueError(f"{type(model).__name__} takes {len(takes)} inputs, got {n}")
+    kinds = zip(takes, are_masks, strict=True)
+    return tuple([INT64 if indices else BOOL if mask and n > 1 else model.input_dtype for indices, mask in kinds])
+
+
+def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
+    """What the model gets where inputs are like these; that of their rows where they are sparse."""
+    dtypes = dtypes_of_inputs(model, [stored(x).dtype == np.bool_ for x in inputs])
+    pairs = zip(inputs, dtypes, strict=True)
+    return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
+
+
+def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any:
+    """What `find` returns of a copy of the model, kept by the key as long as the model's attributes stay."""
+    attributes, found = model._own.remembered.get(key, (None, None))
+    if attributes is None or not kernels.are_unchanged([attributes]):
+        with applying_to_zeros(model):
+            other: Any = model._shallow_copy()  # for what `call` may keep
+            found = find(other)
+        own = {k: x for k, x in model._influential(other).items() if k not in model.unwatched}
+        model._own.remember(key, (kernels.Attributes(model, own), found))
+    return found
+
+
+@contextmanager
+def applying_to_zeros(model: Any) -> Iterator[None]:
+    """Inside, the model may be applied to find out what it does.
+
+    No graph is made and nothing is recorded or warned of. What a user's `call` or `forward` counts and draws is put
+    back at the end.
+    """
+    with inference(), probing(), kernels.Paused(), np.errstate(all="ignore"), _users_unchanged(model):
+        yield
+
+
+def _users_unchanged(model: Any) -> AbstractContextManager[None]:
+    """Put back at the end what the user's Functions in the model count and draw."""
+    users = [f for f in (model, *model._own.functions) if not f.decider().__module__.startswith("caffelite.")]
+    if not users:
+        return nullcontext()
+    from caffelite.core.surroundings import undisturbed  # few models need it
+
+    return undisturbed(users)
+
+
+def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+    """The largest index that each row of two may have, for each input; None if any will do. See `largest_indices`."""
+    if not any(f.index_count is not None for f in model.all_functions()):
+        return [None] * len(inputs)
+    dtypes = dtypes_like(model, inputs)
+    key = "largest indices", tuple([x.shape[1:] for x in inputs]), dtypes
+
+    def find(model: Any) -> list[np.ndarray | None]:
+        rows = zeros([(2, *x.shape[1:]) for x in inputs], dtypes)
+        model, applications = observed(model)
+        model(*rows)
+        return largest_indices(applications, rows)
+
+    return found_by_applying(model, key, find)
