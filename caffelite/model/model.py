@@ -1,4 +1,9 @@
-"""Model: Functions in sequence, with `fit`, `predict` and `evaluate`."""
+"""Model: Functions in sequence, with `fit`, `predict` and `evaluate`.
+
+What a model uses stands beside it: `memory.py` has what it owns (its Functions, their parameters in one vector, its
+random stream and its recorded steps), `applied.py` what `forward` keeps for `backward`, `shapes.py` the shapes of its
+outputs. `files/state.py` saves and loads it, and `training/door.py` converts and checks its inputs.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +111,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     dtype : float32 or float64
         What the model computes in; `fit`, `predict` and `evaluate` convert their data to it.
 
-    What is no sequence is a subclass that has its Functions in attributes and writes `call`:
+    If a model is not a sequence, write a subclass: put its Functions in attributes and write `call`:
 
         class Gated(cl.Model):  # y = f(x) · sigmoid(g(x))
             def __init__(self, size, seed=None):
@@ -115,12 +120,12 @@ class Model(Function, recordable=True, metaclass=_Complete):
             def call(self, x):
                 return self.f(x) * self.g(x).sigmoid()
 
-    A Function becomes the model's own by `add`, or in attributes and their lists, tuples and dicts when `__init__` is
-    done or, later, when the model is used next. Then it gets the model's dtype and, once, is drawn from its seed; but
-    one whose parameters were trained, loaded or set keeps them, so that what one model has learned can go into another
-    (which then shares it: what either learns, both have; `copy.deepcopy` of a Function is one's own).
-    A model lays its parameters out side by side in one vector, and their gradients in another, so that optimizers
-    update them in one call.
+    A model owns the Functions that are added to it or stored in its attributes (lists, tuples and dicts included). It
+    looks for new ones when `__init__` ends and before each use. It converts a new Function to its dtype and draws its
+    parameters from its seed, once. Parameters that were trained, loaded or set keep their values: so a Function that
+    one model has trained can go into another. Then both share it; `copy.deepcopy` of a Function makes another one.
+    A model keeps its parameters side by side in one vector, and their gradients in another, so that an optimizer
+    updates them in one call.
     """
 
     unwatched = frozenset({"_own", "_applied"})
@@ -163,165 +168,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """Whether the model applies `functions` one after the other."""
         return type(self).call is Model.call
 
-    def all_functions(self) -> tuple[Function, ...]:
-        """The Functions in the model and in its Functions, each once; those that are new become the model's own."""
-        own = self._own
-        if not own.tree or not kernels.are_unchanged(own.tree):
-            own.adopt(self)
-        return own.functions
-
-    def structure(self) -> tuple:
-        """How the Functions follow and contain each other; `all_functions` looks whether that has changed."""
-        return self._own.structure
-
-    @property
-    def takes_float64(self) -> bool:  # type: ignore[override]
-        """Whether floats come as float64: as the first Function has it."""
-        functions = self.functions
-        return bool(functions) and functions[0].takes_float64
-
-    @property
-    def input_dtype(self) -> np.dtype:
-        """The dtype of inputs that are floats."""
-        return FLOAT64 if self.takes_float64 else self.dtype
-
-    def initialize(self, seed: Any) -> None:
-        """Draw all parameters anew, from a seed (which also restarts the model's stream) or from a Generator."""
-        rng = self._own.restart_stream(seed)
-        self.all_functions()
-        self._draw_children(rng, set())
-
-    def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
-        if type(self).initialize is Model.initialize:
-            self._draw_children(rng, drawn)
-        else:
-            super()._draw(rng, drawn)
-
-    def _parts(self) -> list[tuple[str, Any]]:
-        """As every Function's; those in `functions` have their numbers alone as names."""
-        return [(name.removeprefix("functions."), part) for name, part in super()._parts()]
-
-    def parameters(self) -> list[Tensor]:
-        """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once; see `Function.parameters`."""
-        self.all_functions()
-        return self._own.parameters.copy() if self._own.has_parameters(self) else super().parameters()
-
-    @property
-    def takes_indices(self) -> bool | tuple[bool, ...]:
-        """Whether the input is integers, which are not converted to the model's dtype: as the first Function has it.
-
-        A model that writes `call` sets it, with several inputs to a tuple.
-        """
-        given = vars(self).get("_takes_indices")
-        return given if given is not None else bool(self.functions) and self.functions[0].takes_indices
-
-    @takes_indices.setter
-    def takes_indices(self, value: bool | tuple[bool, ...]) -> None:
-        self._takes_indices = value
-
-    @property
-    def takes_sparse(self) -> bool:  # type: ignore[override]
-        """Whether the input may be sparse: as the first Function has it; in `call`, those that get it say so."""
-        return not self.is_sequence() or (bool(self.functions) and self.functions[0].takes_sparse)
-
-    def _first_input(self, x: Any) -> Any:
-        if is_sparse(x) and self.is_sequence() and self.functions:
-            return self.functions[0]._first_input(x)
-        return super()._first_input(x)
-
-    # ---- shapes -------------------------------------------------------------------------------------------------
-
-    @property
-    def required_input_shape(self) -> Any:
-        """The shape of the input that the first Function of a sequence requires."""
-        return self.functions[0].required_input_shape if self.functions else None
-
-    def output_shape(self, *input_shapes: Shape) -> Any:
-        """The shape of y, or of each of several; of a model that writes `call`, by calling it on zeros.
-
-        For that, all lengths but the first have to be known, else ValueError.
-        """
-        return shapes.output_shape(self, input_shapes)
-
-    def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
-        """`output_shape` for n rows like these; a model that writes `call` is called with masks where these are."""
-        of_inputs: list[Any] = [(n, *x.shape[1:]) for x in inputs]
-        if self.is_sequence() or type(self).output_shape is not Model.output_shape:
-            return self.output_shape(*of_inputs)
-        return shapes.shape_by_call(self, tuple(of_inputs), shapes.dtypes_like(self, inputs))
-
-    def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-        """The largest index that the model takes at each place of a row, for each input; None where any will do."""
-        return shapes.index_limits(self, inputs)
-
-    def summary(self, input_shape: tuple[Any, ...] | None = None) -> Table:
-        """A table of the Functions: the shapes of their outputs, their parameters, and what they cost.
-
-        `input_shape` is that of one row, without the batch axis, or a tuple of such for several inputs; it is needed
-        where the first Function takes any shape. `memory` is that of the parameters; `multiply-adds`, those in products
-        and convolutions, and `activations`, the memory of all outputs of Functions, are counted while the model is used
-        on one row of zeros: "?" where lengths are unknown, Python computes, or a Function raises for zeros. What the
-        model multiplies besides is in the total alone. What is frozen has a row of its own. A notebook shows the table
-        as HTML.
-
-        Raises TypeError for what is no shape, and ValueError for one that does not fit.
-        """
-        return summary.summary(self, input_shape)
-
-    def _repr_html_(self) -> str:
-        return self.summary()._repr_html_()
-
-    def __repr__(self) -> str:
-        if self.is_sequence():
-            return f"Model([{', '.join(map(repr, self.functions))}])"
-        return f"{type(self).__name__}({', '.join([f'{name}={child!r}' for name, child in self._named_children()])})"
-
-    # ---- state --------------------------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters, `0.weight`, `0.bias`, `2.weight` …, and of the buffers, by name."""
-        return state_dict(self)
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the values of a `state_dict`, parameters in the model's dtype, buffers in their own.
-
-        Raises ValueError, before anything is written, for names or shapes that are not this model's, and for values
-        that a buffer of integers can't hold; TypeError for what is not numbers.
-        """
-        load_state_dict(self, state)
-
-    def save(self, path: str | os.PathLike) -> None:
-        """Write parameters and buffers to a safetensors file, of which Functions the model is made, and what is frozen.
-
-        The file replaces an older one when it is whole. `caffelite.load` makes the model again, given its classes that
-        are not caffelite's: they say by `arguments()` what they are made with. Where something can't say it, its
-        parameters are saved nevertheless, for `Model.load`.
-
-        Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
-        """
-        save(self, path)
-
-    def load(self, path: str | os.PathLike) -> Model:
-        """Take over parameters and buffers from a file that a model of the same structure has saved; returns the model.
-
-        Any safetensors file will do that has arrays of the same names and shapes, but for one whose metadata say that
-        it is PyTorch's: its weights are transposed. Floats are converted to the model's dtype. Raises OSError for a
-        path that can't be read, and ValueError, before anything is written, for what is no such file, and for other
-        names, shapes or kinds of numbers.
-        """
-        load(self, path)
-        return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = {name: x for name, x in vars(self).items() if name not in self.unwatched}
-        return kept | {"_own": self._own.kept()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._own, self._applied = Own(self, *state["_own"]), None
-        self._own.note_known(self._descendants())  # they stay drawn as they are
-        self.all_functions()
-
     # ---- forward and backward -----------------------------------------------------------------------------------
 
     def decider(self) -> Callable[..., Any]:
@@ -349,10 +195,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def forward(self, *inputs: Any) -> Any:
         """Arrays in, arrays out, through copies of all Functions, which keep what `backward` needs."""
         self.all_functions()
-        applied = Chain(self) if self.is_sequence() else GraphOfCall(self)
-        outputs = applied.forward(*inputs)
-        self._applied = applied
-        return outputs
+        applied = self._applied = Chain(self) if self.is_sequence() else GraphOfCall(self)
+        return applied.forward(*inputs)
 
     def backward(self, dy: Any) -> Any:
         """Back through what the last `forward` applied: the gradient of every float input."""
@@ -650,6 +494,167 @@ class Model(Function, recordable=True, metaclass=_Complete):
         given = {"batch_size": batch_size}
         batches = checks.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
         return Trainer(self, loss, measures).evaluate(batches)
+
+    # ---- the Functions in it ------------------------------------------------------------------------------------
+
+    def all_functions(self) -> tuple[Function, ...]:
+        """The Functions in the model and in its Functions, each once; those that are new become the model's own."""
+        own = self._own
+        if not own.tree or not kernels.are_unchanged(own.tree):
+            own.adopt(self)
+        return own.functions
+
+    def structure(self) -> tuple:
+        """How the Functions follow and contain each other; `all_functions` looks whether that has changed."""
+        return self._own.structure
+
+    @property
+    def takes_float64(self) -> bool:  # type: ignore[override]
+        """Whether floats come as float64: as the first Function has it."""
+        functions = self.functions
+        return bool(functions) and functions[0].takes_float64
+
+    @property
+    def input_dtype(self) -> np.dtype:
+        """The dtype of inputs that are floats."""
+        return FLOAT64 if self.takes_float64 else self.dtype
+
+    def initialize(self, seed: Any) -> None:
+        """Draw all parameters anew, from a seed (which also restarts the model's stream) or from a Generator."""
+        rng = self._own.restart_stream(seed)
+        self.all_functions()
+        self._draw_children(rng, set())
+
+    def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
+        if type(self).initialize is Model.initialize:
+            self._draw_children(rng, drawn)
+        else:
+            super()._draw(rng, drawn)
+
+    def _parts(self) -> list[tuple[str, Any]]:
+        """As every Function's; those in `functions` have their numbers alone as names."""
+        return [(name.removeprefix("functions."), part) for name, part in super()._parts()]
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once; see `Function.parameters`."""
+        self.all_functions()
+        return self._own.parameters.copy() if self._own.has_parameters(self) else super().parameters()
+
+    @property
+    def takes_indices(self) -> bool | tuple[bool, ...]:
+        """Whether the input is integers, which are not converted to the model's dtype: as the first Function has it.
+
+        A model that writes `call` sets it, with several inputs to a tuple.
+        """
+        given = vars(self).get("_takes_indices")
+        return given if given is not None else bool(self.functions) and self.functions[0].takes_indices
+
+    @takes_indices.setter
+    def takes_indices(self, value: bool | tuple[bool, ...]) -> None:
+        self._takes_indices = value
+
+    @property
+    def takes_sparse(self) -> bool:  # type: ignore[override]
+        """Whether the input may be sparse: as the first Function has it; in `call`, those that get it say so."""
+        return not self.is_sequence() or (bool(self.functions) and self.functions[0].takes_sparse)
+
+    def _first_input(self, x: Any) -> Any:
+        if is_sparse(x) and self.is_sequence() and self.functions:
+            return self.functions[0]._first_input(x)
+        return super()._first_input(x)
+
+    # ---- shapes -------------------------------------------------------------------------------------------------
+
+    @property
+    def required_input_shape(self) -> Any:
+        """The shape of the input that the first Function of a sequence requires."""
+        return self.functions[0].required_input_shape if self.functions else None
+
+    def output_shape(self, *input_shapes: Shape) -> Any:
+        """The shape of y, or of each of several; of a model that writes `call`, by calling it on zeros.
+
+        For that, all lengths but the first have to be known, else ValueError.
+        """
+        return shapes.output_shape(self, input_shapes)
+
+    def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
+        """`output_shape` for n rows like these; a model that writes `call` is called with masks where these are."""
+        of_inputs: list[Any] = [(n, *x.shape[1:]) for x in inputs]
+        if self.is_sequence() or type(self).output_shape is not Model.output_shape:
+            return self.output_shape(*of_inputs)
+        return shapes.shape_by_call(self, tuple(of_inputs), shapes.dtypes_like(self, inputs))
+
+    def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        """The largest index that the model takes at each place of a row, for each input; None where any will do."""
+        return shapes.index_limits(self, inputs)
+
+    def summary(self, input_shape: tuple[Any, ...] | None = None) -> Table:
+        """A table of the Functions: the shapes of their outputs, their parameters, and what they cost.
+
+        `input_shape` is that of one row, without the batch axis, or a tuple of such for several inputs; it is needed
+        where the first Function takes any shape. `memory` is that of the parameters; `multiply-adds`, those in products
+        and convolutions, and `activations`, the memory of all outputs of Functions, are counted while the model is used
+        on one row of zeros: "?" where lengths are unknown, Python computes, or a Function raises for zeros. What the
+        model multiplies besides is in the total alone. What is frozen has a row of its own. A notebook shows the table
+        as HTML.
+
+        Raises TypeError for what is no shape, and ValueError for one that does not fit.
+        """
+        return summary.summary(self, input_shape)
+
+    def _repr_html_(self) -> str:
+        return self.summary()._repr_html_()
+
+    def __repr__(self) -> str:
+        if self.is_sequence():
+            return f"Model([{', '.join(map(repr, self.functions))}])"
+        return f"{type(self).__name__}({', '.join([f'{name}={child!r}' for name, child in self._named_children()])})"
+
+    # ---- state --------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters, `0.weight`, `0.bias`, `2.weight` …, and of the buffers, by name."""
+        return state_dict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the values of a `state_dict`, parameters in the model's dtype, buffers in their own.
+
+        Raises ValueError, before anything is written, for names or shapes that are not this model's, and for values
+        that a buffer of integers can't hold; TypeError for what is not numbers.
+        """
+        load_state_dict(self, state)
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Write parameters and buffers to a safetensors file, of which Functions the model is made, and what is frozen.
+
+        The file replaces an older one when it is whole. `caffelite.load` makes the model again, given its classes that
+        are not caffelite's: they say by `arguments()` what they are made with. Where something can't say it, its
+        parameters are saved nevertheless, for `Model.load`.
+
+        Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
+        """
+        save(self, path)
+
+    def load(self, path: str | os.PathLike) -> Model:
+        """Take over parameters and buffers from a file that a model of the same structure has saved; returns the model.
+
+        Any safetensors file will do that has arrays of the same names and shapes, but for one whose metadata say that
+        it is PyTorch's: its weights are transposed. Floats are converted to the model's dtype. Raises OSError for a
+        path that can't be read, and ValueError, before anything is written, for what is no such file, and for other
+        names, shapes or kinds of numbers.
+        """
+        load(self, path)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {name: x for name, x in vars(self).items() if name not in self.unwatched}
+        return kept | {"_own": self._own.kept()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._own, self._applied = Own(self, *state["_own"]), None
+        self._own.note_known(self._descendants())  # they stay drawn as they are
+        self.all_functions()
 
 
 def _instead_of(x: Any) -> str:
