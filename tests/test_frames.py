@@ -256,7 +256,7 @@ def test_a_model_that_was_fitted_on_arrays_takes_any_frame():
 def test_a_file_with_other_names_of_columns_is_refused(tmp_path, text):
     model, _ = fitted(NUMBERS, Y)
     texts = model._texts() | {"caffelite.columns": text}
-    cl.model.files.write(tmp_path / "model", model._arrays(), texts)
+    files.write(tmp_path / "model", model._arrays(), texts)
     with pytest.raises(ValueError, match="model"):
         cl.load(tmp_path / "model")
 

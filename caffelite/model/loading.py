@@ -10,7 +10,7 @@ from caffelite.core.modes import without_values
 from caffelite.files import structure
 from caffelite.files.safetensors import File, strict_json
 from caffelite.model.model import Model
-from caffelite.tabular.model import TableModel
+from caffelite.model.table import TableModel
 
 
 def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Model:

@@ -15,8 +15,8 @@ from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
 from caffelite.data.generator import Batch, DataGenerator, Prefetch, as_targets, as_weights, plain
 from caffelite.data.sources import Blocks, Source, part
-from caffelite.functions.own_loss import OwnLoss
 from caffelite.optimizers import Optimizer
+from caffelite.training.own_loss import OwnLoss
 from caffelite.training.trainer import check_takes_weights, is_replayed
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
