@@ -520,7 +520,7 @@ class Scalars(cl.Function):
         return dy * self.t.data
 
 
-@pytest.mark.filterwarnings("ignore::caffelite.cautions.NotRecorded")
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
 def test_numbers_without_axes_stay_so_in_files(path):
     model = cl.Model([cl.Linear(2, 2), Scalars()], seed=0)
     train(model, np.ones((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(path)])
