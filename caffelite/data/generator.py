@@ -9,7 +9,7 @@ import reprlib
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -539,3 +539,8 @@ def _rows(name: str, data: Any) -> Any:
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
     return np.ascontiguousarray(array) if is_array else array
+
+
+def is_replayed(batches: Iterable) -> TypeGuard[DataGenerator]:
+    """Whether steps fetch their batches by themselves, from arrays or from buffers that are read."""
+    return type(batches) is DataGenerator and batches.transform is None

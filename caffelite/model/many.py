@@ -36,7 +36,10 @@ from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.optimizers.schedules import Followed
 from caffelite.training import checks
 from caffelite.training.history import History
-from caffelite.training.trainer import AT_ONCE, InMemory, Trainer
+from caffelite.training.in_memory import InMemory
+from caffelite.training.objective import Objective
+from caffelite.training.step import Step
+from caffelite.training.team import ALONE
 
 WAKING = 0.05  # seconds of waiting after which this thread looks for a Ctrl-C, which the system may give to another one
 CONSTANTS: tuple[type, ...] = (bool, int, float, str, bytes, NoneType, frozenset, type, FunctionType)
@@ -103,14 +106,14 @@ def fit_many(
         count = fit.data.rows if fit.rows is None else len(fit.rows)
         fit.optimizer._followed.warn_if_short(epochs * -(-count // batch_size))
 
-    def begin(fit: Fit, trainer: Trainer, stop: Stop) -> InMemory:
+    def begin(fit: Fit, step: Step, stop: Stop) -> InMemory:
         rng = fit.model._rng if seed is None else random_stream("seed", seed)
         batches = DataGenerator(fit.data.x, fit.data.y, batch_size=batch_size, shuffle=shuffle, seed=rng)
         if fit.rows is not None:
             batches = batches.only(fit.rows)
         if fit.model.trains_batch_norm():
             batches = without_single_rows(batches)
-        return InMemory(trainer, batches, epochs, stop)
+        return InMemory(step, ALONE, batches, epochs, stop)
 
     histories = [fit.history for fit in fits]
     try:
@@ -135,9 +138,9 @@ class Fit:
         self.form = Form(model, optimizer, loss)
         self.history = History({"loss": []})
 
-    def trainer(self) -> Trainer:
-        """What trains the model itself."""
-        return Trainer(self.model, self.loss, {}, self.optimizer)
+    def step(self) -> Step:
+        """The step that trains the model itself."""
+        return _step(self.model, self.loss, self.optimizer)
 
 
 # ---- models that are made alike --------------------------------------------------------------------------------------
@@ -213,11 +216,11 @@ class StandIn:
     def __init__(self, fit: Fit) -> None:
         model, optimizer, loss = copy.deepcopy((fit.model, fit.optimizer, fit.loss))
         self.form = Form(model, optimizer, loss)
-        self.trainer = Trainer(model, loss, {}, optimizer)
+        self.step = _step(model, loss, optimizer)
 
     @contextmanager
-    def of(self, fit: Fit) -> Iterator[Trainer]:
-        """What trains in its place."""
+    def of(self, fit: Fit) -> Iterator[Step]:
+        """The step that trains in its place."""
         arrays = list(zip(self.form.arrays, fit.form.arrays, strict=True))
         tensors = list(zip(self.form.tensors, fit.form.tensors, strict=True))
         for mine, theirs in arrays:
@@ -225,13 +228,17 @@ class StandIn:
         for t, other in tensors:
             t._has_gradient, t._version[0] = other._has_gradient, other._version[0]
         try:
-            yield self.trainer
+            yield self.step
         finally:
             for mine, theirs in arrays[: self.form.own]:
                 if theirs.flags.writeable:  # else it has not changed
                     theirs[...] = mine
             for t, other in tensors:
                 other._has_gradient, other._version[0] = t._has_gradient, t._version[0]
+
+
+def _step(model: Model, loss: Function, optimizer: Optimizer) -> Step:
+    return Step(model, Objective(loss, {}, model._programs.told), optimizer)
 
 
 def _stand_in(fit: Fit) -> StandIn | None:
@@ -257,7 +264,7 @@ class Stop:
         return nullcontext()
 
 
-def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Trainer, Stop], InMemory]) -> None:
+def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Step, Stop], InMemory]) -> None:
     """Train all models, on several threads; a divergence is raised when the others are trained."""
     stop = Stop()
     left = iter(fits)
@@ -272,18 +279,18 @@ def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Trainer, Stop], I
                 if text not in stand_ins:  # one that has a single model to stand in for gains nothing
                     stand_ins[text] = _stand_in(fit) if alike[text] > threads else None
                 stand_in = stand_ins[text]
-                with nullcontext(fit.trainer()) if stand_in is None else stand_in.of(fit) as trainer:
-                    train(fit, trainer)
+                with nullcontext(fit.step()) if stand_in is None else stand_in.of(fit) as step:
+                    train(fit, step)
                 if stop.pending[0]:
                     return
 
-    def train(fit: Fit, trainer: Trainer) -> None:
-        run = begin(fit, trainer, stop)
+    def train(fit: Fit, step: Step) -> None:
+        run = begin(fit, step, stop)
         try:
             while run.epoch < epochs and not stop.pending[0]:
                 done = run.epoch
                 try:
-                    run.go(min(epochs, done - done % AT_ONCE + AT_ONCE))
+                    run.go(min(epochs, run.last(done)))
                 finally:
                     fit.history["loss"] += run.results(done)[:, 0].tolist()
         except TrainingDiverged as error:

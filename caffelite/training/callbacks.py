@@ -54,17 +54,17 @@ class Training(NamedTuple):
     loss: Function  #: What is minimized.
     history: History  #: What is measured, epoch by epoch.
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
-    together: Any = None  #: What ranks do together that share batches; None where there is one process.
+    team: Any = None  #: Who trains: one process if it is None, or several that share each batch.
     metrics: Mapping[str, Metric] = {}  #: What is measured besides the loss, by name.
 
     @property
     def leads(self) -> bool:
         """Whether it is this process that writes files: of several ranks, it is rank 0."""
-        return self.together is None or self.together.leads
+        return self.team is None or self.team.leads
 
     def agreed(self, value: bool) -> bool:
         """What all ranks are to do where that depends on time, say: what rank 0 says."""
-        return value if self.together is None else bool(self.together.agreed(value))
+        return value if self.team is None else bool(self.team.agreed(value))
 
 
 # What other frameworks call the methods of a callback.
