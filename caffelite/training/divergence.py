@@ -8,8 +8,10 @@ import numpy as np
 
 from caffelite.core.sparse import are_finite
 from caffelite.core.tensor import Tensor
+from caffelite.core.tracebacks import noting
 from caffelite.data.generator import Batch
 from caffelite.optimizers import TrainingDiverged
+from caffelite.training.step import Step
 
 
 class Position(NamedTuple):
@@ -19,21 +21,27 @@ class Position(NamedTuple):
     batch: int
 
 
-class located:
-    """Inside, a TrainingDiverged says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1, and why.
+class located(noting):
+    """Inside a step, an exception says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1.
 
-    It names the data or the parameter that is not finite; else the gradient that was first, and what to try.
+    A TrainingDiverged also says why. It names the data or the parameter that is not finite; else the gradient that was
+    first, and what to try.
     """
 
-    def __init__(self, at: Any, data: Batch, model: Any) -> None:
-        self.at, self.data, self.model = at, data, model
+    def __init__(self, at: Any, data: Batch, step: Step) -> None:
+        self.at, self.data, self.model, self.trains = at, data, step.model, step.trains
 
-    def __enter__(self) -> None:
-        pass
+    def where(self) -> str:
+        return f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
+
+    def what(self) -> str:
+        return f"in the step of {self.where()}, called by fit" if self.trains else "in a step of an evaluation"
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, TrainingDiverged):
-            where = f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
+        if not isinstance(error, TrainingDiverged):
+            super().__exit__(kind, error, traceback)
+        else:
+            where = self.where()
             in_forward = str(error).startswith("the loss")  # then the gradients are those of the step before
             gradient = None if in_forward else first_gradient(self.model)
             first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.tracebacks import short_traceback
 from caffelite.optimizers import Optimizer, TrainingDiverged
+from caffelite.training import step
 from caffelite.training.callbacks import Callbacks, Training
 from caffelite.training.checkpoints import Checkpoints, Start, streams_of
 from caffelite.training.epochs import Epochs
@@ -84,7 +86,7 @@ class Fitting:
             return epochs
 
         try:
-            with InterruptsBetweenSteps() as interrupts, team.holding(interrupts):
+            with short_traceback(step.__file__), InterruptsBetweenSteps() as interrupts, team.holding(interrupts):
                 team.loop(model, team, until, listeners, history, interrupts).run(begin)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]

@@ -150,7 +150,7 @@ class InMemory(Steps):
         """Go on for so many seconds, or to a batch that has to be recorded, and take that."""
         weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
-        with held, self.programs.using_cursor(), located(self.at, self.data, self.model):
+        with held, self.programs.using_cursor(), located(self.at, self.data, self.step):
             programs = [
                 self.program("fetch and step", weighted, self.columns, rows) if rows else None for rows in self.rows
             ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from caffelite.core.tracebacks import noting
 from caffelite.optimizers import Optimizer
 from caffelite.training.callbacks import Callbacks
 from caffelite.training.checkpoints import Checkpoints, Start
@@ -81,7 +82,8 @@ class Called(Listener):
         loop.ended = self.callbacks.ended
 
     def epochs_done(self, count: int, loop: Loop) -> bool:
-        return self.callbacks(loop.history.epochs - 1, loop.history)
+        with noting(lambda: f"in a callback after epoch {loop.history.epochs}, called by fit"):
+            return self.callbacks(loop.history.epochs - 1, loop.history)
 
     def between_steps(self) -> None:
         if self.call_between_steps is not None:

@@ -72,25 +72,28 @@ class Loop:
 
     def run(self, start: Callable[[], Epochs]) -> None:
         """Train. `start` makes the data ready, when all listeners have begun."""
-        self._run(len(self.listeners), start)
-
-    def _run(self, waiting: int, start: Callable[[], Epochs]) -> None:
-        """Train, while so many listeners have not begun yet. Who has begun is ended, whatever happens."""
-        if waiting > 0:
-            listener = self.listeners[waiting - 1]
-            listener.begin(self)
-            try:
-                self._run(waiting - 1, start)
-            finally:
-                listener.end()
-        elif not self.ended:
-            self.epochs = start()
-            try:
+        waiting = list(self.listeners)
+        try:
+            while waiting:
+                waiting[-1].begin(self)
+                waiting.pop()
+            if not self.ended:
+                self.epochs = start()
                 while self.epochs.epoch < self.until and not self.ended:
                     self.advance()
-            finally:
-                self.epochs.close()
-                del self.epochs  # and its memory now, not when the garbage is collected
+        finally:
+            try:
+                self._leave()
+            finally:  # users' callbacks come last: if one of them raises, nobody else is left out
+                for listener in self.listeners[len(waiting) :]:
+                    listener.end()
+
+    def _leave(self) -> None:
+        """Leave the data, and free their memory now, not when the garbage is collected."""
+        if hasattr(self, "epochs"):
+            epochs = self.epochs
+            del self.epochs
+            epochs.close()
 
     def advance(self) -> None:
         """Take steps for a while, or until a listener has to be told of an epoch. Then tell all listeners."""

@@ -12,6 +12,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.sharing import Share
+from caffelite.core.tracebacks import noting
 from caffelite.data.frames import names_of_inputs
 from caffelite.data.generator import Batch, DataGenerator, as_targets, as_weights, epoch_of
 from caffelite.training.divergence import Position, located
@@ -45,27 +46,33 @@ class Streamed(Steps):
         self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
 
     def go(self, epochs: int) -> None:
-        """Take the step that is due or, if the epoch has no more batches, end it.
+        """Take the step that is due or, if the epoch has no more batches, end it."""
+        with noting(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
+            batch = self._next()
+        self._check_batch(batch)
+        if batch is None:
+            self.last_results = self.sums.results(f"in epoch {self.epoch + 1}" if self.step.trains else "to evaluate")
+            self.epoch, self.batch = self.epoch + 1, 0
+            self._begin_epoch()
+            return
+        held = nullcontext() if self.interrupts is None else self.interrupts.held()
+        with held, located(Position(self.epoch, self.batch), batch, self.step):
+            self.replay(batch, self.sums)
+            self.batch += 1
+            self.steps += 1
+        if self.step.trains:
+            self.team.step_done()
+
+    def _next(self) -> Batch | None:
+        """The next batch of the epoch; None if there is no more.
 
         (As a generator this would make another exception of a user's StopIteration.)
         """
         if self.rest is None:
             self.rest = epoch_of(self.batches, self.batch)
         for given in self.rest:
-            batch = as_batch(self.step, given())
-            self._check_batch(batch)
-            held = nullcontext() if self.interrupts is None else self.interrupts.held()
-            with held, located(Position(self.epoch, self.batch), batch, self.model):
-                self.replay(batch, self.sums)
-                self.batch += 1
-                self.steps += 1
-            if self.step.trains:
-                self.team.step_done()
-            return
-        self._check_batch(None)
-        self.last_results = self.sums.results(f"in epoch {self.epoch + 1}" if self.step.trains else "to evaluate")
-        self.epoch, self.batch = self.epoch + 1, 0
-        self._begin_epoch()
+            return as_batch(self.step, given())
+        return None
 
     def _check_batch(self, batch: Batch | None) -> None:
         """RuntimeError unless all who train together were given the same batch, or None, there being no more."""
