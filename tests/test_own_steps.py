@@ -633,6 +633,14 @@ class Config:
     scale = 1.0
 
 
+class Attributes(dict):
+    """A dict with an attribute."""
+
+    def __init__(self):
+        super().__init__(scale=2.0)
+        self.scale = 1.0
+
+
 def _set_global(value):
     global GLOBAL
     GLOBAL = value
@@ -641,6 +649,7 @@ def _set_global(value):
 def deciding_by(kind):
     """A model whose outputs are multiplied by a number that it finds somewhere, and a function that sets the number."""
     holder = {"value": 1.0}
+    hiding, missing, attributes = Config(), types.SimpleNamespace(), Attributes()
     listed, config, slow = [1.0], types.SimpleNamespace(scale=1.0, inner=types.SimpleNamespace(scale=1.0)), {"fast"}
     number, values = 1.0, np.ones(3)
 
@@ -660,6 +669,12 @@ def deciding_by(kind):
         "attribute": (lambda self: self.scale, lambda v: setattr(model, "scale", v)),
         "object in an attribute": (lambda self: self.config.scale, lambda v: setattr(model.config, "scale", v)),
         "class attribute": (lambda self: self.of_class, lambda v: setattr(Scaled, "of_class", v)),
+        "attribute that hides the class's": (lambda self: hiding.scale, lambda v: setattr(hiding, "scale", v)),
+        "attribute that was missing": (
+            lambda self: getattr(missing, "scale", 1.0),
+            lambda v: vars(missing).update(scale=v),
+        ),
+        "attribute of a dict": (lambda self: attributes.scale, lambda v: setattr(attributes, "scale", v)),
         "helper": (lambda self: self.helper(), _set_global),
         "array": (lambda self: float(values[0]), lambda v: values.__setitem__(0, v)),
         "getattr": (lambda self: getattr(self, "scale"), lambda v: setattr(model, "scale", v)),  # noqa: B009
@@ -685,6 +700,7 @@ def deciding_by(kind):
 WAYS = [
     "global", "closure", "dict in closure", "list in closure", "set", "object", "object in an object", "class",
     "attribute", "object in an attribute", "class attribute", "array", "helper", "getattr",
+    "attribute that hides the class's", "attribute that was missing", "attribute of a dict",
 ]  # fmt: skip
 
 
