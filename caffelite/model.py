@@ -39,7 +39,7 @@ from caffelite.checkpoints import Checkpoints, Resumption, Saved, streams_of
 from caffelite.data import ClassWeights, DataGenerator, Prefetch, as_inputs, same_length, without_single_rows
 from caffelite.forks import renew_in_children
 from caffelite.function import Function, Shape, shape_text, signature_of
-from caffelite.functions import BatchNorm, Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
+from caffelite.functions import BatchNorm, Columns, Linear, ReLU
 from caffelite.history import History
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import Metric, named
@@ -953,7 +953,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
         loss = checks.as_loss(loss)
         rule, together = unwrapped(optimizer)
         checks.check_optimizer(self, rule)
-        self._warn_of_two_links(loss)
         of_classes = None
         if class_weight is not None:
             if y is None or isinstance(x, DataGenerator):
@@ -1263,15 +1262,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def trains_batch_norm(self) -> bool:
         """Whether a training uses the moments of each batch, which takes more than one row."""
         return any(f.requires_grad for f in self.all_functions() if BatchNorm in type(f).__mro__)
-
-    def _warn_of_two_links(self, loss: Function) -> None:
-        """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
-        last: Function = self
-        while isinstance(last, Model) and last._is_sequence() and last.functions:
-            last = last.functions[-1]
-        for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
-            if isinstance(last, kind) and isinstance(getattr(loss, "loss", loss), of_loss):
-                warn(f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities")
 
     def _warn_of_overflow(self) -> None:
         """Warn of a BatchNorm whose running variance its dtype cannot hold: `predict` then uses a smaller one."""

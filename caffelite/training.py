@@ -23,7 +23,8 @@ from caffelite.cautions import warn
 from caffelite.data import Batch, Buffer, DataGenerator, as_inputs, as_targets, as_weights, epoch_of
 from caffelite.frames import names_of_inputs
 from caffelite.function import Function
-from caffelite.functions.loss import Loss, Penalized
+from caffelite.functions.activation import Sigmoid, Softmax
+from caffelite.functions.loss import Loss, Penalized, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.shape import reshaped
 from caffelite.interrupts import InterruptsBetweenSteps
 from caffelite.metrics import (
@@ -145,6 +146,15 @@ class Trainer:
             )
             self.warn_once(text)
 
+    def warn_of_two_links(self, outputs: Any) -> None:
+        """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
+        last = outputs.function if isinstance(outputs, Tensor) else None
+        for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
+            if isinstance(last, kind) and isinstance(getattr(self.loss, "loss", self.loss), of_loss):
+                self.warn_once(
+                    f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities"
+                )
+
     def warn_once(self, text: str) -> None:
         """Warn, unless this model has been the reason for the same warning."""
         if text not in self.programs.told:
@@ -158,6 +168,7 @@ class Trainer:
     def forward(self, batch: Batch) -> tuple[Any, Function, Tensor]:
         """The outputs, a tuple of them where the model has several; the loss, applied, and what it gave."""
         outputs = self.model(*batch.inputs)
+        self.warn_of_two_links(outputs)
         for name, metric in self.metrics.items():
             if isinstance(metric, OfEpoch) or metric is accuracy:
                 if isinstance(outputs, tuple):
