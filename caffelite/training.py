@@ -133,11 +133,18 @@ class Trainer:
         return outputs
 
     def warn_of_untrained(self, optimizer: Optimizer) -> None:
-        """Where a step is recorded, warn of parameters that get a gradient and that the optimizer does not have."""
+        """Warn of parameters that get a gradient and that the optimizer does not have.
+
+        While a step is recorded, these are all that take part in it, and else the model's.
+        """
         recording = kernels.recorder()
-        if not isinstance(recording, Recording):
-            return
-        if untrained := recording.untrained(optimizer.parameters):
+        if isinstance(recording, Recording):
+            untrained = recording.untrained(optimizer.parameters)
+        else:
+            trained = set(optimizer.parameters)
+            parameters = self.model.parameters()
+            untrained = [p for p in parameters if p.requires_grad and p.grad is not None and p not in trained]
+        if untrained:
             names = {p: name for name, p in self.model.named_parameters().items()}
             named = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
             text = (

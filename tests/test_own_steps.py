@@ -875,20 +875,25 @@ def thaw(model):
     model.functions[0].requires_grad = True
 
 
+def random_loss(scores, labels):
+    """Which is not recorded."""
+    return cl.SoftmaxLoss()(scores, labels) * random.uniform(0.9, 1.1)
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
+@pytest.mark.parametrize("loss", [cl.SoftmaxLoss(), random_loss])
 @pytest.mark.parametrize("change", [add_a_layer, replace_a_layer, replace_a_weight, thaw])
-def test_a_layer_that_a_callback_adds_replaces_or_thaws_is_named_if_no_optimizer_has_it(change):
+def test_a_layer_that_a_callback_adds_replaces_or_thaws_is_named_if_no_optimizer_has_it(change, loss):
     model = net()
     model.functions[0].requires_grad = change is not thaw
     optimizer = cl.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
 
-    def at_first(epoch, history):
-        if epoch == 0:
+    def in_the_middle(epoch, history):
+        if epoch == 1:  # when no step is recorded any more
             change(model)
 
     with pytest.warns(cl.TrainingWarning, match=r"not trained: [023].weight"):
-        model.fit(
-            X, LABELS, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=3, callbacks=[at_first], verbose=0
-        )  # fmt: skip
+        model.fit(X, LABELS, loss=loss, optimizer=optimizer, epochs=4, callbacks=[in_the_middle], verbose=0)
 
 
 def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():
