@@ -371,7 +371,7 @@ class CSVLog:
     The first row has the names: `epoch`, counted from 1, `loss` and so on. An older file is replaced when the training
     begins; of one that goes on from a checkpoint, the new file has the epochs before that, too. Numbers are written
     with all their digits. What the file system refuses is an OSError naming the file, before the first step where the
-    file can't be made at all.
+    file can't be made at all. A FIFO or a device is never opened: it is an OSError, too.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -390,7 +390,7 @@ class CSVLog:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         try:
-            with open(self.path, mode) as file:
+            with open(self.path, mode, opener=files.open_file) as file:
                 file.write(text.getvalue().encode())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error

@@ -370,6 +370,20 @@ def test_no_fifo_is_opened(path, tmp_path):
     assert cl.load(path)
 
 
+def test_a_file_is_read_as_it_was_opened_though_another_one_takes_its_place(path, monkeypatch):
+    model, header = classifier(2, 3), files.File._header
+    model.save(path)
+
+    def replaced(file):
+        found = header(file)
+        os.remove(path)
+        os.mkfifo(path)  # opening it would wait for ever
+        return found
+
+    monkeypatch.setattr(files.File, "_header", replaced)
+    assert_same_state(cl.load(path), model)
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o664, 0o755])
 def test_a_file_that_is_written_again_keeps_its_mode(mode, path):
     model = classifier(2, 3)
