@@ -36,7 +36,15 @@ from caffelite.autograd import holds_tensors, parameters_of, parameters_so_far, 
 from caffelite.callbacks import Callbacks, Training
 from caffelite.cautions import warn
 from caffelite.checkpoints import Checkpoints, Resumption, Saved, streams_of
-from caffelite.data import ClassWeights, DataGenerator, Prefetch, as_inputs, same_length, without_single_rows
+from caffelite.data import (
+    ClassWeights,
+    DataGenerator,
+    Prefetch,
+    as_inputs,
+    same_length,
+    way_to_several,
+    without_single_rows,
+)
 from caffelite.forks import renew_in_children
 from caffelite.function import Function, Shape, shape_text, signature_of
 from caffelite.functions import BatchNorm, Columns, Linear, ReLU
@@ -1152,6 +1160,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         names where `Columns` has numbers and categories.
         """
         if type(x) is not np.ndarray:
+            if isinstance(x, list) and (least := self._fewest_inputs()) > 1:
+                raise ValueError(f"{name}: the model takes {least} inputs, got 1{way_to_several(x)}")
             columns = self._columns()
             if columns is not None and frames.is_frame(x):
                 x = columns.arrays(x, name)
@@ -1161,6 +1171,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := self._columns()) is not None:
             raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
         return as_inputs(x, self._input_dtype, takes, name)
+
+    def _fewest_inputs(self) -> int:
+        """How many inputs the model takes at least."""
+        if self._is_sequence():
+            return 1
+        inputs = inspect.signature(self.call).parameters.values()
+        return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
 
     def check_frames(self, name: str, x: Any, expected: Any = None) -> None:
         """`check_columns` of the frames in x, but for one in which `Columns` finds its own."""
