@@ -193,11 +193,16 @@ class Monitor:
 
     def __init__(self, monitor: str, patience: int, min_delta: float = 0.0, mode: str = "auto") -> None:
         if mode not in ("auto", "min", "max"):
-            raise ValueError(f'{type(self).__name__}: mode is "auto", "min" or "max", got {mode!r}')
+            raise ValueError(f'{self._name}: mode is "auto", "min" or "max", got {mode!r}')
         self.monitor, self.mode = monitor, mode
         self.patience = positive_integer("patience", patience)
         self.min_delta = nonnegative("min_delta", min_delta)
         self._start()
+
+    @property
+    def _name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
 
     def _start(self) -> None:
         self.best, self.best_epoch, self.waited = None, None, 0
@@ -210,13 +215,13 @@ class Monitor:
             is_metric = name.removeprefix("val_") not in measured
             missing = "its metric in metrics" if is_metric else "validation_data or validation_split"
             raise ValueError(
-                f"{type(self).__name__}: there is no {self.monitor!r} to monitor, only "
+                f"{self._name}: there is no {self.monitor!r} to monitor, only "
                 f"{', '.join(measured)}; give {missing}, or monitor={measured[0]!r}"
             )
         self._mode = mode_of(self.monitor, training.metrics) if self.mode == "auto" else self.mode
         if self._mode is None:
             raise ValueError(
-                f'{type(self).__name__}: is a higher {self.monitor} better, or a lower one? Give mode="max" or '
+                f'{self._name}: is a higher {self.monitor} better, or a lower one? Give mode="max" or '
                 'mode="min", here or in caffelite.metrics.metric(f, mode=…)'
             )
         self._start()
@@ -227,7 +232,7 @@ class Monitor:
         if math.isnan(value) and self.best is None and not self._has_warned:
             self._has_warned = True
             warn(
-                f"{type(self).__name__}: {self.monitor} is NaN in epoch {epoch + 1}, and no epoch before it had a "
+                f"{self._name}: {self.monitor} is NaN in epoch {epoch + 1}, and no epoch before it had a "
                 "number: as long as this is so, no epoch is the best one"
             )
         better = math.inf if self.best is None else value - self.best
@@ -258,7 +263,7 @@ class Monitor:
         has_best = isinstance(best, NUMBERS) and math.isfinite(best) and isinstance(epoch, int) and epoch >= 0
         if not (has_best or best is epoch is None) or not isinstance(waited, int) or waited < 0:
             raise ValueError(
-                f"{type(self).__name__} has a state of best, best_epoch and waited, got {best!r}, {epoch!r}, {waited!r}"
+                f"{self._name} has a state of best, best_epoch and waited, got {best!r}, {epoch!r}, {waited!r}"
             )
         self.best, self.best_epoch, self.waited = None if best is None else float(best), epoch, waited
 
@@ -333,8 +338,13 @@ class EarlyStopping(Monitor):
         best = {name.removeprefix("model."): array for name, array in state.items() if name.startswith("model.")}
         shapes = {name: np.shape(array) for name, array in best.items()}
         expected = {name: array.shape for name, array in self._model.state_dict().items()}
-        if shapes != (expected if self.restore_best and state.get("best") is not None else {}):
-            raise ValueError(f"EarlyStopping: the best parameters are not the model's: {shapes}, expected {expected}")
+        if not (self.restore_best and state.get("best") is not None):
+            expected = {}
+        if shapes != expected:
+            raise ValueError(
+                f"EarlyStopping: with restore_best={self.restore_best} expected {expected or 'no'} best parameters, "
+                f"got {shapes or 'none'}"
+            )
         super().load_state_dict(state)
         self._best_state = {name: np.array(array) for name, array in best.items()}
 
@@ -396,6 +406,10 @@ class CSVLog:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 
+class _MonitorOfCheckpoint(Monitor):
+    _name = "Checkpoint"
+
+
 class Checkpoint:
     """Writes the training to a file, from which `fit(…, resume=path)` goes on to the same bits; `caffelite.load` reads
     the model.
@@ -432,7 +446,7 @@ class Checkpoint:
         self.path = Path(path).absolute()
         self.every = positive_integer("every", every)
         self.seconds = None if seconds is None else nonnegative("seconds", seconds)
-        self._monitor = None if monitor is None else Monitor(monitor, 1, mode=mode)
+        self._monitor = None if monitor is None else _MonitorOfCheckpoint(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
             raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
         if monitor is None and mode != "auto":

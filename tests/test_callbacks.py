@@ -303,23 +303,23 @@ def test_options_of_callbacks_are_checked(make, error):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("name", "make"),
     [
-        lambda **mode: EarlyStopping("mine", patience=2, **mode),
-        lambda **mode: ReduceLROnPlateau("mine", **mode),
-        lambda **mode: cl.callbacks.Checkpoint("never written", monitor="mine", **mode),
+        ("EarlyStopping", lambda **mode: EarlyStopping("mine", patience=2, **mode)),
+        ("ReduceLROnPlateau", lambda **mode: ReduceLROnPlateau("mine", **mode)),
+        ("Checkpoint", lambda **mode: cl.callbacks.Checkpoint("never written", monitor="mine", **mode)),
     ],
 )
-def test_the_direction_of_a_metric_of_ones_own_is_not_guessed(make):
+def test_the_direction_of_a_metric_of_ones_own_is_not_guessed(name, make):
     def mine(outputs, targets):
         return 0.0
 
     model = classifier(2, 3)
     before = bits(model)
-    with pytest.raises(ValueError, match=r'a higher mine better, or a lower one\? Give mode="max"'):
+    with pytest.raises(ValueError, match=f'{name}: is a higher mine better, or a lower one\\? Give mode="max"'):
         train(model, X, Y, metrics=[mine], callbacks=[make()])
     assert bits(model) == before
-    with pytest.raises(ValueError, match='"auto", "min" or "max", got \'up\''):
+    with pytest.raises(ValueError, match=f'{name}: mode is "auto", "min" or "max", got \'up\''):
         make(mode="up")
 
 
