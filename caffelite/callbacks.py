@@ -431,8 +431,8 @@ class Checkpoint:
 
     It is written when all other callbacks have seen the epoch. What the file system refuses later on, a full disk say,
     is a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raises OSError
-    before the first step where there is no such folder, ValueError where the training does not measure `monitor`, for
-    `every` below 1 and for negative `seconds`.
+    before the first step where there is no such folder, ValueError where the training does not measure `monitor`, where
+    the model's names are too long for a file, for `every` below 1 and for negative `seconds`.
     """
 
     def __init__(
@@ -453,9 +453,10 @@ class Checkpoint:
             raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
 
     def begin(self, training: Training) -> None:
-        """Start anew; OSError where no file can be written, as `files.check_place` says."""
+        """Start anew; OSError where no file can be written, ValueError for a model that no file can have."""
         if training.leads:
             files.check_place(self.path)
+            files.content(self.path, training.model._arrays(), training.model._texts())
         self._write: Any = training.write
         self._agreed: Any = training.agreed
         self._written = time.monotonic()
@@ -478,7 +479,7 @@ class Checkpoint:
     def _write_now(self) -> None:
         try:
             self._write(self.path)
-        except OSError as error:
+        except (OSError, files.TooLong) as error:
             warnings.warn(f"no checkpoint: {error}; the training goes on", RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
 

@@ -62,8 +62,20 @@ def most_values(size: int) -> int:
 def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> None:
     """Write arrays and texts by name to a file, which replaces an older one; see `replace`.
 
-    Raises OSError as `replace` does. ValueError for names and texts that are too long to be read again, and for an
-    array of another dtype than `DTYPES`.
+    Raises OSError as `replace` does, and ValueError as `content`.
+    """
+    replace(path, content(path, arrays, texts))
+
+
+class TooLong(ValueError):
+    """The names and texts of a file are too long to be read again."""
+
+
+def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> list[Any]:
+    """What is in a file with these arrays and texts, piece by piece.
+
+    Raises TooLong for names and texts that are too long to be read again, and ValueError for an array of another dtype
+    than `DTYPES`.
     """
     encoded = {name: text.encode() for name, text in texts.items()}
     long = {name for name, text in encoded.items() if len(text) > LONGEST_TEXT and f"text:{name}".startswith(OF_TEXTS)}
@@ -77,8 +89,8 @@ def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict
     header = _header(parts, texts)
     size = len(header) + sum(array.nbytes for array in parts.values())
     if len(header) > longest_header(size) or any(_values(encoded[name]) > most_values(size) for name in long):
-        raise ValueError(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
-    replace(path, [len(header).to_bytes(8, "little"), header, *parts.values()])
+        raise TooLong(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
+    return [len(header).to_bytes(8, "little"), header, *parts.values()]
 
 
 def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
