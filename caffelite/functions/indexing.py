@@ -188,7 +188,8 @@ class Concatenate(Function, recordable=True):
         length = None if None in by_axis[axis] else sum(by_axis[axis])
         return (*others[:axis], length, *others[axis + 1 :])
 
-    def forward(self, *arrays: np.ndarray) -> np.ndarray:
+    def forward(self, *inputs: Any) -> np.ndarray:
+        arrays = [x if isinstance(x, np.ndarray) else as_real(x, None, self) for x in inputs]
         shapes = [x.shape for x in arrays]
         shape: Any = self.output_shape(*shapes)
         self.parts = self.slices(shapes, self.axis % len(shape))
