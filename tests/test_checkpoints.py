@@ -406,7 +406,7 @@ class Refusing:
         ({"metrics": ["accuracy"]}, "another list of metrics"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"callbacks": lambda: [Refusing()]}, "has states of the callbacks"),
-        ({"callbacks": lambda: [early(restore_best=False), Refusing()]}, "the best parameters are not the model's"),
+        ({"callbacks": lambda: [early(restore_best=False), Refusing()]}, "restore_best=False expected no best"),
         ({"callbacks": lambda: [early(), refusing()]}, "refused by the callback"),
         ({"callbacks": lambda: [early("val_accuracy"), Refusing()]}, "there is no 'val_accuracy' to monitor"),
         ({"rule": cl.Adam}, "another optimizer"),

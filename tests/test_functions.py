@@ -3,6 +3,7 @@
 What a Function is given here and who judges it is said in `cases/`.
 """
 
+import contextlib
 import importlib
 import inspect
 import pkgutil
@@ -167,6 +168,18 @@ def test_odd_dtypes_give_float32_or_float64_or_a_type_error(function, dtype):
         case.forward_and_backward(applied, inputs)
         for y, truth in zip(ys, case.judged(applied, inputs)[0], strict=True):
             assert_close(y.data, truth, y.dtype, case.scale)
+
+
+@every_function
+def test_what_is_no_array_is_a_type_error_or_a_value_error_at_every_place(function):
+    """A list may be as good as an array, and numbers may be no index."""
+    family = FAMILIES[function]
+    for case in [family.build(*arguments) for arguments in family.listed]:
+        inputs = case.inputs(np.float32)
+        for i in range(len(inputs)):
+            for thing in ({}, "text", slice(1), [1.0, 2.0], [["text"]]):
+                with case.mode(), contextlib.suppress(TypeError, ValueError, IndexError):
+                    case.function(np.float32)(*inputs[:i], thing, *inputs[i + 1 :])
 
 
 @pytest.mark.parametrize("function", [f for f, family in FAMILIES.items() if len(family.listed[0]) == 2])

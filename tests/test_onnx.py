@@ -1,5 +1,6 @@
 """ONNX: what is exported computes what the model does, for any number of rows; what is imported computes it too."""
 
+import os
 import pickle
 import re
 import subprocess
@@ -958,6 +959,9 @@ def test_what_is_no_file_of_onnx_is_said(path, tmp_path):
             caffelite.onnx.load(path)
     with pytest.raises(OSError, match="directory"):
         caffelite.onnx.load(tmp_path)
+    os.mkfifo(tmp_path / "fifo")  # opening it would wait for ever
+    with pytest.raises(ValueError, match="expected a file, and there is a FIFO"):
+        caffelite.onnx.load(tmp_path / "fifo")
 
 
 def test_layers_of_two_directions_with_states_and_lengths(path):

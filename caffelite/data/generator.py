@@ -98,7 +98,8 @@ class DataGenerator:
         self.rows = rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
         if self.y is not None and len(self.y) != rows:
             shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
-            raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}")
+            way_out = way_to_several(x)
+            raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}{way_out}")
         if sample_weight is not None and y is None:
             raise ValueError("sample_weight needs y: weights are the loss's")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
@@ -415,8 +416,8 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):
-        way_out = f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
-        raise ValueError(f"{name}: the model takes {len(takes) or 'one or more'} inputs, got {len(inputs)}{way_out}")
+        taken = len(takes) or "one or more"
+        raise ValueError(f"{name}: the model takes {taken} inputs, got {len(inputs)}{way_to_several(x)}")
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays: list[Any] = []
     for given, indices, of in zip(inputs, takes, names, strict=True):
@@ -433,6 +434,11 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
             array = as_real(array, dtype, of)
         arrays.append(found.astype(array.dtype) if isinstance(found, Source) else array)
     return tuple(arrays)
+
+
+def way_to_several(x: Any) -> str:
+    """What to say of a list or a dict if several inputs were expected."""
+    return f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
 def as_targets(y: Any, dtype: np.dtype) -> Any:

@@ -25,6 +25,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import PLAIN, as_indices, positive_integer, random_stream, refuse_indices
+from caffelite.core.cautions import started_by, users_line
 from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.modes import mode
@@ -99,8 +100,6 @@ def fit_many(
         raise TypeError(f"seed: expected an integer or None, got {seed!r}, which gives each model another order")
     random_stream("seed", seed)
     fits = _checked(models, loss, optimizers)
-    for fit in fits:
-        fit.model._warn_of_two_links(fit.loss)
     _give_data(fits, x, y, rows)
     for fit in fits:
         count = fit.data.rows if fit.rows is None else len(fit.rows)
@@ -313,7 +312,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
     are told to `stop` then.
     """
     errors: list[BaseException] = []
-    modes = mode.records_graph, mode.training
+    modes, line = (mode.records_graph, mode.training), users_line()
 
     def note(error: BaseException) -> None:
         stop.pending[0] = 1
@@ -321,6 +320,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
 
     def run(ended: threading.Event) -> None:
         mode.records_graph, mode.training = modes
+        started_by.set(line)
         try:
             work()
         except BaseException as error:

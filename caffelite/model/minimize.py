@@ -116,7 +116,6 @@ def minimize(
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
     loss = checks.as_loss(loss)
-    model._warn_of_two_links(loss)
     # As one batch, which is as large as it may be.
     (batch,) = checks.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
     model.remember_columns(names_of_inputs(x))

@@ -41,11 +41,11 @@ from caffelite.core.sparse import as_sparse, given_as, is_sparse, stored
 from caffelite.core.tables import Table, bytes_text, table
 from caffelite.core.tensor import Tensor
 from caffelite.data import frames
-from caffelite.data.generator import DataGenerator, as_inputs, same_length
+from caffelite.data.generator import DataGenerator, as_inputs, same_length, way_to_several
 from caffelite.data.sources import Source
 from caffelite.files import safetensors as files
 from caffelite.files import structure
-from caffelite.functions import BatchNorm, Columns, Linear, ReLU, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
+from caffelite.functions import BatchNorm, Columns, Linear, ReLU
 from caffelite.model.observing import Application, bytes_made, largest_indices, multiply_adds, observed
 from caffelite.optimizers import Optimizer
 from caffelite.program import Programs
@@ -926,7 +926,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
             clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
             loss = checks.as_loss(loss)
             checks.check_optimizer(self, rule)
-            self._warn_of_two_links(loss)
             rng = self._rng if seed is None else random_stream("seed", seed)
             team.share_streams(self._rng, rng)
             start.read(team, rng)
@@ -1028,6 +1027,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         names where `Columns` has numbers and categories.
         """
         if type(x) is not np.ndarray:
+            if isinstance(x, list) and (least := self._fewest_inputs()) > 1:
+                raise ValueError(f"{name}: the model takes {least} inputs, got 1{way_to_several(x)}")
             columns = self._columns()
             if columns is not None and frames.is_frame(x):
                 x = columns.arrays(x, name)
@@ -1037,6 +1038,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
         if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := self._columns()) is not None:
             raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
         return as_inputs(x, self._input_dtype, takes, name)
+
+    def _fewest_inputs(self) -> int:
+        """How many inputs the model takes at least."""
+        if self._is_sequence():
+            return 1
+        inputs = inspect.signature(self.call).parameters.values()
+        return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
 
     def check_frames(self, name: str, x: Any, expected: Any = None) -> None:
         """`check_columns` of the frames in x, but for one in which `Columns` finds its own."""
@@ -1138,15 +1146,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
     def trains_batch_norm(self) -> bool:
         """Whether a training uses the moments of each batch, which takes more than one row."""
         return any(f.requires_grad for f in self.all_functions() if BatchNorm in type(f).__mro__)
-
-    def _warn_of_two_links(self, loss: Function) -> None:
-        """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
-        last: Function = self
-        while isinstance(last, Model) and last._is_sequence() and last.functions:
-            last = last.functions[-1]
-        for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
-            if isinstance(last, kind) and isinstance(getattr(loss, "loss", loss), of_loss):
-                warn(f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities")
 
     def _warn_of_overflow(self) -> None:
         """Warn of a BatchNorm whose running variance its dtype cannot hold: `predict` then uses a smaller one."""

@@ -105,7 +105,7 @@ def _unused() -> _Unused:
 def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
     """All rows as arrays, or Sources, that the model and the loss can take."""
     inputs, targets = model.as_inputs(name, x), plain(y, "targets")
-    targets = targets if isinstance(targets, Source) else as_array(targets, name)
+    targets = targets if isinstance(targets, Source) else as_array(targets, "targets")
     rows = model.check_rows(name, inputs)
     model.check_indices(name, inputs)
     if targets.shape[:1] != (rows,):

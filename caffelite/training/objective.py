@@ -15,7 +15,8 @@ from caffelite.core.function import Function
 from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
-from caffelite.functions.loss import Loss, Penalized
+from caffelite.functions.activation import Sigmoid, Softmax
+from caffelite.functions.loss import Loss, Penalized, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.shape import reshaped
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.metrics import (
@@ -71,6 +72,7 @@ class Objective:
 
     def of(self, outputs: Any, batch: Batch) -> Tensor:
         """The loss of a batch, whatever it is."""
+        self._warn_of_two_links(outputs)
         self._check(outputs, batch)
         weights = () if batch.weights is None else (batch.weights,)
         judged = self.judged(outputs, batch)
@@ -122,6 +124,15 @@ class Objective:
         if value.size != 1:
             raise ValueError(f"the loss {self.loss!r} has to return a single element, got shape {value.shape}")
         return value
+
+    def _warn_of_two_links(self, outputs: Any) -> None:
+        """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
+        last = outputs.function if isinstance(outputs, Tensor) else None
+        for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
+            if isinstance(last, kind) and isinstance(getattr(self.loss, "loss", self.loss), of_loss):
+                self.warn_once(
+                    f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities"
+                )
 
     def warn_once(self, text: str) -> None:
         """Warn, unless this model has been the reason for the same warning."""

@@ -43,11 +43,19 @@ class Step:
         return (self.objective.loss, self.optimizer, *self.objective.metrics.values())
 
     def warn_of_untrained(self) -> None:
-        """If the step was recorded, warn of parameters that got a gradient and that the optimizer does not have."""
-        recording = kernels.recorder()
-        if not isinstance(recording, Recording):
-            return
-        if untrained := recording.untrained(self.optimizer.parameters):
+        """Warn of parameters that got a gradient and that the optimizer does not have.
+
+        While a step is recorded, these are all that take part in it, and else the model's.
+        """
+        recording, trained = kernels.recorder(), self.optimizer.parameters
+        if isinstance(recording, Recording):
+            untrained = recording.untrained(trained)
+        else:
+            known = set(trained)
+            untrained = [
+                p for p in self.model.parameters() if p.requires_grad and p.grad is not None and p not in known
+            ]
+        if untrained:
             names = {p: name for name, p in self.model.named_parameters().items()}
             named = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
             self.objective.warn_once(
