@@ -704,6 +704,17 @@ WAYS = [
 ]  # fmt: skip
 
 
+def test_what_is_remembered_of_ever_other_shapes_does_not_grow_without_end():
+    class Mean(cl.Model):
+        def call(self, x):
+            return x.mean(axis=1)
+
+    model = Mean()
+    for length in range(1, 200):
+        model.predict(np.ones((2, length), np.float32))
+    assert len(model._remembered) <= 64
+
+
 @pytest.mark.parametrize("kind", WAYS)
 def test_what_a_model_decides_by_may_change_later(kind):
     model, write = deciding_by(kind)

@@ -836,6 +836,13 @@ def test_an_exception_in_a_training_stops_the_thread():
         fitted(cl.Prefetch([(X[:3], [0, 7, 0])] * 10))
 
 
+def test_an_exception_in_evaluate_stops_the_thread_whoever_keeps_it():
+    with pytest.raises(ValueError, match="row 1") as kept:
+        classifier().evaluate(cl.Prefetch([(X[:3], [0, 7, 0])] * 10), loss=cl.SoftmaxLoss())
+    assert kept.traceback
+    assert "caffelite prefetch" not in [thread.name for thread in threading.enumerate()]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_begins_anew_and_does_not_hang():
