@@ -25,7 +25,7 @@ from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.core.arrays import integers, normalized_axes
 from caffelite.core.autograd import inputs_first
-from caffelite.core.function import Function, shape_text
+from caffelite.core.function import Function, formula_of, shape_text
 from caffelite.core.modes import inference, mode, probing
 from caffelite.core.recording import Recording
 from caffelite.core.tables import bytes_text, shortened
@@ -146,9 +146,14 @@ class Net:
         """The output for inputs of these shapes, and its shape; `place` says where in the model the Function is."""
         kind, (x, *_) = type(function), parts
         if isinstance(function, Model) and kind.forward is Model.forward:
-            return self.sequence(function, place, x) if kind.call is Model.call else self.graph(function, place, x)
+            if kind.call is Model.call:
+                return self.sequence(function, place, x)
+            function.all_functions()
+            return self.graph(function, function, place, [x])
         if kind not in LAYERS and kind not in IDENTITIES:
-            raise TypeError(f"export: there is no C for {function!r}")
+            if (formula := formula_of(function)) is None:
+                raise TypeError(f"export: there is no C for {function!r}")
+            return self.graph(function, formula, place, parts)
         if y_shape is None:
             y_shape = function.output_shape(*[(None, *shape) for _, shape in parts])[1:]
         if kind in IDENTITIES:
@@ -178,27 +183,31 @@ class Net:
         del self.kept[before:]
         return outputs
 
-    def graph(self, model: Model, place: Shape, x: Part) -> Part:
-        """What a model that writes `call` makes of x, by the graph of Tensors that it makes of zeros."""
-        given, y, numbers = _traced(model, x[1], self.dtype)
+    def graph(self, of: Function, call: Callable[..., Any], place: Shape, parts: list[Part]) -> Part:
+        """What the `call` of a model, or the formula of a Function, makes of its inputs.
+
+        It is known by the graph of Tensors that it makes of zeros.
+        """
+        given, y, numbers = _traced(of, call, [shape for _, shape in parts], self.dtype)
         tensors = [tensor for tensor in inputs_first(y) if tensor.function is not None]
         uses = Counter(id(tensor) for made in tensors for tensor in made.inputs)
-        found: dict[int, Part] = {id(given): x}
-        self.kept += [x[0]] * uses[id(given)]
+        found = {id(x): part for x, part in zip(given, parts, strict=True)}
+        for x, (value, _) in zip(given, parts, strict=True):
+            self.kept += [value] * uses[id(x)]
         for i, tensor in enumerate(tensors):
             function: Any = tensor.function
             if tensor.shape[:1] != (ROWS,) or tensor._place is not None:
-                raise TypeError(f"export: there is no C for {function!r} as it is used in {model!r}")
-            parts = []
+                raise TypeError(f"export: there is no C for {function!r} as it is used in {of!r}")
+            operands = []
             for k, part in enumerate(tensor.inputs):
                 number = numbers.get((kernels.address(tensor._data), k))
                 if id(part) not in found and number is None:
-                    raise TypeError(f"export: there is no C for {function!r} of what is made of no row, in {model!r}")
-                parts.append(found.get(id(part), (None, number)))
-            for value, _ in parts:
+                    raise TypeError(f"export: there is no C for {function!r} of what is made of no row, in {of!r}")
+                operands.append(found.get(id(part), (None, number)))
+            for value, _ in operands:
                 if value is not None:
                     self.kept.remove(value)
-            found[id(tensor)] = made = self.apply(function, (*place, i), parts, tensor.shape[1:])
+            found[id(tensor)] = made = self.apply(function, (*place, i), operands, tensor.shape[1:])
             self.kept += [made[0]] * uses[id(tensor)]
         return found[id(y)]
 
@@ -255,24 +264,26 @@ class Net:
         return f"static const {self.number} {name}{_brackets(array.shape)} ={_braced(array)};"
 
 
-def _traced(model: Model, shape: Shape, dtype: np.dtype) -> tuple[Tensor, Tensor, dict[tuple[int, int], Any]]:
-    """Rows of zeros, the Tensor that a model makes of them, as in use, with its graph, and the numbers in operators.
+def _traced(
+    of: Function, call: Callable[..., Any], shapes: Sequence[Shape], dtype: np.dtype
+) -> tuple[list[Tensor], Tensor, dict[tuple[int, int], Any]]:
+    """Rows of zeros, the Tensor that a call makes of them, as in use, with its graph, and the numbers in operators.
 
     The numbers are by the address of what the operator makes and by which of its inputs they are. TypeError where the
-    model can't be followed, as where it looks at values.
+    call can't be followed, as where it looks at values.
     """
-    model.all_functions()
     with inference(), probing(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
         mode.records_graph = True  # until the end of `inference`
-        x = Tensor(np.zeros((ROWS, *shape), dtype), requires_grad=True)
+        given = [Tensor(np.zeros((ROWS, *shape), dtype), requires_grad=True) for shape in shapes]
         try:
-            y = model(x)
+            y = call(*given)
         except Exception as error:
-            raise TypeError(f"export: {model!r} can't be followed through `call`: {error}") from error
+            how = "call" if isinstance(of, Model) else "formula"
+            raise TypeError(f"export: {of!r} can't be followed through `{how}`: {error}") from error
     if isinstance(y, tuple):
-        raise TypeError(f"export: the function in C has one output, and {model!r} has {len(y)}")
+        raise TypeError(f"export: the function in C has one output, and {of!r} has {len(y)}")
     if not isinstance(y, Tensor) or not y.requires_grad:
-        raise TypeError(f"export: {model!r} makes {y!r} of a row, and no Tensor that depends on it")
+        raise TypeError(f"export: {of!r} makes {y!r} of a row, and no Tensor that depends on it")
     numbers = {
         (kernels.address(call.arrays[0]), i): array.reshape(-1)[0]
         for call in recording.entries
@@ -280,7 +291,7 @@ def _traced(model: Model, shape: Shape, dtype: np.dtype) -> tuple[Tensor, Tensor
         for i, array in enumerate(call.arrays[1:])
         if array is not None and array.size == 1
     }
-    return x, y, numbers
+    return given, y, numbers
 
 
 def _identity(function: Function) -> tuple:

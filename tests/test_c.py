@@ -35,10 +35,11 @@ def memory(model, input_shape=None):
 
 # ---- what is computed -----------------------------------------------------------------------------------------------
 
-ACTIVATIONS = [
-    *[cl.ReLU(), cl.LeakyReLU(0.1), cl.ELU(0.5), cl.GELU(), cl.GELU(approximate=True), cl.SiLU(), cl.Softplus()],
-    *[cl.Tanh(), cl.Sigmoid()],
+PUBLIC = [vars(functions.activation)[name] for name in functions.activation.__all__]
+ELEMENTWISE = [
+    kind for kind in PUBLIC if isinstance(kind, type) and not issubclass(kind, functions.activation.AlongAxis)
 ]
+ACTIVATIONS = [*[kind() for kind in ELEMENTWISE], cl.LeakyReLU(0.1), cl.ELU(0.5), cl.GELU(approximate=True)]
 
 
 def listed():
@@ -146,6 +147,39 @@ def test_models_that_write_call_compute_what_predict_does(tmp_path):
         (Calling(lambda model, x: x), rows(3, 3)),
     ]
     assert differing(tmp_path, nets) == []
+
+
+class Shrink(cl.Function):
+    """y = x − x / (1 + |x|) in NumPy, whose formula says the same."""
+
+    def formula(self, x):
+        return x - self.part(x)
+
+    def part(self, x):
+        return x / (1 + x.abs())
+
+    def forward(self, x):
+        self.x = x
+        return x - x / (1 + abs(x))
+
+    def backward(self, dy):
+        return dy * (1 - 1 / (1 + abs(self.x)) ** 2)
+
+
+class Wide(Shrink):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@needs_compiler
+def test_a_function_without_c_of_its_own_is_written_by_its_formula(tmp_path):
+    nets = [
+        (cl.Model([cl.Linear(3, 4), Shrink(), cl.Residual(Shrink())], seed=0), rows(3, 3)),
+        (Calling(lambda model, x: x * Shrink()(model.f(x)) + x), rows(3, 3)),
+    ]
+    assert differing(tmp_path, nets) == []
+    with pytest.raises(TypeError, match="no C for"):
+        c.export(cl.Model([cl.Linear(3, 4), Wide()]), tmp_path / "net.c")
 
 
 @needs_compiler
@@ -320,7 +354,8 @@ NOT_IN_C = {
 
 def test_of_each_function_it_is_known_whether_there_is_c():
     every = {x for x in vars(functions).values() if isinstance(x, type) and issubclass(x, Function)}
-    assert {kind.__name__ for kind in every - {*c.LAYERS, *c.IDENTITIES}} == NOT_IN_C
+    with_formula = {kind for kind in every if kind.formula is not None}
+    assert {kind.__name__ for kind in every - {*c.LAYERS, *c.IDENTITIES} - with_formula} == NOT_IN_C
 
 
 class Doubled(cl.Linear):

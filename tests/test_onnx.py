@@ -290,7 +290,41 @@ class Scaled(cl.Linear):
         return 2 * super().forward(x)
 
 
+class Formula(Swish):
+    """The same, and its formula."""
+
+    def forward(self, x):
+        return x / (1 + np.exp(-x))
+
+    def formula(self, x):
+        return x * x.sigmoid()
+
+
+class Doubled(Formula):
+    """A layer that computes something else than its class's formula."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@both_dtypes
+def test_a_function_without_a_rule_is_written_by_its_formula(dtype, path):
+    class Net(cl.Model):
+        def __init__(self):
+            super().__init__(dtype=dtype, seed=0)
+            self.f, self.g = cl.Linear(3, 4), Formula()
+
+        def call(self, x):
+            h = self.g(self.f(self.g(x)))
+            return h + self.g(h.mean(axis=0)), h
+
+    caffelite.onnx.export(Net(), path, (3,))  # which compares what they compute
+    operators = [node.op_type for node in onnx.load(path).graph.node]
+    assert operators.count("Sigmoid") == 3
+
+
 REFUSED = [
+    (lambda self, x: Doubled()(x), TypeError, "Doubled"),
     (lambda self, x: Swish()(x), TypeError, "Swish"),
     (lambda self, x: Scaled(3, 3)(x), TypeError, "Scaled"),
     (lambda self, x: cl.Tensor(np.tanh(x.data)), TypeError, "tanh"),

@@ -163,6 +163,9 @@ class SiLU(Function, recordable=True):
     approximation in reinforcement learning", Neural Networks 107, 2018.
     """
 
+    def formula(self, x: Tensor) -> Tensor:
+        return x * x.sigmoid()
+
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x = x
         return kernels.silu(x)

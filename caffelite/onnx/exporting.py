@@ -94,7 +94,7 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     finish = (lambda y: y) if estimator is None else estimator.finish
     try:
         net.output_shape(*[(None, *row) for row in rows])  # which says what does not fit
-        graph = traced(net, rows, finish)
+        graph = traced(net, rows, lambda function: _rule_of(function) is not None, finish)
     except (TypeError, ValueError, IndexError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"{type(net).__name__} can't be exported: {error}") from error
@@ -179,7 +179,12 @@ class Writer:
 
     def _apply(self, application: Application) -> tuple[Value, ...]:
         """Write what an application does."""
-        rule = _rule_for(application.function)
+        rule = _rule_of(application.function)
+        if rule is None:
+            raise TypeError(
+                f"{application.function!r} is no Function that can be written as nodes of ONNX: write it with Tensor's "
+                "operators, in its `formula` or in the `call` of a Model"
+            )
         inputs = [self._value(source, self.dtype) for source in application.inputs]
         names = rule(self, application, *inputs)
         names = names if isinstance(names, tuple) else (names,)
@@ -387,16 +392,13 @@ def _count(shape: Any) -> int:
     return math.prod(shape)
 
 
-def _rule_for(function: Function) -> Rule:
-    """The rule for a Function; TypeError naming it if there is none."""
+def _rule_of(function: Function) -> Rule | None:
+    """The rule for a Function; None if there is none, or if a subclass computes something else."""
     kind: Any
     for kind in type(function).__mro__:
         if kind in RULES and kind.forward is type(function).forward and kind.__call__ is type(function).__call__:
             return RULES[kind]
-    raise TypeError(
-        f"{function!r} is no Function that can be written as nodes of ONNX: write it with Tensor's operators, in the "
-        "`call` of a Model"
-    )
+    return None
 
 
 # ---- the rules: layers ----------------------------------------------------------------------------------------------
@@ -586,10 +588,6 @@ def gelu(g: Writer, a: Application, x: Value) -> str:
     return g.node("Mul", g.node("Mul", x, g.node("Add", part, g.number(1))), g.number(0.5))
 
 
-def silu(g: Writer, a: Application, x: Value) -> str:
-    return g.node("Mul", x, g.node("Sigmoid", x))
-
-
 def reduction(operator: str) -> Rule:
     def rule(g: Writer, a: Application, x: Value) -> str:
         f: Any = a.function
@@ -752,7 +750,6 @@ RULES: dict[type, Rule] = {
     functions.LeakyReLU: leaky_relu,
     functions.ELU: same("Elu", alpha="alpha"),
     functions.GELU: gelu,
-    functions.SiLU: silu,
     functions.Softplus: same("Softplus"),
     functions.Tanh: same("Tanh"),
     functions.Sigmoid: same("Sigmoid"),
