@@ -170,7 +170,7 @@ def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
     assert len(re.findall("Softsign.* PASSED", output)) > 20
     assert "test_onnx.py::test_every_function_is_exported_and_computes_the_same[Softsign-float32] PASSED" in output
     files = [f"tests/test_{name}.py" for name in OF_ALL]
-    files.append(
-        "tests/test_examples.py::test_every_activation_of_elements_is_in_the_table_and_classifies_95_percent_of_the_digits"
-    )
     run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, cwd=project)
+    of_copy = os.environ | {"PYTHONPATH": str(project)}  # examples run in a folder of their own
+    table = ["tests/test_examples.py", "-k", "every_activation_of_elements"]
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *table, cwd=project, env=of_copy)
