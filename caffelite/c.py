@@ -53,11 +53,11 @@ def export(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | N
     comment in the file says how to compile and to call it, what it computes, and how much memory that takes.
 
     The model is made of Linear, convolutions, pools, GlobalAvgPool, Upsample, BatchNorm (by its running mean and
-    variance), LayerNorm, the activations, Softmax and LogSoftmax, Flatten, Reshape, Dropout and DropConnect (which drop
-    nothing), Columns of numbers, Residual, Parallel, and Models, with one input and one output. One that writes `call`
-    is followed on zeros: besides those Functions it may use + - * / ** of Tensors of one shape and of numbers, exp,
-    log, sqrt, abs, concatenate and reshape; what it decides by looking at values is refused. `input_shape` is that of
-    a row, needed where the first Function takes any.
+    variance), LayerNorm, GroupNorm, the activations, Softmax and LogSoftmax, Flatten, Reshape, Dropout and DropConnect
+    (which drop nothing), Columns of numbers, Residual, Parallel, and Models, with one input and one output, and other
+    Functions whose `formula` uses only these. One that writes `call` is followed on zeros: besides those Functions it
+    may use + - * / ** of Tensors of one shape and of numbers, exp, log, sqrt, abs, concatenate and reshape; what it
+    decides by looking at values is refused. `input_shape` is that of a row, needed where the first Function takes any.
 
     Raises, before anything is written, TypeError naming a Function of another kind, and ValueError for shapes that
     don't fit; OSError naming the path if it can't be written. The file replaces an older one when it is whole.
@@ -637,22 +637,33 @@ def columns(f: functions.Columns, x: Shape, y: Shape) -> Layer:
 
 
 def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> Layer:
-    """Of differences from the first number, which are exact where numbers differ little from their mean."""
-    rows, n = axes(r=math.prod(x[:-1])), f.features
-    row = at(rows) if rows else ""
-    shift = "" if f.shift is None else " + shift[j]"
+    return normalized(f, axes(r=math.prod(x[:-1])), {"j": f.features}, "[j]", (f.features,))
+
+
+def group_norm(f: functions.GroupNorm, x: Shape, y: Shape) -> Layer:
+    channels = f.features // f.groups
+    inner = {"c": channels, "i": math.prod(x[1:])}
+    return normalized(f, {"g": f.groups}, inner, "[g][c]", (f.groups, channels))
+
+
+def normalized(f: Any, groups: dict[str, int], members: dict[str, int], at_scale: str, scale_shape: Shape) -> Layer:
+    """Of differences from a group's first number, which are exact where numbers differ little from their mean."""
+    counts, n = groups | members, math.prod(members.values())
+    element, first = at(counts), "".join([f"[{i}]" for i in groups] + ["[0]"] * len(members))
+    shift = "" if f.shift is None else f" + shift{at_scale}"
     body = loops(
-        rows,
-        f"const float first = x{row}[0];",
+        groups,
+        f"const float first = x{first};",
         "float mean = 0, variance = 0;",
-        loop("j", n, f"mean += x{row}[j] - first;"),
+        *loops(members, f"mean += x{element} - first;"),
         f"mean /= {n};",
-        loop("j", n, f"variance += (x{row}[j] - first - mean) * (x{row}[j] - first - mean);"),
+        *loops(members, f"variance += (x{element} - first - mean) * (x{element} - first - mean);"),
         f"const float factor = 1 / sqrtf(variance / {n} + {literal(f.eps)});",
-        loop("j", n, f"y{row}[j] = (x{row}[j] - first - mean) * factor * scale[j]{shift};"),
+        *loops(members, f"y{element} = (x{element} - first - mean) * factor * scale{at_scale}{shift};"),
     )
-    constants = {"scale": f.scale.data} | ({} if f.shift is None else {"shift": f.shift.data})
-    return Layer({"x": (*rows.values(), n)}, (*rows.values(), n), body, constants, in_place=True)
+    parameters = {"scale": f.scale, "shift": f.shift}
+    constants = {name: p.data.reshape(scale_shape) for name, p in parameters.items() if p is not None}
+    return Layer({"x": dims(counts)}, dims(counts), body, constants, in_place=True)
 
 
 def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> Layer:
@@ -692,6 +703,7 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Upsample: upsample,
     functions.BatchNorm: batch_norm,
     functions.LayerNorm: layer_norm,
+    functions.GroupNorm: group_norm,
     functions.Columns: columns,
     functions.ReLU: activation("relu"),
     functions.LeakyReLU: activation("leaky_relu", "slope"),

@@ -63,6 +63,7 @@ def listed():
             (4, 5, 3),
             [
                 cl.Residual(cl.Model([cl.Conv2d(4, 4, 4, padding="same", groups=4), cl.BatchNorm(4), cl.ReLU()])),
+                cl.GroupNorm(2, 4),
                 cl.MaxPool2d(2),
                 cl.Upsample((1, 3)),
                 cl.GlobalAvgPool(),
