@@ -16,7 +16,7 @@ import caffelite as cl
 import caffelite.onnx
 from caffelite import functions
 from caffelite.functions.loss import Loss
-from caffelite.onnx import exporting, layers, operators
+from caffelite.onnx import layers, operators, rules
 from caffelite.onnx.checking import runner
 
 LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, Loss | functions.Penalized)}
@@ -375,7 +375,7 @@ def test_a_shape_that_is_needed_or_does_not_fit_is_said(path):
     ],
 )
 def test_an_export_that_differs_is_noticed(kind, wrong, dtype, path, monkeypatch):
-    monkeypatch.setitem(exporting.RULES, kind, wrong)
+    monkeypatch.setitem(rules.RULES, kind, wrong)
     model = cl.Model([cl.Residual(cl.Tanh())], dtype=dtype)
     with pytest.raises(Exception, match=r"anh|Reshape|ONNX"):
         caffelite.onnx.export(model, path, (3,))
