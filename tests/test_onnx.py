@@ -290,6 +290,20 @@ class Scaled(cl.Linear):
         return 2 * super().forward(x)
 
 
+def test_a_group_normalization_of_opset_21_is_a_layer(path):
+    rng = np.random.default_rng(0)
+    constants = {"scale": rng.random(6).astype(np.float32), "shift": rng.random(6).astype(np.float32)}
+    node = ("GroupNormalization", ["x", "scale", "shift"], ["y"], {"num_groups": 3, "epsilon": 0.1})
+    graph = graph_of([node], constants, inputs=(("x", FLOAT, ("n", 6, 5)),), opset=21)
+    path.write_bytes(graph)
+    loaded = caffelite.onnx.load(path)
+    assert [repr(function) for function in loaded.all_functions()] == ["GroupNorm(3, 6, eps=0.1)"]
+    x = rng.standard_normal((4, 6, 5)).astype(np.float32)
+    np.testing.assert_allclose(loaded.predict(x), run(path, x), atol=1e-6)
+    caffelite.onnx.export(loaded, path, (6, 5))  # which compares them
+    loaded.fit(x, x, loss=cl.MSELoss(), optimizer=cl.SGD(loaded.parameters(), lr=0.1), epochs=1, verbose=0)
+
+
 class Formula(Swish):
     """The same, and its formula."""
 
