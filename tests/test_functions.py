@@ -55,6 +55,23 @@ def test_values_and_gradients_are_the_judges(case, dtype):
     case.check_against_judge(dtype)
 
 
+@pytest.mark.parametrize(
+    "kind", [kind for kind in FAMILIES if kind.formula is not None], ids=lambda kind: kind.__name__
+)
+@both_dtypes
+def test_a_function_computes_what_its_formula_says(kind, dtype):
+    for arguments in FAMILIES[kind].listed:
+        case = FAMILIES[kind].build(*arguments)
+        function, inputs, results = case.function(dtype), case.inputs(dtype), []
+        for apply in (function, function.formula):
+            tensors = [cl.Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in inputs]
+            y = apply(*tensors)
+            (y * y).sum().backward()
+            results.append([y.data, *[x.grad for x in tensors if isinstance(x, cl.Tensor)]])
+        for found, expected in zip(*results, strict=True):
+            np.testing.assert_allclose(found, expected, 1e-4 if dtype == np.float32 else 1e-12, 1e-5)
+
+
 @every_empty_case
 @both_dtypes
 def test_arrays_without_elements_have_values_and_gradients(case, dtype):
