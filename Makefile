@@ -1,6 +1,7 @@
 # Every target makes .venv when it is missing and installs what it needs. PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p* caffelite/_kernels/*/*)
 
 .PHONY: spiral test lint ruff cython-lint mypy docs sanitize wheel bench clean
@@ -53,11 +54,17 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/mpi.py
 
 clean:
-	rm -rf .venv build dist docs/_build docs/gallery *.egg-info caffelite/*.so caffelite/*/*.so caffelite/*.c caffelite/*/*.c
+	rm -rf .venv build dist docs/_build docs/gallery *.egg-info caffelite/*/*.so caffelite/*/*.c
 
-# .venv/EXTRAS is there when caffelite, built from the present sources, is installed with them.
-.venv/%: $(SOURCES) | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+# .venv/EXTRAS is there when caffelite is installed with them, for which nothing is compiled again.
+.venv/%: .venv/built
+	CAFFELITE_BUILT=1 $(PIP) --no-build-isolation --editable '.[$*]'
+	@touch $@
+
+# Here, and only here, the present sources are compiled: once for all targets, and only the modules that have changed.
+.venv/built: $(SOURCES) | $(BIN)/python
+	$(PIP) 'setuptools>=77' 'cython>=3.1' 'numpy>=2.0'
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 $(BIN)/python:

@@ -1,6 +1,7 @@
 """The extension modules: one border, and the loops once for each instruction set. All else is in pyproject.toml.
 
-CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization.
+CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization. CAFFELITE_BUILT=1 says that
+the modules were built in place before, by `python setup.py build_ext --inplace`: nothing is compiled.
 """
 
 import copy
@@ -9,6 +10,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import numpy
@@ -17,6 +19,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 DEBUG = os.environ.get("CAFFELITE_DEBUG") == "1"
+BUILT = os.environ.get("CAFFELITE_BUILT") == "1"
 KERNELS = Path("caffelite", "_kernels")
 
 # Not -ffast-math: it breaks the detection of NaN and changes the processor's rounding for the whole process.
@@ -133,14 +136,17 @@ class BuildKernels(build_ext):
             "embedsignature": True,
             "freethreading_compatible": False,
         }
-        cythonize(sources, compiler_directives=directives, annotate=DEBUG, nthreads=self.parallel)
+        print("caffelite: compiling what has changed; all of it takes a minute or two", flush=True)
+        cythonize(sources, compiler_directives=directives, annotate=DEBUG, nthreads=self.parallel, quiet=True)
         for extension in self.extensions:
             extension.sources = [str(Path(source).with_suffix(".c")) for source in extension.sources]
 
     def build_extension(self, extension):
-        own = copy.copy(self)
+        own, started = copy.copy(self), time.perf_counter()
         own.build_temp = os.path.join(self.build_temp, extension.name)
         super(BuildKernels, own).build_extension(extension)
+        if (seconds := time.perf_counter() - started) > 0.1:  # else there was nothing to compile
+            print(f"caffelite: compiled {extension.name} in {seconds:.0f} s", flush=True)
 
     def compiles(self, program, compile_flags, link_flags):
         with tempfile.TemporaryDirectory() as folder:
@@ -158,4 +164,4 @@ class BuildKernels(build_ext):
 
 
 if __name__ == "__main__":  # Cython's processes import this file
-    setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernels})
+    setup(ext_modules=[] if BUILT else extensions(), cmdclass={"build_ext": BuildKernels})

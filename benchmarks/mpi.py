@@ -100,7 +100,7 @@ def of_ranks(quick):
     from caffelite import mpi
 
     cl.set_num_threads(1)
-    together = mpi.DataParallel(cl.SGD(cl.Linear(1, 1).parameters(), lr=0.1)).together
+    together = mpi.DataParallel(cl.SGD(cl.Linear(1, 1).parameters(), lr=0.1)).team
     found = {"library": MPI.Get_library_version().split(",")[0].splitlines()[0].strip("\0")}
     found["messages"] = messages(together.ranks, quick)
     timed = Timed(together.ranks)

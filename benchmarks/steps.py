@@ -431,8 +431,10 @@ def report(name, task, timed, curves, seconds, speeds):
     print(harness.table([name, "µs/step, median", "least", "time, caffelite = 1", "steps/s", "loss "], rows))
 
     del ratios["caffelite"]
-    best = min(ratios, key=ratios.get)
+    best = min(ratios, key=ratios.__getitem__, default=None)
     own, torch = least["caffelite"], f"{ratios['PyTorch']:.2f}" if "PyTorch" in ratios else "–"
+    if best is None:  # no peer that is installed has these layers
+        return [name, f"{own:.1f}", torch, "–", "–", f"{100 * floor / own:.0f}%"], None
     row = [name, f"{own:.1f}", torch, best, f"{ratios[best]:.2f}", f"{100 * floor / own:.0f}%"]
     return row, f"{name} ({best}, {ratios[best]:.2f})" if ratios[best] < 1 else None
 

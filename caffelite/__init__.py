@@ -91,9 +91,6 @@ def __getattr__(name: str) -> Any:
         from caffelite.core.hints import hint
 
         raise AttributeError(f"module 'caffelite' has no attribute {name!r}{hint(name)}")
-    from importlib.metadata import PackageNotFoundError, version
+    from caffelite.core.version import installed_version
 
-    try:
-        return version("caffelite")
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "unknown"
+    return installed_version()

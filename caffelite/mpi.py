@@ -4,7 +4,7 @@
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer)
 
 Every process, rank, runs the whole program on all the data, and in `fit` takes its share of the rows of each batch; the
-result is one process's, up to the rounding of sums. `caffelite.together` says what is done together.
+result is one process's, up to the rounding of sums. `caffelite.parallel` says what is done together.
 
 How ranks end, from the import of this module on:
 
@@ -44,7 +44,8 @@ from caffelite.core.cautions import warn
 from caffelite.core.sharing import Ranks
 from caffelite.core.threads import share_processors
 from caffelite.optimizers import Optimizer
-from caffelite.parallel.together import Parallel, Together
+from caffelite.parallel.together import Together
+from caffelite.training.team import ALONE, OfTeam, Team
 
 try:
     from mpi4py import MPI
@@ -64,7 +65,7 @@ STANDSTILL = 60.0  # seconds for which all wait for each other; no message takes
 LEFT, WAITS = 1, 2  # tags of what ranks tell each other
 
 
-class DataParallel(Parallel):
+class DataParallel(OfTeam):
     """An optimizer for a training on several ranks, to be given to `fit` in its place.
 
     Each rank computes on its share of the rows of every batch; the gradients, BatchNorm's moments, the loss and the
@@ -87,32 +88,31 @@ class DataParallel(Parallel):
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        if isinstance(optimizer, Parallel):
+        if isinstance(optimizer, OfTeam):
             raise TypeError(f"DataParallel got {optimizer!r}, which is one already")
         if not isinstance(optimizer, Optimizer):
             raise TypeError(
                 f"DataParallel takes an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}"
             )
-        self.optimizer, self.together = optimizer, _together()
+        self.optimizer, self.team = optimizer, _team()
 
     @property
     def rank(self) -> int:
         """The number of this process, from 0; what a program says once is said `if optimizer.rank == 0`."""
-        return 0 if self.together is None else self.together.ranks.rank
+        return self.team.rank
 
     def step(self, *, clip_norm: float | None = None) -> None:
         """The optimizer's step with the mean of all ranks' gradients, which are then that mean."""
-        if self.together is not None:
-            self.together.average(self.optimizer)
+        self.team.average(self.optimizer)
         self.optimizer.step(clip_norm=clip_norm)  # type: ignore[call-arg]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("optimizer", "together"):  # which a half-made one lacks
+        if name in ("optimizer", "team"):  # which a half-made one lacks
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in ("optimizer", "together"):
+        if name in ("optimizer", "team"):
             super().__setattr__(name, value)
         else:
             setattr(self.optimizer, name, value)
@@ -125,10 +125,10 @@ class DataParallel(Parallel):
 
 
 @functools.cache
-def _together() -> Together | None:
-    """What this process and others that `mpirun` started do together; None for one alone."""
+def _team() -> Team:
+    """This process and those that `mpirun` started with it."""
     if _ranks is None:
-        return None
+        return ALONE
     _ranks.meet()
     _ranks.share_processors()
     return Together(_ranks)

@@ -174,7 +174,7 @@ class Model(Function):
     """Functions, one after the other.
 
     With a seed, `add` draws parameters from it: the same ones as caffelite draws.
-    In caffelite: model/model.py; what `fit` does for each batch is in training/trainer.py
+    In caffelite: model/model.py; what `fit` does for each batch is in training/step.py
     """
 
     def __init__(self, *, seed: int | None = None) -> None:

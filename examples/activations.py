@@ -13,18 +13,11 @@ import time
 import numpy as np
 
 import caffelite as cl
+from caffelite.functions import activation
 
-ACTIVATIONS = [
-    cl.ReLU(),
-    cl.LeakyReLU(),
-    cl.ELU(),
-    cl.GELU(),
-    cl.GELU(approximate=True),
-    cl.SiLU(),
-    cl.Softplus(),
-    cl.Tanh(),
-    cl.Sigmoid(),
-]
+# Those that caffelite has, but for the two that are applied along an axis.
+names = [name for name in activation.__all__ if name[0].isupper() and name not in ("Softmax", "LogSoftmax")]
+ACTIVATIONS = [*[getattr(cl, name)() for name in names], cl.GELU(approximate=True)]
 EPOCHS = 15
 
 
@@ -34,10 +27,10 @@ def scaled_up(images):
     return large.reshape(len(images), -1)
 
 
-def value_and_slope(activation, x):
+def value_and_slope(f, x):
     """y and dy/dx at the points x."""
     t = cl.Tensor(x, requires_grad=True)
-    y = activation(t)
+    y = f(t)
     y.sum().backward()
     return y.numpy(), t.grad
 
@@ -46,14 +39,17 @@ def draw(path, accuracies):
     """A panel for each activation, with its value, its slope and what it reached, into a file."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 7.5), dpi=160, layout="constrained")
-    panels = figure.subplots(3, 3, sharex=True, sharey=True)
+    rows = -(-len(ACTIVATIONS) // 3)
+    figure = Figure(figsize=(9, 2.5 * rows), dpi=160, layout="constrained")
+    panels = figure.subplots(rows, 3, sharex=True, sharey=True)
     x = np.linspace(-4, 4, 401)
-    for axes, activation in zip(panels.flat, ACTIVATIONS, strict=True):
-        y, slope = value_and_slope(activation, x)
+    for axes in panels.flat[len(ACTIVATIONS) :]:
+        axes.remove()
+    for axes, f in zip(panels.flat, ACTIVATIONS, strict=False):
+        y, slope = value_and_slope(f, x)
         axes.plot(x, y, color="#0072B2", linewidth=2, label="y", zorder=3)
         axes.plot(x, slope, color="#E69F00", linewidth=1.5, label="dy/dx")
-        axes.set_title(f"{activation}\n{accuracies[repr(activation)]:.1%}", fontsize=10)
+        axes.set_title(f"{f}\n{accuracies[repr(f)]:.1%}", fontsize=10)
         axes.set(xlim=(-4, 4), ylim=(-1.2, 2.4), xticks=range(-4, 5, 2), yticks=range(-1, 3))
         axes.grid(color="#DDDDDD", linewidth=0.8)
         axes.tick_params(length=0)
@@ -70,14 +66,14 @@ cl.set_num_threads(1)  # so that the times don't depend on what else the machine
 
 print(f"{'activation':22}{'loss':>8}{'test accuracy':>15}{'seconds':>9}")
 accuracies = {}
-for activation in ACTIVATIONS:
-    model = cl.MLP(784, [128, 64, 10], activation=activation.copy, seed=0)
+for f in ACTIVATIONS:
+    model = cl.MLP(784, [128, 64, 10], activation=f.copy, seed=0)
     started = time.perf_counter()
     history = model.fit(x, y, loss=loss, optimizer=cl.Adam(model.parameters()), epochs=EPOCHS, verbose=0)
     seconds = time.perf_counter() - started
     accuracy = model.evaluate(x_test, y_test, loss=loss, metrics=["accuracy"])["accuracy"]
-    accuracies[repr(activation)] = accuracy
-    print(f"{activation!r:22}{history['loss'][-1]:8.4f}{accuracy:15.4f}{seconds:9.2f}")
+    accuracies[repr(f)] = accuracy
+    print(f"{f!r:22}{history['loss'][-1]:8.4f}{accuracy:15.4f}{seconds:9.2f}")
 
 if len(sys.argv) > 1:
     draw(sys.argv[1], accuracies)

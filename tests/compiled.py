@@ -18,7 +18,7 @@ import numpy as np
 from conftest import run
 
 import caffelite as cl
-from caffelite import c
+from caffelite.c.exporting import source
 
 CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
@@ -50,7 +50,7 @@ def outputs_in_c(folder, nets, flags):
     """What models, exported, compiled and linked into one program, make of their rows. `nets` are pairs of these."""
     declared, called, objects = [], [], []
     for i, (model, x) in enumerate(nets):
-        (folder / f"net{i}.c").write_text(c.source(model, f"net{i}.c", x.shape[1:]))
+        (folder / f"net{i}.c").write_text(source(model, f"net{i}.c", x.shape[1:]))
         run(CC, *STRICT, *flags, f"-DPREDICT=predict{i}", "-c", f"net{i}.c", cwd=folder)
         number = "float" if model.dtype == np.float32 else "double"
         declared.append(f"RUN({number}, predict{i}, {len(x)}, {x[0].size}, {model.predict(x)[0].size})\n")

@@ -22,7 +22,7 @@ import numpy as np
 import caffelite as cl
 from caffelite.files import structure
 from caffelite.files.state import texts_of
-from caffelite.tabular.model import TableModel
+from caffelite.model.table import TableModel
 
 SCALARS = [
     *[None, True, False, -1, 0, 1, 2, 3, 7, 10**9, 2**31, 2**63, 10**30, -(2**70), 0.5, -0.0, 1e308, 1e-320],

@@ -27,7 +27,7 @@ import numpy as np
 import caffelite as cl
 from caffelite import mpi
 from caffelite.parallel import together
-from caffelite.training import trainer as training
+from caffelite.training import team
 from caffelite.training.checkpoints import Saved
 
 CASES = {}
@@ -503,7 +503,7 @@ def resumable(folder, shared, callbacks=(), resume=None):
 
 @check
 def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
-    training.ATTENTION, together.ATTENTION = 1e-4, 0.0  # so that they stop in the midst of epochs, small as they are
+    team.ATTENTION, together.ATTENTION = 1e-4, 0.0  # so that they stop in the midst of epochs, small as they are
     alone = resumable(folder, shared=False)
     parts = [f"{folder}/alone-{WORLD.rank}", f"{folder}/together"]
     for written, path in enumerate(parts):

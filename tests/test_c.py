@@ -11,6 +11,8 @@ from reference import special_values
 
 import caffelite as cl
 from caffelite import c, functions
+from caffelite.c.exporting import source
+from caffelite.c.layers import IDENTITIES, LAYERS
 from caffelite.core.function import Function
 
 needs_compiler = pytest.mark.skipif(CC is None, reason="there is no C compiler")
@@ -29,16 +31,17 @@ def lenet():
 
 def memory(model, input_shape=None):
     """How many numbers there are between the layers."""
-    found = re.findall(r"PREDICT_MEMORY \w+ memory\[(\d+)\];", c.source(model, "net.c", input_shape))
+    found = re.findall(r"PREDICT_MEMORY \w+ memory\[(\d+)\];", source(model, "net.c", input_shape))
     return int(found[0]) if found else 0
 
 
 # ---- what is computed -----------------------------------------------------------------------------------------------
 
-ACTIVATIONS = [
-    *[cl.ReLU(), cl.LeakyReLU(0.1), cl.ELU(0.5), cl.GELU(), cl.GELU(approximate=True), cl.SiLU(), cl.Softplus()],
-    *[cl.Tanh(), cl.Sigmoid()],
+PUBLIC = [vars(functions.activation)[name] for name in functions.activation.__all__]
+ELEMENTWISE = [
+    kind for kind in PUBLIC if isinstance(kind, type) and not issubclass(kind, functions.activation.AlongAxis)
 ]
+ACTIVATIONS = [*[kind() for kind in ELEMENTWISE], cl.LeakyReLU(0.1), cl.ELU(0.5), cl.GELU(approximate=True)]
 
 
 def listed():
@@ -62,6 +65,7 @@ def listed():
             (4, 5, 3),
             [
                 cl.Residual(cl.Model([cl.Conv2d(4, 4, 4, padding="same", groups=4), cl.BatchNorm(4), cl.ReLU()])),
+                cl.GroupNorm(2, 4),
                 cl.MaxPool2d(2),
                 cl.Upsample((1, 3)),
                 cl.GlobalAvgPool(),
@@ -100,7 +104,7 @@ def test_models_of_each_kind_of_layer_compute_what_predict_does(tmp_path):
     nets += [(cl.Model(model.functions, dtype=F64), rows(3, *shape)) for shape, model in listed()[1:5]]
     assert differing(tmp_path, nets) == []
     kinds = {type(function) for model, _ in nets for function in model.all_functions()}
-    assert kinds >= {kind for kind in (*c.LAYERS, *c.IDENTITIES) if hasattr(cl, kind.__name__)}  # all but operators
+    assert kinds >= {kind for kind in (*LAYERS, *IDENTITIES) if hasattr(cl, kind.__name__)}  # all but operators
 
 
 class Calling(cl.Model):
@@ -146,6 +150,39 @@ def test_models_that_write_call_compute_what_predict_does(tmp_path):
         (Calling(lambda model, x: x), rows(3, 3)),
     ]
     assert differing(tmp_path, nets) == []
+
+
+class Shrink(cl.Function):
+    """y = x − x / (1 + |x|) in NumPy, whose formula says the same."""
+
+    def formula(self, x):
+        return x - self.part(x)
+
+    def part(self, x):
+        return x / (1 + x.abs())
+
+    def forward(self, x):
+        self.x = x
+        return x - x / (1 + abs(x))
+
+    def backward(self, dy):
+        return dy * (1 - 1 / (1 + abs(self.x)) ** 2)
+
+
+class Wide(Shrink):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@needs_compiler
+def test_a_function_without_c_of_its_own_is_written_by_its_formula(tmp_path):
+    nets = [
+        (cl.Model([cl.Linear(3, 4), Shrink(), cl.Residual(Shrink())], seed=0), rows(3, 3)),
+        (Calling(lambda model, x: x * Shrink()(model.f(x)) + x), rows(3, 3)),
+    ]
+    assert differing(tmp_path, nets) == []
+    with pytest.raises(TypeError, match="no C for"):
+        c.export(cl.Model([cl.Linear(3, 4), Wide()]), tmp_path / "net.c")
 
 
 @needs_compiler
@@ -243,7 +280,7 @@ def test_the_file_says_what_it_is(tmp_path):
 
 def test_the_file_of_a_float64_model_has_no_float():
     model = cl.Model([cl.Linear(2, 3), cl.GELU(), cl.LayerNorm(3), cl.Softmax()], dtype=F64)
-    text = c.source(model, "net.c")
+    text = source(model, "net.c")
     code = text[text.index("*/") :]
     assert not re.search(r"\bfloat\b|\df\b|\b(exp|erfc|sqrt)f\b", code)
     assert "void predict(const double *x, double *y);" in text
@@ -264,7 +301,7 @@ def test_values_share_memory_where_they_are_not_needed_at_the_same_time():
 
 def test_weights_of_a_layer_that_is_used_several_times_are_written_once():
     shared = cl.Linear(4, 4)
-    text = c.source(cl.Model([shared, cl.ReLU(), shared, cl.Reshape((2, 2)), cl.Flatten(), shared]), "net.c")
+    text = source(cl.Model([shared, cl.ReLU(), shared, cl.Reshape((2, 2)), cl.Flatten(), shared]), "net.c")
     assert len(re.findall(r"weight\w*\[4\]\[4\] =", text)) == 1
     assert len(re.findall(r"^static void linear", text, re.MULTILINE)) == 1
     assert len(re.findall(r"^    linear_0\(", text, re.MULTILINE)) == 3
@@ -320,7 +357,8 @@ NOT_IN_C = {
 
 def test_of_each_function_it_is_known_whether_there_is_c():
     every = {x for x in vars(functions).values() if isinstance(x, type) and issubclass(x, Function)}
-    assert {kind.__name__ for kind in every - {*c.LAYERS, *c.IDENTITIES}} == NOT_IN_C
+    with_formula = {kind for kind in every if kind.formula is not None}
+    assert {kind.__name__ for kind in every - {*LAYERS, *IDENTITIES} - with_formula} == NOT_IN_C
 
 
 class Doubled(cl.Linear):

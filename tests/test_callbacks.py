@@ -3,11 +3,14 @@
 import copy
 import json
 import math
+import os
 import pickle
 import re
+import resource
 import signal
 import warnings
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,23 +303,23 @@ def test_options_of_callbacks_are_checked(make, error):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("name", "make"),
     [
-        lambda **mode: EarlyStopping("mine", patience=2, **mode),
-        lambda **mode: ReduceLROnPlateau("mine", **mode),
-        lambda **mode: cl.callbacks.Checkpoint("never written", monitor="mine", **mode),
+        ("EarlyStopping", lambda **mode: EarlyStopping("mine", patience=2, **mode)),
+        ("ReduceLROnPlateau", lambda **mode: ReduceLROnPlateau("mine", **mode)),
+        ("Checkpoint", lambda **mode: cl.callbacks.Checkpoint("never written", monitor="mine", **mode)),
     ],
 )
-def test_the_direction_of_a_metric_of_ones_own_is_not_guessed(make):
+def test_the_direction_of_a_metric_of_ones_own_is_not_guessed(name, make):
     def mine(outputs, targets):
         return 0.0
 
     model = classifier(2, 3)
     before = bits(model)
-    with pytest.raises(ValueError, match=r'a higher mine better, or a lower one\? Give mode="max"'):
+    with pytest.raises(ValueError, match=f'{name}: is a higher mine better, or a lower one\\? Give mode="max"'):
         train(model, X, Y, metrics=[mine], callbacks=[make()])
     assert bits(model) == before
-    with pytest.raises(ValueError, match='"auto", "min" or "max", got \'up\''):
+    with pytest.raises(ValueError, match=f'{name}: mode is "auto", "min" or "max", got \'up\''):
         make(mode="up")
 
 
@@ -665,8 +668,25 @@ def test_a_log_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path
     assert bits(model) == before
 
 
-def test_a_full_disk_is_an_error_that_names_the_file_and_leaves_the_model():
-    model = classifier(2, 3)
-    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        train(model, X, Y, callbacks=[CSVLog("/dev/full")])
+def test_a_log_that_may_not_grow_is_an_error_that_names_the_file_and_leaves_the_model(tmp_path):
+    model, path = classifier(2, 3), tmp_path / "log.csv"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len("epoch,loss\n"), limits[1]))
+    try:
+        with pytest.raises(OSError, match=f"File too large: '{path}'"):
+            train(model, X, Y, callbacks=[CSVLog(path)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     train(model, X, Y)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_log_where_a_fifo_or_a_device_is_is_an_error_before_the_first_step(kind, tmp_path):
+    """Opening a FIFO would wait for ever, or until the test is given up."""
+    model, path = classifier(2, 3), tmp_path / "fifo" if kind == "fifo" else Path(os.devnull)
+    if kind == "fifo":
+        os.mkfifo(path)
+    before = bits(model)
+    with pytest.raises(OSError, match=f"expected a file, and there is a FIFO, a socket or a device: '{path}'"):
+        train(model, X, Y, callbacks=[CSVLog(path)])
+    assert bits(model) == before

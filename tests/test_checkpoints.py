@@ -14,8 +14,7 @@ from conftest import classifier, train
 
 import caffelite as cl
 from caffelite.files import safetensors as files
-from caffelite.training import checkpoints, door
-from caffelite.training import trainer as training
+from caffelite.training import checkpoints, door, evaluation, team
 
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(103, 2)).astype(np.float32), rng.integers(0, 3, 103)
@@ -25,7 +24,7 @@ IMAGES = rng.random((50, 1, 6, 6), np.float32)
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Replays come back often, and nobody waits for the disk."""
-    monkeypatch.setattr(training, "ATTENTION", 2e-7)
+    monkeypatch.setattr(team, "ATTENTION", 2e-7)
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 
@@ -407,7 +406,7 @@ class Refusing:
         ({"metrics": ["accuracy"]}, "another list of metrics"),
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"callbacks": lambda: [Refusing()]}, "has states of the callbacks"),
-        ({"callbacks": lambda: [early(restore_best=False), Refusing()]}, "the best parameters are not the model's"),
+        ({"callbacks": lambda: [early(restore_best=False), Refusing()]}, "restore_best=False expected no best"),
         ({"callbacks": lambda: [early(), refusing()]}, "refused by the callback"),
         ({"callbacks": lambda: [early("val_accuracy"), Refusing()]}, "there is no 'val_accuracy' to monitor"),
         ({"rule": cl.Adam}, "another optimizer"),
@@ -621,7 +620,7 @@ def test_it_is_written_when_so_many_seconds_have_passed(path, monkeypatch):
 
 def test_only_the_best_epochs_are_written(path, monkeypatch):
     values = iter([3.0, 2.0, 2.5, 1.0])
-    monkeypatch.setattr(training.Evaluation, "__call__", lambda self: [next(values)])
+    monkeypatch.setattr(evaluation.Evaluation, "__call__", lambda self: [next(values)])
     assert written(path, monkeypatch, monitor="val_loss") == [(1, 0), (2, 0), (4, 0)]
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from conftest import bits, classifier, train
 
 import caffelite as cl
 
@@ -270,3 +271,22 @@ def test_an_option_that_is_no_bool_is_a_type_error(option):
     with pytest.raises(TypeError, match=f"{option} must be True or False, got 'no'"):
         cl.DataGenerator(x, y, **{option: "no"})
     assert getattr(cl.DataGenerator(x, y, **{option: np.False_}), option) is False
+
+
+def test_a_generator_of_some_rows_trains_and_resumes_as_these_rows_alone(tmp_path):
+    x, y = numbered(12)
+    rows, weights, log = np.array([0, 3, 3, 5, 7, 11]), np.arange(12.0), cl.callbacks.Checkpoint(tmp_path / "rows")
+
+    def trained(generator, epochs=3, **options):
+        model = classifier(2, 12)
+        train(model, generator, epochs=epochs, **options)
+        return bits(model)
+
+    def some():
+        return cl.DataGenerator(x, y, batch_size=4, seed=0, sample_weight=weights).only(rows)
+
+    alone = cl.DataGenerator(x[rows], y[rows], batch_size=4, seed=0, sample_weight=weights[rows])
+    expected = trained(alone)
+    assert trained(some()) == expected
+    trained(some(), epochs=2, callbacks=[log])
+    assert trained(some(), resume=tmp_path / "rows") == expected

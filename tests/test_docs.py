@@ -131,7 +131,19 @@ def test_the_net_in_c_takes_the_memory_that_is_said_and_is_called_as_shown(tmp_p
 
 # Where every Function and every kernel is tried. The command on the page runs their tests of the new operator; here
 # those that are not for a Function by name run too.
-OF_ALL = ["functions", "function", "cases", "kernels", "pytorch", "program", "imports", "tensor", "activation"]
+OF_ALL = [
+    "functions",
+    "function",
+    "cases",
+    "kernels",
+    "pytorch",
+    "program",
+    "imports",
+    "tensor",
+    "activation",
+    "onnx",
+    "c",
+]
 
 CONFTEST = """
 import re
@@ -159,3 +171,6 @@ def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
     assert "test_onnx.py::test_every_function_is_exported_and_computes_the_same[Softsign-float32] PASSED" in output
     files = [f"tests/test_{name}.py" for name in OF_ALL]
     run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, cwd=project)
+    of_copy = os.environ | {"PYTHONPATH": str(project)}  # examples run in a folder of their own
+    table = ["tests/test_examples.py", "-k", "every_activation_of_elements"]
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *table, cwd=project, env=of_copy)

@@ -646,7 +646,26 @@ def test_who_forgot_takes_indices_is_told_of_it():
     assert model.predict(TOKENS).shape == (60, 4, 3)
 
 
-@pytest.mark.parametrize("of", [list, lambda inputs: dict(zip("ab", inputs, strict=True))], ids=["list", "dict"])
+IN_NO_TUPLE = pytest.mark.parametrize("of", [list, lambda xs: dict(zip("ab", xs, strict=True))], ids=["list", "dict"])
+
+
+@IN_NO_TUPLE
+def test_several_inputs_of_numbers_that_are_no_tuple_are_refused_with_that_word(of):
+    class Two(cl.Model):
+        def call(self, a, b):
+            return a + b
+
+    x, y = of([np.ones((4, 3)), np.ones((4, 3))]), np.zeros(4)
+    several = "several inputs are a tuple"
+    with pytest.raises(ValueError, match=several):
+        Two().predict(x)
+    with pytest.raises(ValueError, match=several):
+        Two().evaluate([(x, y)], loss=cl.MSELoss())
+    with pytest.raises(ValueError, match=several):
+        cl.DataGenerator(x, y)
+
+
+@IN_NO_TUPLE
 def test_several_inputs_that_are_no_tuple_are_refused_with_that_word(of):
     class Two(cl.Model):
         takes_indices = (True, False)

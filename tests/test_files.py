@@ -374,6 +374,20 @@ def test_no_fifo_is_opened(path, tmp_path):
     assert cl.load(path)
 
 
+def test_a_file_is_read_as_it_was_opened_though_another_one_takes_its_place(path, monkeypatch):
+    model, header = classifier(2, 3), files.File._header
+    model.save(path)
+
+    def replaced(file):
+        found = header(file)
+        os.remove(path)
+        os.mkfifo(path)  # opening it would wait for ever
+        return found
+
+    monkeypatch.setattr(files.File, "_header", replaced)
+    assert_same_state(cl.load(path), model)
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o664, 0o755])
 def test_a_file_that_is_written_again_keeps_its_mode(mode, path):
     model = classifier(2, 3)
@@ -543,6 +557,37 @@ def test_names_of_columns_may_be_long_and_many(path):
     assert cl.load(path)._own.column_names == [names]
     assert_same_state(classifier(len(names), 1, seed=1).load(path), model)
     assert safetensors.numpy.load_file(path)["text:caffelite.columns"].dtype == np.uint8
+
+
+class Named(cl.Function):
+    """y = x, and parameters with names of so many characters in all."""
+
+    def __init__(self, characters):
+        self.named = {f"{i}" * (characters // 4): cl.Tensor(np.ones(1), requires_grad=True) for i in range(4)}
+
+    def forward(self, x):
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+def test_names_that_no_file_can_have_are_refused_before_the_first_step(path):
+    model = cl.Model([cl.Linear(2, 2), Named(2**21)], seed=0)
+    before = bits(model)
+    with pytest.raises(ValueError, match="6 arrays with their names and structure are too many"):
+        train(model, np.ones((2, 2)), [0, 1], callbacks=[cl.callbacks.Checkpoint(path)])
+    assert bits(model) == before
+
+
+def test_a_checkpoint_with_names_that_no_file_can_have_does_not_end_the_training(path):
+    """EarlyStopping keeps all parameters once more."""
+    model, stopping = cl.Model([cl.Linear(2, 2), Named(2**20 - 2**12)], seed=0), cl.callbacks.EarlyStopping("loss")
+    with pytest.warns(RuntimeWarning, match="no checkpoint: .* too many; the training goes on"):
+        history = train(
+            model, np.ones((2, 2)), [0, 1], epochs=2, callbacks=[cl.callbacks.Checkpoint(path), stopping]
+        )  # fmt: skip
+    assert history.epochs == 2
 
 
 def test_a_text_of_more_values_than_the_file_is_large_is_not_read(path):

@@ -3,6 +3,7 @@
 What a Function is given here and who judges it is said in `cases/`.
 """
 
+import contextlib
 import importlib
 import inspect
 import pkgutil
@@ -52,6 +53,23 @@ def test_a_function_has_its_cases_once_and_in_the_file_that_is_named_like_its_ow
 @both_dtypes
 def test_values_and_gradients_are_the_judges(case, dtype):
     case.check_against_judge(dtype)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in FAMILIES if kind.formula is not None], ids=lambda kind: kind.__name__
+)
+@both_dtypes
+def test_a_function_computes_what_its_formula_says(kind, dtype):
+    for arguments in FAMILIES[kind].listed:
+        case = FAMILIES[kind].build(*arguments)
+        function, inputs, results = case.function(dtype), case.inputs(dtype), []
+        for apply in (function, function.formula):
+            tensors = [cl.Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in inputs]
+            y = apply(*tensors)
+            (y * y).sum().backward()
+            results.append([y.data, *[x.grad for x in tensors if isinstance(x, cl.Tensor)]])
+        for found, expected in zip(*results, strict=True):
+            np.testing.assert_allclose(found, expected, 1e-4 if dtype == np.float32 else 1e-12, 1e-5)
 
 
 @every_empty_case
@@ -167,6 +185,18 @@ def test_odd_dtypes_give_float32_or_float64_or_a_type_error(function, dtype):
         case.forward_and_backward(applied, inputs)
         for y, truth in zip(ys, case.judged(applied, inputs)[0], strict=True):
             assert_close(y.data, truth, y.dtype, case.scale)
+
+
+@every_function
+def test_what_is_no_array_is_a_type_error_or_a_value_error_at_every_place(function):
+    """A list may be as good as an array, and numbers may be no index."""
+    family = FAMILIES[function]
+    for case in [family.build(*arguments) for arguments in family.listed]:
+        inputs = case.inputs(np.float32)
+        for i in range(len(inputs)):
+            for thing in ({}, "text", slice(1), [1.0, 2.0], [["text"]]):
+                with case.mode(), contextlib.suppress(TypeError, ValueError, IndexError):
+                    case.function(np.float32)(*inputs[:i], thing, *inputs[i + 1 :])
 
 
 @pytest.mark.parametrize("function", [f for f, family in FAMILIES.items() if len(family.listed[0]) == 2])

@@ -171,6 +171,29 @@ def test_probabilities_given_to_a_loss_of_scores_are_warned_of(last, loss, y):
         train(model, X, y, loss=loss)
 
 
+@pytest.mark.parametrize(
+    ("end", "loss", "y"),
+    [
+        ("softmax", cl.SoftmaxLoss(), Y),
+        ("sigmoid", cl.Penalized(cl.SigmoidLoss(), [cl.Tensor([1.0])], l1=1.0), ONE_HOT),
+    ],
+)
+def test_probabilities_that_a_call_returns_are_warned_of_in_the_first_training_only(end, loss, y):
+    class Ending(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.linear = cl.Linear(2, 3)
+
+        def call(self, x):
+            return getattr(self.linear(x), end)()
+
+    model = Ending()
+    with pytest.warns(cl.TrainingWarning, match=r"takes scores: leave out S\w+\(\) at the end"):
+        train(model, X, y, loss=loss)
+    train(model, X, y, loss=loss)
+    model.evaluate(X, y, loss=loss)
+
+
 def test_probabilities_given_to_a_loss_of_values_are_not():
     train(cl.Model([cl.Linear(2, 3), cl.Softmax()]), X, ONE_HOT, loss=cl.MSELoss())
 
@@ -241,6 +264,7 @@ ERRORS = {
     "objects": (lambda: fit(X.astype(object)), TypeError, "of which np.array(…, np.float32) makes an array"),
     "missing objects": (lambda: fit([*X.tolist(), [1, None]]), TypeError, "None at [60, 1]"),
     "ragged rows": (lambda: fit([[1, 2], [3]], [0, 1]), ValueError, "x is no array: "),
+    "two targets": (lambda: fit(X, (Y, X)), ValueError, "targets is no array: "),
     "no y": (lambda: fit(y=None), ValueError, "an iterable of (x, y) batches, got an array of shape (60, 2)"),
     "no y, a list": (lambda: fit(np.ones((5, 4)).tolist(), None), TypeError, "x without y is taken for batches"),
     "a generator not called": (lambda: fit(batches, None), ValueError, "got a function"),

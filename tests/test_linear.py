@@ -43,6 +43,15 @@ def test_lengths_that_are_not_known_are_n_for_rows_and_a_question_mark_otherwise
         cl.Linear(63, 10).output_shape((None, None, 64))
 
 
+def test_linear_refuses_a_weight_of_another_shape_and_says_how_to_tie_it():
+    embedding, linear = cl.Embedding(9, 4), cl.Linear(4, 9)
+    linear.weight = embedding.weight
+    with pytest.raises(
+        ValueError, match=r"Linear\(4 → 9\) has a weight of shape \(9, 4\), expected \(4, 9\): .*T in a"
+    ):
+        cl.Model([embedding, linear], seed=0).predict(np.zeros((2, 3), int))
+
+
 def test_linear_refuses_another_dtype_than_its_weights():
     with pytest.raises(TypeError, match="float32") as raised:
         cl.Linear(3, 2).forward(np.zeros((1, 3)))

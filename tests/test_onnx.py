@@ -1,5 +1,6 @@
 """ONNX: what is exported computes what the model does, for any number of rows; what is imported computes it too."""
 
+import os
 import pickle
 import re
 import subprocess
@@ -16,7 +17,7 @@ import caffelite as cl
 import caffelite.onnx
 from caffelite import functions
 from caffelite.functions.loss import Loss
-from caffelite.onnx import exporting, layers, operators
+from caffelite.onnx import layers, operators, rules
 from caffelite.onnx.checking import runner
 
 LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, Loss | functions.Penalized)}
@@ -290,7 +291,55 @@ class Scaled(cl.Linear):
         return 2 * super().forward(x)
 
 
+def test_a_group_normalization_of_opset_21_is_a_layer(path):
+    rng = np.random.default_rng(0)
+    constants = {"scale": rng.random(6).astype(np.float32), "shift": rng.random(6).astype(np.float32)}
+    node = ("GroupNormalization", ["x", "scale", "shift"], ["y"], {"num_groups": 3, "epsilon": 0.1})
+    graph = graph_of([node], constants, inputs=(("x", FLOAT, ("n", 6, 5)),), opset=21)
+    path.write_bytes(graph)
+    loaded = caffelite.onnx.load(path)
+    assert [repr(function) for function in loaded.all_functions()] == ["GroupNorm(3, 6, eps=0.1)"]
+    x = rng.standard_normal((4, 6, 5)).astype(np.float32)
+    np.testing.assert_allclose(loaded.predict(x), run(path, x), atol=1e-6)
+    caffelite.onnx.export(loaded, path, (6, 5))  # which compares them
+    loaded.fit(x, x, loss=cl.MSELoss(), optimizer=cl.SGD(loaded.parameters(), lr=0.1), epochs=1, verbose=0)
+
+
+class Formula(Swish):
+    """The same, and its formula."""
+
+    def forward(self, x):
+        return x / (1 + np.exp(-x))
+
+    def formula(self, x):
+        return x * x.sigmoid()
+
+
+class Doubled(Formula):
+    """A layer that computes something else than its class's formula."""
+
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@both_dtypes
+def test_a_function_without_a_rule_is_written_by_its_formula(dtype, path):
+    class Net(cl.Model):
+        def __init__(self):
+            super().__init__(dtype=dtype, seed=0)
+            self.f, self.g = cl.Linear(3, 4), Formula()
+
+        def call(self, x):
+            h = self.g(self.f(self.g(x)))
+            return h + self.g(h.mean(axis=0)), h
+
+    caffelite.onnx.export(Net(), path, (3,))  # which compares what they compute
+    operators = [node.op_type for node in onnx.load(path).graph.node]
+    assert operators.count("Sigmoid") == 3
+
+
 REFUSED = [
+    (lambda self, x: Doubled()(x), TypeError, "Doubled"),
     (lambda self, x: Swish()(x), TypeError, "Swish"),
     (lambda self, x: Scaled(3, 3)(x), TypeError, "Scaled"),
     (lambda self, x: cl.Tensor(np.tanh(x.data)), TypeError, "tanh"),
@@ -341,7 +390,7 @@ def test_a_shape_that_is_needed_or_does_not_fit_is_said(path):
     ],
 )
 def test_an_export_that_differs_is_noticed(kind, wrong, dtype, path, monkeypatch):
-    monkeypatch.setitem(exporting.RULES, kind, wrong)
+    monkeypatch.setitem(rules.RULES, kind, wrong)
     model = cl.Model([cl.Residual(cl.Tanh())], dtype=dtype)
     with pytest.raises(Exception, match=r"anh|Reshape|ONNX"):
         caffelite.onnx.export(model, path, (3,))
@@ -958,6 +1007,9 @@ def test_what_is_no_file_of_onnx_is_said(path, tmp_path):
             caffelite.onnx.load(path)
     with pytest.raises(OSError, match="directory"):
         caffelite.onnx.load(tmp_path)
+    os.mkfifo(tmp_path / "fifo")  # opening it would wait for ever
+    with pytest.raises(ValueError, match="expected a file, and there is a FIFO"):
+        caffelite.onnx.load(tmp_path / "fifo")
 
 
 def test_layers_of_two_directions_with_states_and_lengths(path):

@@ -633,6 +633,14 @@ class Config:
     scale = 1.0
 
 
+class Attributes(dict):
+    """A dict with an attribute."""
+
+    def __init__(self):
+        super().__init__(scale=2.0)
+        self.scale = 1.0
+
+
 def _set_global(value):
     global GLOBAL
     GLOBAL = value
@@ -641,6 +649,7 @@ def _set_global(value):
 def deciding_by(kind):
     """A model whose outputs are multiplied by a number that it finds somewhere, and a function that sets the number."""
     holder = {"value": 1.0}
+    hiding, missing, attributes = Config(), types.SimpleNamespace(), Attributes()
     listed, config, slow = [1.0], types.SimpleNamespace(scale=1.0, inner=types.SimpleNamespace(scale=1.0)), {"fast"}
     number, values = 1.0, np.ones(3)
 
@@ -660,6 +669,12 @@ def deciding_by(kind):
         "attribute": (lambda self: self.scale, lambda v: setattr(model, "scale", v)),
         "object in an attribute": (lambda self: self.config.scale, lambda v: setattr(model.config, "scale", v)),
         "class attribute": (lambda self: self.of_class, lambda v: setattr(Scaled, "of_class", v)),
+        "attribute that hides the class's": (lambda self: hiding.scale, lambda v: setattr(hiding, "scale", v)),
+        "attribute that was missing": (
+            lambda self: getattr(missing, "scale", 1.0),
+            lambda v: vars(missing).update(scale=v),
+        ),
+        "attribute of a dict": (lambda self: attributes.scale, lambda v: setattr(attributes, "scale", v)),
         "helper": (lambda self: self.helper(), _set_global),
         "array": (lambda self: float(values[0]), lambda v: values.__setitem__(0, v)),
         "getattr": (lambda self: getattr(self, "scale"), lambda v: setattr(model, "scale", v)),  # noqa: B009
@@ -685,7 +700,19 @@ def deciding_by(kind):
 WAYS = [
     "global", "closure", "dict in closure", "list in closure", "set", "object", "object in an object", "class",
     "attribute", "object in an attribute", "class attribute", "array", "helper", "getattr",
+    "attribute that hides the class's", "attribute that was missing", "attribute of a dict",
 ]  # fmt: skip
+
+
+def test_what_is_remembered_of_ever_other_shapes_does_not_grow_without_end():
+    class Mean(cl.Model):
+        def call(self, x):
+            return x.mean(axis=1)
+
+    model = Mean()
+    for length in range(1, 200):
+        model.predict(np.ones((2, length), np.float32))
+    assert len(model._own.remembered) <= 64
 
 
 @pytest.mark.parametrize("kind", WAYS)
@@ -859,20 +886,25 @@ def thaw(model):
     model.functions[0].requires_grad = True
 
 
+def random_loss(scores, labels):
+    """Which is not recorded."""
+    return cl.SoftmaxLoss()(scores, labels) * random.uniform(0.9, 1.1)
+
+
+@pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
+@pytest.mark.parametrize("loss", [cl.SoftmaxLoss(), random_loss])
 @pytest.mark.parametrize("change", [add_a_layer, replace_a_layer, replace_a_weight, thaw])
-def test_a_layer_that_a_callback_adds_replaces_or_thaws_is_named_if_no_optimizer_has_it(change):
+def test_a_layer_that_a_callback_adds_replaces_or_thaws_is_named_if_no_optimizer_has_it(change, loss):
     model = net()
     model.functions[0].requires_grad = change is not thaw
     optimizer = cl.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
 
-    def at_first(epoch, history):
-        if epoch == 0:
+    def in_the_middle(epoch, history):
+        if epoch == 1:  # when no step is recorded any more
             change(model)
 
     with pytest.warns(cl.TrainingWarning, match=r"not trained: [023].weight"):
-        model.fit(
-            X, LABELS, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=3, callbacks=[at_first], verbose=0
-        )  # fmt: skip
+        model.fit(X, LABELS, loss=loss, optimizer=optimizer, epochs=4, callbacks=[in_the_middle], verbose=0)
 
 
 def test_a_learned_tensor_of_the_loss_is_named_if_no_optimizer_has_it():

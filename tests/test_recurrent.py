@@ -352,3 +352,12 @@ def test_the_backward_kernels_take_what_the_forward_kernels_give_and_nothing_els
 def test_cut_names_the_first_row_whose_length_is_none():
     with pytest.raises(IndexError, match=r"the length 4 in row 1; expected 1 … 3"):
         kernels.cut(np.ones((3, 3, 2)), np.array([3, 4, 0]))
+
+
+@pytest.mark.parametrize("layer", [cl.RNN, cl.GRU])
+def test_a_state_may_be_a_list(layer):
+    layer, x, h = layer(3, 2), np.ones((2, 4, 3), np.float32), [[0.5, -0.5], [1.0, 2.0]]
+    for one, other in zip(layer(x, h), layer(x, np.array(h, np.float32)), strict=True):
+        np.testing.assert_array_equal(one.data, other.data)
+    with pytest.raises(ValueError, match=r"got a state h of shape \(1, 2\); expected \(2, 2\)"):
+        layer(x, h[:1])

@@ -74,3 +74,11 @@ def test_lengths_and_axes_are_no_bools():
     ]:
         with pytest.raises(TypeError, match="expected integers"):
             call()
+
+
+@pytest.mark.parametrize("given", [{}, {2: 3}, {2, 3}, set(), "23"])
+def test_a_shape_has_an_order(given):
+    x = cl.Tensor(np.ones((2, 3) if len(given) else (), np.float32))
+    for method in (x.reshape, x.transpose):
+        with pytest.raises(TypeError):
+            method(given)

@@ -15,7 +15,7 @@ from conftest import run
 import caffelite as cl
 from caffelite import sources
 from caffelite.data.generator import without_single_rows
-from caffelite.training import trainer as training
+from caffelite.training import team
 
 h5py = pytest.importorskip("h5py")
 
@@ -491,7 +491,7 @@ class Stopping:
 @pytest.mark.parametrize("at", [1, 12, 13, 14, 90, 104, 105, 150])  # a buffer has 13 batches, an epoch 105
 @pytest.mark.parametrize("way", ["shuffled", "in order", "transformed"])
 def test_a_training_goes_on_in_mid_epoch_to_the_bits_of_one_that_never_stopped(tmp_path, monkeypatch, at, way):
-    monkeypatch.setattr(training, "ATTENTION", 2e-5)  # a step or two at a time
+    monkeypatch.setattr(team, "ATTENTION", 2e-5)  # a step or two at a time
     path = tmp_path / "checkpoint"
 
     def train(**options):
@@ -834,6 +834,13 @@ def test_an_exception_in_a_training_stops_the_thread():
         fitted(cl.Prefetch(cl.DataGenerator(X, Y)), callbacks=[raising])
     with pytest.raises(ValueError, match="row 1"):
         fitted(cl.Prefetch([(X[:3], [0, 7, 0])] * 10))
+
+
+def test_an_exception_in_evaluate_stops_the_thread_whoever_keeps_it():
+    with pytest.raises(ValueError, match="row 1") as kept:
+        classifier().evaluate(cl.Prefetch([(X[:3], [0, 7, 0])] * 10), loss=cl.SoftmaxLoss())
+    assert kept.traceback
+    assert "caffelite prefetch" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -17,11 +17,11 @@ import pytest
 import caffelite as cl
 from caffelite import cli, plots
 from caffelite.data.frames import Categories
-from caffelite.files import structure
+from caffelite.files import safetensors, structure
 from caffelite.files.safetensors import File
 from caffelite.functions import Columns
+from caffelite.model.table import TableModel
 from caffelite.tabular import columns, commands, judging, learning, reading, report
-from caffelite.tabular.model import TableModel
 from caffelite.tabular.reading import read
 
 N = 400
@@ -587,7 +587,7 @@ def test_a_structure_of_no_table_is_refused(change, message, tmp_path):
     entries = structure.described(model)
     entries[-1]["arguments"] |= change
     texts["caffelite.structure"] = structure.as_text(entries)
-    cl.files.write(tmp_path / "other", arrays, texts)
+    safetensors.write(tmp_path / "other", arrays, texts)
     with pytest.raises(ValueError, match=message):
         cl.load(tmp_path / "other")
 

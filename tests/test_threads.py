@@ -232,7 +232,7 @@ def test_more_threads_than_the_system_can_start_are_not_taken_from_the_environme
 
 def test_as_many_threads_as_are_allowed_can_be_used():
     program = "cl.set_num_threads(threads._most(Path('/')))\nprint(product() == 2048 * 64 * 512)"
-    printed = in_a_process(f"from pathlib import Path\n{PRODUCT}\nfrom caffelite import threads\n{program}")
+    printed = in_a_process(f"from pathlib import Path\n{PRODUCT}\nfrom caffelite.core import threads\n{program}")
     assert printed.split() == ["True"]
 
 

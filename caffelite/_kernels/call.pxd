@@ -68,6 +68,8 @@ cdef enum Op:                             # what an elementwise loop computes; s
     SIGMOID_GRAD
     SILU
     SILU_GRAD
+    MISH
+    MISH_GRAD
     GELU
     GELU_TANH
     SOFTPLUS

@@ -6,11 +6,13 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 import warnings
+from contextvars import ContextVar
 from types import FrameType
 
 PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # where caffelite's files are
-_NOT_THE_USERS = (PACKAGE, contextlib.__file__, functools.__file__)
+_NOT_THE_USERS = (PACKAGE, contextlib.__file__, functools.__file__, threading.__file__)
 
 
 class TrainingWarning(UserWarning):
@@ -29,6 +31,10 @@ class Line:
 
     def __str__(self) -> str:
         return f"{self.file}:{self.number}"
+
+
+#: The user's line that has started this thread, if caffelite made the thread.
+started_by: ContextVar[Line | None] = ContextVar("started_by", default=None)
 
 
 def users_line(most: int = sys.maxsize) -> Line | None:
@@ -53,7 +59,10 @@ def _users_frame(most: int = sys.maxsize) -> tuple[FrameType | None, int]:
 
 def warn(message: str, category: type[Warning] = TrainingWarning, line: Line | None = None) -> None:
     """Give a warning that names a line of the user's, by default the one that is running."""
+    frame, above = _users_frame()
+    if line is None and frame is None:
+        line = started_by.get()
     if line is None:
-        warnings.warn(message, category, stacklevel=_users_frame()[1] + 1)
+        warnings.warn(message, category, stacklevel=above + 1)
     else:
         warnings.warn_explicit(message, category, line.file, line.number)

@@ -100,7 +100,9 @@ class Recording(kernels.Recorder):
 
     def change(self) -> Obstacle | None:
         """What the step has changed that it decides by: a replay would not. None if there is nothing."""
-        found = None if self._surroundings is None else self._surroundings.changed(self._written)
+        if self._surroundings is None or self._unrepeatable:  # then Python runs in each step, and changes what it likes
+            return None
+        found = self._surroundings.changed(self._written)
         return None if found is None else Obstacle(*found)
 
     def note_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:

@@ -56,7 +56,7 @@ class Surroundings:
         self.called_back = called_back  # whether what a replay calls again is looked at, too
         self.codes: list[types.CodeType] = []
         self.names: set[str] = set()  # that the code reads …
-        self.stored: set[str] = set()  # … and those of attributes that it sets
+        self.missing: set[str] = set()  # … those that it sets or has as a string, so that it may find none
         self.seen: dict[int, Any] = {}  # by id
         self.watched: set[tuple[int, str]] = set()  # the ids of owners, and names
         self.streams: list[tuple[str, Any, Any]] = []  # of random numbers: the name, the stream, its state
@@ -124,7 +124,7 @@ class Surroundings:
         if code not in self.codes:
             self.codes.append(code)
             self.names |= names_in(code).loaded
-            self.stored |= names_in(code).stored
+            self.missing |= names_in(code).missing
 
     def visit_function(self, function: types.FunctionType) -> None:
         code = function.__code__
@@ -197,11 +197,15 @@ class Surroundings:
         self.visit_class(kind)
 
     def visit_attributes(self, owner: Any, unwatched: Iterable[str] = ()) -> None:
-        """Look at the attributes of an object or a function, there now or set by the code."""
+        """Look at the attributes of an object or a function, there now or set later."""
         own = getattr(owner, "__dict__", None)
+        kind: type = type(owner)
         if isinstance(own, dict):
+            if isinstance(owner, dict):
+                owner = None  # its content would be taken for its attributes
             self.visit_names(owner, own, unwatched)
-            for name in self.names & self.stored - own.keys():  # which the code may set first, and read later
+            of_class = [vars(base).keys() for base in bases_of_user(kind)]  # which one that is set later hides
+            for name in self.names & self.missing.union(*of_class) - own.keys():
                 if self.is_new(own, name):
                     self.watch.add_item(owner, own, name)
 
@@ -279,29 +283,30 @@ def undisturbed(functions: Iterable[Any]) -> Iterator[None]:
 
 
 class Names(NamedTuple):
-    """The names of globals and attributes that some code reads, of attributes that it sets, of modules it imports."""
+    """The names of globals and attributes that some code reads, of those that may be missing, of imported modules."""
 
     loaded: frozenset[str]
-    stored: frozenset[str]
+    missing: frozenset[str]
     imported: frozenset[str]
 
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> Names:
     """The names in code and in the functions within it. Strings may name attributes, too."""
-    loaded, stored, imported = set(), set(), set()
+    loaded, missing, imported = set(), set(), set()
     for step, _ in _lines(code):
         if step.opname.startswith(
             ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_F")
         ):
             loaded.add(step.argval)
         elif step.opname.startswith(("STORE_ATTR", "STORE_GLOBAL", "DELETE_ATTR")):
-            stored.add(step.argval)
+            missing.add(step.argval)
         elif step.opname == "IMPORT_NAME":
             imported.add(step.argval)
         elif step.opname == "LOAD_CONST" and isinstance(step.argval, str) and step.argval.isidentifier():
             loaded.add(step.argval)
-    return Names(frozenset(loaded), frozenset(stored), frozenset(imported))
+            missing.add(step.argval)
+    return Names(frozenset(loaded), frozenset(missing), frozenset(imported))
 
 
 def _lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:

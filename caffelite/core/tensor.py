@@ -84,6 +84,7 @@ class Tensor(Node):
     softplus: Callable[..., Tensor]
     softmax: Callable[..., Tensor]
     log_softmax: Callable[..., Tensor]
+    mish: Callable[..., Tensor]
     clip: Callable[..., Tensor]
     __getitem__: Callable[..., Tensor]
 

@@ -54,9 +54,9 @@ def get_num_threads() -> int:
 
 def show_config() -> None:
     """Print the version, the instruction set, and the number of threads and why."""
-    from caffelite import __version__
+    from caffelite.core.version import installed_version  # the metadata take long to read
 
-    say(f"caffelite        {__version__}, Python {platform.python_version()} on {platform.machine()}")
+    say(f"caffelite        {installed_version()}, Python {platform.python_version()} on {platform.machine()}")
     say(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
     number, now = get_num_threads(), kernels.team_size()
     limited = _always_one or "limited on this thread through OpenMP, by threadpoolctl say, or shared with other threads"

@@ -9,7 +9,7 @@ import reprlib
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -98,7 +98,8 @@ class DataGenerator:
         self.rows = rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
         if self.y is not None and len(self.y) != rows:
             shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
-            raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}")
+            way_out = way_to_several(x)
+            raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}{way_out}")
         if sample_weight is not None and y is None:
             raise ValueError("sample_weight needs y: weights are the loss's")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
@@ -234,8 +235,8 @@ class DataGenerator:
         mine = self.state()
         if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in mine.items()):
             raise ValueError("the state of a DataGenerator of as many rows was expected")
-        if not np.array_equal(np.sort(state["order"]), np.arange(len(self._order))) or (state["numbers"] < 0).any():
-            raise ValueError("the order of a DataGenerator has every row once")
+        if not np.array_equal(np.sort(state["order"]), np.sort(self._order)) or (state["numbers"] < 0).any():
+            raise ValueError("the order of a DataGenerator has each of its rows once")
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Be where `state()` was."""
@@ -415,8 +416,8 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
     if not inputs or len(takes) != len(inputs):
-        way_out = f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
-        raise ValueError(f"{name}: the model takes {len(takes) or 'one or more'} inputs, got {len(inputs)}{way_out}")
+        taken = len(takes) or "one or more"
+        raise ValueError(f"{name}: the model takes {taken} inputs, got {len(inputs)}{way_to_several(x)}")
     names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
     arrays: list[Any] = []
     for given, indices, of in zip(inputs, takes, names, strict=True):
@@ -433,6 +434,11 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
             array = as_real(array, dtype, of)
         arrays.append(found.astype(array.dtype) if isinstance(found, Source) else array)
     return tuple(arrays)
+
+
+def way_to_several(x: Any) -> str:
+    """What to say of a list or a dict if several inputs were expected."""
+    return f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
 def as_targets(y: Any, dtype: np.dtype) -> Any:
@@ -539,3 +545,8 @@ def _rows(name: str, data: Any) -> Any:
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
     return np.ascontiguousarray(array) if is_array else array
+
+
+def is_replayed(batches: Iterable) -> TypeGuard[DataGenerator]:
+    """Whether steps fetch their batches by themselves, from arrays or from buffers that are read."""
+    return type(batches) is DataGenerator and batches.transform is None

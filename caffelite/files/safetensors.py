@@ -62,8 +62,20 @@ def most_values(size: int) -> int:
 def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> None:
     """Write arrays and texts by name to a file, which replaces an older one; see `replace`.
 
-    Raises OSError as `replace` does. ValueError for names and texts that are too long to be read again, and for an
-    array of another dtype than `DTYPES`.
+    Raises OSError as `replace` does, and ValueError as `content`.
+    """
+    replace(path, content(path, arrays, texts))
+
+
+class TooLong(ValueError):
+    """The names and texts of a file are too long to be read again."""
+
+
+def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> list[Any]:
+    """What is in a file with these arrays and texts, piece by piece.
+
+    Raises TooLong for names and texts that are too long to be read again, and ValueError for an array of another dtype
+    than `DTYPES`.
     """
     encoded = {name: text.encode() for name, text in texts.items()}
     long = {name for name, text in encoded.items() if len(text) > LONGEST_TEXT and f"text:{name}".startswith(OF_TEXTS)}
@@ -77,8 +89,8 @@ def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict
     header = _header(parts, texts)
     size = len(header) + sum(array.nbytes for array in parts.values())
     if len(header) > longest_header(size) or any(_values(encoded[name]) > most_values(size) for name in long):
-        raise ValueError(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
-    replace(path, [len(header).to_bytes(8, "little"), header, *parts.values()])
+        raise TooLong(f"{os.fspath(path)}: {len(parts)} arrays with their names and structure are too many")
+    return [len(header).to_bytes(8, "little"), header, *parts.values()]
 
 
 def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
@@ -137,11 +149,35 @@ def _older(path: str | os.PathLike) -> os.stat_result | None:
         return None
     if stat.S_ISDIR(older.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-    if not stat.S_ISREG(older.st_mode):
-        raise OSError(errno.EINVAL, "expected a file, and there is a FIFO, a socket or a device")
+    _check_kind(older, path)
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "the file that is there is read-only")
     return older
+
+
+class NoFile(OSError):
+    """A FIFO, a socket or a device, where a file is expected."""
+
+
+def open_file(path: Any, flags: int) -> int:
+    """An opener for `open` that opens no FIFO and no device: that may wait for ever, or do something.
+
+    Raises NoFile for one, before it is opened.
+    """
+    with suppress(FileNotFoundError):
+        _check_kind(os.stat(path), path)
+    file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    try:
+        _check_kind(os.fstat(file), path)  # it may have taken the file's place meanwhile
+    except NoFile:
+        os.close(file)
+        raise
+    return file
+
+
+def _check_kind(status: os.stat_result, path: str | os.PathLike) -> None:
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # Python says it of a folder
+        raise NoFile(errno.EINVAL, "expected a file, and there is a FIFO, a socket or a device", os.fspath(path))
 
 
 def _new_beside(target: str, mode: int) -> Any:
@@ -205,7 +241,10 @@ class File:
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)
-        self._file = open(path, "rb", buffering=0, opener=self._opened)  # noqa: SIM115 (see `__exit__`)
+        try:
+            self._file = open(path, "rb", buffering=0, opener=open_file)  # noqa: SIM115 (see `__exit__`)
+        except NoFile as error:
+            raise self.refuse(error.strerror) from None
         try:
             header = self._header()
             self._check_sizes()
@@ -236,20 +275,10 @@ class File:
                 "the model's names, and the weights of Linear layers transposed"
             )
 
-    def _opened(self, path: Any, flags: int) -> int:
-        """Open a file, but no FIFO and no device: to open one may wait for ever, or do something."""
-        self._check_kind(os.stat(path))
-        return os.open(path, flags | os.O_NONBLOCK)
-
-    def _check_kind(self, status: os.stat_result) -> None:
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # Python says it of a folder
-            raise self.refuse("expected a file, and there is a FIFO, a socket or a device")
-
     def _header(self) -> dict[str, Any]:
         """The header; ValueError for one that is no JSON, that is too long, or in which a name comes twice."""
-        status = os.fstat(self._file.fileno())
-        self._check_kind(status)
-        length, size = int.from_bytes(self._file.read(8), "little"), status.st_size
+        size = os.fstat(self._file.fileno()).st_size
+        length = int.from_bytes(self._file.read(8), "little")
         if size < 10 or length > size - 8:
             raise self.refuse(f"{size} bytes that are no safetensors file, or not all of one")
         if length > longest_header(size):
@@ -265,8 +294,9 @@ class File:
         """ValueError unless all that the header says goes together, and with the size of the file."""
         from safetensors import SafetensorError, safe_open
 
+        opened = f"/dev/fd/{self._file.fileno()}"  # another file may have taken the place of this one
         try:
-            safe_open(self.path, "numpy")
+            safe_open(opened if os.path.exists(opened) else self.path, "numpy")
         except SafetensorError as error:
             raise self.refuse(f"no safetensors file: {error}") from None
 

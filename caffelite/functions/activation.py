@@ -17,6 +17,7 @@ __all__ = [
     "GELU",
     "LeakyReLU",
     "LogSoftmax",
+    "Mish",
     "ReLU",
     "SiLU",
     "Sigmoid",
@@ -27,6 +28,7 @@ __all__ = [
     "gelu",
     "leaky_relu",
     "log_softmax",
+    "mish",
     "relu",
     "sigmoid",
     "silu",
@@ -163,12 +165,32 @@ class SiLU(Function, recordable=True):
     approximation in reinforcement learning", Neural Networks 107, 2018.
     """
 
+    def formula(self, x: Tensor) -> Tensor:
+        return x * x.sigmoid()
+
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x = x
         return kernels.silu(x)
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return kernels.silu_grad(dy, self.x)
+
+
+class Mish(Function, recordable=True):
+    """y = x t, t = tanh(log(1 + exp x)), elementwise, with dy/dx = t + x (1 − t²) / (1 + exp(−x)).
+
+    NaN at −infinity. D. Misra, "Mish: a self regularized non-monotonic activation function", 2019.
+    """
+
+    def formula(self, x: Tensor) -> Tensor:
+        return x * x.softplus().tanh()
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.mish(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.mish_grad(dy, self.x)
 
 
 class AlongAxis(Function):
@@ -248,6 +270,11 @@ def silu(x: Any) -> Tensor:
     return SiLU().applied_to(as_tensor(x))
 
 
+def mish(x: Any) -> Tensor:
+    """x tanh(log(1 + exp x)), elementwise."""
+    return Mish().applied_to(as_tensor(x))
+
+
 def softmax(x: Any, axis: int = -1) -> Tensor:
     """exp x / Σ exp x along an axis."""
     return Softmax(axis).applied_to(as_tensor(x))
@@ -268,3 +295,4 @@ Tensor.sigmoid = sigmoid
 Tensor.silu = silu
 Tensor.softmax = softmax
 Tensor.log_softmax = log_softmax
+Tensor.mish = mish

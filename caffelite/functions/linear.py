@@ -84,6 +84,12 @@ class Linear(Function, recordable=True):
             self.output_shape(x.shape)
         if x.dtype.newbyteorder("=") != self.weight.dtype:
             raise TypeError(f"{self._label()} is {self.weight.dtype}, got {x.dtype}: convert x, or take Model(dtype=…)")
+        if self.weight.shape != (self.in_features, self.out_features):
+            raise ValueError(
+                f"{self._label()} has a weight of shape {self.weight.shape}, expected "
+                f"{(self.in_features, self.out_features)}: to use another layer's weight transposed, write "
+                "x @ weight.T in a `call`"
+            )
         self.shape = x.shape[:-1]
         self.x: Any = x if x.ndim == 2 else reshaped(x, (math.prod(self.shape), self.in_features))
         self.used_weight = self._weight_to_use()
@@ -95,7 +101,7 @@ class Linear(Function, recordable=True):
         dy = dy if dy.ndim == 2 else reshaped(dy, (len(self.x), self.out_features))
         if self.weight.requires_grad:
             self._add_weight_gradient(dy)
-        if self.bias is not None and self.bias.requires_grad:
+        if self.bias is not None:
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
         if isinstance(self.x, SparseRows) or not self.wants_gradient(0):
             return None

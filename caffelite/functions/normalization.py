@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -12,9 +14,10 @@ from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_blank, is_training
 from caffelite.core.recording import call_python
 from caffelite.core.sharing import share
-from caffelite.core.tensor import parameter, unset
+from caffelite.core.tensor import Tensor, parameter, unset
+from caffelite.functions.shape import reshaped
 
-__all__ = ["BatchNorm", "LayerNorm"]
+__all__ = ["BatchNorm", "GroupNorm", "LayerNorm"]
 
 
 class LayerNorm(Function, recordable=True):
@@ -71,6 +74,69 @@ class LayerNorm(Function, recordable=True):
     def __repr__(self) -> str:
         eps = "" if self.eps == 1e-5 else f", eps={self.eps}"
         return f"LayerNorm({self.features}{eps}{'' if self.shift is not None else ', bias=False'})"
+
+
+class GroupNorm(Function, recordable=True):
+    """Each group of channels of a row made one of mean 0 and variance 1, then each channel scaled and shifted:
+
+        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the group
+        dscale = Σ dy x̂,  dshift = Σ dy  over all rows and places
+        dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the group
+
+    x and y (n, features, …); `scale` (features,) ones, `shift` (features,) zeros. The channels of a group follow each
+    other, features / groups of them. In training and inference alike. ValueError if `groups` does not divide
+    `features`, and for x of another shape; TypeError for x of another dtype than `scale`.
+
+    Y. Wu and K. He, "Group normalization", ECCV 2018.
+    """
+
+    def __init__(self, groups: int, features: int, eps: float = 1e-5) -> None:
+        self.groups = positive_integer("GroupNorm: groups", groups)
+        self.features, self.eps = _checked("GroupNorm", features, eps)
+        if self.features % self.groups:
+            raise ValueError(f"GroupNorm: {self.features} features can't be divided into {self.groups} equal groups")
+        self.scale, self.shift = parameter("scale", self.features), parameter("shift", self.features)
+        if not is_blank():
+            self.initialize(None)
+
+    def initialize(self, rng: Any) -> None:
+        """Make `scale` ones and `shift` zeros again; nothing is drawn."""
+        self.scale.data, self.shift.data = np.ones(self.features), np.zeros(self.features)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if len(shape) < 2 or shape[1] not in (None, self.features):
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, {self.features}, …)")
+        return (shape[0], self.features, *shape[2:])
+
+    def formula(self, x: Tensor) -> Tensor:
+        groups = x.reshape(len(x), self.groups, -1)
+        centered = groups - groups.mean(axis=2, keepdims=True)
+        variance = (centered * centered).mean(axis=2, keepdims=True)
+        normalized = (centered / (variance + self.eps).sqrt()).reshape(x.shape)
+        of_channels = (self.features, *[1] * (x.ndim - 2))
+        return normalized * self.scale.reshape(of_channels) + self.shift.reshape(of_channels)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        self.x = reshaped(x, (len(x) * self.groups, math.prod(x.shape[1:]) // self.groups))
+        self.ones = _ones(self.x.shape[1], x.dtype)
+        normalized, self.moments = kernels.layer_norm(self.x, self.ones, None, self.eps)
+        self.normalized = normalized.reshape(x.shape)
+        return kernels.batch_norm_fixed(self.normalized, self.scale.data, self.shift.data, _no_moments(self.features))
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        moments = _no_moments(self.features)
+        g, dscale, dshift = kernels.batch_norm_grad(dy, self.normalized, self.scale.data, moments, fixed=True)
+        self.scale.add_grad(dscale)
+        self.shift.add_grad(dshift)
+        if not self.wants_gradient(0):
+            return None
+        dx = kernels.layer_norm_grad(reshaped(g, self.x.shape), self.x, self.ones, self.moments)
+        return dx.reshape(dy.shape)
+
+    def __repr__(self) -> str:
+        return f"GroupNorm({self.groups}, {self.features}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
 
 
 class BatchNorm(Function, recordable=True):
@@ -163,6 +229,17 @@ class BatchNorm(Function, recordable=True):
     def __repr__(self) -> str:
         momentum = "" if self.momentum == 0.1 else f", momentum={self.momentum}"
         return f"BatchNorm({self.features}{momentum}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+
+
+@functools.lru_cache(maxsize=64)
+def _ones(count: int, dtype: np.dtype) -> np.ndarray:
+    return np.ones(count, dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _no_moments(features: int) -> np.ndarray:
+    """Moments as `batch_norm` returns them of features that have mean 0 and variance 1 already."""
+    return np.repeat([[0.0], [1.0], [1.0]], features, axis=1)
 
 
 def _checked(name: str, features: int, eps: float) -> tuple[int, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, first_outside, positive_integer
+from caffelite.core.arrays import as_array, as_real, first_outside, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import uniform
 from caffelite.core.modes import is_blank, is_probing
@@ -82,21 +82,20 @@ class Recurrent(Function, recordable=True):
         if given and len(given) < len(states):
             raise TypeError(f"{self!r} takes both states, {' and '.join(self.state_names)}, or none")
         self.output_shape(x.shape)
-        self._check_states(x.shape, [np.shape(state) for state in given])
+        dtype = self.weight_ih.dtype
+        given = [state if isinstance(state, np.ndarray) else as_real(state, dtype, self) for state in given]
+        self._check_states(x.shape, [state.shape for state in given])
         for name, array in zip(("x", *self.state_names), (x, *given), strict=False):
-            if array.dtype.newbyteorder("=") != self.weight_ih.dtype:
-                raise TypeError(
-                    f"{self!r} is {self.weight_ih.dtype}, got {name} in {array.dtype}: convert it, or take "
-                    "Model(dtype=…)"
-                )
+            if array.dtype.newbyteorder("=") != dtype:
+                raise TypeError(f"{self!r} is {dtype}, got {name} in {array.dtype}: convert it, or take Model(dtype=…)")
         n, steps, _ = self.shape = x.shape
         self.lengths = None if lengths is None or is_probing() else self._checked(lengths, n, steps)
         if self.lengths is not None:
             x = kernels.cut(x, self.lengths, functools.partial(_refuse_lengths, self, steps, np.asarray(lengths).dtype))
         self.x = reshaped(x, (n * steps, self.in_features))
         inputs = kernels.matmul(self.x, self.weight_ih.data.T, bias=self.bias_ih.data)
-        states = states if given else tuple([kernels.full((n, self.hidden), 0, inputs.dtype) for _ in states])
-        y, *last = self.run(inputs.reshape(n, steps, self.gates * self.hidden), *states)
+        first = given or [kernels.full((n, self.hidden), 0, inputs.dtype) for _ in states]
+        y, *last = self.run(inputs.reshape(n, steps, self.gates * self.hidden), *first)
         self.with_state = bool(given)
         if not self.with_state:
             return y if self.sequences else last[0]
@@ -178,9 +177,6 @@ class RNN(Recurrent, recordable=True):
 
     gates = 1
 
-    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
-        super().__init__(in_features, hidden, sequences)
-
     def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h,), lengths)
 
@@ -208,9 +204,6 @@ class GRU(Recurrent, recordable=True):
     """
 
     gates = 3
-
-    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
-        super().__init__(in_features, hidden, sequences)
 
     def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h,), lengths)
@@ -256,9 +249,6 @@ class LSTM(Recurrent, recordable=True):
 
     gates = 4
     state_names = ("h", "c")
-
-    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
-        super().__init__(in_features, hidden, sequences)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         outputs = super().__call__(*inputs, **named)

@@ -52,7 +52,9 @@ class Where(Broadcasting, recordable=True):
     The condition comes last: it has no gradient. Its numbers, if it has such, hold where they are not 0.
     """
 
-    def forward(self, a: Any, b: Any, condition: np.ndarray) -> np.ndarray:
+    def forward(self, a: Any, b: Any, condition: Any) -> np.ndarray:
+        if not isinstance(condition, np.ndarray):
+            condition = as_real(condition, None, self)
         self.a_shape, self.b_shape = shape_of(a), shape_of(b)
         dtype = a.dtype if isinstance(a, np.ndarray) else b.dtype
         self.condition = as_mask(as_array(condition, f"{self!r}: condition"), dtype.newbyteorder("="))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -129,7 +129,7 @@ def transpose(x: Any, *axes: Any) -> Tensor:
 
 def _numbers(arguments: tuple) -> tuple[int, ...]:
     """Integers that were given one by one or in one sequence."""
-    if len(arguments) == 1 and isinstance(arguments[0], Iterable):
+    if len(arguments) == 1 and isinstance(arguments[0], Sequence | np.ndarray):
         arguments = tuple(arguments[0])
     if any(isinstance(n, bool) for n in arguments):
         raise TypeError(f"expected integers, got {arguments}")

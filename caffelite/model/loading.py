@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from caffelite.core.modes import without_values
-from caffelite.files import state, structure
+from caffelite.files import structure
 from caffelite.files.safetensors import File, strict_json
+from caffelite.files.state import columns_in, fill, freeze, frozen_in
 from caffelite.model.model import Model
-from caffelite.tabular.model import TableModel
+from caffelite.model.table import TableModel
 from caffelite.training import door
 
 
@@ -38,10 +39,10 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
                 model = structure.made(entries, {**structure.NAMES, "Model": Model, "TableModel": TableModel}, custom)
                 if not isinstance(model, Model):
                     raise ValueError(f"expected a Model, its structure is that of {type(model).__name__}")
-                frozen, columns = state.frozen_in(model, file.texts), state.columns_in(file.texts)
+                frozen, columns = frozen_in(model, file.texts), columns_in(file.texts)
         except (ValueError, RecursionError, MemoryError) as error:
             raise file.refuse(error) from error
-        state.fill(model, file)
-        state.freeze(model, frozen)
+        fill(model, file)
+        freeze(model, frozen)
         door.remember_columns(model, columns)
     return model

@@ -25,6 +25,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import PLAIN, as_indices, positive_integer, random_stream, refuse_indices
+from caffelite.core.cautions import started_by, users_line
 from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.modes import mode
@@ -36,7 +37,10 @@ from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.optimizers.schedules import Followed
 from caffelite.training import checks, door
 from caffelite.training.history import History
-from caffelite.training.trainer import AT_ONCE, InMemory, Trainer
+from caffelite.training.in_memory import InMemory
+from caffelite.training.objective import Objective
+from caffelite.training.step import Step
+from caffelite.training.team import ALONE
 
 WAKING = 0.05  # seconds of waiting after which this thread looks for a Ctrl-C, which the system may give to another one
 CONSTANTS: tuple[type, ...] = (bool, int, float, str, bytes, NoneType, frozenset, type, FunctionType)
@@ -96,21 +100,19 @@ def fit_many(
         raise TypeError(f"seed: expected an integer or None, got {seed!r}, which gives each model another order")
     random_stream("seed", seed)
     fits = _checked(models, loss, optimizers)
-    for fit in fits:
-        door.warn_of_two_links(fit.model, fit.loss)
     _give_data(fits, x, y, rows)
     for fit in fits:
         count = fit.data.rows if fit.rows is None else len(fit.rows)
         fit.optimizer._followed.warn_if_short(epochs * -(-count // batch_size))
 
-    def begin(fit: Fit, trainer: Trainer, stop: Stop) -> InMemory:
+    def begin(fit: Fit, step: Step, stop: Stop) -> InMemory:
         rng = fit.model._own.rng if seed is None else random_stream("seed", seed)
         batches = DataGenerator(fit.data.x, fit.data.y, batch_size=batch_size, shuffle=shuffle, seed=rng)
         if fit.rows is not None:
             batches = batches.only(fit.rows)
         if door.trains_batch_norm(fit.model):
             batches = without_single_rows(batches)
-        return InMemory(trainer, batches, epochs, stop)
+        return InMemory(step, ALONE, batches, epochs, stop)
 
     histories = [fit.history for fit in fits]
     try:
@@ -135,9 +137,9 @@ class Fit:
         self.form = Form(model, optimizer, loss)
         self.history = History({"loss": []})
 
-    def trainer(self) -> Trainer:
-        """What trains the model itself."""
-        return Trainer(self.model, self.loss, {}, self.optimizer)
+    def step(self) -> Step:
+        """The step that trains the model itself."""
+        return _step(self.model, self.loss, self.optimizer)
 
 
 # ---- models that are made alike --------------------------------------------------------------------------------------
@@ -213,11 +215,11 @@ class StandIn:
     def __init__(self, fit: Fit) -> None:
         model, optimizer, loss = copy.deepcopy((fit.model, fit.optimizer, fit.loss))
         self.form = Form(model, optimizer, loss)
-        self.trainer = Trainer(model, loss, {}, optimizer)
+        self.step = _step(model, loss, optimizer)
 
     @contextmanager
-    def of(self, fit: Fit) -> Iterator[Trainer]:
-        """What trains in its place."""
+    def of(self, fit: Fit) -> Iterator[Step]:
+        """The step that trains in its place."""
         arrays = list(zip(self.form.arrays, fit.form.arrays, strict=True))
         tensors = list(zip(self.form.tensors, fit.form.tensors, strict=True))
         for mine, theirs in arrays:
@@ -225,13 +227,17 @@ class StandIn:
         for t, other in tensors:
             t._has_gradient, t._version[0] = other._has_gradient, other._version[0]
         try:
-            yield self.trainer
+            yield self.step
         finally:
             for mine, theirs in arrays[: self.form.own]:
                 if theirs.flags.writeable:  # else it has not changed
                     theirs[...] = mine
             for t, other in tensors:
                 other._has_gradient, other._version[0] = t._has_gradient, t._version[0]
+
+
+def _step(model: Model, loss: Function, optimizer: Optimizer) -> Step:
+    return Step(model, Objective(loss, {}, model._own.programs.told), optimizer)
 
 
 def _stand_in(fit: Fit) -> StandIn | None:
@@ -257,7 +263,7 @@ class Stop:
         return nullcontext()
 
 
-def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Trainer, Stop], InMemory]) -> None:
+def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Step, Stop], InMemory]) -> None:
     """Train all models, on several threads; a divergence is raised when the others are trained."""
     stop = Stop()
     left = iter(fits)
@@ -272,18 +278,18 @@ def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Trainer, Stop], I
                 if text not in stand_ins:  # one that has a single model to stand in for gains nothing
                     stand_ins[text] = _stand_in(fit) if alike[text] > threads else None
                 stand_in = stand_ins[text]
-                with nullcontext(fit.trainer()) if stand_in is None else stand_in.of(fit) as trainer:
-                    train(fit, trainer)
+                with nullcontext(fit.step()) if stand_in is None else stand_in.of(fit) as step:
+                    train(fit, step)
                 if stop.pending[0]:
                     return
 
-    def train(fit: Fit, trainer: Trainer) -> None:
-        run = begin(fit, trainer, stop)
+    def train(fit: Fit, step: Step) -> None:
+        run = begin(fit, step, stop)
         try:
             while run.epoch < epochs and not stop.pending[0]:
                 done = run.epoch
                 try:
-                    run.go(min(epochs, done - done % AT_ONCE + AT_ONCE))
+                    run.go(min(epochs, run.last(done)))
                 finally:
                     fit.history["loss"] += run.results(done)[:, 0].tolist()
         except TrainingDiverged as error:
@@ -306,7 +312,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
     are told to `stop` then.
     """
     errors: list[BaseException] = []
-    modes = mode.records_graph, mode.training
+    modes, line = (mode.records_graph, mode.training), users_line()
 
     def note(error: BaseException) -> None:
         stop.pending[0] = 1
@@ -314,6 +320,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
 
     def run(ended: threading.Event) -> None:
         mode.records_graph, mode.training = modes
+        started_by.set(line)
         try:
             work()
         except BaseException as error:

@@ -17,15 +17,17 @@ from caffelite.core.arrays import positive, positive_integer
 from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.data.frames import names_of_inputs
-from caffelite.data.generator import Batch
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
 from caffelite.training import checks, door
 from caffelite.training.callbacks import Callbacks, Checkpoint, ReduceLROnPlateau, Training
+from caffelite.training.divergence import first_gradient, not_finite
 from caffelite.training.history import History
+from caffelite.training.objective import Objective as Loss
 from caffelite.training.progress import Progress
-from caffelite.training.trainer import Trainer, first_gradient, not_finite, without_penalties
+from caffelite.training.step import EvaluationStep
+from caffelite.training.streamed import as_batch
 
 try:
     from scipy.optimize import OptimizeResult
@@ -114,7 +116,6 @@ def minimize(
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
     loss = checks.as_loss(loss)
-    door.warn_of_two_links(model, loss)
     # As one batch, which is as large as it may be.
     (batch,) = checks.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
     door.remember_columns(model, names_of_inputs(x))
@@ -172,8 +173,8 @@ class Objective:
     """The loss over all rows, and its gradient, as a function of the trainable parameters: a vector, float64."""
 
     def __init__(self, model: Model, loss: Function, given: Any) -> None:
-        self.trainer = Trainer(model, loss, {})
-        self.batch: Batch = self.trainer.batch(given)
+        self.model, self.loss_of = model, Loss(loss, {}, model._own.programs.told)
+        self.batch = as_batch(EvaluationStep(model, self.loss_of), given)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
             raise ValueError("minimize: there is nothing to train, the model has no parameters or all are frozen")
@@ -196,7 +197,7 @@ class Objective:
 
     def check_repeatable(self) -> None:
         """ValueError unless the same parameters give the same loss and gradient again."""
-        buffers = self.trainer.model.buffers().values()
+        buffers = self.model.buffers().values()
         before = [buffer.copy() for buffer in buffers]
         try:
             first, second = self._compute(), self._compute()
@@ -216,16 +217,16 @@ class Objective:
             raise TrainingDiverged(f"the loss is {value.item()}{not_finite(self.batch)}")
         gradient = self._gradient()
         if not np.isfinite(gradient).all():
-            name = first_gradient(self.trainer.model)
+            name = first_gradient(self.model)
             raise TrainingDiverged(f"the gradient of {name} is not finite{not_finite(self.batch)}")
         return float(value.item()), gradient
 
     def _forward_and_backward(self) -> tuple[np.ndarray, np.ndarray]:
-        for p in self.trainer.model.parameters():
+        for p in self.model.parameters():
             p.zero_grad()
-        _, loss, value = self.trainer.forward(self.batch)
+        value = self.loss_of.of(self.model(*self.batch.inputs), self.batch)
         value.backward()
-        return value.data, without_penalties(loss, value)
+        return value.data, self.loss_of.mean()
 
     def _vector(self) -> np.ndarray:
         return np.concatenate([p.data.reshape(-1) for p in self.parameters], dtype=np.float64)

@@ -7,79 +7,42 @@ outputs. `files/state.py` saves and loads it, and `training/door.py` converts an
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 import os
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import (
-    FLOATS,
-    positive,
-    positive_integer,
-    random_stream,
-)
+from caffelite.core.arrays import FLOATS, positive, positive_integer, random_stream
 from caffelite.core.function import Function, Shape, signature_of
-from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.modes import inference
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tables import Table
 from caffelite.core.tensor import Tensor
-from caffelite.data import frames
-from caffelite.data.generator import ClassWeights, DataGenerator, Prefetch, same_length, without_single_rows
+from caffelite.data.generator import DataGenerator, same_length
 from caffelite.data.sources import Source
-from caffelite.files.state import load, load_state_dict, save, state_dict, texts_of
+from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import shapes, summary
 from caffelite.model.applied import Chain, GraphOfCall, as_input, checked_outputs
 from caffelite.model.memory import Own
-from caffelite.optimizers import Optimizer, TrainingDiverged
-from caffelite.parallel.together import Parallel, unwrapped
+from caffelite.optimizers import Optimizer
 from caffelite.training import checks, door
-from caffelite.training.callbacks import Callbacks, Training
-from caffelite.training.checkpoints import Checkpoints, Resumption, Saved, streams_of
+from caffelite.training.callbacks import Callbacks
+from caffelite.training.checkpoints import Start
+from caffelite.training.evaluation import Evaluation
+from caffelite.training.fitting import Fitting
 from caffelite.training.history import History
 from caffelite.training.metrics import Metric, named
-from caffelite.training.progress import Progress
-from caffelite.training.trainer import Evaluation, Trainer
+from caffelite.training.objective import Objective
+from caffelite.training.step import EvaluationStep
+from caffelite.training.team import OfTeam, joined
 
 FLOAT64 = np.dtype(np.float64)
-
-
-def _entered_together(fit: Callable[..., History]) -> Callable[..., History]:
-    """A `fit` that ranks which share batches are in together: where one leaves it by an exception, no other waits."""
-
-    @functools.wraps(fit)
-    def entered(self: Model, *arguments: Any, **options: Any) -> History:
-        together = unwrapped(options.get("optimizer"))[1]
-        if together is None:
-            return fit(self, *arguments, **options)
-        with together.ranks.entered():
-            return fit(self, *arguments, **options)
-
-    return entered
-
-
-def _unchanged_unless_begun(fit: Callable[..., History]) -> Callable[..., History]:
-    """A `fit` that leaves all as it was where it refuses the checkpoint that it is to go on from."""
-
-    @functools.wraps(fit)
-    def resuming(self: Model, *arguments: Any, resume: Any = None, **options: Any) -> History:
-        optimizer, called = unwrapped(options.get("optimizer"))[0], options.get("callbacks", ())
-        if resume is None or not isinstance(optimizer, Optimizer) or not isinstance(called, Iterable):
-            return fit(self, *arguments, resume=resume, **options)
-        called = options["callbacks"] = list(called)
-        data = [*arguments, *options.values()]
-        data += [x.batches for x in data if isinstance(x, Prefetch)]
-        with Resumption(resume, self, optimizer, called, data) as resumption:
-            return fit(self, *arguments, resume=resumption, **options)
-
-    return resuming
 
 
 class _Complete(ABCMeta):
@@ -206,15 +169,13 @@ class Model(Function, recordable=True, metaclass=_Complete):
 
     # ---- training and use ---------------------------------------------------------------------------------------
 
-    @_entered_together
-    @_unchanged_unless_begun
     def fit(
         self,
         x: Any,
         y: Any = None,
         *,
         loss: Function | Callable[..., Tensor],
-        optimizer: Optimizer | Parallel,
+        optimizer: Optimizer | OfTeam,
         epochs: int = 1,
         batch_size: int | None = None,
         shuffle: bool | None = None,
@@ -299,121 +260,23 @@ class Model(Function, recordable=True, metaclass=_Complete):
         KeyboardInterrupt
             On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
         """
-        epochs, measures, called = positive_integer("epochs", epochs, math.inf), named(metrics), Callbacks(callbacks)
-        clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
-        loss = checks.as_loss(loss)
-        rule, together = unwrapped(optimizer)
-        checks.check_optimizer(self, rule)
-        door.warn_of_two_links(self, loss)
-        of_classes = None
-        if class_weight is not None:
-            if y is None or isinstance(x, DataGenerator):
-                raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
-            of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
-        columns = x.columns if isinstance(x, DataGenerator) else frames.names_of_inputs(x)
-        rng = random_stream("seed", seed) if seed is not None else self._own.rng
-        if together is not None:
-            together.share_streams(self._own.rng, rng)
-        saved = None
-        if resume is not None:
-            saved = Saved(resume) if together is None else together.by_first(lambda: Saved(resume))
-        if saved is not None:
-            saved.restore_streams(self, rng)
-        may_be_written = bool(called.all) or saved is not None or together is not None  # to a checkpoint
-        streams = streams_of(self, rng) if may_be_written else {}
-        if validation_split != 0:
-            if validation_data is not None:
-                raise ValueError("fit takes validation_data or validation_split, not both")
-            if y is None or isinstance(x, DataGenerator):
-                raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-            data = checks.checked(self, "x", x, y, sample_weight, loss)
-            drawn_from = self._own.stream_of_split(len(data.targets), rng, drawn_anew=seed is not None)
-            (x, y, sample_weight), validation_data = checks.split(data, validation_split, drawn_from)
-        if of_classes is not None:
-            sample_weight = of_classes.times(sample_weight, y)
-        given = {"batch_size": batch_size, "shuffle": shuffle}
-        batches = checks.batches(self, "x", x, y, sample_weight, loss, given, seed=rng)
-        if door.trains_batch_norm(self):
-            batches = without_single_rows(batches)
-        validation = (
-            None if validation_data is None else checks.validation_batches(self, validation_data, loss, columns)
-        )
-
-        history = History({name: [] for name in ["loss", *measures]})
-        if validation is not None:
-            history |= {f"val_{name}": [] for name in list(history)}
-
-        trainer = Trainer(self, loss, measures, rule, clip_norm, together)
-        evaluated = None
-        if validation is not None:
-            evaluated = Evaluation(Trainer(self, loss, measures, together=together), validation)
-        count = None
-        with suppress(TypeError):  # of what has no length, or wraps what has none
-            count = len(batches)  # type: ignore[arg-type]
-        training, resumed = Training(self, rule, loss, history, None, together, measures), None
-        if may_be_written:
-            checkpoints = Checkpoints(training, trainer, batches, validation, called, streams)
-            training = training._replace(write=checkpoints.write)
-        if together is not None:
-            others = {"model": [repr(self), texts_of(self)], "number of epochs": epochs, "resume": resume is not None}
-            together.check_same("fit", others | checkpoints.facts() | checkpoints.facts_of_others())
-            together.begin(self, rule, (batches, validation))
-        if saved is not None:
-            with saved.understood():
-                resumed = checkpoints.resume(saved)
-        if training.leads:
-            done = (0, 0) if resumed is None else resumed[:2]
-            rule._followed.warn_if_short(None if count is None else epochs * count - done[0] * count - done[1])
-        door.remember_columns(self, columns)
-        shown = Progress(
-            verbose if training.leads else 0, epochs, count, history.epochs, 0 if resumed is None else resumed.batch
-        )
-
-        def due(epochs: int) -> float:
-            """After how many epochs somebody attends to the results; of several ranks, on rank 0."""
-            told_next = epochs + 1 if validation is not None or verbose == 2 else called.due(epochs)
-            return told_next if together is None else together.agreed(told_next)
-
-        try:
-            with (
-                InterruptsBetweenSteps() as interrupts,
-                nullcontext() if together is None else together.holding(interrupts),
-                called.during(training),
-                shown as progress,
-            ):
-                if saved is not None:
-                    with saved.understood():
-                        checkpoints.resume_callbacks(saved)
-                    if called.ended:
-                        return history
-
-                def completed(rows: np.ndarray) -> bool:
-                    """Put the results of epochs into the history; whether a callback ends the training."""
-                    if together is not None:
-                        together.check_alike(self, history.epochs + len(rows))
-                    results = rows.T.tolist()
-                    if evaluated is not None:  # after each epoch
-                        results += [[value] for value in evaluated()]
-                    with interrupts.held():
-                        for values, new in zip(history.values(), results, strict=True):
-                            values.extend(new)
-                    progress.epochs_done(len(rows), {name: values[-1] for name, values in history.items()})
-                    ends = called(history.epochs - 1, history)
-                    if together is not None:
-                        ends = called.ended = together.ends(self, history.epochs, ends)
-                    return ends
-
-                if isinstance(resume, Resumption):
-                    resume.begun = True
-                between = called.between_steps
-                if count is None and training.leads:
-                    between = rule._followed.watched(between)
-                trainer.train(batches, epochs, interrupts, progress, due, completed, between, resumed)
-        except (KeyboardInterrupt, TrainingDiverged) as error:
-            error.history = history  # type: ignore[union-attr]
-            raise
-        finally:
-            trainer.run = None  # which knows the trainer: all is freed now, and not when the garbage is collected
+        rule, team = joined(optimizer)
+        data = [x, validation_data, seed]
+        with team.entered(), Start(resume, self, rule, called := Callbacks(callbacks), data) as start:
+            until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
+            clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
+            loss = checks.as_loss(loss)
+            checks.check_optimizer(self, rule)
+            rng = self._own.rng if seed is None else random_stream("seed", seed)
+            team.share_streams(self._own.rng, rng)
+            start.read(team, rng)
+            fitting = Fitting(self, loss, measures, rule, clip_norm, called, team, start, rng)
+            given = {"batch_size": batch_size, "shuffle": shuffle}
+            held_out = validation_data, validation_split, seed is not None
+            batches, validation, columns = checks.training_batches(
+                self, loss, x, y, sample_weight, class_weight, given, rng, *held_out
+            )
+            history = fitting.run(batches, validation, columns, until, verbose)
         door.warn_of_overflow(self)
         return history
 
@@ -493,7 +356,8 @@ class Model(Function, recordable=True, metaclass=_Complete):
         measures = named(metrics)
         given = {"batch_size": batch_size}
         batches = checks.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
-        return Trainer(self, loss, measures).evaluate(batches)
+        step = EvaluationStep(self, Objective(loss, measures, self._own.programs.told))
+        return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 
     # ---- the Functions in it ------------------------------------------------------------------------------------
 

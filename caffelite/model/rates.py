@@ -63,7 +63,7 @@ def find_lr(
     *,
     loss: Function,
     optimizer: Optimizer,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     low: float = 1e-7,
     high: float = 10.0,
     steps: int = 100,
@@ -80,7 +80,9 @@ def find_lr(
         As for `fit`; or x a DataGenerator, and no y.
     loss, optimizer
         As for `fit`. All groups of the optimizer get the same rates.
-    batch_size, steps : int
+    batch_size : int, optional
+        32 if it is None. ValueError for one beside a DataGenerator that has another.
+    steps : int
     low, high : float
         The rates of the first and the last step.
 
@@ -97,7 +99,8 @@ def find_lr(
     elif y is None:
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
     model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # at once: they share parameters
-    batches = checks.batches(model, "x", x, y, None, loss, batch_size=batch_size, shuffle=True, seed=0)
+    given = {"batch_size": batch_size}
+    batches = checks.batches(model, "x", x, y, None, loss, given, batch_size=32, shuffle=True, seed=0)
     if door.trains_batch_norm(model):
         batches = without_single_rows(batches)
     rates = schedules.exponential(low, steps - 1, high)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import bisect
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from caffelite.core.arrays import FLOATS
 from caffelite.core.tables import shortened
+from caffelite.files.safetensors import NoFile, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import axes_that_fit
@@ -53,10 +53,11 @@ def load(path: str | os.PathLike) -> Model:
 
 def read(path: str | os.PathLike) -> onnx.ModelProto:
     """What is in a file; ValueError for what is no ONNX."""
-    with open(path, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise Refused("expected a file")
-        content = file.read()
+    try:
+        with open(path, "rb", opener=open_file) as file:
+            content = file.read()
+    except NoFile as error:
+        raise Refused(error.strerror) from None
     try:
         proto = onnx.ModelProto.FromString(content)
     except Exception as error:  # protobuf's own
@@ -340,7 +341,7 @@ def external(tensor: TensorProto, folder: Path | None, size: int, what: str) -> 
         raise Refused(f"{what} is not in the file {location!r}: offset and length are {' and '.join(numbers)}")
     offset, length = map(int, numbers)
     try:
-        with open(folder / location, "rb", opener=_regular) as file:
+        with open(folder / location, "rb", opener=_open_no_link) as file:
             if length != size or offset < 0 or offset + size > os.fstat(file.fileno()).st_size:
                 raise Refused(f"{what} is not in the file {location!r}: expected {size} bytes at {offset}")
             file.seek(offset)
@@ -349,11 +350,8 @@ def external(tensor: TensorProto, folder: Path | None, size: int, what: str) -> 
         raise Refused(f"{what} can't be read: {error}") from None
 
 
-def _regular(path: Any, flags: int) -> int:
-    """Open a file that is no link and no device."""
-    if not stat.S_ISREG(os.lstat(path).st_mode):
-        raise OSError(f"{os.fspath(path)} is no file")
-    return os.open(path, flags)
+def _open_no_link(path: Any, flags: int) -> int:
+    return open_file(path, flags | os.O_NOFOLLOW)
 
 
 class Graph(Model):

@@ -847,6 +847,17 @@ def layer_norm(g: Layers, node: Node) -> Node | None:
     )
 
 
+def group_norm(g: Layers, node: Node) -> Node | None:
+    """Since opset 21; before, each group had one scale."""
+    x, scale, shift = node.inputs
+    a, b = g.array(scale, 1), g.array(shift, 1)
+    if a is None or b is None or a.shape != b.shape or node.version < 21:
+        return None
+    with node.blamed():
+        layer = f.GroupNorm(node.get("num_groups"), len(a), _shortest(node.get("epsilon", 1e-5)))
+    return g.layer(node, lambda: layer, [x], {"scale": scale, "shift": shift})
+
+
 def embedding(g: Layers, node: Node) -> Node | None:
     w, places = node.inputs
     a = g.array(w, 2)
@@ -947,6 +958,7 @@ SINGLE: dict[str, list[Find]] = {
     "ConvTranspose": [transposed_convolution],
     "BatchNormalization": [batch_norm],
     "LayerNormalization": [layer_norm],
+    "GroupNormalization": [group_norm],
     "Gather": [embedding],
     "RNN": [recurrence],
     "GRU": [recurrence],

@@ -16,11 +16,12 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.core.arrays import places_in
-from caffelite.core.function import Function
+from caffelite.core.function import Function, formula_of
 from caffelite.core.modes import inference, probing
 from caffelite.core.recording import PythonCall, Recording
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import arrays_of
+from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import dtypes_of_inputs
 from caffelite.onnx.operators import Computed, Elementwise
@@ -107,18 +108,24 @@ class Graph:
     outputs: list[Any]  # where they come from
 
 
-def traced(model: Model, rows: Sequence[tuple[int, ...]], finish: Callable[[Any], Any] = lambda y: y) -> Graph:
+def traced(
+    model: Model,
+    rows: Sequence[tuple[int, ...]],
+    is_native: Callable[[Function], bool],
+    finish: Callable[[Any], Any] = lambda y: y,
+) -> Graph:
     """The applications of a model for rows of these shapes; `finish` computes the outputs from the model's.
 
+    If a Function is not native and has a formula, the operators of its formula are applied in its place.
     An input that is a mask and nothing else is bool. Raises TypeError for what can't be written as a list of
     applications, and ValueError for what depends on the number of rows in another way than `Rows` says.
     """
     dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in dtypes_of_inputs(model, [False] * len(rows))]
-    first = _Trace(model, ROWS[0], rows, dtypes, finish)
+    first = _Trace(model, ROWS[0], rows, dtypes, is_native, finish)
     if masks := first.masks():
         dtypes = [np.dtype(np.bool_) if i in masks else dtype for i, dtype in enumerate(dtypes)]
-        first = _Trace(model, ROWS[0], rows, dtypes, finish)
-    traces = [first, *[_Trace(model, n, rows, dtypes, finish) for n in ROWS[1:]]]
+        first = _Trace(model, ROWS[0], rows, dtypes, is_native, finish)
+    traces = [first, *[_Trace(model, n, rows, dtypes, is_native, finish) for n in ROWS[1:]]]
     if len({tuple([type(function) for function, _, _ in trace.noted]) for trace in traces}) > 1:
         raise ValueError(f"{model!r} applies other Functions to another number of rows")
     applications = []
@@ -147,16 +154,25 @@ class _Trace(Recording):
     """What a model applies to so many rows of zeros."""
 
     def __init__(
-        self, model: Model, n: int, rows: Sequence[tuple[int, ...]], dtypes: list[np.dtype], finish: Callable
+        self,
+        model: Model,
+        n: int,
+        rows: Sequence[tuple[int, ...]],
+        dtypes: list[np.dtype],
+        is_native: Callable[[Function], bool],
+        finish: Callable,
     ) -> None:
         super().__init__()
+        self._is_native = is_native
+        self._written_out: list[tuple[Function, Tensor, Tensor]] = []  # with the result, and the formula's
         self.noted: list[tuple[Function, tuple, tuple[Tensor, ...]]] = []
         given = [np.full((n, *row), dtype == np.bool_, dtype) for row, dtype in zip(rows, dtypes, strict=True)]
         with inference(), probing(), kernels.Paused(), self, np.errstate(all="ignore"):
             outputs = finish(_expanded(model)(*[x.view(kernels.Recorded) for x in given]))
         self.outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
+        writable = WRITABLE | {f"{type(function).__name__}.forward" for function, _, _ in self._written_out}
         for entry in self.entries:
-            if isinstance(entry, PythonCall) and entry.name not in WRITABLE:
+            if isinstance(entry, PythonCall) and entry.name not in writable:
                 raise _unwritable(entry.name)
         self.given = given
         self._by_tensor = {id(y): Result(k, j) for k, (_, _, ys) in enumerate(self.noted) for j, y in enumerate(ys)}
@@ -164,9 +180,17 @@ class _Trace(Recording):
         known += [(a, Stored(name)) for name, a in arrays_of(model).items()]
         known += [(x, Given(i)) for i, x in enumerate(given)]
         self._by_memory = {memory_of(a): source for a, source in known if a.size}
+        for _, result, y in self._written_out:
+            source = self._by_tensor[id(result)] = self._source(y)
+            self._by_memory[memory_of(result._data)] = source
 
     def note_application(self, function: Function, inputs: tuple, results: tuple[Tensor, ...]) -> None:
-        self.noted.append((function, inputs, results))
+        formula = None if self._is_native(function) else formula_of(function)
+        if formula is None:
+            self.noted.append((function, inputs, results))
+            return
+        floats = [as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in inputs]
+        self._written_out.append((function, *results, formula(*floats)))
 
     def _source(self, x: Any) -> Any:
         """Where an input of a Function comes from; None for None."""

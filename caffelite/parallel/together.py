@@ -16,7 +16,7 @@ import time
 import zlib
 from _signal import SIGINT
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -26,12 +26,17 @@ from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.recording import PythonCall, call_python
-from caffelite.core.sharing import Ranks, Share
+from caffelite.core.sharing import Ranks, Share, share
 from caffelite.core.sparse import SparseRows
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch, DataGenerator, Prefetch
+from caffelite.functions.loss import Loss
 from caffelite.optimizers import Optimizer
 from caffelite.optimizers.base import Run
+from caffelite.training.loop import Loop
+from caffelite.training.objective import Objective, guard
+from caffelite.training.step import EvaluationStep, Step
+from caffelite.training.team import ATTENTION, Team
 
 # Gradients of no more elements than this are copied into one message, in float64, with all else that is added up: up to
 # there a second message costs more than the copies. Longer ones are added up where they lie.
@@ -42,22 +47,8 @@ LARGE = 2**16
 
 ROWS_COMPARED = 8  # of each batch that was made in Python
 
-ATTENTION = 0.05  # seconds of steps after which rank 0 wants to see to the bar and to callbacks
 
-
-class Parallel:
-    """An optimizer for several ranks: `optimizer`, and what they do `together`, None if there is but one."""
-
-    optimizer: Optimizer
-    together: Together | None
-
-
-def unwrapped(optimizer: Any) -> tuple[Any, Together | None]:
-    """An optimizer itself, and what ranks do together that share its batches, if there are several."""
-    return (optimizer.optimizer, optimizer.together) if isinstance(optimizer, Parallel) else (optimizer, None)
-
-
-class Together:
+class Together(Team):
     """Trainings on several ranks: what it adds up in its steps, and when they stop to attend to something."""
 
     def __init__(self, ranks: Ranks) -> None:
@@ -69,9 +60,16 @@ class Together:
         self._since = 0.0
 
     @property
-    def leads(self) -> bool:
+    def leads(self) -> bool:  # type: ignore[override]
         """Whether this is the rank that shows the training and writes files."""
         return self.ranks.rank == 0
+
+    @property
+    def rank(self) -> int:  # type: ignore[override]
+        return self.ranks.rank
+
+    def entered(self) -> AbstractContextManager[None]:
+        return self.ranks.entered()
 
     def go_on(self) -> None:
         """From now on steps may be made, until there is something to attend to."""
@@ -97,6 +95,19 @@ class Together:
                 yield
         finally:
             self.interrupts = before
+
+    def stop_flag(self, interrupts: Any) -> np.ndarray:
+        return self.stop
+
+    def stretches(self, is_done: Callable[[], bool]) -> Iterator[float]:
+        """One without end, until any rank wants attention."""
+        self.go_on()
+        while not is_done() and not self.stop[0]:
+            yield np.inf
+        self.interrupt()
+
+    def step_done(self) -> None:
+        self.interrupt()
 
     def interrupt(self) -> None:
         """Between two steps: have the Ctrl-C that all ranks have heard of take effect."""
@@ -156,6 +167,28 @@ class Together:
 
         call_python("average over ranks", average)
 
+    def step(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
+        return StepOfShare(model, OfShare.like(objective), optimizer, clip_norm, self)
+
+    def evaluation_step(self, model: Any, objective: Objective) -> EvaluationStep:
+        return EvaluationOfShare(model, OfShare.like(objective), self)
+
+    def share(self, rows: int) -> Share:
+        return self.ranks.share_of(rows)
+
+    def all_rows(self, rows: np.ndarray) -> np.ndarray:
+        return self.ranks.total(rows)
+
+    def own_rows(self, rows: np.ndarray) -> np.ndarray:
+        return rows if self.leads else np.zeros_like(rows)
+
+    def all_sums(self, step: Step, sums: np.ndarray) -> np.ndarray:
+        return sums if step.trains else self.ranks.total(sums)  # a step of the training adds what is of all
+
+    def forget(self, rows: list[np.ndarray]) -> None:
+        for kept in rows:  # those of other ranks stay 0
+            kept[...] = 0
+
     # ---- the training -------------------------------------------------------------------------------------------
 
     def share_streams(self, *streams: np.random.Generator) -> None:
@@ -185,13 +218,15 @@ class Together:
             some = np.linspace(0, rows - 1, ROWS_COMPARED).astype(int)
             facts["checksum of the batch"] = _checksum(column[some] for column in batch.columns())
         self.check_same(where, facts)
+        self.go_on()
 
-    def begin(self, model: Any, optimizer: Optimizer, generators: Sequence[Any]) -> None:
+    def begin(self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]) -> None:
         """Have parameters, buffers, the optimizer's state and the orders of data as they are on rank 0.
 
         So what was drawn without a seed is the same everywhere.
         """
-        for generator in generators:
+        self.check_same("fit", facts())
+        for generator in data:
             while isinstance(generator, Prefetch):
                 generator = generator.batches
             if isinstance(generator, DataGenerator):
@@ -228,6 +263,88 @@ class Together:
                 "same on all ranks"
             )
         return bool(found[:, 1].any())
+
+
+class LoopTogether(Loop):
+    """The loop of a training on several ranks, which all go on and end after the same epochs."""
+
+    def due(self, done: int) -> float:
+        return self.team.agreed(super().due(done))
+
+    def tell(self, done: int) -> bool:
+        self.team.check_alike(self.model, self.epochs.epoch)
+        return self.team.ends(self.model, self.epochs.epoch, super().tell(done))
+
+
+Together.loop = LoopTogether
+
+
+class OfShare(Objective):
+    """The objective of a share of a batch."""
+
+    @classmethod
+    def like(cls, objective: Objective) -> OfShare:
+        return cls(objective.loss, objective.metrics, objective.told)
+
+    def judged(self, outputs: Any, batch: Batch) -> Any:
+        if batch.weights is not None and (self.loss.called_back or not isinstance(self.loss, Loss)):
+            return weighed(outputs, batch.weights)
+        return outputs
+
+
+class StepOfShare(Step):
+    """One step of all ranks, each on its share of their batch."""
+
+    def __init__(
+        self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None, together: Together
+    ) -> None:
+        super().__init__(model, objective, optimizer, clip_norm)
+        self.together = together
+
+    def __call__(self, batch: Batch) -> Any:
+        part_here = share()
+        assert part_here is not None
+        self.optimizer.zero_grad()
+        outputs = self.model(*batch.inputs)
+        loss = self.objective.of(outputs, batch)
+        weights = self.objective.weights(batch)
+        part = self.together.part_of_mean(part_here, None if weights is None else kernels.sum(weights), loss.data)
+        self.summation = summation = Summation(self.together, part_here, self.objective.quantities)
+        loss.backward(part)
+        summation.of(self.optimizer.runs(), self.optimizer.parameters, weights is None)
+        summation.begin_early()
+        kernels.copy(summation.nothing, summation.own)
+        if part_here.counts:
+            self.objective.measure(summation.cursor, outputs, batch)
+        call_python("add up over ranks", summation, loss.data, part)
+        guard(summation.value)
+        self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
+        return outputs
+
+    def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
+        """Add what was measured of the whole batch."""
+        for slot in range(len(self.summation.means)):
+            here = slice(slot, slot + 1)
+            kernels.add_weighted_mean(cursor, slot, self.summation.means[here], self.summation.weights[here])
+
+    def used(self) -> tuple[Any, ...]:
+        return (*super().used(), self.together)
+
+
+class EvaluationOfShare(EvaluationStep):
+    """A step of an evaluation on a share of a batch."""
+
+    def __init__(self, model: Any, objective: Objective, together: Together) -> None:
+        super().__init__(model, objective)
+        self.together = together
+
+    def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
+        part = share()
+        if part is None or part.counts:
+            super().measure(cursor, outputs, batch)
+
+    def used(self) -> tuple[Any, ...]:
+        return (*super().used(), self.together)
 
 
 class Weighed(Function):

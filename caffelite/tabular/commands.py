@@ -20,10 +20,10 @@ from caffelite.files import safetensors as files
 from caffelite.functions import SoftmaxLoss
 from caffelite.look import plots
 from caffelite.model.loading import load
+from caffelite.model.table import TableModel
 from caffelite.tabular import columns, report
 from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Options, learn, split
-from caffelite.tabular.model import TableModel
 from caffelite.tabular.reading import Table, counted, read
 from caffelite.training.history import History
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from caffelite.model.table import TableModel
 from caffelite.tabular.columns import Target, flag
 from caffelite.tabular.learning import Frame, Split, rows_of
-from caffelite.tabular.model import TableModel
 from caffelite.training import metrics
 
 NOISE = 2.0  # standard errors

@@ -14,9 +14,9 @@ from caffelite.core.function import Function
 from caffelite.core.terminal import say
 from caffelite.data.frames import Categories
 from caffelite.functions import Columns, Linear, MSELoss, ReLU, SoftmaxLoss
+from caffelite.model.table import TableModel
 from caffelite.optimizers import AdamW
 from caffelite.tabular.columns import OTHER, Target
-from caffelite.tabular.model import TableModel
 from caffelite.training.callbacks import EarlyStopping
 from caffelite.training.history import History
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from caffelite.core.tables import Table, shortened, table
+from caffelite.model.table import TableModel
 from caffelite.tabular.columns import MISSING, OTHER, Fact, Target, flag, percent
 from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Split
-from caffelite.tabular.model import TableModel
 
 MOST_CLASSES = 8  # that are listed
 MOST_COLUMNS = 15  # of which is said how much they matter

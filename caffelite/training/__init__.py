@@ -1,0 +1,1 @@
+"""Trainings: the step, epochs, history, metrics, callbacks, checkpoints, progress."""

@@ -40,7 +40,7 @@ from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.tensor import Tensor
 from caffelite.files import safetensors as files
-from caffelite.files.state import named_state
+from caffelite.files.state import arrays_of, named_state, texts_of
 from caffelite.training.history import History
 from caffelite.training.metrics import Metric, mode_of
 
@@ -55,17 +55,17 @@ class Training(NamedTuple):
     loss: Function  #: What is minimized.
     history: History  #: What is measured, epoch by epoch.
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
-    together: Any = None  #: What ranks do together that share batches; None where there is one process.
+    team: Any = None  #: Who trains: one process if it is None, or several that share each batch.
     metrics: Mapping[str, Metric] = {}  #: What is measured besides the loss, by name.
 
     @property
     def leads(self) -> bool:
         """Whether it is this process that writes files: of several ranks, it is rank 0."""
-        return self.together is None or self.together.leads
+        return self.team is None or self.team.leads
 
     def agreed(self, value: bool) -> bool:
         """What all ranks are to do where that depends on time, say: what rank 0 says."""
-        return value if self.together is None else bool(self.together.agreed(value))
+        return value if self.team is None else bool(self.team.agreed(value))
 
 
 # What other frameworks call the methods of a callback.
@@ -194,11 +194,16 @@ class Monitor:
 
     def __init__(self, monitor: str, patience: int, min_delta: float = 0.0, mode: str = "auto") -> None:
         if mode not in ("auto", "min", "max"):
-            raise ValueError(f'{type(self).__name__}: mode is "auto", "min" or "max", got {mode!r}')
+            raise ValueError(f'{self._name}: mode is "auto", "min" or "max", got {mode!r}')
         self.monitor, self.mode = monitor, mode
         self.patience = positive_integer("patience", patience)
         self.min_delta = nonnegative("min_delta", min_delta)
         self._start()
+
+    @property
+    def _name(self) -> str:
+        """What messages call it."""
+        return type(self).__name__
 
     def _start(self) -> None:
         self.best, self.best_epoch, self.waited = None, None, 0
@@ -211,13 +216,13 @@ class Monitor:
             is_metric = name.removeprefix("val_") not in measured
             missing = "its metric in metrics" if is_metric else "validation_data or validation_split"
             raise ValueError(
-                f"{type(self).__name__}: there is no {self.monitor!r} to monitor, only "
+                f"{self._name}: there is no {self.monitor!r} to monitor, only "
                 f"{', '.join(measured)}; give {missing}, or monitor={measured[0]!r}"
             )
         self._mode = mode_of(self.monitor, training.metrics) if self.mode == "auto" else self.mode
         if self._mode is None:
             raise ValueError(
-                f'{type(self).__name__}: is a higher {self.monitor} better, or a lower one? Give mode="max" or '
+                f'{self._name}: is a higher {self.monitor} better, or a lower one? Give mode="max" or '
                 'mode="min", here or in caffelite.metrics.metric(f, mode=…)'
             )
         self._start()
@@ -228,7 +233,7 @@ class Monitor:
         if math.isnan(value) and self.best is None and not self._has_warned:
             self._has_warned = True
             warn(
-                f"{type(self).__name__}: {self.monitor} is NaN in epoch {epoch + 1}, and no epoch before it had a "
+                f"{self._name}: {self.monitor} is NaN in epoch {epoch + 1}, and no epoch before it had a "
                 "number: as long as this is so, no epoch is the best one"
             )
         better = math.inf if self.best is None else value - self.best
@@ -259,7 +264,7 @@ class Monitor:
         has_best = isinstance(best, NUMBERS) and math.isfinite(best) and isinstance(epoch, int) and epoch >= 0
         if not (has_best or best is epoch is None) or not isinstance(waited, int) or waited < 0:
             raise ValueError(
-                f"{type(self).__name__} has a state of best, best_epoch and waited, got {best!r}, {epoch!r}, {waited!r}"
+                f"{self._name} has a state of best, best_epoch and waited, got {best!r}, {epoch!r}, {waited!r}"
             )
         self.best, self.best_epoch, self.waited = None if best is None else float(best), epoch, waited
 
@@ -334,8 +339,13 @@ class EarlyStopping(Monitor):
         best = {name.removeprefix("model."): array for name, array in state.items() if name.startswith("model.")}
         shapes = {name: np.shape(array) for name, array in best.items()}
         expected = {name: array.shape for name, array in self._model.state_dict().items()}
-        if shapes != (expected if self.restore_best and state.get("best") is not None else {}):
-            raise ValueError(f"EarlyStopping: the best parameters are not the model's: {shapes}, expected {expected}")
+        if not (self.restore_best and state.get("best") is not None):
+            expected = {}
+        if shapes != expected:
+            raise ValueError(
+                f"EarlyStopping: with restore_best={self.restore_best} expected {expected or 'no'} best parameters, "
+                f"got {shapes or 'none'}"
+            )
         super().load_state_dict(state)
         self._best_state = {name: np.array(array) for name, array in best.items()}
 
@@ -372,7 +382,7 @@ class CSVLog:
     The first row has the names: `epoch`, counted from 1, `loss` and so on. An older file is replaced when the training
     begins; of one that goes on from a checkpoint, the new file has the epochs before that, too. Numbers are written
     with all their digits. What the file system refuses is an OSError naming the file, before the first step where the
-    file can't be made at all.
+    file can't be made at all. A FIFO or a device is never opened: it is an OSError, too.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -391,10 +401,14 @@ class CSVLog:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows(rows)
         try:
-            with open(self.path, mode) as file:
+            with open(self.path, mode, opener=files.open_file) as file:
                 file.write(text.getvalue().encode())
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+
+class _MonitorOfCheckpoint(Monitor):
+    _name = "Checkpoint"
 
 
 class Checkpoint:
@@ -418,8 +432,8 @@ class Checkpoint:
 
     It is written when all other callbacks have seen the epoch. What the file system refuses later on, a full disk say,
     is a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raises OSError
-    before the first step where there is no such folder, ValueError where the training does not measure `monitor`, for
-    `every` below 1 and for negative `seconds`.
+    before the first step where there is no such folder, ValueError where the training does not measure `monitor`, where
+    the model's names are too long for a file, for `every` below 1 and for negative `seconds`.
     """
 
     def __init__(
@@ -433,16 +447,17 @@ class Checkpoint:
         self.path = Path(path).absolute()
         self.every = positive_integer("every", every)
         self.seconds = None if seconds is None else nonnegative("seconds", seconds)
-        self._monitor = None if monitor is None else Monitor(monitor, 1, mode=mode)
+        self._monitor = None if monitor is None else _MonitorOfCheckpoint(monitor, 1, mode=mode)
         if monitor is not None and seconds is not None:
             raise ValueError("Checkpoint takes a monitor, which looks at epochs, or seconds, not both")
         if monitor is None and mode != "auto":
             raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
 
     def begin(self, training: Training) -> None:
-        """Start anew; OSError where no file can be written, as `files.check_place` says."""
+        """Start anew; OSError where no file can be written, ValueError for a model that no file can have."""
         if training.leads:
             files.check_place(self.path)
+            files.content(self.path, arrays_of(training.model), texts_of(training.model))
         self._write: Any = training.write
         self._agreed: Any = training.agreed
         self._written = time.monotonic()
@@ -465,7 +480,7 @@ class Checkpoint:
     def _write_now(self) -> None:
         try:
             self._write(self.path)
-        except OSError as error:
+        except (OSError, files.TooLong) as error:
             warnings.warn(f"no checkpoint: {error}; the training goes on", RuntimeWarning, stacklevel=2)
         self._written = time.monotonic()
 

@@ -20,13 +20,16 @@ import numpy as np
 from caffelite.core.arrays import FLOATS
 from caffelite.core.sparse import SparseRows
 from caffelite.core.tables import shortened
-from caffelite.data.generator import DataGenerator
+from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.data.sources import Source
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, forms_of, freeze, frozen_in, texts_of
+from caffelite.optimizers import Optimizer
 from caffelite.training import door
 from caffelite.training.callbacks import Callbacks, Training
-from caffelite.training.trainer import State, Trainer
+from caffelite.training.epochs import Epochs, State
+from caffelite.training.step import Step
+from caffelite.training.team import Team
 
 TEXT = "caffelite.training"
 BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
@@ -60,19 +63,23 @@ class Checkpoints:
     """
 
     def __init__(
-        self, training: Training, trainer: Trainer, batches: Any, validation: Any, called: Callbacks, streams: Any
+        self, training: Training, step: Step, batches: Any, validation: Any, called: Callbacks, streams: Any
     ) -> None:
-        self.training, self.trainer, self.called, self.streams = training, trainer, called, streams
+        self.training, self.step, self.called, self.streams = training, step, called, streams
         self.batches, self.validation = batches, validation
-        self._frozen = [p for p in training.model.parameters() if not p.requires_grad]  # a callback may thaw them
-        self._schedules = _digests_of_schedules(training.optimizer)  # a callback may scale or replace them
+        self.epochs: Epochs | None = None  # of the training under way
         self._facts: dict[str, Any] | None = None
+
+    def begin(self) -> None:
+        """Note what a callback may change."""
+        self._frozen = [p for p in self.training.model.parameters() if not p.requires_grad]
+        self._schedules = _digests_of_schedules(self.training.optimizer)
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the training as it is now; see `files.write`. Of several ranks, all call this, and rank 0 writes."""
         model, optimizer, _, history = self.training[:4]
-        assert self.trainer.run is not None
-        epoch, batch, arrays = self.trainer.run.state()
+        assert self.epochs is not None
+        epoch, batch, arrays = self.epochs.state()
         if not self.training.leads:  # which all ranks have taken part in
             return
         of_optimizer = optimizer.state_dict()
@@ -111,7 +118,7 @@ class Checkpoints:
             "loss": repr(loss),
             "list of metrics": list(history),
             "list of frozen parameters": [names[p] for p in self._frozen],
-            "clip_norm": self.trainer.clip_norm,
+            "clip_norm": self.step.clip_norm,
         }
         if isinstance(self.batches, DataGenerator):
             data = self.batches
@@ -124,14 +131,24 @@ class Checkpoints:
             }
         return found
 
-    def facts_of_others(self) -> dict[str, Any]:
+    def facts_of_fit(self, epochs: int, start: Start) -> dict[str, Any]:
+        """What all who train together have to have the same."""
+        model = self.training.model
+        others = {
+            "model": [repr(model), texts_of(model)],
+            "number of epochs": epochs,
+            "resume": start.path is not None,
+        }
+        return others | self.facts() | self._facts_of_others()
+
+    def _facts_of_others(self) -> dict[str, Any]:
         """What ranks that train together have to have the same, besides."""
         data, callbacks = self.validation, [type(callback).__name__ for callback in self.called.all]
         known = {"validation data": _forms_and_digests(data)} if isinstance(data, DataGenerator) else {}
         return {"list of callbacks": callbacks, **known}
 
     def resume(self, saved: Saved) -> State:
-        """Have optimizer, model and history as they were; where the data are is returned, for `Trainer.train`.
+        """Have optimizer, model and history as they were; where the data are is returned, for `Epochs.restore`.
 
         Raises ValueError, before anything is written, unless `saved` is of the same training. A schedule that the
         optimizer did not have then is followed from the step on at which the checkpoint was written.
@@ -143,7 +160,7 @@ class Checkpoints:
             if (then := saved.text["facts"].get(name)) != now:
                 raise saved.refuse(f"is of a training with another {name}: {_short(then)}, now {_short(now)}")
         state = State(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
-        state.check(self.trainer, self.batches)
+        state.check(self.step, self.batches)
         measured = saved.arrays("history")
         if {name: x.shape for name, x in measured.items()} != dict.fromkeys(history, (state.epoch,)):
             raise saved.refuse("has a history of other epochs than the training")
@@ -250,32 +267,54 @@ class Saved:
                 if state is not None:
                     copy.deepcopy(stream.bit_generator).state = state  # which raises if it is none
             rng.bit_generator.state = of_training
-            own.rng.bit_generator.state = of_model
-            own.splits = splits
+            model._own.rng.bit_generator.state = of_model
+            model._own.splits = splits
 
 
-class Resumption(os.PathLike):
-    """The path of a checkpoint; if the training does not go on from it, all is put back as it was.
+class Start:
+    """Where a training starts: anew, or from a checkpoint.
 
-    That is the model, random streams, the optimizer, DataGenerators and callbacks: until `begun` is set, an exception
-    that leaves the `with` block puts them back.
+    If it does not start from the checkpoint after all, everything is put back as it was: the model, random streams, the
+    optimizer, DataGenerators and callbacks. Until `begun` is set, an exception that leaves the `with` block does that.
     """
 
-    def __init__(self, path: Any, model: Any, optimizer: Any, called: list[Any], others: list[Any]) -> None:
-        self.path, self.model, self.optimizer, self.begun = path, model, optimizer, False
+    def __init__(self, path: Any, model: Any, optimizer: Any, called: Callbacks, others: list[Any]) -> None:
+        self.path, self.model, self.optimizer = path, model, optimizer
+        self.saved: Saved | None = None
+        self.begun = path is None or not isinstance(optimizer, Optimizer)
+        if self.begun:
+            return
+        others = [*others, *[x.batches for x in others if isinstance(x, Prefetch)]]
         streams = [model._own.rng, *[x for x in others if isinstance(x, np.random.Generator)]]
         self._streams = [(x.bit_generator, x.bit_generator.state) for x in streams]
         self._state, self._columns, self._splits = model.state_dict(), model._own.column_names, dict(model._own.splits)
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._of_optimizer = optimizer.state_dict()
         self._of_data = [(x, x.state()) for x in others if isinstance(x, DataGenerator)]
-        self._of_callbacks = [(x, dict(vars(x))) for x in called if hasattr(x, "__dict__")]
+        self._of_callbacks = [(x, dict(vars(x))) for x in called.all if hasattr(x, "__dict__")]
 
-    def __fspath__(self) -> str:
-        return os.fspath(self.path)
-
-    def __enter__(self) -> Resumption:
+    def __enter__(self) -> Start:
         return self
+
+    def read(self, team: Team, rng: np.random.Generator) -> None:
+        """Read the checkpoint, if there is one, and have the random streams as they were when its training began."""
+        if self.path is not None:
+            self.saved = team.by_first(lambda: Saved(self.path))
+            self.saved.restore_streams(self.model, rng)
+
+    def restore(self, checkpoints: Checkpoints) -> State | None:
+        """Have optimizer, model and history as in the checkpoint; where the data are is returned."""
+        if self.saved is None:
+            return None
+        with self.saved.understood():
+            return checkpoints.resume(self.saved)
+
+    def restore_callbacks(self, checkpoints: Checkpoints) -> None:
+        """Have the callbacks as in the checkpoint, after they have begun."""
+        if self.saved is not None:
+            with self.saved.understood():
+                checkpoints.resume_callbacks(self.saved)
+        self.begun = True
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if error is None or self.begun:

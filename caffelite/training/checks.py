@@ -13,12 +13,23 @@ from caffelite.core.arrays import as_array
 from caffelite.core.forks import renew_in_children
 from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
-from caffelite.data.generator import Batch, DataGenerator, Prefetch, as_targets, as_weights, plain
+from caffelite.data.frames import names_of_inputs
+from caffelite.data.generator import (
+    Batch,
+    ClassWeights,
+    DataGenerator,
+    Prefetch,
+    as_targets,
+    as_weights,
+    is_replayed,
+    plain,
+    without_single_rows,
+)
 from caffelite.data.sources import Blocks, Source, part
-from caffelite.functions.own_loss import OwnLoss
 from caffelite.optimizers import Optimizer
 from caffelite.training import door
-from caffelite.training.trainer import check_takes_weights, is_replayed
+from caffelite.training.objective import check_takes_weights
+from caffelite.training.own_loss import OwnLoss
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -95,7 +106,7 @@ def _unused() -> _Unused:
 def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
     """All rows as arrays, or Sources, that the model and the loss can take."""
     inputs, targets = door.model_inputs(model, name, x), plain(y, "targets")
-    targets = targets if isinstance(targets, Source) else as_array(targets, name)
+    targets = targets if isinstance(targets, Source) else as_array(targets, "targets")
     rows = door.check_rows(model, name, inputs)
     door.check_indices(model, name, inputs)
     if targets.shape[:1] != (rows,):
@@ -103,6 +114,42 @@ def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function)
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
     _check_targets(model, loss, inputs, targets, weights)
     return Batch(inputs, as_targets(targets, model.dtype), weights)
+
+
+def training_batches(
+    model: Any,
+    loss: Function,
+    x: Any,
+    y: Any,
+    weights: Any,
+    class_weight: Any,
+    given: Mapping[str, Any],
+    rng: np.random.Generator,
+    validation_data: Any,
+    validation_split: float,
+    is_seeded: bool,
+) -> tuple[Iterable, Iterable | None, Any]:
+    """The batches to train on, those to evaluate after each epoch, if there are any, and the columns of frames."""
+    columns, of_classes = x.columns if isinstance(x, DataGenerator) else names_of_inputs(x), None
+    if class_weight is not None:
+        if y is None or isinstance(x, DataGenerator):
+            raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
+        of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
+    if validation_split != 0:
+        if validation_data is not None:
+            raise ValueError("fit takes validation_data or validation_split, not both")
+        if y is None or isinstance(x, DataGenerator):
+            raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
+        data = checked(model, "x", x, y, weights, loss)
+        drawn_from = model._own.stream_of_split(len(data.targets), rng, drawn_anew=is_seeded)
+        (x, y, weights), validation_data = split(data, validation_split, drawn_from)
+    if of_classes is not None:
+        weights = of_classes.times(weights, y)
+    training = batches(model, "x", x, y, weights, loss, given, seed=rng)
+    if door.trains_batch_norm(model):
+        training = without_single_rows(training)
+    validation = None if validation_data is None else validation_batches(model, validation_data, loss, columns)
+    return training, validation, columns
 
 
 def validation_batches(model: Any, data: Any, loss: Function, columns: Any = None) -> Iterable:

@@ -1,19 +1,19 @@
-"""The door: converts and checks what a user gives to a model, and warns of a model that would learn badly."""
+"""The door: converts and checks what a user gives to a model; and says what predictions lack."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
 
 from caffelite.core.arrays import as_indices, refuse_indices
 from caffelite.core.cautions import warn
-from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
 from caffelite.data import frames
-from caffelite.data.generator import as_inputs, same_length
+from caffelite.data.generator import as_inputs, same_length, way_to_several
 from caffelite.data.sources import Source
-from caffelite.functions import BatchNorm, Columns, Sigmoid, SigmoidLoss, Softmax, SoftmaxLoss
+from caffelite.functions import BatchNorm, Columns
 
 
 def model_inputs(model: Any, name: str, x: Any) -> tuple[np.ndarray, ...]:
@@ -23,6 +23,8 @@ def model_inputs(model: Any, name: str, x: Any) -> tuple[np.ndarray, ...]:
     names where `Columns` has numbers and categories.
     """
     if type(x) is not np.ndarray:
+        if isinstance(x, list) and (least := _fewest_inputs(model)) > 1:
+            raise ValueError(f"{name}: the model takes {least} inputs, got 1{way_to_several(x)}")
         columns = columns_of(model)
         if columns is not None and frames.is_frame(x):
             x = columns.arrays(x, name)
@@ -32,6 +34,14 @@ def model_inputs(model: Any, name: str, x: Any) -> tuple[np.ndarray, ...]:
     if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := columns_of(model)) is not None:
         raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
     return as_inputs(x, model.input_dtype, takes, name)
+
+
+def _fewest_inputs(model: Any) -> int:
+    """How many inputs the model takes at least."""
+    if model.is_sequence():
+        return 1
+    inputs = inspect.signature(model.call).parameters.values()
+    return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
 
 
 def check_frames(model: Any, name: str, x: Any, expected: Any = None) -> None:
@@ -93,16 +103,6 @@ def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None
 def trains_batch_norm(model: Any) -> bool:
     """Whether a training uses the moments of each batch, which takes more than one row."""
     return any(f.requires_grad for f in model.all_functions() if BatchNorm in type(f).__mro__)
-
-
-def warn_of_two_links(model: Any, loss: Function) -> None:
-    """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
-    last: Any = model
-    while hasattr(last, "is_sequence") and last.is_sequence() and last.functions:
-        last = last.functions[-1]
-    for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
-        if isinstance(last, kind) and isinstance(getattr(loss, "loss", loss), of_loss):
-            warn(f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities")
 
 
 def warn_of_overflow(model: Any) -> None:

@@ -7,6 +7,9 @@
     Checkpoint
     ```
 
+A family of Functions lists itself: `:layers: activation` stands for the classes in the `__all__` of
+caffelite/functions/activation.py and `:operators: activation` for its functions, in the order of the file.
+
 The build fails if something that caffelite offers stands on no page.
 """
 
@@ -61,11 +64,12 @@ OF_THE_HOUSE = frozenset(
 
 class Reference(SphinxDirective):
     has_content = True
-    option_spec: ClassVar = {"module": directives.unchanged}
+    option_spec: ClassVar = dict.fromkeys(["module", "layers", "operators"], directives.unchanged)
 
     def run(self):
         module = self.options.get("module", "caffelite")
-        names = [line.strip() for line in self.content if line.strip()]
+        names = [name for kind in ("layers", "operators") for name in family(self.options.get(kind), kind)]
+        names += [line.strip() for line in self.content if line.strip()]
         try:
             importlib.import_module(module)
         except ImportError as error:  # the other pages are built all the same
@@ -83,6 +87,15 @@ class Reference(SphinxDirective):
                 if text.endswith(":"):  # what follows in the docstring is not in the table
                     text.parent.replace(text, nodes.Text(f"{text[:-1]}."))
         return parsed
+
+
+def family(name: str | None, kind: str) -> list[str]:
+    """The layers or the operators of a family of Functions, in the order of its file."""
+    if name is None:
+        return []
+    module = importlib.import_module(f"caffelite.functions.{name}")
+    public = [(name, value) for name, value in vars(module).items() if name in module.__all__]
+    return [name for name, value in public if inspect.isclass(value) == (kind == "layers")]
 
 
 def directive_for(module: str, name: str) -> str:

@@ -51,6 +51,11 @@ def silu(x):
     return x * s, lambda dy: (dy * s * (1 + x * (1 - s)),)
 
 
+def mish(x):
+    t = np.tanh(np.log1p(np.exp(x)))
+    return x * t, lambda dy: (dy * (t + x * (1 - t * t) / (1 + np.exp(-x))),)
+
+
 def softmax_along(x, axis):
     """y = softmax(x); the Jacobian of a row is diag(y) − y yᵀ."""
     rows = np.moveaxis(x, axis, -1)
@@ -157,6 +162,7 @@ CASES = [
         lambda torch, x, form: torch.nn.functional.gelu(x, approximate="tanh" if form else "none"),
     ),
     elementwise(functions.Softplus, softplus, lambda torch, x: torch.nn.functional.softplus(x)),
+    elementwise(functions.Mish, mish, lambda torch, x: torch.nn.functional.mish(x)),
     elementwise(functions.Tanh, tanh, lambda torch, x: x.tanh(), special=saturating),
     elementwise(functions.Sigmoid, sigmoid, lambda torch, x: x.sigmoid(), special=saturating),
     elementwise(functions.SiLU, silu, lambda torch, x: torch.nn.functional.silu(x)),

@@ -45,6 +45,29 @@ def of_rows(shape, eps, bias):
     )
 
 
+def of_groups(shape, groups, eps):
+    axes, along_features = (0, *range(2, len(shape))), (-1, *[1] * (len(shape) - 2))
+
+    def judge(x, scale, shift):
+        grouped, grouped_backward = normalized(x.reshape(len(x), groups, np.prod(shape[1:]) // groups), -1, eps)
+        y = grouped.reshape(shape)
+
+        def gradients(dy):
+            g = (dy * scale.reshape(along_features)).reshape(grouped.shape)
+            return grouped_backward(g).reshape(shape), (dy * y).sum(axes), dy.sum(axes)
+
+        return y * scale.reshape(along_features) + shift.reshape(along_features), gradients
+
+    return Case(
+        lambda: functions.GroupNorm(groups, shape[1], eps),
+        (shape,),
+        judge,
+        lambda torch, x, scale, shift: torch.nn.functional.group_norm(x, groups, scale, shift, eps),
+        draw=ones_to_three,
+        scale=10.0,
+    )
+
+
 class OfFeatures(Case):
     """A Case of BatchNorm, whose running moments are random numbers of the case's dtype."""
 
@@ -104,6 +127,20 @@ CASES = [
         ),
         special=lambda dtype: [
             (((4, 3), 1e-5, True), [[[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2]]])
+        ],
+    ),
+    Family(
+        of_groups,
+        listed=[
+            *[((4, 6), 2, 0.1), ((3, 4, 5), 4, 1e-5), ((2, 6, 3, 3), 3, 0.1), ((1, 3, 2), 1, 0.1)],
+            *[((40, 8, 9), 2, 1e-5), ((2, 3), 3, 0.1)],
+        ],
+        empty=[((0, 4), 2, 1e-5), ((0, 4, 3), 2, 1e-5)],
+        random=st.tuples(side, side, hnp.array_shapes(min_dims=0, max_dims=2, max_side=4), side, eps).map(
+            lambda drawn: ((drawn[3], drawn[0] * drawn[1], *drawn[2]), drawn[0], drawn[4])
+        ),
+        special=lambda dtype: [
+            (((4, 3), 1, 1e-5), [[[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2]]])
         ],
     ),
     Family(

@@ -549,6 +549,22 @@ def silu_grad(dy, x, out=None):
     return elementwise(SILU_GRAD_KERNEL, out, dy, x)
 
 
+cdef Kernel MISH_KERNEL = Kernel("mish", op=MISH, work=60)
+
+
+def mish(a, out=None):
+    """y = a tanh(log(1 + exp a))."""
+    return elementwise(MISH_KERNEL, out, a)
+
+
+cdef Kernel MISH_GRAD_KERNEL = Kernel("mish_grad", op=MISH_GRAD, work=80)
+
+
+def mish_grad(dy, x, out=None):
+    """dx = dy (t + x (1 − t²) sigmoid(x)), with t = tanh(log(1 + exp x))."""
+    return elementwise(MISH_GRAD_KERNEL, out, dy, x)
+
+
 cdef Kernel GELU_KERNEL = Kernel("gelu", op=GELU, writes=0b101, work=120)
 
 

@@ -348,6 +348,13 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
         elementary_loop(op, n, y, a, b, c, low, high)
 
 
+# tanh(log(1 + exp x)) = n / (n + d), from e = exp(−|x|): n and d are sums of positive numbers, so no digit is lost.
+cdef inline real tanh_softplus_of(real x, real e) noexcept nogil:
+    cdef real n = e * (e + <real> 2) if x < 0 else <real> 1 + <real> 2 * e
+    cdef real d = <real> 2 if x < 0 else <real> 2 * e * e
+    return n / (n + d)
+
+
 # The others, which keep so much at hand that those above would have to make room for it.
 cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
                                 real low, real high) noexcept nogil:
@@ -388,6 +395,15 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
         for j in range(n):
             s = sigmoid_of(b[j])
             y[j] = a[j] * (s * (<real> 1 + b[j] * (<real> 1 - s)))
+    elif op == MISH:                      # a t, t = tanh(log(1 + exp a))
+        for j in range(n):
+            y[j] = a[j] * tanh_softplus_of(a[j], exp_of(-abs(a[j])))
+    elif op == MISH_GRAD:                 # a (t + b (1 − t²) sigmoid(b)): a is dy, b is what mish was given
+        for j in range(n):
+            s = exp_of(-abs(b[j]))
+            x = tanh_softplus_of(b[j], s)
+            s = (s if b[j] < 0 else <real> 1) / (<real> 1 + s)
+            y[j] = a[j] * (x + b[j] * (s * ((<real> 1 - x) * (<real> 1 + x))))
     elif op == GELU and b == a:           # x Φ(x)
         for j in range(n):
             x = a[j]

@@ -1,0 +1,123 @@
+"""The text of C: loops, arrays and numbers, and the functions of numbers that layers call."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+WIDTH = 120  # characters of a line
+
+Shape = tuple[int, ...]  # of a row, and of an array in C
+
+#: Functions of numbers, by name.
+HELPERS = {
+    "relu": """\
+/* max(x, 0); NaN stays NaN */
+static float relu(float x) { return x < 0 ? 0 : x; }""",
+    "leaky_relu": """\
+static float leaky_relu(float x, float slope) { return x > 0 ? x : slope * x; }""",
+    "elu": """\
+static float elu(float x, float alpha) { return x > 0 ? x : alpha * expm1f(x); }""",
+    "gelu": """\
+/* x P(X < x) for a standard normal X */
+static float gelu(float x) { return 0.5f * x * erfcf(-0.7071067811865476f * x); }""",
+    "gelu_tanh": """\
+static float gelu_tanh(float x)
+{
+    return 0.5f * x * (1 + tanhf(0.7978845608028654f * (x + 0.044715f * x * x * x)));
+}""",
+    "sigmoid": """\
+static float sigmoid(float x) { return 1 / (1 + expf(-x)); }""",
+    "silu": """\
+static float silu(float x) { return x / (1 + expf(-x)); }""",
+    "softplus": """\
+/* log(1 + exp(x)), where exp(x) may overflow */
+static float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))); }""",
+    "larger": """\
+/* the larger of two numbers, or NaN if one of them is */
+static float larger(float a, float b) { return b > a || b != b ? b : a; }""",
+}
+
+
+def in_double(code: str) -> str:
+    """C for `double` of C for `float`."""
+    code = re.sub(r"\bfloat\b", "double", code)
+    code = re.sub(r"\b(erfc|exp|expm1|fabs|log|log1p|pow|sqrt|tanh)f\(", r"\1(", code)
+    return re.sub(r"(\d)f\b", r"\1", code)
+
+
+def loop(index: str, count: object, *body: str, begin: object = 0) -> str:
+    """Statements for each value of an index."""
+    head = f"for (int {index} = {begin}; {index} < {count}; {index}++)"
+    inside = indented("\n".join(body))
+    return f"{head} {{\n{inside}\n}}" if len(body) > 1 else f"{head}\n{inside}"
+
+
+def loops(counts: Mapping[str, int], *body: str) -> list[str]:
+    """Statements for all values of several indices, the last of which runs fastest."""
+    statements = list(body)
+    for index, count in reversed([*counts.items()]):
+        statements = [loop(index, count, *statements)]
+    return statements
+
+
+def axes(**counts: int) -> dict[str, int]:
+    """Those axes that are longer than 1, by their indices."""
+    return {index: count for index, count in counts.items() if count > 1}
+
+
+def dims(counts: Mapping[str, int]) -> Shape:
+    """How an array with these axes is seen."""
+    return tuple(counts.values()) or (1,)
+
+
+def at(counts: Mapping[str, int]) -> str:
+    """How an element of it is written."""
+    return "".join(f"[{index}]" for index in counts) or "[0]"
+
+
+def indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.split("\n"))
+
+
+def brackets(dims: Shape) -> str:
+    return "".join(f"[{n}]" for n in dims)
+
+
+def parameter(name: str, seen: Shape) -> str:
+    """A parameter that is an array, or an array of arrays."""
+    return f"float *restrict {name}" if len(seen) == 1 else f"float (*restrict {name}){brackets(seen[1:])}"
+
+
+def literal(value: Any) -> str:
+    """A number in C: the shortest decimal that reads back to its bits."""
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return str(value) if isinstance(value, np.float64) else f"{value!s}f"
+
+
+def braced(array: np.ndarray) -> str:
+    """An array in C, in lines."""
+    texts = list(map(literal, array.reshape(-1)))
+    inner = 1
+    for n in reversed(array.shape):
+        inner *= n
+        texts[::inner] = [f"{{{text}" for text in texts[::inner]]
+        texts[inner - 1 :: inner] = [f"{text}}}" for text in texts[inner - 1 :: inner]]
+    lines, line = [], ""
+    for text in texts:
+        if len(line) + len(text) > WIDTH - 7:  # 4 of indentation, and 3 of commas and a blank
+            lines.append(f"{line},")
+            line = ""
+        line = f"{line}, {text}" if line else text
+    return "\n    ".join(["", *lines, line]) if lines else f" {line}"
+
+
+def as_comment(text: str) -> str:
+    return re.sub(" +\n", "\n", text.replace("*/", "* /").replace("\n", "\n * "))

@@ -1,0 +1,295 @@
+"""The nodes of a graph of ONNX, as they are written."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from caffelite.core.function import Function
+from caffelite.files.state import arrays_of
+from caffelite.onnx.estimators import Estimator
+from caffelite.onnx.tracing import (
+    Application,
+    Columns,
+    Constant,
+    Given,
+    Graph,
+    Length,
+    Lengths,
+    Result,
+    Rows,
+    Stored,
+    memory_of,
+)
+
+OPSET = 17
+BATCH = "batch"  # the name of the rows' axis
+
+
+@dataclass(frozen=True)
+class Value:
+    """An array in the graph that is written: its name, its shape, its dtype."""
+
+    name: str
+    shape: Lengths
+    dtype: np.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+
+Rule = Callable[..., Any]
+
+
+def name_of(x: Any) -> str:
+    return x.name if isinstance(x, Value) else x or ""
+
+
+def code_of(dtype: Any) -> int:
+    return helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+
+
+class Writer:
+    """The nodes of a graph, in the order in which they are run, in a dtype.
+
+    `rule_of` gives the rule for a Function, or None.
+    """
+
+    def __init__(self, graph: Graph, dtype: np.dtype, rule_of: Callable[[Function], Rule | None]) -> None:
+        self.graph, self.dtype, self._rule_of = graph, dtype, rule_of
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: dict[str, np.ndarray] = {}
+        self._stored = arrays_of(graph.model)
+        self._places: dict[tuple, str] = {}  # of the arrays that are stored: their names
+        for name, own in self._stored.items():
+            self._places.setdefault(memory_of(own), name)
+        self._names = set(self._stored)  # that are taken
+        self._numbers: Counter[str] = Counter()  # behind the names that would be taken
+        self._made: dict[Any, str] = {}  # constants, and what is computed of inputs alone
+        self.inputs = [
+            Value(self._new(name), shape, self.dtype if dtype.kind == "f" else dtype)
+            for name, shape, dtype in zip(_input_names(graph), graph.shapes, graph.dtypes, strict=True)
+        ]
+        self._results: list[tuple[Value, ...]] = []
+        for application in graph.applications:
+            self._results.append(self._apply(application))
+        self.outputs: list[tuple[str, Value]] = []
+        for i, source in enumerate(graph.outputs):
+            name = "output" if len(graph.outputs) == 1 else f"output_{i}"
+            self.outputs.append((name, self._value(source, self.dtype)))
+
+    # ---- applications -------------------------------------------------------------------------------------------
+
+    def _apply(self, application: Application) -> tuple[Value, ...]:
+        """Write what an application does."""
+        rule = self._rule_of(application.function)
+        if rule is None:
+            raise TypeError(
+                f"{application.function!r} is no Function that can be written as nodes of ONNX: write it with Tensor's "
+                "operators, in its `formula` or in the `call` of a Model"
+            )
+        inputs = [self._value(source, self.dtype) for source in application.inputs]
+        names = rule(self, application, *inputs)
+        names = names if isinstance(names, tuple) else (names,)
+        return tuple([Value(name_of(x), shape, self.dtype) for x, shape in zip(names, application.shapes, strict=True)])
+
+    def _value(self, source: Any, dtype: np.dtype) -> Any:
+        """The value that comes from there; None for None."""
+        if source is None:
+            return None
+        if isinstance(source, Given):
+            return self.inputs[source.place]
+        if isinstance(source, Result):
+            return self._results[source.application][source.place]
+        if isinstance(source, Stored):
+            return self.stored(self._stored[source.name])
+        if isinstance(source, Columns):
+            return self._columns(source)
+        return self._constant(source, dtype)
+
+    def stored(self, x: Any) -> Value:
+        """A parameter or a buffer of the model."""
+        array = getattr(x, "_data", x)
+        name = self._places.get(memory_of(array))
+        if name is None:
+            return Value(self.constant(array), array.shape, array.dtype)
+        self.initializers[name] = array.astype(self.dtype)
+        return Value(name, array.shape, self.dtype)
+
+    def _columns(self, source: Columns) -> Value:
+        """Of each row of an input the elements in these columns."""
+        given, columns = self.inputs[source.place], source.columns
+        shape = (Rows(1, 0), *columns.shape)
+        flat = self.node("Reshape", given, self.integers((0, -1)))
+        if not np.array_equal(columns.ravel(), np.arange(_count(given.shape[1:]))):
+            flat = self.node("Gather", flat, self.constant(columns.ravel()), axis=1)
+        return Value(self.node("Reshape", flat, self.shape(shape)), shape, given.dtype)
+
+    def _constant(self, source: Constant, dtype: np.dtype) -> Value:
+        values = source.values
+        if isinstance(values, Rows):
+            number = self.node("Cast", self.length(values), to=code_of(dtype))
+            return Value(self.node("Reshape", number, self.integers(())), (), dtype)
+        array = np.asarray(values)
+        if array.dtype.kind == "f" or not isinstance(values, np.ndarray):
+            array = array.astype(dtype)
+        name = self.constant(array)
+        if source.shape is None:
+            return Value(name, array.shape, array.dtype)
+        return Value(self.node("Expand", name, self.integers(source.shape)), source.shape, array.dtype)
+
+    # ---- nodes --------------------------------------------------------------------------------------------------
+
+    def node(self, operator: str, *inputs: Any, outputs: int = 1, **attributes: Any) -> Any:
+        """Write a node; the name of its output, or of so many. An input is a Value, a name, or None for none."""
+        names = [self._new(operator.lower()) for _ in range(outputs)]
+        given = [name_of(x) for x in inputs]
+        while given and not given[-1]:
+            given.pop()
+        self.nodes.append(helper.make_node(operator, given, names, name=names[0], **attributes))
+        return names[0] if outputs == 1 else tuple(names)
+
+    def constant(self, array: Any) -> str:
+        """The name of a constant array."""
+        array = np.asarray(array)
+        key = (array.dtype.str, array.shape, array.tobytes())
+        if key not in self._made:
+            self._made[key] = self.node("Constant", value=numpy_helper.from_array(array))
+        return self._made[key]
+
+    def number(self, x: float) -> str:
+        """The name of a number in the model's dtype."""
+        return self.constant(np.array(x, self.dtype))
+
+    def length(self, length: Length) -> str:
+        """The name of a length, int64 (1,)."""
+        if not isinstance(length, Rows):
+            return self.constant(np.array([length], np.int64))
+        if length not in self._made:
+            if length == Rows(1, 0):
+                self._made[length] = self.node("Shape", self.inputs[0], start=0, end=1)
+            else:
+                n = self.length(Rows(1, 0))
+                scaled = self.node("Mul", n, self.length(length.scale)) if length.scale != 1 else n
+                self._made[length] = self.node("Add", scaled, self.length(length.offset))
+        return self._made[length]
+
+    def integers(self, lengths: Sequence[Length]) -> str:
+        """The name of so many lengths, int64 (k,)."""
+        if not any(isinstance(length, Rows) for length in lengths):
+            return self.constant(np.array(lengths, np.int64))
+        return self.node("Concat", *[self.length(length) for length in lengths], axis=0)
+
+    def shape(self, shape: Lengths) -> str:
+        """The name of a shape to which something is reshaped."""
+        if sum(isinstance(length, Rows) for length in shape) > 1:
+            return self.integers(shape)
+        return self.integers([-1 if isinstance(length, Rows) else length for length in shape])
+
+    def _new(self, name: str) -> str:
+        """The name, or one like it that is not taken yet."""
+        new = name
+        while new in self._names:
+            self._numbers[name] += 1
+            new = f"{name}_{self._numbers[name]}"
+        self._names.add(new)
+        return new
+
+    def add_labels(self, estimator: Estimator) -> None:
+        """Have the label of the class of the highest score as an output, before the scores or probabilities.
+
+        Where there are several labels a row, those that are more probable than not, as 1 and 0.
+        """
+        if estimator.classes is None:
+            return
+        ((_, scores),) = self.outputs
+        labels = np.asarray(estimator.classes)
+        labels = labels.astype({"i": np.int64, "u": np.int64, "U": object}.get(labels.dtype.kind, labels.dtype))
+        if estimator.has_several:
+            likely = self.node("Greater", scores, self.number(0.5))
+            label = Value(self.node("Cast", likely, to=TensorProto.INT64), scores.shape, np.dtype(np.int64))
+        else:
+            best = self.node("ArgMax", scores, axis=1, keepdims=0)
+            label = Value(self.node("Gather", self.constant(labels), best), scores.shape[:1], labels.dtype)
+        self.outputs = [("label", label), ("scores" if estimator.link == "scores" else "probabilities", scores)]
+
+    # ---- the whole ----------------------------------------------------------------------------------------------
+
+    def model(self) -> onnx.ModelProto:
+        """All of it, without nodes that nothing needs."""
+        outputs = []
+        for name, value in self.outputs:
+            new = self._new(name)
+            self.nodes.append(helper.make_node("Identity", [value.name], [new], name=new))
+            outputs.append(helper.make_tensor_value_info(new, code_of(value.dtype), _dims(value.shape)))
+        needed = {info.name for info in outputs}
+        nodes = []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                node.output[:] = [name if name in needed else "" for name in node.output]
+                while not node.output[-1]:
+                    del node.output[-1]
+                nodes.append(node)
+        nodes = _without_identities(nodes[::-1], {x.name for x in self.inputs} | self.initializers.keys())
+        graph = helper.make_graph(
+            nodes,
+            type(self.graph.model).__name__,
+            [helper.make_tensor_value_info(x.name, code_of(x.dtype), _dims(x.shape)) for x in self.inputs],
+            outputs,
+            [numpy_helper.from_array(np.asarray(a), k) for k, a in self.initializers.items() if k in needed],
+        )
+        opsets = [helper.make_opsetid("", OPSET)]
+        return helper.make_model(
+            graph,
+            opset_imports=opsets,
+            ir_version=helper.find_min_ir_version_for(opsets),
+            producer_name="caffelite",
+        )
+
+
+def _without_identities(nodes: list[onnx.NodeProto], fixed: set[str]) -> list[onnx.NodeProto]:
+    """The nodes, where a node's result gets its name by an Identity at the end with that name at once."""
+    names: dict[str, str] = {}
+    left = []
+    for node in nodes:
+        if node.op_type == "Identity" and node.input[0] not in fixed and node.input[0] not in names:
+            names[node.input[0]] = node.output[0]
+        else:
+            left.append(node)
+    for node in left:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        node.name = names.get(node.name, node.name)
+    return left
+
+
+def _input_names(graph: Graph) -> list[str]:
+    """`input`, or what `call` calls its inputs if there are several."""
+    if len(graph.shapes) == 1:
+        return ["input"]
+    import inspect
+
+    taken = [
+        name
+        for name, parameter in inspect.signature(graph.model.call).parameters.items()
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    ]
+    return [taken[i] if i < len(taken) else f"input_{i}" for i in range(len(graph.shapes))]
+
+
+def _dims(shape: Lengths) -> list[Any]:
+    """A shape as a file says it."""
+    return [BATCH if n == Rows(1, 0) else None if isinstance(n, Rows) else int(n) for n in shape]
+
+
+def _count(shape: Any) -> int:
+    return math.prod(shape)

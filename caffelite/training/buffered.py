@@ -1,0 +1,154 @@
+"""Epochs over data that are read from a source, a buffer at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import nullcontext
+
+import numpy as np
+
+from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.data.generator import Batch, Buffer, DataGenerator
+from caffelite.data.sources import Source
+from caffelite.training import door
+from caffelite.training.epochs import State, named_rows
+from caffelite.training.in_memory import InMemory, Steps, Sums, converted
+from caffelite.training.step import Step
+from caffelite.training.team import Team
+
+
+class Buffered(Steps):
+    """Epochs over a DataGenerator that reads: each buffer is trained on as what is in memory, while the next is read,
+    which may be that of the next epoch.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        team: Team,
+        data: DataGenerator,
+        epochs: int,
+        interrupts: InterruptsBetweenSteps | None = None,
+    ) -> None:
+        super().__init__(step, team)
+        self.generator, self.epochs, self.interrupts = data, epochs, interrupts
+        self.data = converted(data, self.model)
+        self.memory = data.memory_for(self.data.columns())
+        self.epoch = 0
+        self.buffers: Generator[Callable[[], Buffer]] | None = None
+        self.read_epoch = 0  # the number, of the generator's epochs, of the one that was read last
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.before = self.generator.state()
+        self.sums = Sums(self.step, self.team)
+        self.done = 0  # batches of the epoch, before the buffer under way
+        self.run: InMemory | None = None  # on the buffer under way
+
+    @property
+    def batch(self) -> int:  # type: ignore[override]
+        """How many batches of the epoch are done."""
+        return self.done + (0 if self.run is None else self.run.steps)
+
+    @property
+    def steps(self) -> int:  # type: ignore[override]
+        """How many steps are done."""
+        return self.epoch * len(self.generator) + self.batch
+
+    def go(self, epochs: int) -> None:
+        """Take steps towards the end of the epoch, for a while. A Ctrl-C takes effect between two steps or buffers."""
+        if self.batch < len(self.generator):
+            if self.run is None:
+                self.run = self._next_run()
+            self.run.go(1)
+        with nullcontext() if self.interrupts is None else self.interrupts.held():
+            if self.run is not None and self.run.epoch == 1:
+                self._end_buffer(self.run)
+            if self.done == len(self.generator):
+                self.sums.batches = self.done
+                self.last_results = self.sums.results(f"in epoch {self.epoch + 1}")
+                self.epoch += 1
+                self._begin_epoch()
+
+    def _next_run(self) -> InMemory:
+        """The training on the next buffer, from its first batch that is due."""
+        per_buffer = self.generator.blocks.batches  # type: ignore[union-attr]
+        first = self.done // per_buffer
+        if self.done == 0 and self.buffers is not None:
+            if self.generator._epochs == self.read_epoch:
+                self.read_epoch = self.generator.begin()
+            else:  # somebody else has gone through it meanwhile
+                self.close()
+        if self.buffers is None:
+            columns, epochs = self.data.columns(), max(self.epochs - self.epoch, 1)
+            self.buffers = self.generator.buffers(columns, self.memory, first, epochs)
+            self.read_epoch = self.generator._epochs
+        buffer = next(self.buffers)()
+        batch = Batch.of(buffer.columns, self.data.weights is not None)
+        self._check(batch, buffer.pieces)
+        x = batch.inputs if isinstance(self.generator.x, tuple) else batch.inputs[0]
+        size = self.generator.batch_size
+        data = DataGenerator(x, batch.targets, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
+        data._order[:], data._joins = buffer.order, self.generator._joins
+        run = InMemory(self.step, self.team, data, 1, self.interrupts)
+        run.loop.go_to(0, self.done - first * per_buffer, 0)
+        self.done = first * per_buffer
+        run.sums[0], run.at = self.sums.means[0], self
+        return run
+
+    def _check(self, data: Batch, pieces: list[tuple[int, int]]) -> None:
+        """Raise what the model and the loss raise for these rows, and say which of the source they are."""
+        try:
+            self._check_rows(data)
+        except (ValueError, IndexError):
+            place = 0
+            for start, stop in pieces:
+                rows = [column[place : place + stop - start] for column in data.columns()]
+                try:
+                    self._check_rows(Batch.of(rows, data.weights is not None))
+                except (ValueError, IndexError) as error:
+                    where = f"among the rows {start:,} … {stop - 1:,}, {start:,} being row 0"
+                    raise type(error)(f"{where}: {error}") from None
+                place += stop - start
+            raise
+
+    def _check_rows(self, data: Batch) -> None:
+        """Raise what the model and the loss raise for these rows. Targets in memory were checked before."""
+        door.check_indices(self.model, "x", data.inputs)
+        if hasattr(self.objective.loss, "check_targets") and isinstance(self.data.targets, Source):
+            shape = self.model.shape_for(data.inputs, len(data.targets))
+            self.objective.loss.check_targets(data.targets, shape)
+
+    def _end_buffer(self, run: InMemory) -> None:
+        self.done += run.steps
+        self.sums.means[0] = run.sums[0]
+        self.sums.kept += run.kept_so_far()
+        self.run = None
+
+    def results(self, done: int) -> np.ndarray:
+        return self.last_results
+
+    def loss(self) -> float:
+        return self.sums.loss() if self.run is None else self.run.loss()
+
+    def state(self) -> State:
+        run, sums, kept = self.run, self.sums.means[0], list(self.sums.kept)
+        if run is not None:
+            sums = run.sums[0]
+            kept += run.kept_so_far()
+        rows = [self.team.all_rows(np.concatenate(column)) for column in zip(*kept, strict=True)]
+        return State(self.epoch, self.batch, {**self.before, "sums": sums, **named_rows(rows)})
+
+    def restore(self, state: State) -> None:
+        self.epoch, batch, arrays = state
+        self.generator.restore(arrays)
+        self._begin_epoch()
+        self.done, self.sums.means[0] = batch, arrays["sums"]
+        if kept := state.kept():
+            self.sums.kept = [[self.team.own_rows(rows) for rows in kept]]
+
+    def close(self) -> None:
+        """Leave the epoch under way: the thread that reads ends."""
+        if self.buffers is not None:
+            self.buffers.close()
+            self.buffers = None

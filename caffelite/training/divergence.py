@@ -1,0 +1,85 @@
+"""Why a training diverged: which data, which parameter, which gradient, and where in the data."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite.core.sparse import are_finite
+from caffelite.core.tensor import Tensor
+from caffelite.core.tracebacks import noting
+from caffelite.data.generator import Batch
+from caffelite.optimizers import TrainingDiverged
+from caffelite.training.step import Step
+
+
+class Position(NamedTuple):
+    """Where a training is, counted from 0."""
+
+    epoch: int
+    batch: int
+
+
+class located(noting):
+    """Inside a step, an exception says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1.
+
+    A TrainingDiverged also says why. It names the data or the parameter that is not finite; else the gradient that was
+    first, and what to try.
+    """
+
+    def __init__(self, at: Any, data: Batch, step: Step) -> None:
+        self.at, self.data, self.model, self.trains = at, data, step.model, step.trains
+
+    def where(self) -> str:
+        return f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
+
+    def what(self) -> str:
+        return f"in the step of {self.where()}, called by fit" if self.trains else "in a step of an evaluation"
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        if not isinstance(error, TrainingDiverged):
+            super().__exit__(kind, error, traceback)
+        else:
+            where = self.where()
+            in_forward = str(error).startswith("the loss")  # then the gradients are those of the step before
+            gradient = None if in_forward else first_gradient(self.model)
+            first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""
+            why = not_finite(self.data) or parameter_not_finite(self.model) or "; try a smaller learning rate"
+            raise TrainingDiverged(f"{where}: {error}{first}{why}") from None
+
+
+def not_finite(data: Batch) -> str:
+    """Which of the data is not finite, and in how many rows."""
+    named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
+    bad = [(name, ~are_finite(a)) for name, a in named if a.dtype.kind == "f"]
+    return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
+
+
+def parameter_not_finite(model: Any) -> str:
+    """Which parameter is not finite, if one is; so it was before the step."""
+    names = [name for name, p in _named(model) if not np.isfinite(p._data).all()]
+    return f"; the parameter {names[0]} is not finite" if names else ""
+
+
+def first_gradient(model: Any) -> str | None:
+    """The parameter whose gradient was the first in the backward pass that is not finite; None if all are finite.
+
+    The backward pass goes through the layers from the last to the first.
+    """
+    layers: dict[str, list[tuple[str, Tensor]]] = {}
+    for name, p in _named(model):
+        layers.setdefault(name.rpartition(".")[0], []).append((name, p))
+    for layer in reversed(layers.values()):
+        for name, p in layer:
+            if p._has_gradient and p._gradient is not None and not np.isfinite(p._gradient).all():
+                return name
+    return None
+
+
+def _named(model: Any) -> list[tuple[str, Tensor]]:
+    """The parameters with their names; none where two have the same name."""
+    try:
+        return list(model.named_parameters().items())
+    except ValueError:
+        return []

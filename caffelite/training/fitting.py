@@ -1,0 +1,111 @@
+"""One call of `fit`: the loop of a training with all that listens to it, from the start or from a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.tracebacks import short_traceback
+from caffelite.optimizers import Optimizer, TrainingDiverged
+from caffelite.training import door, step
+from caffelite.training.callbacks import Callbacks, Training
+from caffelite.training.checkpoints import Checkpoints, Start, streams_of
+from caffelite.training.epochs import Epochs
+from caffelite.training.evaluation import Evaluation, epochs_of
+from caffelite.training.history import History
+from caffelite.training.listeners import Called, EndingSchedule, Shown, Validation
+from caffelite.training.loop import Listener
+from caffelite.training.metrics import Metric
+from caffelite.training.objective import Objective
+from caffelite.training.progress import Progress
+from caffelite.training.team import ALONE, Team
+
+
+class Fitting:
+    """A training that is about to begin; what it draws comes from the model's stream and from `rng`."""
+
+    def __init__(
+        self,
+        model: Any,
+        loss: Any,
+        metrics: dict[str, Metric],
+        optimizer: Optimizer,
+        clip_norm: float | None,
+        called: Callbacks,
+        team: Team,
+        start: Start,
+        rng: np.random.Generator,
+    ) -> None:
+        self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
+        self.called, self.team, self.start = called, team, start
+        self.step = team.step(model, Objective(loss, metrics, model._own.programs.told), optimizer, clip_norm)
+        self.is_watched = bool(called.all) or start.saved is not None or team is not ALONE
+        self.streams = streams_of(model, rng) if self.is_watched else {}  # before anything is drawn
+
+    def run(
+        self, batches: Iterable, validation: Iterable | None, columns: Any, until: int, verbose: int | str
+    ) -> History:
+        """Train on batches for so many epochs, and evaluate the validation's batches after each.
+
+        `columns` are the names of the columns that the model remembers.
+        """
+        model, team, optimizer, called, start = self.model, self.team, self.optimizer, self.called, self.start
+        history = History({name: [] for name in self.step.objective.names})
+        listeners: list[Listener] = []
+        if validation is not None:
+            history |= {f"val_{name}": [] for name in list(history)}
+            objective = Objective(self.loss, self.metrics, model._own.programs.told)
+            listeners.append(Validation(Evaluation(team.evaluation_step(model, objective), validation, team)))
+        resumed = checkpoints = None
+        if self.is_watched:
+            checkpoints = self._checkpoints(history, batches, validation)
+            team.begin(model, optimizer, (batches, validation), lambda: checkpoints.facts_of_fit(until, start))
+            resumed = start.restore(checkpoints)
+        count = _length(batches)
+        if team.leads:
+            done = 0 if resumed is None or count is None else resumed.epoch * count + resumed.batch
+            optimizer._followed.warn_if_short(None if count is None else until * count - done)
+        door.remember_columns(model, columns)
+        batch = 0 if resumed is None else resumed.batch
+        shown = Progress(verbose if team.leads else 0, until, count, history.epochs, batch)
+        listeners.append(Shown(shown, verbose == 2))
+        if count is None and team.leads:
+            listeners.append(EndingSchedule(optimizer))
+        if checkpoints is not None:
+            listeners.append(Called(called, checkpoints, start))
+
+        def begin() -> Epochs:
+            epochs = epochs_of(self.step, team, batches, until, interrupts)
+            if checkpoints is not None:
+                checkpoints.epochs = epochs
+            if resumed is not None:
+                epochs.restore(resumed)
+            return epochs
+
+        try:
+            with short_traceback(step.__file__), InterruptsBetweenSteps() as interrupts, team.holding(interrupts):
+                team.loop(model, team, until, listeners, history, interrupts).run(begin)
+        except (KeyboardInterrupt, TrainingDiverged) as error:
+            error.history = history  # type: ignore[union-attr]
+            raise
+        finally:
+            if checkpoints is not None:
+                checkpoints.epochs = None
+        return history
+
+    def _checkpoints(self, history: History, batches: Iterable, validation: Iterable | None) -> Checkpoints:
+        training = Training(self.model, self.optimizer, self.loss, history, None, self.team, self.metrics)
+        checkpoints = Checkpoints(training, self.step, batches, validation, self.called, self.streams)
+        checkpoints.begin()
+        return checkpoints
+
+
+def _length(batches: Iterable) -> int | None:
+    """The number of batches an epoch, if it is known."""
+    try:
+        return len(batches)  # type: ignore[arg-type]
+    except TypeError:  # it has no length, or wraps what has none
+        return None

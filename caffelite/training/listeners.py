@@ -1,0 +1,93 @@
+"""Who listens to the loop of a training: validation, progress, schedules and the user's callbacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from caffelite.core.tracebacks import noting
+from caffelite.optimizers import Optimizer
+from caffelite.training.callbacks import Callbacks
+from caffelite.training.checkpoints import Checkpoints, Start
+from caffelite.training.evaluation import Evaluation
+from caffelite.training.loop import Listener, Loop
+from caffelite.training.progress import Progress
+
+
+class Validation(Listener):
+    """Evaluates other data after each epoch."""
+
+    def __init__(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+
+    def due(self, done: int) -> float:
+        return done + 1
+
+    def measure(self, loop: Loop) -> Sequence[float]:
+        return self.evaluation()
+
+
+class Shown(Listener):
+    """Shows the progress; `each` says whether it wants to know of each epoch."""
+
+    def __init__(self, progress: Progress, each: bool) -> None:
+        self.progress, self.each = progress, each
+
+    def due(self, done: int) -> float:
+        return done + 1 if self.each else math.inf
+
+    def begin(self, loop: Loop) -> None:
+        self.progress.__enter__()
+
+    def steps_done(self, count: int, loop: Loop) -> None:
+        self.progress.steps_done(count, loop.epochs.loss)
+
+    def epochs_done(self, count: int, loop: Loop) -> bool:
+        self.progress.epochs_done(count, {name: values[-1] for name, values in loop.history.items()})
+        return False
+
+    def end(self) -> None:
+        self.progress.__exit__()
+
+
+class EndingSchedule(Listener):
+    """Warns if a schedule ends before a training of which nobody knows how many steps it makes."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.watch = optimizer._followed.watched(None)
+
+    def between_steps(self) -> None:
+        if self.watch is not None:
+            self.watch()
+
+
+class Called(Listener):
+    """Calls the user's callbacks, which go on where a checkpoint has them if the training starts from one."""
+
+    def __init__(self, callbacks: Callbacks, checkpoints: Checkpoints, start: Start) -> None:
+        self.callbacks, self.checkpoints, self.start = callbacks, checkpoints, start
+        self.call_between_steps = callbacks.between_steps
+
+    def due(self, done: int) -> float:
+        return self.callbacks.due(done)
+
+    def begin(self, loop: Loop) -> None:
+        training = self.checkpoints.training._replace(write=self.checkpoints.write)
+        self.callbacks.during(training).__enter__()
+        try:
+            self.start.restore_callbacks(self.checkpoints)
+        except BaseException:
+            self.end()
+            raise
+        loop.ended = self.callbacks.ended
+
+    def epochs_done(self, count: int, loop: Loop) -> bool:
+        with noting(lambda: f"in a callback after epoch {loop.history.epochs}, called by fit"):
+            return self.callbacks(loop.history.epochs - 1, loop.history)
+
+    def between_steps(self) -> None:
+        if self.call_between_steps is not None:
+            self.call_between_steps()
+
+    def end(self) -> None:
+        self.callbacks.__exit__()

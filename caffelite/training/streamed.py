@@ -1,0 +1,163 @@
+"""Epochs over an iterable of batches, each made in Python when it is its turn."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.sharing import Share
+from caffelite.core.tracebacks import noting
+from caffelite.data.frames import names_of_inputs
+from caffelite.data.generator import Batch, DataGenerator, as_targets, as_weights, epoch_of
+from caffelite.training import door
+from caffelite.training.divergence import Position, located
+from caffelite.training.epochs import State, named_rows
+from caffelite.training.in_memory import Steps, Sums
+from caffelite.training.objective import check_takes_weights
+from caffelite.training.step import Step
+from caffelite.training.team import Team
+
+
+class Streamed(Steps):
+    """Epochs over an iterable of batches.
+
+    A DataGenerator goes on where it was; any other iterable is gone through again up to there, its batches being made
+    and thrown away, so that one that draws them from a seed draws the same.
+    """
+
+    is_told_each = True
+
+    def __init__(
+        self, step: Step, team: Team, batches: Iterable, interrupts: InterruptsBetweenSteps | None = None
+    ) -> None:
+        super().__init__(step, team)
+        self.batches, self.interrupts = batches, interrupts
+        self.epoch = self.batch = self.steps = 0
+        self._begin_epoch()
+
+    def _begin_epoch(self) -> None:
+        self.sums = Sums(self.step, self.team)
+        self.rest: Iterator[Callable[[], Any]] | None = None
+        self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
+
+    def go(self, epochs: int) -> None:
+        """Take the step that is due or, if the epoch has no more batches, end it."""
+        with noting(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
+            batch = self._next()
+        self._check_batch(batch)
+        if batch is None:
+            self.last_results = self.sums.results(f"in epoch {self.epoch + 1}" if self.step.trains else "to evaluate")
+            self.epoch, self.batch = self.epoch + 1, 0
+            self._begin_epoch()
+            return
+        held = nullcontext() if self.interrupts is None else self.interrupts.held()
+        with held, located(Position(self.epoch, self.batch), batch, self.step):
+            self.replay(batch, self.sums)
+            self.batch += 1
+            self.steps += 1
+        if self.step.trains:
+            self.team.step_done()
+
+    def _next(self) -> Batch | None:
+        """The next batch of the epoch; None if there is no more.
+
+        (As a generator this would make another exception of a user's StopIteration.)
+        """
+        if self.rest is None:
+            self.rest = epoch_of(self.batches, self.batch)
+        for given in self.rest:
+            return as_batch(self.step, given())
+        return None
+
+    def _check_batch(self, batch: Batch | None) -> None:
+        """RuntimeError unless all who train together were given the same batch, or None, there being no more."""
+        if self.step.trains:
+            self.team.check_batch(f"epoch {self.epoch + 1}, batch {self.batch + 1}", batch)
+
+    def replay(self, batch: Batch, sums: Sums) -> None:
+        """Take a step on a batch, and add to the sums what it has measured."""
+        sums.batches += 1
+        if batch.weights is not None and not batch.weights.any():
+            return
+        weighted, columns, rows = batch.weights is not None, batch.columns(), len(batch.targets)
+        share = self.team.share(rows)
+        if share is not None:
+            columns = [column[share.own] for column in columns]
+        with self.programs.using_cursor():
+            self.cursor["sums"] = kernels.address(sums.means)
+            program = self.program("step", weighted, columns, rows)
+            outputs = program.run(functools.partial(self.take_step, weighted, share), *columns)
+        if self.objective.of_epoch:
+            targets = batch.targets.copy()  # whoever made the batch may fill it again
+            kept = [*(outputs if isinstance(outputs, tuple) else (outputs,)), targets]
+            if share is not None:
+                kept = [_in_batch(share, rows) for rows in (*kept[:-1], columns[len(batch.inputs)])]
+            sums.keep(kept)
+
+    def results(self, done: int) -> np.ndarray:
+        return self.last_results
+
+    def loss(self) -> float:
+        return self.sums.loss()
+
+    def state(self) -> State:
+        kept = map(self.team.all_rows, self.sums.all_kept()) if self.sums.kept else ()
+        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **named_rows(kept)})
+
+    def restore(self, state: State) -> None:
+        self.epoch, self.batch, arrays = state
+        if isinstance(self.batches, DataGenerator):
+            self.batches.restore(arrays)
+        else:
+            for _ in range(self.epoch):
+                for given in epoch_of(self.batches):
+                    given()
+        self._begin_epoch()
+        self.sums.means[0], self.sums.batches = arrays["sums"], self.batch
+        if kept := state.kept():
+            self.sums.kept = [[self.team.own_rows(rows) for rows in kept]]
+
+    def close(self) -> None:
+        """Leave the epoch under way: where a thread makes its batches, it ends."""
+        if self.rest is not None and hasattr(self.rest, "close"):
+            self.rest.close()
+
+
+def as_batch(step: Step, given: Any) -> Batch:
+    """A batch (x, y) or (x, y, weights) of an iterable, as the model and the loss can take it."""
+    model, loss = step.model, step.objective.loss
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+        what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
+        raise TypeError(f"x without y is taken for batches (x, y) or (x, y, weights), got one that is {what}")
+    inputs = door.model_inputs(model, "a batch's x", given[0])
+    if step.trains:
+        door.remember_columns(model, names_of_inputs(given[0]))
+    y = as_targets(given[1], model.dtype)
+    rows = len(y) if y.ndim > 0 else 0
+    shapes = [x.shape for x in inputs]
+    if rows == 0 or [shape[:1] for shape in shapes] != [(rows,)] * len(shapes):
+        raise ValueError(
+            "expected batches with as many rows in x as in y, got one with x of shape "
+            f"{' and '.join(map(str, shapes))} and y of shape {y.shape}"
+        )
+    door.check_indices(model, "a batch's x", inputs)
+    if hasattr(loss, "check_targets"):
+        loss.check_targets(y, model.shape_for(inputs, rows))
+    if len(given) == 2:
+        return Batch(inputs, y)
+    check_takes_weights(loss)
+    return Batch(inputs, y, as_weights(given[2], len(y), model.dtype, "a batch's weights"))
+
+
+def _in_batch(share: Share, rows: np.ndarray) -> np.ndarray:
+    """The rows of a share at their places in the batch, and 0 for all others."""
+    batch = np.zeros((share.whole, *rows.shape[1:]), rows.dtype)
+    if share.counts:
+        batch[share.own] = rows
+    return batch
