@@ -23,8 +23,8 @@ BUILT = os.environ.get("CAFFELITE_BUILT") == "1"
 KERNELS = Path("caffelite", "_kernels")
 
 # Not -ffast-math: it breaks the detection of NaN and changes the processor's rounding for the whole process.
-# Without tables for unwinding the stack, which C has no use for.
-FLAGS = ["-O3", "-g0", "-fno-math-errno", "-fno-trapping-math", "-fno-asynchronous-unwind-tables"]
+# Without tables for unwinding the stack, which C has no use for, and without warnings, which are of Cython's C.
+FLAGS = ["-O3", "-g0", "-w", "-fno-math-errno", "-fno-trapping-math", "-fno-asynchronous-unwind-tables"]
 FLAGS = ["-O0", "-g", "-UNDEBUG"] if DEBUG else FLAGS
 
 # Without symbols, which take four fifths of the space, and without a page's gap between code and constants.

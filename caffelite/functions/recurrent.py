@@ -177,6 +177,9 @@ class RNN(Recurrent, recordable=True):
 
     gates = 1
 
+    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
+        super().__init__(in_features, hidden, sequences)  # Python's errors about arguments name this class
+
     def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h,), lengths)
 
@@ -204,6 +207,9 @@ class GRU(Recurrent, recordable=True):
     """
 
     gates = 3
+
+    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
+        super().__init__(in_features, hidden, sequences)  # Python's errors about arguments name this class
 
     def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h,), lengths)
@@ -249,6 +255,9 @@ class LSTM(Recurrent, recordable=True):
 
     gates = 4
     state_names = ("h", "c")
+
+    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
+        super().__init__(in_features, hidden, sequences)  # Python's errors about arguments name this class
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         outputs = super().__call__(*inputs, **named)
