@@ -19,7 +19,7 @@ from caffelite.core.function import Function
 from caffelite.core.modes import is_blank
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import exact_buffers
-from caffelite.functions import Columns
+from caffelite.functions import BatchNorm, Columns
 from caffelite.program import Programs
 
 MAX_REMEMBERED = 64  # shapes for which a model remembers what applying it to zeros has shown
@@ -59,6 +59,7 @@ class Own:
         self.column_names = column_names  # of the frames that the model was fitted on, for each input
         self.programs = Programs()
         self.functions: tuple[Function, ...] = ()  # the model's own, those inside them included
+        self.batch_norms: list[BatchNorm] = []  # of these
         self.parameters: list[Tensor] = []
         self.parameters_found = -1  # after how many parameters had been made in all
         self.structure: tuple = ()  # how the Functions follow and contain each other
@@ -138,6 +139,7 @@ class Own:
         """Note that these are the model's own, as long as no attribute of them changes."""
         self.parameters_found = parameters_so_far()
         self.functions, self.parameters = functions, Function.parameters(model)
+        self.batch_norms = [f for f in functions if isinstance(f, BatchNorm)]
         self.structure = _structure_of(model)
         self.tree = [_attributes(f) for f in (model, *functions)]
 

@@ -13,7 +13,7 @@ from caffelite.core.sparse import is_sparse
 from caffelite.data import frames
 from caffelite.data.generator import as_inputs, same_length, way_to_several
 from caffelite.data.sources import Source
-from caffelite.functions import BatchNorm, Columns
+from caffelite.functions import Columns
 
 
 def model_inputs(model: Any, name: str, x: Any) -> tuple[np.ndarray, ...]:
@@ -102,17 +102,17 @@ def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None
 
 def trains_batch_norm(model: Any) -> bool:
     """Whether a training uses the moments of each batch, which takes more than one row."""
-    return any(f.requires_grad for f in model.all_functions() if BatchNorm in type(f).__mro__)
+    model.all_functions()  # which looks for new ones
+    return any(function.requires_grad for function in model._own.batch_norms)
 
 
 def warn_of_overflow(model: Any) -> None:
     """Warn of a BatchNorm whose running variance its dtype cannot hold: `predict` then uses a smaller one."""
-    for function in model.all_functions():
-        if isinstance(function, BatchNorm):
-            beyond = function.variance == np.finfo(function.variance.dtype).max
-            if beyond.any():
-                warn(
-                    f"{function!r}: the variance of feature {int(beyond.argmax())} is beyond {model.dtype}, and "
-                    "predictions differ from the training: divide that feature by a constant, or take "
-                    "Model(dtype=np.float64)"
-                )
+    for function in model._own.batch_norms:
+        beyond = function.variance == np.finfo(function.variance.dtype).max
+        if beyond.any():
+            warn(
+                f"{function!r}: the variance of feature {int(beyond.argmax())} is beyond {model.dtype}, and "
+                "predictions differ from the training: divide that feature by a constant, or take "
+                "Model(dtype=np.float64)"
+            )
