@@ -1,34 +1,30 @@
 """Model: Functions in sequence, with `fit`, `predict` and `evaluate`.
 
-What a model uses stands beside it: `memory.py` has what it owns (its Functions, their parameters in one vector, its
-random stream and its recorded steps), `applied.py` what `forward` keeps for `backward`, `shapes.py` the shapes of its
-outputs. `files/state.py` saves and loads it, and `training/door.py` converts and checks its inputs.
+A Model is a Container (`container.py`), which owns Functions and says what they take and compute. What it uses stands
+beside it: `applied.py` for `forward` and `backward`, `predicting.py`, `summary.py`; `training/fitting.py` trains it,
+`files/state.py` saves and loads it.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import os
-from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, positive, positive_integer, random_stream
-from caffelite.core.function import Function, Shape, signature_of
-from caffelite.core.modes import inference
-from caffelite.core.sparse import is_sparse
+from caffelite.core.function import Function
 from caffelite.core.tables import Table
 from caffelite.core.tensor import Tensor
-from caffelite.data.generator import DataGenerator, same_length
+from caffelite.data.generator import same_length
 from caffelite.data.sources import Source
 from caffelite.files.state import load, load_state_dict, save, state_dict
-from caffelite.model import shapes, summary
+from caffelite.model import predicting, shapes, summary
 from caffelite.model.applied import Chain, GraphOfCall, as_input, checked_outputs
+from caffelite.model.container import Container
 from caffelite.model.memory import Own
 from caffelite.optimizers import Optimizer
 from caffelite.training import checks, door
@@ -42,26 +38,8 @@ from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep
 from caffelite.training.team import OfTeam, joined
 
-FLOAT64 = np.dtype(np.float64)
 
-
-class _Complete(ABCMeta):
-    """The class of Model classes: a model is one whole when `__init__` has run, a subclass's too."""
-
-    @property
-    def __signature__(cls) -> inspect.Signature:
-        """What `help` shows: that of `__init__`, and not of the call below."""
-        return signature_of(cls)
-
-    def __call__(cls, *arguments: Any, **options: Any) -> Any:
-        model = super().__call__(*arguments, **options)
-        if "functions" not in vars(model):
-            raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
-        model.all_functions()
-        return model
-
-
-class Model(Function, recordable=True, metaclass=_Complete):
+class Model(Container, recordable=True):
     """Functions in sequence; or any graph of them, by `call`. Itself a Function, so that Models nest.
 
     Parameters
@@ -92,6 +70,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
     """
 
     unwatched = frozenset({"_own", "_applied"})
+    _applied: Any = None  # what the last `forward` made, for `backward`
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
         self.dtype = np.dtype(dtype)
@@ -99,7 +78,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
             raise TypeError(f"Model: expected dtype float32 or float64, got {self.dtype}")
         self.functions: list[Function] = []
         self._own = Own(self, seed is not None, random_stream("seed", seed))
-        self._applied: Any = None  # what the last `forward` made, for `backward`
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
         self._extend(functions)
@@ -290,53 +268,9 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """
         batch_size = positive_integer("batch_size", batch_size)
         inputs = door.model_inputs(self, "predict", x)
-        rows = same_length("predict", inputs)
-        if Source in map(type, inputs):
-            return self._predict_source(inputs, rows, batch_size)
-        try:
-            with inference():
-                if rows <= batch_size:
-                    return self._outputs(inputs)
-                outputs = [self._outputs([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
-        except IndexError:
-            door.check_indices(self, "predict", inputs)  # which knows the row, and not only that in the batch
-            raise
-        if isinstance(outputs[0], tuple):
-            return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
-        return np.concatenate(outputs)
-
-    def _predict_source(self, inputs: tuple[Any, ...], rows: int, batch_size: int) -> Any:
-        """The outputs for rows of which some are read."""
-        outputs: Any = None
-        generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
-        columns, place = list(inputs), 0
-        with closing(generator.buffers(columns, generator.memory_for(columns))) as buffers:
-            for read in buffers:
-                rows_read, order, _ = read()
-                try:
-                    found = self.predict(tuple(rows_read), batch_size=batch_size)
-                except IndexError as error:
-                    raise IndexError(f"among the rows from {place:,} on, {place:,} being row 0: {error}") from None
-                if outputs is None:
-                    outputs = [np.empty((rows, *y.shape[1:]), y.dtype) for y in shapes.listed(found)]
-                for y, part in zip(outputs, shapes.listed(found), strict=True):
-                    y[place : place + len(order)] = part
-                place += len(order)
-        return tuple(outputs) if isinstance(found, tuple) else outputs[0]
-
-    def _outputs(self, inputs: Sequence[np.ndarray]) -> Any:
-        forms = [(x.shape, x.dtype, type(x)) for x in inputs]
-        functions = self.all_functions()
-        program = self._own.programs.find(functions, "outputs", self.structure(), *forms)
-        if program.used is not functions:
-            door.check_rows(self, "predict", tuple(inputs))
-            program.used = functions
-        return program.run(self._checked_call, *inputs)
-
-    def _checked_call(self, *inputs: np.ndarray) -> Any:
-        """A call for `predict`, which is replayed later: then inputs of these shapes need no check."""
-        door.check_rows(self, "predict", inputs)
-        return self(*inputs)
+        same_length("predict", inputs)
+        outputs = predicting.outputs_of_source if Source in map(type, inputs) else predicting.outputs_in_memory
+        return outputs(self, inputs, batch_size)
 
     def evaluate(
         self,
@@ -358,99 +292,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
         batches = checks.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
         step = EvaluationStep(self, Objective(loss, measures, self._own.programs.told))
         return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
-
-    # ---- the Functions in it ------------------------------------------------------------------------------------
-
-    def all_functions(self) -> tuple[Function, ...]:
-        """The Functions in the model and in its Functions, each once; those that are new become the model's own."""
-        own = self._own
-        if not own.tree or not kernels.are_unchanged(own.tree):
-            own.adopt(self)
-        return own.functions
-
-    def structure(self) -> tuple:
-        """How the Functions follow and contain each other; `all_functions` looks whether that has changed."""
-        return self._own.structure
-
-    @property
-    def takes_float64(self) -> bool:  # type: ignore[override]
-        """Whether floats come as float64: as the first Function has it."""
-        functions = self.functions
-        return bool(functions) and functions[0].takes_float64
-
-    @property
-    def input_dtype(self) -> np.dtype:
-        """The dtype of inputs that are floats."""
-        return FLOAT64 if self.takes_float64 else self.dtype
-
-    def initialize(self, seed: Any) -> None:
-        """Draw all parameters anew, from a seed (which also restarts the model's stream) or from a Generator."""
-        rng = self._own.restart_stream(seed)
-        self.all_functions()
-        self._draw_children(rng, set())
-
-    def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
-        if type(self).initialize is Model.initialize:
-            self._draw_children(rng, drawn)
-        else:
-            super()._draw(rng, drawn)
-
-    def _parts(self) -> list[tuple[str, Any]]:
-        """As every Function's; those in `functions` have their numbers alone as names."""
-        return [(name.removeprefix("functions."), part) for name, part in super()._parts()]
-
-    def parameters(self) -> list[Tensor]:
-        """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once; see `Function.parameters`."""
-        self.all_functions()
-        return self._own.parameters.copy() if self._own.has_parameters(self) else super().parameters()
-
-    @property
-    def takes_indices(self) -> bool | tuple[bool, ...]:
-        """Whether the input is integers, which are not converted to the model's dtype: as the first Function has it.
-
-        A model that writes `call` sets it, with several inputs to a tuple.
-        """
-        given = vars(self).get("_takes_indices")
-        return given if given is not None else bool(self.functions) and self.functions[0].takes_indices
-
-    @takes_indices.setter
-    def takes_indices(self, value: bool | tuple[bool, ...]) -> None:
-        self._takes_indices = value
-
-    @property
-    def takes_sparse(self) -> bool:  # type: ignore[override]
-        """Whether the input may be sparse: as the first Function has it; in `call`, those that get it say so."""
-        return not self.is_sequence() or (bool(self.functions) and self.functions[0].takes_sparse)
-
-    def _first_input(self, x: Any) -> Any:
-        if is_sparse(x) and self.is_sequence() and self.functions:
-            return self.functions[0]._first_input(x)
-        return super()._first_input(x)
-
-    # ---- shapes -------------------------------------------------------------------------------------------------
-
-    @property
-    def required_input_shape(self) -> Any:
-        """The shape of the input that the first Function of a sequence requires."""
-        return self.functions[0].required_input_shape if self.functions else None
-
-    def output_shape(self, *input_shapes: Shape) -> Any:
-        """The shape of y, or of each of several; of a model that writes `call`, by calling it on zeros.
-
-        For that, all lengths but the first have to be known, else ValueError.
-        """
-        return shapes.output_shape(self, input_shapes)
-
-    def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
-        """`output_shape` for n rows like these; a model that writes `call` is called with masks where these are."""
-        of_inputs: list[Any] = [(n, *x.shape[1:]) for x in inputs]
-        if self.is_sequence() or type(self).output_shape is not Model.output_shape:
-            return self.output_shape(*of_inputs)
-        return shapes.shape_by_call(self, tuple(of_inputs), shapes.dtypes_like(self, inputs))
-
-    def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-        """The largest index that the model takes at each place of a row, for each input; None where any will do."""
-        return shapes.index_limits(self, inputs)
 
     def summary(self, input_shape: tuple[Any, ...] | None = None) -> Table:
         """A table of the Functions: the shapes of their outputs, their parameters, and what they cost.
@@ -509,16 +350,6 @@ class Model(Function, recordable=True, metaclass=_Complete):
         """
         load(self, path)
         return self
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = {name: x for name, x in vars(self).items() if name not in self.unwatched}
-        return kept | {"_own": self._own.kept()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._own, self._applied = Own(self, *state["_own"]), None
-        self._own.note_known(self._descendants())  # they stay drawn as they are
-        self.all_functions()
 
 
 def _instead_of(x: Any) -> str:

@@ -1,0 +1,67 @@
+"""Predict: a model's outputs for rows in memory, or for rows that are read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.modes import inference
+from caffelite.data.generator import DataGenerator
+from caffelite.model.shapes import listed
+from caffelite.training import door
+
+
+def outputs_in_memory(model: Any, inputs: Sequence[np.ndarray], batch_size: int) -> Any:
+    """The outputs for all rows of these inputs, so many rows at a time."""
+    rows = len(inputs[0])
+    try:
+        with inference():
+            if rows <= batch_size:
+                return outputs_of_batch(model, inputs)
+            batches = [[x[i : i + batch_size] for x in inputs] for i in range(0, rows, batch_size)]
+            outputs = [outputs_of_batch(model, batch) for batch in batches]
+    except IndexError:
+        door.check_indices(model, "predict", tuple(inputs))  # which knows the row, and not only that in the batch
+        raise
+    if isinstance(outputs[0], tuple):
+        return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
+    return np.concatenate(outputs)
+
+
+def outputs_of_source(model: Any, inputs: Sequence[Any], batch_size: int) -> Any:
+    """The outputs for rows of which some are read, a buffer of them at a time."""
+    outputs: Any = None
+    generator = DataGenerator(tuple(inputs), batch_size=batch_size, shuffle=False, seed=0)
+    columns, place = list(inputs), 0
+    with closing(generator.buffers(columns, generator.memory_for(columns))) as buffers:
+        for read in buffers:
+            rows, order, _ = read()
+            try:
+                found = model.predict(tuple(rows), batch_size=batch_size)
+            except IndexError as error:
+                raise IndexError(f"among the rows from {place:,} on, {place:,} being row 0: {error}") from None
+            if outputs is None:
+                outputs = [np.empty((len(inputs[0]), *y.shape[1:]), y.dtype) for y in listed(found)]
+            for y, part in zip(outputs, listed(found), strict=True):
+                y[place : place + len(order)] = part
+            place += len(order)
+    return tuple(outputs) if isinstance(found, tuple) else outputs[0]
+
+
+def outputs_of_batch(model: Any, inputs: Sequence[np.ndarray]) -> Any:
+    """The outputs for one batch. The first call for batches of this shape is checked and recorded."""
+
+    def checked_call(*inputs: np.ndarray) -> Any:
+        door.check_rows(model, "predict", inputs)
+        return model(*inputs)
+
+    forms = [(x.shape, x.dtype, type(x)) for x in inputs]
+    functions = model.all_functions()
+    program = model._own.programs.find(functions, "outputs", model.structure(), *forms)
+    if program.used is not functions:
+        door.check_rows(model, "predict", tuple(inputs))
+        program.used = functions
+    return program.run(checked_call, *inputs)
