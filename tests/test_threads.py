@@ -1,5 +1,6 @@
 """How many threads kernels use, that results do not depend on it, and what happens to them in a forked child."""
 
+import gc
 import hashlib
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from weakref import ref
 
 import joblib
 import numpy as np
@@ -22,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.core import threads
+from caffelite.core import forks, threads
 
 pytestmark = pytest.mark.usefixtures("threads_restored")
 
@@ -597,6 +599,37 @@ def test_children_forked_beside_threads_that_use_the_same_model_do_not_hang(tmp_
         stop.set()
         for worker in workers:
             worker.join()
+
+
+def test_garbage_that_notes_things_when_it_is_collected_may_be_collected_at_any_time(monkeypatch):
+    """Python collects garbage wherever something is made, and other threads may run there too."""
+    noted, left = [], iter(range(1000))
+
+    class Thing:
+        def __init__(self):
+            self.itself = self  # a cycle, so that it is garbage for the collector
+
+        def __del__(self):
+            if next(left, None) is not None:
+                noted.append(Thing)
+                forks.renew_in_children(kept)
+                Thing()
+
+        def _after_fork(self):
+            pass
+
+    kept = Thing()
+    monkeypatch.setattr(forks, "_noted", {-i: ref(kept) for i in range(1, 5000)})
+    thresholds = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        Thing()
+        for _ in range(20):
+            monkeypatch.setattr(forks, "_enough", 0)  # look for what is gone
+            forks.renew_in_children(kept)
+    finally:
+        gc.set_threshold(*thresholds)
+    assert noted
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork")

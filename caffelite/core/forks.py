@@ -31,8 +31,8 @@ def renew_in_children(thing: Renewed) -> None:
     global _enough
     _noted[next(_number)] = ref(thing)
     if len(_noted) > _enough:
-        for number, noted in tuple(_noted.items()):
-            if noted() is None:
+        for number in list(_noted):  # not of items(): making those, Python may collect garbage, which may note things
+            if (noted := _noted.get(number)) is not None and noted() is None:
                 _noted.pop(number, None)  # another thread may do the same
         _enough = 1000 + 2 * len(_noted)
 
