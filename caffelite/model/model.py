@@ -19,7 +19,7 @@ from caffelite.core.arrays import FLOATS, positive, positive_integer, random_str
 from caffelite.core.function import Function
 from caffelite.core.tables import Table
 from caffelite.core.tensor import Tensor
-from caffelite.data.generator import same_length
+from caffelite.data.conversion import same_length
 from caffelite.data.sources import Source
 from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import predicting, shapes, summary
@@ -239,8 +239,7 @@ class Model(Container, recordable=True):
             On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
         """
         rule, team = joined(optimizer)
-        data = [x, validation_data, seed]
-        with team.entered(), Start(resume, self, rule, called := Callbacks(callbacks), data) as start:
+        with team.entered(), Start(resume, self, rule, called := Callbacks(callbacks)) as start:
             until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
             clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
             loss = checks.as_loss(loss)

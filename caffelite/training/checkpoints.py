@@ -278,19 +278,17 @@ class Start:
     optimizer, DataGenerators and callbacks. Until `begun` is set, an exception that leaves the `with` block does that.
     """
 
-    def __init__(self, path: Any, model: Any, optimizer: Any, called: Callbacks, others: list[Any]) -> None:
+    def __init__(self, path: Any, model: Any, optimizer: Any, called: Callbacks) -> None:
         self.path, self.model, self.optimizer = path, model, optimizer
         self.saved: Saved | None = None
         self.begun = path is None or not isinstance(optimizer, Optimizer)
         if self.begun:
             return
-        others = [*others, *[x.batches for x in others if isinstance(x, Prefetch)]]
-        streams = [model._own.rng, *[x for x in others if isinstance(x, np.random.Generator)]]
-        self._streams = [(x.bit_generator, x.bit_generator.state) for x in streams]
+        self._streams = _states_of(model._own.rng)
         self._state, self._columns, self._splits = model.state_dict(), model._own.column_names, dict(model._own.splits)
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._of_optimizer = optimizer.state_dict()
-        self._of_data = [(x, x.state()) for x in others if isinstance(x, DataGenerator)]
+        self._of_data: list[tuple[DataGenerator, dict[str, np.ndarray]]] = []
         self._of_callbacks = [(x, dict(vars(x))) for x in called.all if hasattr(x, "__dict__")]
 
     def __enter__(self) -> Start:
@@ -299,8 +297,15 @@ class Start:
     def read(self, team: Team, rng: np.random.Generator) -> None:
         """Read the checkpoint, if there is one, and have the random streams as they were when its training began."""
         if self.path is not None:
+            self._streams += _states_of(rng)
             self.saved = team.by_first(lambda: Saved(self.path))
             self.saved.restore_streams(self.model, rng)
+
+    def keep(self, *batches: Any) -> None:
+        """Keep where these are in their sequences of orders."""
+        if self.saved is not None:
+            generators = [x.batches if isinstance(x, Prefetch) else x for x in batches]
+            self._of_data = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
 
     def restore(self, checkpoints: Checkpoints) -> State | None:
         """Have optimizer, model and history as in the checkpoint; where the data are is returned."""
@@ -334,6 +339,10 @@ class Start:
         for callback, attributes in self._of_callbacks:
             vars(callback).clear()
             vars(callback).update(attributes)
+
+
+def _states_of(rng: np.random.Generator) -> list[tuple[np.random.BitGenerator, Any]]:
+    return [(rng.bit_generator, rng.bit_generator.state)]
 
 
 def _same(state: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -13,18 +13,9 @@ from caffelite.core.arrays import as_array
 from caffelite.core.forks import renew_in_children
 from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
+from caffelite.data.conversion import ClassWeights, as_targets, as_weights, from_library
 from caffelite.data.frames import names_of_inputs
-from caffelite.data.generator import (
-    Batch,
-    ClassWeights,
-    DataGenerator,
-    Prefetch,
-    as_targets,
-    as_weights,
-    is_replayed,
-    plain,
-    without_single_rows,
-)
+from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, without_single_rows
 from caffelite.data.sources import Blocks, Source, part
 from caffelite.optimizers import Optimizer
 from caffelite.training import door
@@ -32,6 +23,7 @@ from caffelite.training.objective import check_takes_weights
 from caffelite.training.own_loss import OwnLoss
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
+IN_ORDER: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
 
 
 def batches(
@@ -49,12 +41,28 @@ def batches(
     `options` are for rows in memory. The user's own, `given`, replace them if they are not None. ValueError if x is
     batches that do not follow what is given.
     """
-    if y is not None and not isinstance(x, DataGenerator):
-        data = checked(model, name, x, y, weights, loss)
-        x = data.inputs[0] if len(data.inputs) == 1 else data.inputs
-        return DataGenerator(
-            x, data.targets, sample_weight=data.weights, **{"seed": _unused().stream, **options, **_set(given)}
-        )
+    if are_rows(x, y):
+        return batches_of(checked(model, name, x, y, weights, loss), given, options)
+    check_batches(model, name, x, y, weights, loss, given)
+    return x
+
+
+def are_rows(x: Any, y: Any) -> bool:
+    """Whether x and y are rows and their targets, and x does not make its own batches."""
+    return y is not None and not isinstance(x, DataGenerator)
+
+
+def batches_of(data: Batch, given: Mapping[str, Any], options: Mapping[str, Any]) -> DataGenerator:
+    """Batches of all these rows, which have been checked."""
+    inputs = data.inputs[0] if len(data.inputs) == 1 else data.inputs
+    options = {"seed": _unused().stream, **options, **_set(given)}
+    return DataGenerator(inputs, data.targets, sample_weight=data.weights, **options)
+
+
+def check_batches(
+    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, given: Mapping[str, Any] = NOTHING
+) -> None:
+    """ValueError unless x is a DataGenerator or batches that the model and the loss take, and that follow `given`."""
     if weights is not None:
         raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
     generator = x.batches if isinstance(x, Prefetch) else x
@@ -79,7 +87,6 @@ def batches(
                 f"{option}={value!r} goes with x and y as arrays, and {name} is a {type(x).__name__}, which makes its "
                 f"own batches: leave out {option}"
             )
-    return x
 
 
 def _set(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +112,7 @@ def _unused() -> _Unused:
 
 def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function) -> Batch:
     """All rows as arrays, or Sources, that the model and the loss can take."""
-    inputs, targets = door.model_inputs(model, name, x), plain(y, "targets")
+    inputs, targets = door.model_inputs(model, name, x), from_library(y, "targets")
     targets = targets if isinstance(targets, Source) else as_array(targets, "targets")
     rows = door.check_rows(model, name, inputs)
     door.check_indices(model, name, inputs)
@@ -130,24 +137,34 @@ def training_batches(
     is_seeded: bool,
 ) -> tuple[Iterable, Iterable | None, Any]:
     """The batches to train on, those to evaluate after each epoch, if there are any, and the columns of frames."""
-    columns, of_classes = x.columns if isinstance(x, DataGenerator) else names_of_inputs(x), None
-    if class_weight is not None:
-        if y is None or isinstance(x, DataGenerator):
+    if validation_split != 0 and validation_data is not None:
+        raise ValueError("fit takes validation_data or validation_split, not both")
+    if not are_rows(x, y):
+        if class_weight is not None:
             raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
-        of_classes = ClassWeights(class_weight, y, getattr(loss, "ignore", None))
-    if validation_split != 0:
-        if validation_data is not None:
-            raise ValueError("fit takes validation_data or validation_split, not both")
-        if y is None or isinstance(x, DataGenerator):
+        if validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-        data = checked(model, "x", x, y, weights, loss)
-        drawn_from = model._own.stream_of_split(len(data.targets), rng, drawn_anew=is_seeded)
-        (x, y, weights), validation_data = split(data, validation_split, drawn_from)
-    if of_classes is not None:
-        weights = of_classes.times(weights, y)
-    training = batches(model, "x", x, y, weights, loss, given, seed=rng)
+        check_batches(model, "x", x, y, weights, loss, given)
+        columns, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
+    else:
+        columns = names_of_inputs(x)
+        of_classes = None if class_weight is None else ClassWeights(class_weight, y, getattr(loss, "ignore", None))
+        if of_classes is not None and validation_split == 0:
+            weights, of_classes = of_classes.times(weights, y), None
+        data, held_out = checked(model, "x", x, y, weights, loss), None
+        if validation_split != 0:
+            drawn_from = model._own.stream_of_split(len(data.targets), rng, drawn_anew=is_seeded)
+            data, held_out = split(data, validation_split, drawn_from)
+            if of_classes is not None:  # they have no part in validation
+                weights = of_classes.times(data.weights, data.targets)
+                data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
+            check_weights(loss, data.weights)
+            check_weights(loss, held_out.weights)
+        training = batches_of(data, given, {"seed": rng})
     if door.trains_batch_norm(model):
         training = without_single_rows(training)
+    if held_out is not None:
+        return training, batches_of(held_out, NOTHING, IN_ORDER), columns
     validation = None if validation_data is None else validation_batches(model, validation_data, loss, columns)
     return training, validation, columns
 
@@ -166,17 +183,22 @@ def validation_batches(model: Any, data: Any, loss: Function, columns: Any = Non
     if y is None:
         raise TypeError("validation_data: expected (x, y), got None for y")
     door.check_frames(model, "validation_data's x", x, columns)
-    return batches(model, "validation_data's x", x, y, weights, loss, batch_size=1024, shuffle=False)
+    return batches(model, "validation_data's x", x, y, weights, loss, **IN_ORDER)
 
 
 def _check_targets(model: Any, loss: Function, inputs: tuple[Any, ...], y: Any, weights: Any) -> None:
     """ValueError for targets and weights that the loss does not take; targets that are read are checked then."""
     if hasattr(loss, "check_targets") and not isinstance(y, Source):
         loss.check_targets(y, model.shape_for(inputs, len(inputs[0])))
+    check_weights(loss, None if weights is None else as_weights(weights, len(inputs[0]), model.dtype))
+
+
+def check_weights(loss: Function, weights: np.ndarray | None) -> None:
+    """TypeError if there are weights and the loss takes none; ValueError if all of them are 0."""
     if weights is not None:
         check_takes_weights(loss)
-        if not as_weights(weights, len(inputs[0]), model.dtype).any():
-            raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {model.dtype}")
+        if not weights.any():
+            raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {weights.dtype}")
 
 
 def as_loss(loss: Any) -> Function:

@@ -53,6 +53,7 @@ class Fitting:
         `columns` are the names of the columns that the model remembers.
         """
         model, team, optimizer, called, start = self.model, self.team, self.optimizer, self.called, self.start
+        start.keep(batches, validation)
         history = History({name: [] for name in self.step.objective.names})
         listeners: list[Listener] = []
         if validation is not None:

@@ -13,8 +13,9 @@ from caffelite import _kernels as kernels
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.sharing import Share
 from caffelite.core.tracebacks import noting
+from caffelite.data.conversion import as_targets, as_weights
 from caffelite.data.frames import names_of_inputs
-from caffelite.data.generator import Batch, DataGenerator, as_targets, as_weights, epoch_of
+from caffelite.data.generator import Batch, DataGenerator, epoch_of
 from caffelite.training import door
 from caffelite.training.divergence import Position, located
 from caffelite.training.epochs import State, named_rows
