@@ -139,34 +139,53 @@ def training_batches(
     """The batches to train on, those to evaluate after each epoch, if there are any, and the columns of frames."""
     if validation_split != 0 and validation_data is not None:
         raise ValueError("fit takes validation_data or validation_split, not both")
-    if not are_rows(x, y):
+    if are_rows(x, y):
+        columns = names_of_inputs(x)
+        data, held_out = _rows(model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded)
+        training = batches_of(data, given, {"seed": rng})
+    else:
         if class_weight is not None:
             raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
         if validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
         check_batches(model, "x", x, y, weights, loss, given)
         columns, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
-    else:
-        columns = names_of_inputs(x)
-        of_classes = None if class_weight is None else ClassWeights(class_weight, y, getattr(loss, "ignore", None))
-        if of_classes is not None and validation_split == 0:
-            weights, of_classes = of_classes.times(weights, y), None
-        data, held_out = checked(model, "x", x, y, weights, loss), None
-        if validation_split != 0:
-            drawn_from = model._own.stream_of_split(len(data.targets), rng, drawn_anew=is_seeded)
-            data, held_out = split(data, validation_split, drawn_from)
-            if of_classes is not None:  # they have no part in validation
-                weights = of_classes.times(data.weights, data.targets)
-                data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
-            check_weights(loss, data.weights)
-            check_weights(loss, held_out.weights)
-        training = batches_of(data, given, {"seed": rng})
     if door.trains_batch_norm(model):
         training = without_single_rows(training)
     if held_out is not None:
         return training, batches_of(held_out, NOTHING, IN_ORDER), columns
     validation = None if validation_data is None else validation_batches(model, validation_data, loss, columns)
     return training, validation, columns
+
+
+def _rows(
+    model: Any,
+    loss: Function,
+    x: Any,
+    y: Any,
+    weights: Any,
+    class_weight: Any,
+    rng: np.random.Generator,
+    validation_split: float,
+    is_seeded: bool,
+) -> tuple[Batch, Batch | None]:
+    """The rows to train on, and those to evaluate after each epoch, if some are held out for that.
+
+    Weights of classes are no part of the latter.
+    """
+    of_classes = None if class_weight is None else ClassWeights(class_weight, y, getattr(loss, "ignore", None))
+    if validation_split == 0:
+        weights = weights if of_classes is None else of_classes.times(weights, y)
+        return checked(model, "x", x, y, weights, loss), None
+    data = checked(model, "x", x, y, weights, loss)
+    drawn_from = model._own.stream_of_split(len(data.targets), rng, drawn_anew=is_seeded)
+    data, held_out = split(data, validation_split, drawn_from)
+    if of_classes is not None:
+        weights = of_classes.times(data.weights, data.targets)
+        data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
+    for part_of_data in (data, held_out):
+        check_weights(loss, part_of_data.weights)
+    return data, held_out
 
 
 def validation_batches(model: Any, data: Any, loss: Function, columns: Any = None) -> Iterable:
