@@ -8,7 +8,7 @@ it, and copies the gradients out.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -122,8 +122,38 @@ def minimize(
     objective = Objective(model, loss, batch)
     history = Minimization({"loss": []})
     shown = Progress(verbose, max_iterations, None, of="iteration")
+    options = {"maxiter": max_iterations, "maxfun": max_evaluations, "gtol": tolerance}
+    with InterruptsBetweenSteps() as interrupts, called.during(Training(model, None, loss, history)), shown:
+        try:
+            with interrupts.held():
+                objective.check_repeatable()
+            result, ended = _search(objective, interrupts, history, called, shown, options)
+        except TrainingDiverged as error:
+            error.args = (f"iteration {history.epochs + 1}: {error}",)
+            error.history = history  # type: ignore[attr-defined]
+            raise
+        except KeyboardInterrupt as error:
+            error.history = history  # type: ignore[attr-defined]
+            raise
+        finally:
+            with interrupts.held():
+                objective.restore()
+    history.objective, history.converged = float(result.fun), bool(result.success)
+    history.message, history.evaluations = "a callback ended it" if ended else str(result.message), int(result.nfev)
+    return history
+
+
+def _search(
+    objective: Objective,
+    interrupts: InterruptsBetweenSteps,
+    history: Minimization,
+    called: Callbacks,
+    shown: Progress,
+    options: Mapping[str, Any],
+) -> tuple[OptimizeResult, bool]:
+    """SciPy's search from the present parameters on, and whether a callback ended it."""
     raised: list[StopIteration] = []  # by a callback, which SciPy would take for its own
-    ends = None
+    ends = False
 
     def completed(intermediate_result: OptimizeResult) -> None:
         """An iteration is."""
@@ -140,33 +170,17 @@ def minimize(
         if ends:
             raise StopIteration
 
-    with InterruptsBetweenSteps() as interrupts, called.during(Training(model, None, loss, history)), shown:
-        try:
-            with interrupts.held():
-                objective.check_repeatable()
-            result = scipy_minimize(
-                lambda vector: objective.evaluate(vector, interrupts),
-                objective.accepted,
-                jac=True,
-                method="L-BFGS-B",
-                callback=completed,
-                options={"maxiter": max_iterations, "maxfun": max_evaluations, "gtol": tolerance},
-            )
-            if raised:
-                raise raised[0]
-        except TrainingDiverged as error:
-            error.args = (f"iteration {history.epochs + 1}: {error}",)
-            error.history = history  # type: ignore[attr-defined]
-            raise
-        except KeyboardInterrupt as error:
-            error.history = history  # type: ignore[attr-defined]
-            raise
-        finally:
-            with interrupts.held():
-                objective.restore()
-    history.objective, history.converged = float(result.fun), bool(result.success)
-    history.message, history.evaluations = "a callback ended it" if ends else str(result.message), int(result.nfev)
-    return history
+    result = scipy_minimize(
+        lambda vector: objective.evaluate(vector, interrupts),
+        objective.accepted,
+        jac=True,
+        method="L-BFGS-B",
+        callback=completed,
+        options=options,
+    )
+    if raised:
+        raise raised[0]
+    return result, ends
 
 
 class Objective:
