@@ -54,5 +54,5 @@ def test_a_hint_is_for_what_is_not_here_and_names_what_is(name):
 
 
 def test_hints_are_not_imported_before_somebody_needs_one():
-    code = "import sys, caffelite; print('caffelite.hints' in sys.modules, hasattr(caffelite, 'nn'))"
+    code = "import sys, caffelite; print('caffelite.core.hints' in sys.modules, hasattr(caffelite, 'nn'))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == ["False", "False"]
