@@ -190,6 +190,8 @@ def boolean(name: str, value: Any) -> bool:
 
 def positive_integer(name: str, value: Any, most: float = sys.maxsize) -> int:
     """The value as an int; TypeError unless it is an integer, ValueError unless it is in 1 … most."""
+    if type(value) is int and 1 <= value <= most:  # as is usual
+        return value
     if isinstance(value, bool) or not isinstance(value, INTEGERS):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:

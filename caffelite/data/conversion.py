@@ -174,4 +174,9 @@ def as_rows(name: str, data: Any) -> Any:
         raise ValueError(f"{name} has no rows: shape {array.shape}")
     if array.dtype.hasobject:
         raise TypeError(f"{name} holds Python objects; expected numbers")
-    return np.ascontiguousarray(array) if is_array else array
+    return in_order(array)
+
+
+def in_order(rows: Any) -> Any:
+    """An array with its rows one after the other in memory; sparse rows and Sources as they are."""
+    return np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows

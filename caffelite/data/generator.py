@@ -18,7 +18,7 @@ from caffelite.core.sparse import SparseRows, is_sparse
 from caffelite.data import frames, sources
 from caffelite.data.ahead import Call, ahead, raise_
 from caffelite.data.augment import drawing
-from caffelite.data.conversion import as_rows, as_weights, from_library, same_length, way_to_several
+from caffelite.data.conversion import as_rows, as_weights, from_library, in_order, same_length, way_to_several
 from caffelite.data.sources import Blocks, Source
 
 
@@ -78,6 +78,8 @@ class DataGenerator:
     other rows than it said; what it raises itself comes through.
     """
 
+    in_dtype_of_model = False  # whether x, y and weights are as a model takes them
+
     def __init__(
         self,
         x: Any,
@@ -106,6 +108,21 @@ class DataGenerator:
         if transform is not None and y is None:
             raise ValueError("transform needs y: it takes x and y and returns them")
         self.transform = transform
+        self._begin(batch_size, shuffle, drop_last, seed)
+
+    @classmethod
+    def of(cls, data: Batch, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> DataGenerator:
+        """Batches of rows that are in a model's dtype already, and have been checked."""
+        self = cls.__new__(cls)
+        self.columns, self.transform, self.in_dtype_of_model = None, None, True
+        inputs = tuple(map(in_order, data.inputs))
+        self.x = inputs[0] if len(inputs) == 1 else inputs
+        self.y, self.sample_weight, self.rows = in_order(data.targets), data.weights, len(data.targets)
+        self._begin(batch_size, shuffle, False, seed)
+        return self
+
+    def _begin(self, batch_size: int, shuffle: bool, drop_last: bool, seed: Any) -> None:
+        rows = self.rows
         self.batch_size = positive_integer("batch_size", batch_size)
         self.shuffle, self.drop_last = boolean("shuffle", shuffle), boolean("drop_last", drop_last)
         if drop_last and rows < self.batch_size:

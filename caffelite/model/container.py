@@ -96,7 +96,8 @@ class Container(Function, recordable=True, metaclass=_Complete):
     @property
     def input_dtype(self) -> np.dtype:
         """The dtype of inputs that are floats."""
-        return FLOAT64 if self.takes_float64 else self.dtype
+        functions = self.functions
+        return FLOAT64 if functions and functions[0].takes_float64 else self.dtype
 
     @property
     def takes_indices(self) -> bool | tuple[bool, ...]:

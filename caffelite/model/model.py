@@ -19,8 +19,6 @@ from caffelite.core.arrays import FLOATS, positive, positive_integer, random_str
 from caffelite.core.function import Function
 from caffelite.core.tables import Table
 from caffelite.core.tensor import Tensor
-from caffelite.data.conversion import same_length
-from caffelite.data.sources import Source
 from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import predicting, shapes, summary
 from caffelite.model.applied import Chain, GraphOfCall, as_input, checked_outputs
@@ -267,9 +265,7 @@ class Model(Container, recordable=True):
         """
         batch_size = positive_integer("batch_size", batch_size)
         inputs = door.model_inputs(self, "predict", x)
-        same_length("predict", inputs)
-        outputs = predicting.outputs_of_source if Source in map(type, inputs) else predicting.outputs_in_memory
-        return outputs(self, inputs, batch_size)
+        return predicting.outputs(self, inputs, batch_size)
 
     def evaluate(
         self,

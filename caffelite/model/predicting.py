@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 
 from caffelite.core.modes import inference
+from caffelite.data.conversion import same_length
 from caffelite.data.generator import DataGenerator
+from caffelite.data.sources import Source
 from caffelite.model.shapes import listed
 from caffelite.training import door
 
 
-def outputs_in_memory(model: Any, inputs: Sequence[np.ndarray], batch_size: int) -> Any:
+def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     """The outputs for all rows of these inputs, so many rows at a time."""
-    rows = len(inputs[0])
+    rows = same_length("predict", inputs)
+    if Source in map(type, inputs):
+        return _outputs_of_source(model, inputs, batch_size)
     try:
         with inference():
             if rows <= batch_size:
-                return outputs_of_batch(model, inputs)
-            batches = [[x[i : i + batch_size] for x in inputs] for i in range(0, rows, batch_size)]
-            outputs = [outputs_of_batch(model, batch) for batch in batches]
+                return _outputs_of_batch(model, inputs)
+            batches = [tuple([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
+            outputs = [_outputs_of_batch(model, batch) for batch in batches]
     except IndexError:
-        door.check_indices(model, "predict", tuple(inputs))  # which knows the row, and not only that in the batch
+        door.check_indices(model, "predict", inputs)  # which knows the row, and not only that in the batch
         raise
     if isinstance(outputs[0], tuple):
         return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
     return np.concatenate(outputs)
 
 
-def outputs_of_source(model: Any, inputs: Sequence[Any], batch_size: int) -> Any:
+def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     """The outputs for rows of which some are read, a buffer of them at a time."""
     outputs: Any = None
-    generator = DataGenerator(tuple(inputs), batch_size=batch_size, shuffle=False, seed=0)
+    generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
     columns, place = list(inputs), 0
     with closing(generator.buffers(columns, generator.memory_for(columns))) as buffers:
         for read in buffers:
@@ -51,17 +54,12 @@ def outputs_of_source(model: Any, inputs: Sequence[Any], batch_size: int) -> Any
     return tuple(outputs) if isinstance(found, tuple) else outputs[0]
 
 
-def outputs_of_batch(model: Any, inputs: Sequence[np.ndarray]) -> Any:
-    """The outputs for one batch. The first call for batches of this shape is checked and recorded."""
-
-    def checked_call(*inputs: np.ndarray) -> Any:
-        door.check_rows(model, "predict", inputs)
-        return model(*inputs)
-
+def _outputs_of_batch(model: Any, inputs: tuple[np.ndarray, ...]) -> Any:
+    """The outputs for one batch. Rows of a shape are checked once: the call that is recorded for them is replayed."""
     forms = [(x.shape, x.dtype, type(x)) for x in inputs]
     functions = model.all_functions()
     program = model._own.programs.find(functions, "outputs", model.structure(), *forms)
-    if program.used is not functions:
-        door.check_rows(model, "predict", tuple(inputs))
+    if program.used is not functions or not program.is_recorded:
+        door.check_rows(model, "predict", inputs)
         program.used = functions
-    return program.run(checked_call, *inputs)
+    return program.run(model, *inputs)

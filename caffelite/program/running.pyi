@@ -21,6 +21,7 @@ class Runner:
     lock: threading.RLock
     function: Callable[..., Any] | None
     runs_eagerly: bool
+    is_recorded: bool
     def keep(
         self,
         replay: kernels.Replay,

@@ -135,7 +135,8 @@ cdef class Runner:
     cdef public bint runs_eagerly         # for it can't be replayed
     cdef list given                       # to a Program of somebody's function, when it was called last
     cdef list found, attributes, effects
-    cdef bint is_recorded, records_graph, is_training
+    cdef readonly bint is_recorded        # whether there is something to replay
+    cdef bint records_graph, is_training
 
     def __cinit__(self, function=None, *, strict=False):
         self.function, self.lock = function, threading.RLock()

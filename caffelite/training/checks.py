@@ -54,9 +54,7 @@ def are_rows(x: Any, y: Any) -> bool:
 
 def batches_of(data: Batch, given: Mapping[str, Any], options: Mapping[str, Any]) -> DataGenerator:
     """Batches of all these rows, which have been checked."""
-    inputs = data.inputs[0] if len(data.inputs) == 1 else data.inputs
-    options = {"seed": _unused().stream, **options, **_set(given)}
-    return DataGenerator(inputs, data.targets, sample_weight=data.weights, **options)
+    return DataGenerator.of(data, **{"seed": _unused().stream, **options, **_set(given)})
 
 
 def check_batches(
@@ -75,9 +73,11 @@ def check_batches(
             raise ValueError(f"{name} is a DataGenerator without targets")
         if is_replayed(x):  # else each batch is checked
             inputs = x.x if isinstance(x.x, tuple) else (x.x,)
-            door.check_rows(model, name, inputs)
+            shape = door.check_rows(model, name, inputs)
             door.check_indices(model, name, inputs)
-            _check_targets(model, loss, inputs, x.y, x.sample_weight)
+            _check_targets(loss, shape, x.y)
+            weights = x.sample_weight
+            check_weights(loss, None if weights is None else as_weights(weights, len(weights), model.dtype))
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
@@ -114,12 +114,13 @@ def checked(model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function)
     """All rows as arrays, or Sources, that the model and the loss can take."""
     inputs, targets = door.model_inputs(model, name, x), from_library(y, "targets")
     targets = targets if isinstance(targets, Source) else as_array(targets, "targets")
-    rows = door.check_rows(model, name, inputs)
+    shape, rows = door.check_rows(model, name, inputs), len(inputs[0])
     door.check_indices(model, name, inputs)
     if targets.shape[:1] != (rows,):
         raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
-    _check_targets(model, loss, inputs, targets, weights)
+    _check_targets(loss, shape, targets)
+    check_weights(loss, weights)
     return Batch(inputs, as_targets(targets, model.dtype), weights)
 
 
@@ -205,11 +206,10 @@ def validation_batches(model: Any, data: Any, loss: Function, columns: Any = Non
     return batches(model, "validation_data's x", x, y, weights, loss, **IN_ORDER)
 
 
-def _check_targets(model: Any, loss: Function, inputs: tuple[Any, ...], y: Any, weights: Any) -> None:
-    """ValueError for targets and weights that the loss does not take; targets that are read are checked then."""
+def _check_targets(loss: Function, outputs_shape: Any, y: Any) -> None:
+    """ValueError for targets that the loss does not take; those that are read are checked then."""
     if hasattr(loss, "check_targets") and not isinstance(y, Source):
-        loss.check_targets(y, model.shape_for(inputs, len(inputs[0])))
-    check_weights(loss, None if weights is None else as_weights(weights, len(inputs[0]), model.dtype))
+        loss.check_targets(y, outputs_shape)
 
 
 def check_weights(loss: Function, weights: np.ndarray | None) -> None:

@@ -72,15 +72,19 @@ def columns_of(model: Any) -> Columns | None:
     return first if Columns in type(first).__mro__ else None  # isinstance is slow here
 
 
-def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> int:
-    """How many rows the inputs have; ValueError if it is none, or if they are not what the model takes."""
+def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
+    """The shape of the outputs for these rows; ValueError if there are none, or if the model does not take them."""
     rows = same_length(name, inputs)
     if model.is_sequence() and not model.functions:
         raise ValueError(f"{type(model).__name__} has no Functions: add some, or write what it computes in `call`")
     if is_sparse(inputs[0]) and model.is_sequence():
         model._first_input(inputs[0])
+    try:
+        return model.shape_for(inputs, rows)
+    except ValueError:  # which is raised below, for any number of rows
+        pass
     model.shape_for(inputs)
-    return rows
+    return model.shape_for(inputs, rows)
 
 
 def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None:

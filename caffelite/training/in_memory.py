@@ -264,6 +264,8 @@ class InMemory(Steps):
 
 def converted(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:
     """All rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
+    if data.in_dtype_of_model:
+        return Batch(data.x if isinstance(data.x, tuple) else (data.x,), data.y, data.sample_weight)
     weights = data.sample_weight
     if weights is not None:
         weights = as_weights(weights, len(weights) if in_memory else data.rows, model.dtype)

@@ -20,6 +20,7 @@ from caffelite.training.loop import Loop
 from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep, Step
 
+NOTHING: AbstractContextManager[None] = nullcontext()
 ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
 
 
@@ -34,7 +35,7 @@ class Team:
 
     def entered(self) -> AbstractContextManager[None]:
         """Inside, all train: if one leaves by an exception, no other waits for it."""
-        return nullcontext()
+        return NOTHING
 
     def share_streams(self, *streams: np.random.Generator) -> None:
         """Have the random streams be the same for all."""
@@ -48,7 +49,7 @@ class Team:
 
     def holding(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
         """Inside, a Ctrl-C takes effect on all after the same step."""
-        return nullcontext()
+        return NOTHING
 
     # ---- between steps ------------------------------------------------------------------------------------------
 
