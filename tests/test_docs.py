@@ -96,6 +96,14 @@ def test_the_names_in_the_text_are_caffelites():
         assert operator.attrgetter(name)(cl), name
 
 
+def test_the_files_in_the_picture_of_a_step_are_there():
+    named = re.findall(r'class="code file"[^>]*>([^<]+)<', (DOCS / "_static" / "step.svg").read_text())
+    assert len(named) > 15
+    package = Path(cl.__file__).parent
+    for name in named:
+        assert (package / name).exists() or (package / "_kernels" / name).exists(), name
+
+
 def test_links_lead_to_pages_and_their_headings():
     for page in [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")]:
         for link, heading in re.findall(r"\]\(([^)#:\s]*\.\w+)(#[\w-]+)?\)", page.read_text()):
