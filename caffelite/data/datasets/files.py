@@ -17,8 +17,6 @@ from typing import IO
 
 import numpy as np
 
-from caffelite.data.datasets.fetching import SOURCES, fetch
-
 Split = tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 IDX = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
@@ -94,6 +92,7 @@ def _images_and_labels(dataset: str, folder: Path, download: bool) -> Split:
 
 def _found(dataset: str, folder: Path, names: list[str], download: bool) -> list[Path]:
     """Where files of these names are, with .gz or without, fetched if they are missing and may be."""
+    from caffelite.data.datasets.fetching import SOURCES, fetch  # slow to import
 
     def find(name: str) -> Path | None:
         places = (folder, folder / SOURCES[dataset].folder)
