@@ -15,7 +15,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, nonnegative, positive
 from caffelite.core.function import Function, Shape
-from caffelite.core.sharing import share
+from caffelite.core.rows import rows_here
 from caffelite.core.tensor import Tensor
 from caffelite.functions.targets import (
     are_probabilities,
@@ -93,10 +93,10 @@ class Loss(Function, recordable=True):
 
 
 def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.ndarray, ignore: int | None) -> Any:
-    """The mean of the losses, what each counts for in it, and the sum of the weights; see `kernels.weighted_mean`."""
+    """The mean of the losses, what each counts for in it, and the sum of the weights. Some rows may weigh nothing."""
     refuse = functools.partial(refuse_ignored, ignore) if weights is None else refuse_weights
     counted = None if ignore is None else labels
-    return kernels.weighted_mean(losses, weights, counted, ignore, refuse, share() is not None)
+    return kernels.weighted_mean(losses, weights, counted, ignore, refuse, not rows_here().are_all)
 
 
 # ---- of numbers, one by one ----

@@ -12,8 +12,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import nonnegative, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_blank, is_training
-from caffelite.core.recording import call_python
-from caffelite.core.sharing import share
+from caffelite.core.rows import rows_here
 from caffelite.core.tensor import Tensor, parameter, unset
 from caffelite.functions.shape import reshaped
 
@@ -198,30 +197,29 @@ class BatchNorm(Function, recordable=True):
         if self.fixed:
             self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
             return kernels.batch_norm_fixed(x, scale, shift, self.moments)
-        self.part = share()
-        self.count = x.size // self.features if self.part is None else self.part.of_whole(x.size // self.features)
+        rows = rows_here()
+        self.count = rows.in_batch(x.size // self.features)
         if self.count < 2:
             raise ValueError(
                 f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature: give "
                 "batches of 2 rows or more, or freeze the layer with requires_grad = False"
             )
-        if self.part is None:
+        if rows.are_all:
             y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
         else:
-            sums = call_python("gather", self.part.ranks.gathered, kernels.feature_sums(x, self.part.counts))
-            self.moments = kernels.joined_moments(sums, self.eps)
+            self.moments = kernels.joined_moments(rows.gathered(kernels.feature_sums(x, rows.counted)), self.eps)
             y = kernels.batch_norm_fixed(x, scale, shift, self.moments)
         kernels.follow_moments(self.mean, self.variance, self.moments, self.count, self.momentum)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         scale, moments = self.scale.data, self.moments
-        if self.fixed or self.part is None:
+        if self.fixed or rows_here().are_all:
             dx, dscale, dshift = kernels.batch_norm_grad(dy, self.x, scale, moments, self.fixed)
         else:
             sums = kernels.batch_norm_sums(dy, self.x, moments)
-            of_all = call_python("add up", self.part.ranks.total, sums)
-            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(dy, self.x, scale, moments, sums, of_all, self.count)
+            of_batch = rows_here().total(sums)
+            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(dy, self.x, scale, moments, sums, of_batch, self.count)
         self.scale.add_grad(dscale)
         self.shift.add_grad(dshift)
         return dx

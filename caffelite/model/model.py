@@ -40,7 +40,7 @@ from caffelite.training.history import History
 from caffelite.training.metrics import Metric, named
 from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep
-from caffelite.training.team import OfTeam, joined
+from caffelite.training.team import OfTeam, optimizer_and_team
 
 FLOAT64 = np.dtype(np.float64)
 
@@ -260,7 +260,7 @@ class Model(Function, recordable=True, metaclass=_Complete):
         KeyboardInterrupt
             On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
         """
-        rule, team = joined(optimizer)
+        rule, team = optimizer_and_team(optimizer)
         data = [x, validation_data, seed]
         with team.entered(), Start(resume, self, rule, called := Callbacks(callbacks), data) as start:
             until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
