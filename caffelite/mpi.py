@@ -41,11 +41,11 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.cautions import warn
-from caffelite.core.sharing import Ranks
 from caffelite.core.threads import share_processors
 from caffelite.optimizers import Optimizer
-from caffelite.parallel.together import Together
-from caffelite.training.team import ALONE, OfTeam, Team
+from caffelite.parallel.ranks import Ranks
+from caffelite.parallel.team import TeamOfRanks
+from caffelite.training.team import ONE_PROCESS, OfTeam, Team
 
 try:
     from mpi4py import MPI
@@ -128,10 +128,10 @@ class DataParallel(OfTeam):
 def _team() -> Team:
     """This process and those that `mpirun` started with it."""
     if _ranks is None:
-        return ALONE
+        return ONE_PROCESS
     _ranks.meet()
     _ranks.share_processors()
-    return Together(_ranks)
+    return TeamOfRanks(_ranks)
 
 
 class RanksOfMPI(Ranks):

@@ -26,7 +26,7 @@ import numpy as np
 
 import caffelite as cl
 from caffelite import mpi
-from caffelite.parallel import together
+from caffelite.parallel import stop, summation
 from caffelite.training import team
 from caffelite.training.checkpoints import Saved
 
@@ -267,7 +267,7 @@ def content(arrays):
 def compare(epochs):
     """For each case, by how much ranks together are off one alone, and where."""
     found = {}
-    together.COPIED, together.LARGE = 40, 150  # so that gradients go all ways there are
+    summation.COPIED, summation.LARGE = 40, 150  # so that gradients go all ways there are
     for name in CASES:
         for dtype in (np.float64, np.float32) if epochs > 2 or name in ("dense", "large") else (np.float64,):
             shared = trained(name, dtype, True, epochs)
@@ -503,7 +503,7 @@ def resumable(folder, shared, callbacks=(), resume=None):
 
 @check
 def a_checkpoint_is_one_processs_and_goes_on_on_any_number_of_ranks(folder):
-    team.ATTENTION, together.ATTENTION = 1e-4, 0.0  # so that they stop in the midst of epochs, small as they are
+    team.ATTENTION, stop.ATTENTION = 1e-4, 0.0  # so that they stop in the midst of epochs, small as they are
     alone = resumable(folder, shared=False)
     parts = [f"{folder}/alone-{WORLD.rank}", f"{folder}/together"]
     for written, path in enumerate(parts):

@@ -20,7 +20,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, base_of
 from caffelite.core.cautions import Line, users_line
 from caffelite.core.modes import mode
-from caffelite.core.sharing import share, sharing
+from caffelite.core.rows import computing, rows_here
 from caffelite.core.tensor import Tensor
 
 
@@ -183,7 +183,7 @@ class PythonCall:
         self.arguments = _mapped(lambda x: x.view(np.ndarray), arguments)
         self.gradients = [(p, p._has_gradient) for p in parameters]
         self.mode = (mode.records_graph, mode.training)
-        self.share = share()
+        self.rows = rows_here()
 
     def first(self) -> Any:
         """Call for the first time: the result, its arrays being this call's outputs."""
@@ -207,9 +207,9 @@ class PythonCall:
         for p, has_gradient in self.gradients:
             p._has_gradient = has_gradient
         try:
-            if self.share is None:
+            if self.rows.are_all:
                 return self.function(*_mapped(np.array, self.arguments))
-            with sharing(self.share):
+            with computing(self.rows):
                 return self.function(*_mapped(np.array, self.arguments))
         finally:
             mode.records_graph, mode.training = before

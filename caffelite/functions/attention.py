@@ -10,7 +10,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, nonnegative, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_probing, is_training
-from caffelite.core.sharing import share
+from caffelite.core.rows import rows_here
 from caffelite.functions.activation import GELU
 from caffelite.functions.dropout import Dropout, seed_of
 from caffelite.functions.linear import Linear
@@ -106,9 +106,8 @@ class MultiHeadAttention(Function, recordable=True):
         self.q, self.k, self.v = self.query.forward(x), self.key.forward(x), self.value.forward(x)
         if cache is not None:
             self.k, self.v = cache.extended(self.k, self.v)
-        part = share() if self.drawn_p else None
         pairs = len(x) * self.heads * x.shape[1] * self.k.shape[1]  # of queries and keys
-        self.first = 0 if part is None else part.before(pairs)
+        self.first = rows_here().before(pairs) if self.drawn_p else 0
         self.h, self.norms, self.drawn = kernels.attention(
             *(self.q, self.k, self.v, self.heads, self.causal, self.mask),
             *(self.random, self.drawn_p, self.first),

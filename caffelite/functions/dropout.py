@@ -10,7 +10,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import nonnegative
 from caffelite.core.function import Function
 from caffelite.core.modes import is_training
-from caffelite.core.sharing import share
+from caffelite.core.rows import rows_here
 from caffelite.core.sparse import SparseRows
 from caffelite.functions.linear import Linear
 
@@ -50,8 +50,7 @@ class Dropout(Function, recordable=True):
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.drawn = None
         if is_training() and self.p > 0:
-            part = share()
-            self.first = 0 if part is None else part.before(x.size)
+            self.first = rows_here().before(x.size)
             x, self.drawn = kernels.dropout(x, self.random, self.p, self.first)
         return x
 

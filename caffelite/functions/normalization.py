@@ -1,4 +1,4 @@
-"""Normalization layers."""
+"""Layers that give features, rows or groups of channels mean 0 and variance 1, and then scale and shift them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import nonnegative, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_blank, is_training
-from caffelite.core.recording import call_python
-from caffelite.core.sharing import share
+from caffelite.core.rows import rows_here
 from caffelite.core.tensor import Tensor, parameter, unset
 from caffelite.functions.shape import reshaped
 
@@ -21,14 +20,15 @@ __all__ = ["BatchNorm", "GroupNorm", "LayerNorm"]
 
 
 class LayerNorm(Function, recordable=True):
-    """Each row made one of mean 0 and variance 1, then scaled and shifted:
+    """Gives each row mean 0 and variance 1, then scales and shifts it:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the row
         dscale = Σ dy x̂,  dshift = Σ dy  over all rows
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the row
 
-    x and y (…, features), `scale` (features,) ones, `shift` (features,) zeros, absent with bias=False. In training and
-    inference alike. ValueError for x of another shape, TypeError for x of another dtype than `scale`.
+    x and y (…, features), `scale` (features,) ones, `shift` (features,) zeros; there is no shift with bias=False. It
+    does the same in training and in inference. ValueError for x of another shape, TypeError for another dtype than
+    that of `scale`.
 
     J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
@@ -44,7 +44,7 @@ class LayerNorm(Function, recordable=True):
         return {"features": self.features, "eps": self.eps, "bias": self.shift is not None}
 
     def initialize(self, rng: Any) -> None:
-        """Make `scale` ones and `shift` zeros again; nothing is drawn."""
+        """Set `scale` to ones and `shift` to zeros. Nothing is drawn."""
         self.scale.data = np.ones(self.features)
         if self.shift is not None:
             self.shift.data = np.zeros(self.features)
@@ -77,15 +77,15 @@ class LayerNorm(Function, recordable=True):
 
 
 class GroupNorm(Function, recordable=True):
-    """Each group of channels of a row made one of mean 0 and variance 1, then each channel scaled and shifted:
+    """Gives each group of channels of a row mean 0 and variance 1, then scales and shifts each channel:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the group
         dscale = Σ dy x̂,  dshift = Σ dy  over all rows and places
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the group
 
-    x and y (n, features, …); `scale` (features,) ones, `shift` (features,) zeros. The channels of a group follow each
-    other, features / groups of them. In training and inference alike. ValueError if `groups` does not divide
-    `features`, and for x of another shape; TypeError for x of another dtype than `scale`.
+    x and y (n, features, …); `scale` (features,) ones, `shift` (features,) zeros. A group is features / groups channels
+    in a row. It does the same in training and in inference. ValueError if `groups` does not divide `features`, and for
+    x of another shape; TypeError for another dtype than that of `scale`.
 
     Y. Wu and K. He, "Group normalization", ECCV 2018.
     """
@@ -100,13 +100,12 @@ class GroupNorm(Function, recordable=True):
             self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
-        """Make `scale` ones and `shift` zeros again; nothing is drawn."""
+        """Set `scale` to ones and `shift` to zeros. Nothing is drawn."""
         self.scale.data, self.shift.data = np.ones(self.features), np.zeros(self.features)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        if len(shape) < 2 or shape[1] not in (None, self.features):
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, {self.features}, …)")
+        _check_channels(self, shape)
         return (shape[0], self.features, *shape[2:])
 
     def formula(self, x: Tensor) -> Tensor:
@@ -118,7 +117,7 @@ class GroupNorm(Function, recordable=True):
         return normalized * self.scale.reshape(of_channels) + self.shift.reshape(of_channels)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self.output_shape(x.shape)
+        _check_channels(self, x.shape)
         self.x = reshaped(x, (len(x) * self.groups, math.prod(x.shape[1:]) // self.groups))
         self.ones = _ones(self.x.shape[1], x.dtype)
         normalized, self.moments = kernels.layer_norm(self.x, self.ones, None, self.eps)
@@ -140,22 +139,22 @@ class GroupNorm(Function, recordable=True):
 
 
 class BatchNorm(Function, recordable=True):
-    """Each feature, over all rows and places, made one of mean 0 and variance 1, then scaled and shifted:
+    """Gives each feature mean 0 and variance 1 over all rows and places, then scales and shifts it:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  dscale = Σ dy x̂,  dshift = Σ dy
         dx = (dy − mean dy − x̂ mean(dy x̂)) scale / √(v + ε)
 
-    In training m and v are the batch's mean and biased variance, and the buffers follow: `mean` moves towards m by the
-    share `momentum` of the way, `variance` towards the unbiased variance. In inference they are m and v, and constants:
-    dx = dy scale / √(v + ε).
+    In training, m and v are the mean and the biased variance of the batch. Two buffers follow them: `mean` moves
+    towards m, and `variance` towards the unbiased variance, by the fraction `momentum` of the way. In inference, the
+    buffers are m and v, and are constants: dx = dy scale / √(v + ε).
 
-    A layer whose parameters are frozen (`requires_grad = False`) computes in training what it computes in inference,
-    and its buffers stay.
+    If the parameters are frozen (`requires_grad = False`), the layer computes in training what it computes in
+    inference, and its buffers do not change.
 
     x and y (n, features, …); `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. The buffers
-    are always finite. A feature whose m or v is not finite leaves them as they are: NaN in a batch makes its outputs
-    NaN, which stops a training, and not those of all batches to come. A variance beyond the largest number of its dtype
-    becomes that number, and `fit` warns of it. All else is as in PyTorch.
+    are always finite: a feature whose m or v is not finite does not change them. So NaN in a batch makes the outputs of
+    that batch NaN, which stops a training, but not those of later batches. If a variance is too large for its dtype,
+    the buffer gets the largest number, and `fit` warns. All else is as in PyTorch.
 
     ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a feature.
 
@@ -174,54 +173,52 @@ class BatchNorm(Function, recordable=True):
             self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
-        """Make parameters and buffers what they were at first; nothing is drawn."""
+        """Set parameters and buffers to what they were at first. Nothing is drawn."""
         self.scale.data, self.shift.data = np.ones(self.features), np.zeros(self.features)
         self.mean[:], self.variance[:] = 0, 1
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: the running mean and variance."""
+        """The running mean and variance, which are kept but not learned."""
         return {"mean": self.mean, "variance": self.variance}
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        if len(shape) < 2 or shape[1] not in (None, self.features):
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, {self.features}, …)")
+        _check_channels(self, shape)
         return (shape[0], self.features, *shape[2:])
 
     def is_trained(self) -> bool:
-        """Whether a batch's own moments are used, and followed: in training, unless the parameters are frozen."""
+        """Whether the batch's own moments are used: in training, unless the parameters are frozen."""
         return is_training() and (self.scale.requires_grad or self.shift.requires_grad)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self.output_shape(x.shape)
+        _check_channels(self, x.shape)
         self.x, self.fixed, scale, shift = x, not self.is_trained(), self.scale.data, self.shift.data
         if self.fixed:
             self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
             return kernels.batch_norm_fixed(x, scale, shift, self.moments)
-        self.part = share()
-        self.count = x.size // self.features if self.part is None else self.part.of_whole(x.size // self.features)
+        rows = rows_here()
+        self.count = rows.in_batch(x.size // self.features)
         if self.count < 2:
             raise ValueError(
                 f"{self!r} got shape {x.shape} in training, which takes at least 2 numbers of each feature: give "
                 "batches of 2 rows or more, or freeze the layer with requires_grad = False"
             )
-        if self.part is None:
+        if rows.are_all:
             y, self.moments = kernels.batch_norm(x, scale, shift, self.eps)
         else:
-            sums = call_python("gather", self.part.ranks.gathered, kernels.feature_sums(x, self.part.counts))
-            self.moments = kernels.joined_moments(sums, self.eps)
+            self.moments = kernels.joined_moments(rows.gathered(kernels.feature_sums(x, rows.counted)), self.eps)
             y = kernels.batch_norm_fixed(x, scale, shift, self.moments)
         kernels.follow_moments(self.mean, self.variance, self.moments, self.count, self.momentum)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         scale, moments = self.scale.data, self.moments
-        if self.fixed or self.part is None:
+        if self.fixed or rows_here().are_all:
             dx, dscale, dshift = kernels.batch_norm_grad(dy, self.x, scale, moments, self.fixed)
         else:
             sums = kernels.batch_norm_sums(dy, self.x, moments)
-            of_all = call_python("add up", self.part.ranks.total, sums)
-            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(dy, self.x, scale, moments, sums, of_all, self.count)
+            of_batch = rows_here().total(sums)
+            dx, dscale, dshift = kernels.batch_norm_grad_of_sums(dy, self.x, scale, moments, sums, of_batch, self.count)
         self.scale.add_grad(dscale)
         self.shift.add_grad(dshift)
         return dx
@@ -238,8 +235,14 @@ def _ones(count: int, dtype: np.dtype) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def _no_moments(features: int) -> np.ndarray:
-    """Moments as `batch_norm` returns them of features that have mean 0 and variance 1 already."""
+    """The moments that `kernels.batch_norm` returns for features that have mean 0 and variance 1 already."""
     return np.repeat([[0.0], [1.0], [1.0]], features, axis=1)
+
+
+def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape) -> None:
+    """Raise ValueError unless a shape is (n, features, …)."""
+    if len(shape) < 2 or shape[1] not in (None, layer.features):
+        raise ValueError(f"{layer!r} got shape {shape_text(shape)}; expected (n, {layer.features}, …)")
 
 
 def _checked(name: str, features: int, eps: float) -> tuple[int, float]:

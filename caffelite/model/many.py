@@ -40,7 +40,7 @@ from caffelite.training.history import History
 from caffelite.training.in_memory import InMemory
 from caffelite.training.objective import Objective
 from caffelite.training.step import Step
-from caffelite.training.team import ALONE
+from caffelite.training.team import ONE_PROCESS
 
 WAKING = 0.05  # seconds of waiting after which this thread looks for a Ctrl-C, which the system may give to another one
 CONSTANTS: tuple[type, ...] = (bool, int, float, str, bytes, NoneType, frozenset, type, FunctionType)
@@ -112,7 +112,7 @@ def fit_many(
             batches = batches.only(fit.rows)
         if door.trains_batch_norm(fit.model):
             batches = without_single_rows(batches)
-        return InMemory(step, ALONE, batches, epochs, stop)
+        return InMemory(step, ONE_PROCESS, batches, epochs, stop)
 
     histories = [fit.history for fit in fits]
     try:

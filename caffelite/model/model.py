@@ -34,7 +34,7 @@ from caffelite.training.history import History
 from caffelite.training.metrics import Metric, named
 from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep
-from caffelite.training.team import OfTeam, joined
+from caffelite.training.team import OfTeam, optimizer_and_team
 
 
 class Model(Container, recordable=True):
@@ -236,7 +236,7 @@ class Model(Container, recordable=True):
         KeyboardInterrupt
             On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
         """
-        rule, team = joined(optimizer)
+        rule, team = optimizer_and_team(optimizer)
         with team.entered(), Start(resume, self, rule, called := Callbacks(callbacks)) as start:
             until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
             clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)

@@ -79,8 +79,8 @@ class PoissonLoss(PointwiseLoss, recordable=True):
         """What scores mean: the rates, exp(scores)."""
         return kernels.exp(super().link(scores))
 
-    def of_rows(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        self.rate = kernels.exp(scores)
+    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        self.rate, self.targets = kernels.exp(scores), targets
         logarithm = kernels.log(kernels.clip(targets, np.finfo(targets.dtype).tiny, math.inf))  # times 0 where t is 0
         surplus = kernels.multiply(targets, kernels.subtract(logarithm, scores))
         each = kernels.add(kernels.subtract(self.rate, targets), surplus)
@@ -89,6 +89,6 @@ class PoissonLoss(PointwiseLoss, recordable=True):
     def gradient(self, dy: np.ndarray) -> np.ndarray:
         rows, outputs = self.rate.shape
         difference = kernels.multiply(kernels.subtract(self.rate, self.targets), dy)
-        if self.share is None:
+        if self.row_weights is None:
             return kernels.multiply(difference, 1 / (rows * outputs))
-        return kernels.multiply(difference, kernels.multiply(self.share.reshape(rows, 1), 1 / outputs))
+        return kernels.multiply(difference, kernels.multiply(self.row_weights.reshape(rows, 1), 1 / outputs))

@@ -12,7 +12,7 @@ from caffelite.training.epochs import Epochs
 from caffelite.training.in_memory import InMemory
 from caffelite.training.step import EvaluationStep, Step
 from caffelite.training.streamed import Streamed
-from caffelite.training.team import ALONE, Team
+from caffelite.training.team import ONE_PROCESS, Team
 
 
 def epochs_of(
@@ -27,7 +27,7 @@ def epochs_of(
 class Evaluation:
     """Evaluates the same batches time and again: what is in memory is prepared once, the first time."""
 
-    def __init__(self, step: EvaluationStep, batches: Iterable, team: Team = ALONE) -> None:
+    def __init__(self, step: EvaluationStep, batches: Iterable, team: Team = ONE_PROCESS) -> None:
         self.step, self.batches, self.team = step, batches, team
         self.kept: Epochs | None = None
 

@@ -21,7 +21,7 @@ from caffelite.training.loop import Listener
 from caffelite.training.metrics import Metric
 from caffelite.training.objective import Objective
 from caffelite.training.progress import Progress
-from caffelite.training.team import ALONE, Team
+from caffelite.training.team import ONE_PROCESS, Team
 
 
 class Fitting:
@@ -42,7 +42,7 @@ class Fitting:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.called, self.team, self.start = called, team, start
         self.step = team.step(model, Objective(loss, metrics, model._own.programs.told), optimizer, clip_norm)
-        self.is_watched = bool(called.all) or start.saved is not None or team is not ALONE
+        self.is_watched = bool(called.all) or start.saved is not None or team is not ONE_PROCESS
         self.streams = streams_of(model, rng) if self.is_watched else {}  # before anything is drawn
 
     def run(

@@ -14,7 +14,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.recording import PythonCall, Recording
-from caffelite.core.sharing import Share, sharing
+from caffelite.core.rows import ALL, SomeRows, computing
 from caffelite.core.sparse import given_as, stored
 from caffelite.data.conversion import as_inputs, as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator
@@ -38,10 +38,10 @@ class Steps(Epochs):
         self.programs = self.model._own.programs
         self.cursor = self.programs.cursor
 
-    def take_step(self, weighted: bool, share: Share | None, *columns: np.ndarray) -> Any:
-        """Take a step on the columns of a batch, or of a share of it. Returns the outputs if the epoch needs them."""
+    def take_step(self, weighted: bool, part: SomeRows | None, *columns: np.ndarray) -> Any:
+        """Take a step on the columns of a batch, or of a part of it. Returns the outputs if the epoch needs them."""
         batch = Batch.of(list(columns), weighted)
-        with sharing(share):
+        with computing(part or ALL):
             outputs = self.step(batch)
             self.step.warn_of_untrained()
             self.step.measure(self.cursor, outputs, batch)
@@ -180,18 +180,18 @@ class InMemory(Steps):
     def _record(self, program: Program) -> None:
         """Take the step that is due, and record it."""
         whole = self.rows[self.loop.batch >= self.loop.full_batches]
-        share = self.team.share(whole)
-        first, rows = (0, whole) if share is None else (share.first, share.rows)
-        keeps = share is None or share.counts
+        part = self.team.part(whole)
+        first, rows = (0, whole) if part is None else (part.first, part.size)
+        keeps = part is None or part.counted
         room = [given_as(np.empty((rows, *column.shape[1:]), column.dtype)) for column in map(stored, self.columns)]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
-            """One step on the batch that the cursor points to, or a share of it, which is copied into the columns."""
+            """One step on the batch that the cursor points to, or a part of it, which is copied into the columns."""
             if first > 0:
                 kernels.advance(self.cursor, first)
             for i, column in enumerate(columns):
                 kernels.take_batch(self.cursor, i, stored(column))
-            outputs = self.take_step(self.data.weights is not None, share, *columns)
+            outputs = self.take_step(self.data.weights is not None, part, *columns)
             if outputs is not None:
                 rows = [x.data for x in (outputs if isinstance(outputs, tuple) else (outputs,))]
                 self.programs.kept[program] = _forms(rows)

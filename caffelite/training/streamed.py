@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.interrupts import InterruptsBetweenSteps
-from caffelite.core.sharing import Share
+from caffelite.core.rows import SomeRows
 from caffelite.core.tracebacks import noting
 from caffelite.data.conversion import as_targets, as_weights
 from caffelite.data.frames import names_of_inputs
@@ -87,18 +87,18 @@ class Streamed(Steps):
         if batch.weights is not None and not batch.weights.any():
             return
         weighted, columns, rows = batch.weights is not None, batch.columns(), len(batch.targets)
-        share = self.team.share(rows)
-        if share is not None:
-            columns = [column[share.own] for column in columns]
+        part = self.team.part(rows)
+        if part is not None:
+            columns = [column[part.slice] for column in columns]
         with self.programs.using_cursor():
             self.cursor["sums"] = kernels.address(sums.means)
             program = self.program("step", weighted, columns, rows)
-            outputs = program.run(functools.partial(self.take_step, weighted, share), *columns)
+            outputs = program.run(functools.partial(self.take_step, weighted, part), *columns)
         if self.objective.of_epoch:
             targets = batch.targets.copy()  # whoever made the batch may fill it again
             kept = [*(outputs if isinstance(outputs, tuple) else (outputs,)), targets]
-            if share is not None:
-                kept = [_in_batch(share, rows) for rows in (*kept[:-1], columns[len(batch.inputs)])]
+            if part is not None:
+                kept = [_in_batch(part, rows) for rows in (*kept[:-1], columns[len(batch.inputs)])]
             sums.keep(kept)
 
     def results(self, done: int) -> np.ndarray:
@@ -156,9 +156,9 @@ def as_batch(step: Step, given: Any) -> Batch:
     return Batch(inputs, y, as_weights(given[2], len(y), model.dtype, "a batch's weights"))
 
 
-def _in_batch(share: Share, rows: np.ndarray) -> np.ndarray:
-    """The rows of a share at their places in the batch, and 0 for all others."""
-    batch = np.zeros((share.whole, *rows.shape[1:]), rows.dtype)
-    if share.counts:
-        batch[share.own] = rows
+def _in_batch(part: SomeRows, rows: np.ndarray) -> np.ndarray:
+    """The rows of a part of a batch at their places in it, and 0 for all others."""
+    batch = np.zeros((part.whole, *rows.shape[1:]), rows.dtype)
+    if part.counted:
+        batch[part.slice] = rows
     return batch

@@ -1,7 +1,7 @@
 """Who trains: one process, which computes all rows of each batch, or several that share them.
 
-`fit` and the epochs of a training ask their Team wherever several processes would do something else than one. The
-answers of one process, `ALONE`, are here. `caffelite.parallel` has those of several.
+`fit` and the epochs of a training ask their Team wherever several processes do something else than one. The answers of
+one process, `ONE_PROCESS`, are here. `caffelite.parallel` has the answers of several.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.interrupts import InterruptsBetweenSteps
-from caffelite.core.sharing import Share
+from caffelite.core.rows import SomeRows
 from caffelite.data.generator import Batch
 from caffelite.optimizers import Optimizer
 from caffelite.training.loop import Loop
@@ -81,8 +81,8 @@ class Team:
         """The step of an evaluation."""
         return EvaluationStep(model, objective)
 
-    def share(self, rows: int) -> Share | None:
-        """Which of so many rows of a batch this process computes; None if it is all."""
+    def part(self, rows: int) -> SomeRows | None:
+        """Which of so many rows of a batch this process computes; None if it computes all."""
         return None
 
     def average(self, optimizer: Optimizer) -> None:
@@ -106,7 +106,7 @@ class Team:
         """An epoch is over: the next one begins to fill these rows."""
 
 
-ALONE = Team()
+ONE_PROCESS = Team()
 
 
 class OfTeam:
@@ -116,6 +116,6 @@ class OfTeam:
     team: Team
 
 
-def joined(optimizer: Any) -> tuple[Any, Team]:
-    """An optimizer itself, and its team."""
-    return (optimizer.optimizer, optimizer.team) if isinstance(optimizer, OfTeam) else (optimizer, ALONE)
+def optimizer_and_team(optimizer: Any) -> tuple[Any, Team]:
+    """An optimizer itself, without what wraps it, and its team."""
+    return (optimizer.optimizer, optimizer.team) if isinstance(optimizer, OfTeam) else (optimizer, ONE_PROCESS)

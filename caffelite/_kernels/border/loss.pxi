@@ -1,4 +1,6 @@
-# Losses: of each row, and their mean.
+# Losses: the loss of each row, and the mean over the rows.
+#
+# `row_weights` (n,) says what each row counts for in the mean. Without it, each counts 1/n.
 
 cdef Kernel SOFTMAX_LOSS_KERNEL = Kernel("softmax_loss", writes=0b1001, checked=2, work=150)
 cdef Kernel SOFTMAX_LOSS_GRAD_KERNEL = Kernel("softmax_loss_grad", checked=2, work=10)
@@ -21,19 +23,22 @@ cdef Kernel CHECK_PROBABILITIES_KERNEL = Kernel("check_probabilities", writes=0b
 
 # ---- losses of rows ----
 
-def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, double smoothing=0, ignore=None):
-    """The softmax of each row, and the negative log-likelihood of its label, smoothed; 0 where it is to be ignored.
+def softmax_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double smoothing=0, ignore=None):
+    """The softmax p of each row, and its cross-entropy −Σ t log p with the smoothed targets t.
 
-    scores (n, C), labels (n,) int64 → the losses (n,) and the probabilities (n, C).
+    scores (…, C), n rows of them; targets are labels (n,) int64, or floats of the scores' shape, see `soft_loss`.
+    Returns the losses (n,), 0 where the label is to be ignored, and p (…, C).
     ValueError for no rows or other shapes, TypeError for labels that are not int64, IndexError for one out of range.
     """
     cdef Call call
     cdef cnp.ndarray rows, p
-    scores = begin_loss(&call, SOFTMAX_LOSS_KERNEL, scores)
-    labels = checked_labels("softmax_loss", labels, call.size[0])
-    rows, p = output_of(scores, 1), output_of(scores, 2)
+    if cnp.PyArray_ISFLOAT(targets):
+        return soft_loss(scores, targets, smoothing)
+    scores = begin_loss(&call, SOFTMAX_LOSS_KERNEL, scores, True)
+    targets = checked_labels("softmax_loss", targets, call.size[0])
+    rows, p = losses_of(&call, scores), output_of(scores)
     bind(&call, 0, p)
-    bind(&call, 2, labels)
+    bind(&call, 2, targets)
     bind(&call, 3, rows)
     call.scalar[0] = smoothing
     let_ignore(&call, ignore)
@@ -41,31 +46,31 @@ def softmax_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, doubl
     return rows, p
 
 
-def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray labels not None, cnp.ndarray dy not None,
-                      cnp.ndarray share=None, double smoothing=0, ignore=None):
-    """dscores = dy share (p − t), t the smoothed one-hot labels; share is 1/n where there is none.
+def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
+                      cnp.ndarray row_weights=None, double smoothing=0, ignore=None):
+    """dscores = dy row_weights (p − t), t the smoothed targets, one-hot for labels.
 
-    probabilities (n, C), labels (n,) int64, dy one element, share (n,) → (n, C).
+    probabilities (…, C) and targets as `softmax_loss` has them, dy one element, row_weights (n,) → (…, C).
     """
     cdef Call call
-    probabilities = begin_loss(&call, SOFTMAX_LOSS_GRAD_KERNEL, probabilities)
-    labels = checked_labels("softmax_loss_grad", labels, call.size[0])
-    bind(&call, 2, labels)
+    if cnp.PyArray_ISFLOAT(targets):
+        return soft_loss_grad(probabilities, targets, dy, row_weights, smoothing)
+    probabilities = begin_loss(&call, SOFTMAX_LOSS_GRAD_KERNEL, probabilities, True)
+    targets = checked_labels("softmax_loss_grad", targets, call.size[0])
+    bind(&call, 2, targets)
     call.scalar[0] = smoothing
     let_ignore(&call, ignore)
-    return launch_grad(&call, probabilities, dy, share, partial(refuse_label, "softmax_loss_grad", call.size[1]))
+    return launch_grad(&call, probabilities, dy, row_weights,
+                       partial(refuse_label, "softmax_loss_grad", call.size[1]))
 
 
 def soft_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double smoothing=0):
-    """The softmax p of each row, and its cross-entropy −Σ t log p with the smoothed targets.
-
-    scores and targets (n, C) → the losses (n,) and the probabilities (n, C).
-    """
+    """`softmax_loss` for targets that are probabilities, of the scores' shape (…, C)."""
     cdef Call call
     cdef cnp.ndarray rows, p
-    scores = begin_loss(&call, SOFT_LOSS_KERNEL, scores)
+    scores = begin_loss(&call, SOFT_LOSS_KERNEL, scores, True)
     targets = matched("soft_loss", scores, targets)
-    rows, p = output_of(scores, 1), output_of(scores, 2)
+    rows, p = losses_of(&call, scores), output_of(scores)
     bind(&call, 0, p)
     bind(&call, 2, targets)
     bind(&call, 3, rows)
@@ -75,23 +80,23 @@ def soft_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double 
 
 
 def soft_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                   cnp.ndarray share=None, double smoothing=0):
-    """dscores = dy share (p Σ t − t), t the smoothed targets; share is 1/n where there is none."""
+                   cnp.ndarray row_weights=None, double smoothing=0):
+    """dscores = dy row_weights (p Σ t − t), t the smoothed targets."""
     cdef Call call
-    probabilities = begin_loss(&call, SOFT_LOSS_GRAD_KERNEL, probabilities)
+    probabilities = begin_loss(&call, SOFT_LOSS_GRAD_KERNEL, probabilities, True)
     targets = matched("soft_loss_grad", probabilities, targets)
     bind(&call, 2, targets)
     call.scalar[0] = smoothing
-    return launch_grad(&call, probabilities, dy, share)
+    return launch_grad(&call, probabilities, dy, row_weights)
 
 
 def hinge_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, double margin):
     """Σ max(0, s − s[label] + margin) over the other classes: scores (n, C), labels (n,) int64 → the losses (n,)."""
     cdef Call call
     cdef cnp.ndarray rows
-    scores = begin_loss(&call, HINGE_LOSS_KERNEL, scores)
+    scores = begin_loss(&call, HINGE_LOSS_KERNEL, scores, True)
     labels = checked_labels("hinge_loss", labels, call.size[0])
-    rows = output_of(scores, 1)
+    rows = losses_of(&call, scores)
     bind(&call, 0, rows)
     bind(&call, 2, labels)
     call.scalar[0] = margin
@@ -100,36 +105,36 @@ def hinge_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, double 
 
 
 def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cnp.ndarray dy not None, double margin,
-                    cnp.ndarray share=None):
-    """dscores = dy share where a class adds to the loss, less their sum at the label; share is 1/n without any."""
+                    cnp.ndarray row_weights=None):
+    """dscores = dy row_weights where a class adds to the loss, and minus their sum at the label."""
     cdef Call call
-    scores = begin_loss(&call, HINGE_LOSS_GRAD_KERNEL, scores)
+    scores = begin_loss(&call, HINGE_LOSS_GRAD_KERNEL, scores, True)
     labels = checked_labels("hinge_loss_grad", labels, call.size[0])
     bind(&call, 2, labels)
     call.scalar[0] = margin
-    return launch_grad(&call, scores, dy, share, partial(refuse_label, "hinge_loss_grad", call.size[1]))
+    return launch_grad(&call, scores, dy, row_weights, partial(refuse_label, "hinge_loss_grad", call.size[1]))
 
 
 def mse_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean of (s − t)² over each row: scores and targets (n, k) → (n,)."""
+    """The mean of (s − t)² over each row: scores and targets (n, …) → (n,)."""
     return pointwise_loss(MSE_LOSS_KERNEL, SQUARED_ERROR, scores, targets, 0)
 
 
 def mse_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                  cnp.ndarray share=None):
-    """dscores = dy share 2 (s − t) / k; share is 1/n where there is none."""
-    return pointwise_loss_grad(MSE_LOSS_GRAD_KERNEL, SQUARED_ERROR_GRAD, scores, targets, 0, dy, share)
+                  cnp.ndarray row_weights=None):
+    """dscores = dy row_weights 2 (s − t) / k, for rows of k elements."""
+    return pointwise_loss_grad(MSE_LOSS_GRAD_KERNEL, SQUARED_ERROR_GRAD, scores, targets, 0, dy, row_weights)
 
 
 def mae_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """The mean of |s − t| over each row: scores and targets (n, k) → (n,)."""
+    """The mean of |s − t| over each row: scores and targets (n, …) → (n,)."""
     return pointwise_loss(MAE_LOSS_KERNEL, ABSOLUTE_ERROR, scores, targets, 0)
 
 
 def mae_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                  cnp.ndarray share=None):
-    """dscores = dy share sign(s − t) / k; share is 1/n where there is none."""
-    return pointwise_loss_grad(MAE_LOSS_GRAD_KERNEL, ABSOLUTE_ERROR_GRAD, scores, targets, 0, dy, share)
+                  cnp.ndarray row_weights=None):
+    """dscores = dy row_weights sign(s − t) / k, for rows of k elements."""
+    return pointwise_loss_grad(MAE_LOSS_GRAD_KERNEL, ABSOLUTE_ERROR_GRAD, scores, targets, 0, dy, row_weights)
 
 
 def huber_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double delta):
@@ -138,9 +143,9 @@ def huber_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double
 
 
 def huber_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None, double delta,
-                    cnp.ndarray share=None):
-    """dscores = dy share clip(s − t, −delta, delta) / k; share is 1/n where there is none."""
-    return pointwise_loss_grad(HUBER_LOSS_GRAD_KERNEL, HUBER_GRAD, scores, targets, delta, dy, share)
+                    cnp.ndarray row_weights=None):
+    """dscores = dy row_weights clip(s − t, −delta, delta) / k, for rows of k elements."""
+    return pointwise_loss_grad(HUBER_LOSS_GRAD_KERNEL, HUBER_GRAD, scores, targets, delta, dy, row_weights)
 
 
 def sigmoid_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double positive):
@@ -149,17 +154,17 @@ def sigmoid_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, doub
 
 
 def sigmoid_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                      double positive, cnp.ndarray share=None):
-    """dscores = dy share ((1 + (positive − 1) t) p − positive t) / k; share is 1/n where there is none."""
-    return pointwise_loss_grad(SIGMOID_LOSS_GRAD_KERNEL, CROSS_ENTROPY_GRAD, scores, targets, positive, dy, share)
+                      double positive, cnp.ndarray row_weights=None):
+    """dscores = dy row_weights ((1 + (positive − 1) t) p − positive t) / k, for rows of k elements."""
+    return pointwise_loss_grad(SIGMOID_LOSS_GRAD_KERNEL, CROSS_ENTROPY_GRAD, scores, targets, positive, dy, row_weights)
 
 
 cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar):
     cdef Call call
     cdef cnp.ndarray rows
-    scores = begin_loss(&call, kernel, scores)
+    scores = begin_loss(&call, kernel, scores, False)
     targets = matched(kernel.name, scores, targets)
-    rows = output_of(scores, 1)
+    rows = losses_of(&call, scores)
     bind(&call, 0, rows)
     bind(&call, 2, targets)
     call.op, call.scalar[0] = op, scalar
@@ -168,36 +173,37 @@ cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.nd
 
 
 cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
-                                     cnp.ndarray dy, cnp.ndarray share):
+                                     cnp.ndarray dy, cnp.ndarray row_weights):
     cdef Call call
-    scores = begin_loss(&call, kernel, scores)
+    scores = begin_loss(&call, kernel, scores, False)
     targets = matched(kernel.name, scores, targets)
     bind(&call, 2, targets)
     call.op, call.scalar[0] = op, scalar
-    return launch_grad(&call, scores, dy, share)
+    return launch_grad(&call, scores, dy, row_weights)
 
 
 # ---- the mean ----
 
 def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarray labels=None, ignore=None,
                   on_stop=None, bint is_part=False):
-    """Σ w rows / Σ w: w is 1 without weights, and 0 where the label is to be ignored.
+    """Σ w rows / Σ w: w is 1 without weights, and 0 if the label is to be ignored.
 
-    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights, or else labels, are needed. Returns the mean,
-    0-d, what each row counts for in it, w / Σ w (n,), and Σ w, 0-d, float64. Where a weight is below 0 or not finite,
-    or nothing counts, `on_stop` is called with the weights, or the labels where there are none, and has to raise;
-    without it, a ValueError is raised. Where the rows are a part of those that the mean is of, nothing may count: all
-    is 0 then.
+    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights or labels are needed. Returns the mean, 0-d;
+    what each row counts for in it, w / Σ w (n,); and Σ w, 0-d, float64.
+
+    If a weight is below 0 or not finite, or if nothing counts, `on_stop` is called with the weights, or with the labels
+    if there are none, and has to raise. Without it, a ValueError is raised. If the rows are only a part of those that
+    the mean is of, nothing has to count: all results are 0 then.
     """
     cdef Call call
     cdef int real = real_type("weighted_mean", rows)
-    cdef cnp.ndarray value = output((), rows.descr), total = output((), float64), share, checked
+    cdef cnp.ndarray value = output((), rows.descr), total = output((), float64), row_weights, checked
     cdef Py_ssize_t n = cnp.PyArray_SIZE(rows), of_weight = 1
     begin(&call, WEIGHTED_MEAN_KERNEL, real)
     if cnp.PyArray_NDIM(rows) != 1 or n == 0:
         raise ValueError(f"weighted_mean got losses of shape {shape_of(rows)}; expected (n,), n above 0")
     rows = contiguous(rows)
-    share = empty(1, cnp.PyArray_DIMS(rows), rows.descr)
+    row_weights = empty(1, cnp.PyArray_DIMS(rows), rows.descr)
     if labels is not None:
         labels = checked_labels("weighted_mean", labels, n)
         bind(&call, 5, labels)
@@ -214,7 +220,7 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
         raise TypeError("weighted_mean needs weights or labels")
     bind(&call, 0, value)
     bind(&call, 1, total)
-    bind(&call, 2, share)
+    bind(&call, 2, row_weights)
     bind(&call, 3, checked)
     bind(&call, 4, rows)
     let_ignore(&call, ignore)
@@ -222,46 +228,62 @@ def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarr
     call.parts = 1
     call.work = WEIGHTED_MEAN_KERNEL.work * n
     launch(&call, on_stop or refuse_mean)
-    return value, share, total
+    return value, row_weights, total
 
 
 def refuse_mean(weights):
     raise ValueError("weighted_mean got weights below 0, or not finite, or nothing that counts")
 
 
-# ---- what they share ----
+# ---- what all of them do ----
 
-cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores):
-    """Make a call of rows of scores, which are returned as loops read them: hold them until it is launched."""
+cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint of_classes):
+    """Make a call of rows of scores, which are returned as loops read them: hold them until it is launched.
+
+    A row is what has one loss: the scores of all classes, (…, C), or else all that is in the first axis, (n, …).
+    """
+    cdef int least = 2 if of_classes else 1
     begin(call, kernel, real_type(kernel.name, scores))
-    if cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_SIZE(scores) == 0:
-        raise ValueError(f"{kernel.name} got scores of shape {shape_of(scores)}; expected (n, C), n and C above 0")
+    if cnp.PyArray_NDIM(scores) < least or cnp.PyArray_SIZE(scores) == 0:
+        raise ValueError(f"{kernel.name} got scores of shape {shape_of(scores)}; expected "
+                         + ("(n, …, C)" if of_classes else "(n, …)") + ", all lengths above 0")
     scores = contiguous(scores)
     bind(call, 1, scores)
-    call.size[0], call.size[1] = cnp.PyArray_DIM(scores, 0), cnp.PyArray_DIM(scores, 1)
+    if of_classes:
+        call.size[1] = cnp.PyArray_DIM(scores, cnp.PyArray_NDIM(scores) - 1)
+        call.size[0] = cnp.PyArray_SIZE(scores) // call.size[1]
+    else:
+        call.size[0] = cnp.PyArray_DIM(scores, 0)
+        call.size[1] = cnp.PyArray_SIZE(scores) // call.size[0]
     call.parts = call.size[0]
     call.work = kernel.work * call.size[0] * call.size[1]
     return scores
 
 
-cdef inline cnp.ndarray output_of(cnp.ndarray scores, int ndim):
-    """A new array of the scores' dtype and first axes."""
-    return empty(ndim, cnp.PyArray_DIMS(scores), scores.descr)
+cdef inline cnp.ndarray output_of(cnp.ndarray scores):
+    """A new array of the scores' dtype and shape."""
+    return empty(cnp.PyArray_NDIM(scores), cnp.PyArray_DIMS(scores), scores.descr)
 
 
-cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray dy, cnp.ndarray share, on_stop=None):
-    """Launch a gradient's call, given that of the mean and what each row counts for in it."""
+cdef inline cnp.ndarray losses_of(Call* call, cnp.ndarray scores):
+    """A new array (n,) of the scores' dtype, an element for each row."""
+    cdef cnp.npy_intp n = call.size[0]
+    return empty(1, &n, scores.descr)
+
+
+cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray dy, cnp.ndarray row_weights, on_stop=None):
+    """Launch a gradient's call, given the gradient of the mean and what each row counts for in it."""
     cdef Kernel kernel = <Kernel> call.kernel
-    cdef cnp.ndarray out = output_of(scores, 2)
+    cdef cnp.ndarray out = output_of(scores)
     same_type(kernel.name, scores, dy)
     if cnp.PyArray_SIZE(dy) != 1:
         raise ValueError(f"{kernel.name} got dy of shape {shape_of(dy)}; expected a single element")
     dy = contiguous(dy)
     bind(call, 0, out)
     bind(call, 3, dy)
-    if share is not None:
-        require_vector(kernel.name, share, cnp.PyArray_TYPE(scores), call.size[0])
-        bind(call, 4, share)
+    if row_weights is not None:
+        require_vector(kernel.name, row_weights, cnp.PyArray_TYPE(scores), call.size[0])
+        bind(call, 4, row_weights)
     launch(call, on_stop)
     return out
 

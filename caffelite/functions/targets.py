@@ -1,0 +1,195 @@
+"""The targets and weights that a loss is given, checked: labels, probabilities or numbers, and weights of rows.
+
+`loss` is a name for messages. Errors name the first bad row. Kernels check the values, so that a replayed step checks
+them too, and raises the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.arrays import INTEGERS, as_real, first_outside, flat_int64
+from caffelite.core.function import Shape, shape_text
+from caffelite.functions.shape import reshaped
+
+SUM_TOLERANCE = 1e-3  # by how much the probabilities of a row may miss the sum 1
+
+
+# ---- labels ---------------------------------------------------------------------------------------------------------
+
+
+def as_labels(
+    loss: str, targets: Any, scores_shape: Shape, ignore: int | None = None, deep: bool = False
+) -> np.ndarray:
+    """Integer labels (n,), or (n, …) if `deep`, for scores (n, …, C), as int64 in one axis.
+
+    Raises TypeError for other dtypes, and ValueError for other shapes and for a label that is neither one of the
+    classes 0 … C − 1 nor `ignore`.
+    """
+    check_scores_of_classes(loss, scores_shape, deep)
+    labels, classes = np.asanyarray(targets), scores_shape[-1]
+    if labels.dtype.kind not in "iu":
+        raise _not_labels(loss, targets, labels, classes)
+    check_shape_of_labels(loss, labels.shape, scores_shape)
+    if labels.size == 0:
+        raise ValueError(f"{loss} got no labels")
+    flat = flat_int64(labels)
+    if classes is not None:
+        refuse = functools.partial(_refuse_label, classes, ignore, labels.shape, labels.dtype)
+        kernels.check_labels(flat, classes, refuse, ignore)
+    return flat
+
+
+def check_scores_of_classes(loss: str, scores_shape: Shape, deep: bool) -> None:
+    """Raise ValueError unless scores are (n, C), or (n, …, C) if `deep`."""
+    if len(scores_shape) != 2 and not (deep and len(scores_shape) > 2):
+        expected = "(n, …, classes)" if deep else "(n, classes)"
+        raise ValueError(f"{loss} got scores of shape {scores_shape}; expected {expected}")
+
+
+def check_shape_of_labels(loss: str, labels_shape: Shape, scores_shape: Shape) -> None:
+    """Raise ValueError unless there is one label for each row of scores (n, …, C); None is any length."""
+    rows = scores_shape[:-1]
+    if fit(labels_shape, rows):
+        return
+    expected = "one label a row" if len(rows) == 1 else f"a label for each place, {shape_text(rows)}"
+    if len(labels_shape) == len(scores_shape):
+        is_column = labels_shape[1:] == (1,)
+        expected += ", (n,), not a column: np.ravel(y)" if is_column else ", not one-hot rows: y.argmax(axis=1)"
+    raise ValueError(
+        f"{loss} got labels of shape {labels_shape} for scores of shape {scores_shape}: expected {expected}"
+    )
+
+
+def as_ignored(name: str, label: Any) -> int | None:
+    """The label that counts nowhere, as an int; TypeError unless it is an integer or None."""
+    if label is None:
+        return None
+    if isinstance(label, bool) or not isinstance(label, INTEGERS):
+        raise TypeError(f"{name} must be an integer, got {label!r}")
+    return int(label)
+
+
+def _not_labels(loss: str, targets: Any, labels: np.ndarray, classes: int | None) -> TypeError:
+    """The error for targets that are no integers: the first of them, and how to make labels of them if that is easy."""
+    row, first = first_outside(targets, 0, None if classes is None else classes - 1)
+    allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
+    where = "" if row < 0 else f": {first!r} in row {row}"
+    hint = ""
+    if isinstance(first, str):
+        hint = "; classes, y = np.unique(y, return_inverse=True) numbers them"
+    elif labels.dtype.kind in "fb" and (labels == np.trunc(labels)).all():
+        hint = "; y.astype(int) makes integers of them"
+    return TypeError(f"{loss} takes {allowed}, got {labels.dtype}{where}{hint}")
+
+
+def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtype, labels: np.ndarray) -> None:
+    """Raise ValueError for the first bad one of these labels, int64. They had this shape and dtype."""
+    bad = ((labels < 0) | (labels >= classes)) & (True if ignore is None else labels != ignore)
+    place = np.unravel_index(int(bad.argmax()), shape)
+    label, where = labels.astype(dtype).reshape(shape)[place], "" if len(shape) == 1 else f", at {(*map(int, place),)},"
+    raise ValueError(f"label {label} in row {place[0]}{where} is not one of the classes 0 … {classes - 1}")
+
+
+# ---- probabilities --------------------------------------------------------------------------------------------------
+
+
+def are_probabilities(targets: Any, scores_shape: Shape) -> bool:
+    """Whether targets for scores (n, …, C) are probabilities of the classes, rather than labels: floats as many."""
+    array = np.asanyarray(targets)
+    return array.dtype.kind == "f" and array.ndim == len(scores_shape) >= 2
+
+
+def as_probabilities(loss: str, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+    """Probabilities of the classes, (n, …, C) as the scores, in their dtype; each row has the sum 1."""
+    array = _real(loss, "targets", targets, dtype)
+    if not fit(array.shape, scores_shape) or not array.size:
+        raise ValueError(f"{loss} got targets of shape {array.shape} for scores of shape {scores_shape}")
+    rows = reshaped(array, (-1, array.shape[-1]))
+    kernels.check_probabilities(rows, math.inf, SUM_TOLERANCE, functools.partial(_refuse_row, math.inf, SUM_TOLERANCE))
+    return array
+
+
+def check_fractions(targets: np.ndarray) -> None:
+    """Raise ValueError unless all targets (n, …) are in 0 … 1."""
+    if targets.size:
+        rows = reshaped(targets, (len(targets) if targets.ndim else 1, -1))
+        kernels.check_probabilities(rows, 1.0, math.inf, functools.partial(_refuse_row, 1.0, math.inf))
+
+
+def _refuse_row(largest: float, tolerance: float, targets: np.ndarray) -> None:
+    """Raise ValueError for the first of these rows, (n, C), that has a number out of range, or another sum than 1."""
+    bad = ~((targets >= 0) & (targets <= largest))
+    with np.errstate(invalid="ignore"):
+        sums = targets.sum(axis=1, dtype=np.float64)
+        rows = bad.any(axis=1) | ~(abs(sums - 1) <= tolerance)
+    row = int(rows.argmax())
+    if bad[row].any():
+        value = targets[row, bad[row].argmax()]
+        raise ValueError(f"target {value!s} in row {row} is not one of the probabilities, 0 … 1")
+    raise ValueError(f"the targets in row {row} sum up to {sums[row]:.6g}: probabilities of all classes sum up to 1")
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+def as_numbers(loss: str, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+    """Numbers of the scores' shape and dtype. For scores (n, 1) they may be (n,)."""
+    array = _real(loss, "targets", targets, dtype)
+    if array.shape == scores_shape:
+        return array
+    check_shape_of_numbers(loss, array.shape, scores_shape)
+    return array if array.ndim == len(scores_shape) else array.reshape(-1, 1)
+
+
+def check_shape_of_numbers(loss: str, targets_shape: Shape, scores_shape: Shape) -> None:
+    """Raise ValueError unless targets have the scores' shape, or (n,) for scores (n, 1); None is any length."""
+    is_column = len(scores_shape) == 2 and scores_shape[1] in (1, None)
+    if not fit(targets_shape, scores_shape) and not (is_column and fit(targets_shape, scores_shape[:1])):
+        raise ValueError(
+            f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected the same shape"
+        )
+
+
+def _real(loss: str, what: str, data: Any, dtype: Any) -> np.ndarray:
+    """Data as an array of this dtype in native byte order; without one, float32 or float64."""
+    return as_real(data, None if dtype is None else dtype.newbyteorder("="), f"{loss}: {what}")
+
+
+def fit(shape: Shape, expected: Shape) -> bool:
+    """Whether two shapes are the same, as far as they are known."""
+    if shape == expected:
+        return True
+    return len(shape) == len(expected) and all(
+        n is None or n == m or m is None for n, m in zip(shape, expected, strict=True)
+    )
+
+
+# ---- weights --------------------------------------------------------------------------------------------------------
+
+
+def as_weights(loss: str, weights: Any, scores: np.ndarray) -> np.ndarray:
+    """The weights of the rows, (n,), in the scores' dtype."""
+    weights = _real(loss, "weights", weights, scores.dtype)
+    if weights.shape != scores.shape[:1]:
+        raise ValueError(f"{loss} got weights of shape {weights.shape} for scores of shape {scores.shape}")
+    return weights
+
+
+def refuse_weights(weights: np.ndarray) -> None:
+    """Raise ValueError for the first bad one of these weights, or because nothing counts."""
+    bad = ~((weights >= 0) & np.isfinite(weights))
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"weight {weights[row]!s} in row {row}: weights must be finite and not below 0")
+    raise ValueError("the weights of what counts sum up to nothing, or to infinity: there is no mean")
+
+
+def refuse_ignored(ignore: int | None, labels: np.ndarray) -> None:
+    """Raise ValueError because nothing counts."""
+    raise ValueError(f"all {labels.size} labels are {ignore}, which is to be ignored: there is no mean")

@@ -1,0 +1,133 @@
+"""A step on a part of a batch, and its objective."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.function import Function
+from caffelite.core.recording import call_python
+from caffelite.core.rows import rows_here
+from caffelite.data.generator import Batch
+from caffelite.functions.loss import Loss
+from caffelite.optimizers import Optimizer
+from caffelite.parallel.ranks import Ranks, RowsOfRank
+from caffelite.parallel.stop import Stop
+from caffelite.parallel.summation import Summation
+from caffelite.training.objective import Objective, guard
+from caffelite.training.step import EvaluationStep, Step
+
+
+class StepOfPart(Step):
+    """One step of all ranks, each on its own rows of the batch."""
+
+    def __init__(
+        self,
+        model: Any,
+        objective: Objective,
+        optimizer: Optimizer,
+        clip_norm: float | None,
+        ranks: Ranks,
+        stop: Stop,
+    ) -> None:
+        super().__init__(model, ObjectiveOfPart.like(objective), optimizer, clip_norm)
+        self.ranks, self.stop = ranks, stop
+
+    def __call__(self, batch: Batch) -> Any:
+        part = rows_here()
+        assert isinstance(part, RowsOfRank)
+        self.optimizer.zero_grad()
+        outputs = self.model(*batch.inputs)
+        loss = self.objective.of(outputs, batch)
+        weights = self.objective.weights(batch)
+        weight = weight_of_part(part, None if weights is None else kernels.sum(weights), loss.data)
+        self.summation = summation = Summation(part, self.stop, self.objective.quantities)
+        loss.backward(weight)
+        summation.of(self.optimizer.runs(), self.optimizer.parameters, equal=weights is None)
+        summation.begin_early()
+        kernels.copy(summation.nothing, summation.own)
+        if part.counted:
+            self.objective.measure(summation.cursor, outputs, batch)
+        call_python("add up over ranks", summation, loss.data, weight)
+        guard(summation.value)
+        self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
+        return outputs
+
+    def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
+        """Add what was measured of the whole batch."""
+        for slot in range(len(self.summation.means)):
+            here = slice(slot, slot + 1)
+            kernels.add_weighted_mean(cursor, slot, self.summation.means[here], self.summation.weights[here])
+
+    def used(self) -> tuple[Any, ...]:
+        return (*super().used(), self.ranks)
+
+
+class EvaluationOfPart(EvaluationStep):
+    """A step of an evaluation on this rank's rows of a batch."""
+
+    def __init__(self, model: Any, objective: Objective, ranks: Ranks) -> None:
+        super().__init__(model, ObjectiveOfPart.like(objective))
+        self.ranks = ranks
+
+    def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
+        part = rows_here()
+        if not isinstance(part, RowsOfRank) or part.counted:
+            super().measure(cursor, outputs, batch)
+
+    def used(self) -> tuple[Any, ...]:
+        return (*super().used(), self.ranks)
+
+
+def weight_of_part(part: RowsOfRank, weight: np.ndarray | None, like: np.ndarray) -> np.ndarray:
+    """What the mean over this rank's rows counts for in the mean over the batch, as an array like the loss.
+
+    `weight`, a single element, is what the rows weigh together; None if all rows weigh the same.
+    """
+    if weight is None:
+        return kernels.full(like.shape, part.size / part.whole if part.counted else 0.0, like.dtype)
+
+    def divided(weight: np.ndarray) -> np.ndarray:
+        own = weight.astype(np.float64).reshape(1) * part.counted
+        whole = float(part.ranks.total(own)[0])
+        if not 0 < whole < math.inf:
+            raise ValueError("the weights of what counts sum up to nothing, or to infinity: there is no mean")
+        return np.full(like.shape, own[0] / whole, like.dtype)
+
+    return call_python("part of the mean", divided, weight)
+
+
+# ---- rows that weigh nothing together -------------------------------------------------------------------------------
+
+
+class ObjectiveOfPart(Objective):
+    """The objective of a part of a batch, whose rows may weigh nothing together."""
+
+    @classmethod
+    def like(cls, objective: Objective) -> ObjectiveOfPart:
+        return cls(objective.loss, objective.metrics, objective.told)
+
+    def judged(self, outputs: Any, batch: Batch) -> Any:
+        if batch.weights is None or (isinstance(self.loss, Loss) and not self.loss.called_back):
+            return outputs
+        if isinstance(outputs, tuple):
+            return tuple([ZeroIfWeightless()(x, batch.weights) for x in outputs])
+        return ZeroIfWeightless()(outputs, batch.weights)
+
+
+class ZeroIfWeightless(Function):
+    """y = x,  dx = dy; but dx = 0 if the rows, (n, …), weigh nothing together.
+
+    A user's loss may have divided by the sum of the weights. What is before it gets a gradient all the same, because
+    rows of other ranks depend on these rows by BatchNorm's moments.
+    """
+
+    def forward(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        self.weigh = weights.any()
+        return x
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return dy if self.weigh else np.zeros_like(dy)
