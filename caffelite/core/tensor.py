@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._kernels import SparseMatrix
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import Node, propagate, results_are
 from caffelite.core.modes import is_blank, is_initializing
@@ -265,12 +266,14 @@ class Tensor(Node):
     ) -> None:
         """Let a kernel write or add its result straight into the gradient: `add_grad(kernel(…))` without a copy.
 
-        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows` are those that it contributes to, if
-        it is not all of them: their numbers, int64 (m,), which count for a sparse parameter; or sparse rows, whose
-        columns they are.
+        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows`, int64 (m,), says which rows of the
+        gradient of a sparse parameter it changes. The product of a sparse matrix's transpose, xᵀ dy, changes the rows
+        that are columns of x.
         """
         if not self.requires_grad:
             return
+        if rows is None and isinstance(arguments[0], SparseMatrix):
+            rows = arguments[0].rows
         gradient = self._gradient_memory(rows)
         adds = self._has_gradient or (rows is not None and self._used_rows is not None)
         kernel(*arguments, out=gradient, accumulate=adds, **options)

@@ -19,7 +19,8 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, positive, positive_integer, random_stream
-from caffelite.core.function import Function, Shape, signature_of
+from caffelite.core.construction import signature_of
+from caffelite.core.function import Function, Shape
 from caffelite.core.modes import inference
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tables import Table
