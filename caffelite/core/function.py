@@ -27,7 +27,7 @@ from caffelite.core.autograd import (
 from caffelite.core.construction import attributes_of
 from caffelite.core.inputs import Shape, refusal
 from caffelite.core.inputs import shape_text as shape_text
-from caffelite.core.modes import initializing
+from caffelite.core.modes import initializing, without_values
 from caffelite.core.recording import in_python
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
@@ -245,6 +245,11 @@ class Function(ABC):
         A Function with parameters of its own overrides this, and then draws its children too if they are to be.
         """
         self._draw_children(np.random.default_rng(rng), set())
+
+    def _set_first_values(self) -> None:
+        """Initialize the parameters that `__init__` has made, unless Functions are made `without_values`."""
+        if not without_values.is_on:
+            self.initialize(None)
 
     def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
         """Draw what has not been `drawn`, Functions by their id, and note it there."""

@@ -12,7 +12,6 @@ from caffelite.core.arrays import native, positive_integer
 from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import Initializer, checked, draw
-from caffelite.core.modes import is_blank
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor, parameter
 from caffelite.functions.arithmetic import (
@@ -51,8 +50,7 @@ class Linear(Function, recordable=True):
         self.initializer = checked(name, initializer)
         self.weight = parameter("weight", (self.in_features, self.out_features))
         self.bias = parameter("bias", self.out_features) if bias else None
-        if not is_blank():
-            self.initialize(None)
+        self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
         draw(self.weight, self.bias, self.initializer, rng)
