@@ -58,6 +58,14 @@ def test_linear_refuses_another_dtype_than_its_weights():
     assert "float64" in str(raised.value)
 
 
+def test_linear_by_hand_takes_a_list_and_another_byte_order():
+    linear = cl.Linear(2, 3)
+    y = linear.forward(np.ones((1, 2), np.float32))
+    assert_same_bits(linear.forward([[1, 1]]), y)
+    assert_same_bits(linear.forward(np.ones((1, 2), ">f4")), y)
+    assert linear.backward(np.ones((1, 3), np.float32)).dtype == np.float32
+
+
 def test_linear_refuses_a_gradient_of_another_shape():
     linear = cl.Linear(3, 2)
     linear.forward(np.zeros((4, 3), np.float32))

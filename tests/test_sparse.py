@@ -119,6 +119,33 @@ def test_product_and_gradient_are_the_judges(dtype, sizes, density, with_bias, s
     assert_same_bits(kernels.sparse_to_dense(rows), array)
 
 
+@both_dtypes
+def test_a_matrix_product_takes_sparse_rows_and_their_transpose(dtype):
+    x, rng = as_sparse(matrix(dtype=dtype)), np.random.default_rng(0)
+    w, dy, bias = (rng.normal(size=shape).astype(dtype) for shape in ((90, 4), (60, 4), 4))
+    assert (x.shape, x.T.shape) == ((60, 90), (90, 60))
+    assert_same_bits(kernels.matmul(x, w, bias=bias), kernels.sparse_matmul(x.rows, w, bias=bias))
+    dw = kernels.sparse_matmul_grad(x.rows, dy)
+    assert_same_bits(kernels.matmul(x.T, dy), dw)
+    twice = kernels.sparse_matmul_grad(x.rows, dy, dw.copy(), accumulate=True)
+    assert_same_bits(kernels.matmul(x.T, dy, dw, accumulate=True), twice)
+    with pytest.raises(ValueError, match="adds no bias"):
+        kernels.matmul(x.T, dy, bias=bias)
+    with pytest.raises(ValueError, match="does not accumulate"):
+        kernels.matmul(x, w, kernels.matmul(x, w), accumulate=True)
+    with pytest.raises(TypeError, match="ndarray"):
+        kernels.matmul([[1.0]], w)
+
+
+def test_the_transpose_of_sparse_rows_is_good_for_nothing_else():
+    x = as_sparse(matrix()).T
+    for attempt in (lambda: x + 1, lambda: x @ x, lambda: np.ones(90) * x, lambda: np.asarray(x)):
+        with pytest.raises(TypeError, match="sparse rows"):
+            attempt()
+    with pytest.raises(AttributeError, match="sparse rows have no 'sum'"):
+        x.sum()
+
+
 @pytest.mark.parametrize("width", [1, 3, 8, 13, 16, 31, 64, 100, 130])
 @both_dtypes
 def test_a_row_alone_has_the_bits_of_the_row_in_its_batch(dtype, width):

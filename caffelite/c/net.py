@@ -21,7 +21,7 @@ from caffelite.c.code import HELPERS, Shape, as_comment, braced, brackets, in_do
 from caffelite.c.layers import IDENTITIES, LAYERS, Layer, copied
 from caffelite.core.autograd import inputs_first
 from caffelite.core.function import Function, formula_of, shape_text
-from caffelite.core.modes import inference, mode, probing
+from caffelite.core.modes import inference, mode, placeholders
 from caffelite.core.recording import Recording
 from caffelite.core.tables import shortened
 from caffelite.core.tensor import Tensor
@@ -201,7 +201,7 @@ def traced(
     The numbers are by the address of what the operator makes and by which of its inputs they are. TypeError where the
     call can't be followed, as where it looks at values.
     """
-    with inference(), probing(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
+    with inference(), placeholders(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
         mode.records_graph = True  # until the end of `inference`
         given = [Tensor(np.zeros((ROWS, *shape), dtype), requires_grad=True) for shape in shapes]
         try:

@@ -17,6 +17,11 @@ INTEGERS = (int, np.integer)
 NUMBERS = (int, float, np.integer, np.floating)
 
 
+def native(array: np.ndarray) -> np.dtype:
+    """The dtype of an array, in the byte order of this processor."""
+    return array.dtype.newbyteorder("=")
+
+
 def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     """Data as an array of float32 or float64 in native byte order, shared where possible.
 
@@ -33,7 +38,7 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
     if dtype is None:
         keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
-        dtype = array.dtype.newbyteorder("=") if keeps else np.float32
+        dtype = native(array) if keeps else np.float32
     if np.dtype(dtype) not in FLOATS:
         raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
     return array if array.dtype == dtype else kernels.convert(array, dtype)

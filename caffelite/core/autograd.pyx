@@ -14,6 +14,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._kernels.record cimport is_recording
 from caffelite.core.arrays import as_real
+from caffelite.core.inputs import made_fit
 
 cnp.import_array()
 
@@ -24,6 +25,7 @@ cdef extern from *:
     """
     int this_thread_records_graph, this_thread_is_training
 
+cdef type SparseMatrix = kernels.SparseMatrix
 cdef object ndarray = np.ndarray, Recorded = kernels.Recorded, add = kernels.add
 cdef object Tensor = None                 # the class of results
 
@@ -155,6 +157,41 @@ cdef inline bint alike(a, cnp.ndarray b):
     """Whether a is an array of b's shape and dtype."""
     return (isinstance(a, cnp.ndarray) and cnp.PyArray_SAMESHAPE(a, b)
             and ((<cnp.ndarray> a).descr is b.descr or cnp.PyArray_EquivTypes((<cnp.ndarray> a).descr, b.descr)))
+
+
+# ---- what Functions require ----------------------------------------------------------------------------------------
+
+def fits(tuple shape, tuple required):
+    """Whether a shape is the one required. None is any length, in `required` ... is any number of axes."""
+    cdef Py_ssize_t n = len(shape), m = len(required), i = 0, j
+    for j in range(m):
+        if required[j] is Ellipsis:       # what follows it are the last axes
+            if n - (m - 1 - j) < i:
+                return False
+            i = n - (m - 1 - j)
+            continue
+        if i == n or not (required[j] is None or shape[i] is None or required[j] == shape[i]):
+            return False
+        i += 1
+    return i == n
+
+
+def checked_input(function, x, Node weight=None, weight_shape=None):
+    """x, if it has the shape that this Function requires (`required_input_shape`), and the dtype of its weight.
+
+    A list becomes an array, another byte order the native one, a sparse matrix SparseRows. Without a weight, x may be
+    float32 or float64. Raises ValueError for another shape, also if the weight has another one than `weight_shape`,
+    and TypeError for another dtype.
+    """
+    cdef bint is_alike = False
+    if isinstance(x, cnp.ndarray):
+        is_alike = is_float(x) and (weight is None or cnp.PyArray_TYPE(x) == cnp.PyArray_TYPE(weight._data))
+    elif isinstance(x, SparseMatrix) and weight is not None:
+        is_alike = x.dtype == weight._data.dtype
+    if (is_alike and fits(x.shape, function.required_input_shape)
+            and (weight_shape is None or weight._data.shape == weight_shape)):
+        return x
+    return made_fit(function, x, weight, weight_shape)
 
 
 # ---- applying Functions --------------------------------------------------------------------------------------------

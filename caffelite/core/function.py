@@ -14,21 +14,24 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, as_array, as_indices, as_real, is_array_of_others
-from caffelite.core.autograd import applied_to, call, holds_tensors, is_childless, parameters_among, parameters_of
-from caffelite.core.modes import initializing
+from caffelite.core.autograd import (
+    applied_to,
+    call,
+    checked_input,
+    fits,
+    holds_tensors,
+    is_childless,
+    parameters_among,
+    parameters_of,
+)
+from caffelite.core.construction import attributes_of
+from caffelite.core.inputs import Shape, refusal
+from caffelite.core.inputs import shape_text as shape_text
+from caffelite.core.modes import initializing, without_values
 from caffelite.core.recording import in_python
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.core.terminal import writable
-
-Shape = tuple[int | None, ...]
-
-
-def shape_text(shape: Shape) -> str:
-    """A shape as messages and tables write it: n for an unknown number of rows, ? for another unknown length."""
-    lengths = ["n?"[i > 0] if length is None else str(length) for i, length in enumerate(shape)]
-    return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
-
 
 #: The types of attributes that hold neither Functions nor Tensors.
 LEAVES = frozenset(
@@ -85,6 +88,9 @@ class Function(ABC):
     #: The shape of the input this Function requires, batch axis first, None = any length, ... = any number of axes;
     #: None where it takes every shape.
     required_input_shape: Any = None
+
+    #: The names of its axes in errors, as far as they have any: ("n", "length").
+    axis_names: tuple[str, ...] = ("n",)
 
     #: Whether the input is integers, which stay what they are where others are converted to a Model's dtype; with
     #: several inputs, a tuple may say it of each.
@@ -240,6 +246,11 @@ class Function(ABC):
         """
         self._draw_children(np.random.default_rng(rng), set())
 
+    def _set_first_values(self) -> None:
+        """Initialize the parameters that `__init__` has made, unless Functions are made `without_values`."""
+        if not without_values.is_on:
+            self.initialize(None)
+
     def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
         """Draw what has not been `drawn`, Functions by their id, and note it there."""
         if id(self) in drawn or type(self).initialize is Function.initialize:
@@ -302,9 +313,22 @@ class Function(ABC):
         """
         return input_shapes[0]
 
+    def check_input_shape(self, shape: Shape) -> None:
+        """Raise ValueError, saying what is expected, unless an input's shape is `required_input_shape`."""
+        required = self.required_input_shape
+        if required is not None and not fits(shape, required):
+            raise ValueError(refusal(self._label(), shape, required, self.axis_names))
+
+    def _label(self) -> str:
+        """How errors name it: by the features that go in and out, `Linear(3 → 4)`, or else as it is made."""
+        if hasattr(self, "in_features") and hasattr(self, "out_features"):
+            return f"{type(self).__name__}({self.in_features} → {self.out_features})"
+        return repr(self)
+
     # Compiled, in autograd.pyx, for they run at every operation.
     __call__ = call
     applied_to = applied_to
+    checked_input = checked_input
 
     def _first_input(self, x: Any) -> Any:
         """The first input of a call, where it is no Tensor and no array: what `forward` is to get.
@@ -381,30 +405,6 @@ def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
             initialize(self, *arguments, **options)
 
     return draw
-
-
-@functools.lru_cache(maxsize=1024)
-def signature_of(kind: type) -> inspect.Signature:
-    """What `kind(…)` takes."""
-    init = kind.__init__  # type: ignore[misc]
-    return inspect.Signature() if init is object.__init__ else inspect.signature(types.MethodType(init, kind))
-
-
-def attributes_of(instance: Any) -> dict[str, Any]:
-    """The attributes with the names of what `__init__` takes, but for `seed`; see `Function.arguments`."""
-    found = {}
-    kind: Any = type(instance)
-    for name, taken in signature_of(kind).parameters.items():
-        if name == "seed":
-            continue
-        if not hasattr(instance, name):
-            raise TypeError(
-                f"{kind.__name__}.__init__ takes {name}, and there is no such attribute: "
-                f"{kind.__name__} needs `arguments()`"
-            )
-        value = getattr(instance, name)
-        found[name] = value is not None and value is not False if isinstance(taken.default, bool) else value
-    return found
 
 
 # ---- what is in attributes ------------------------------------------------------------------------------------------

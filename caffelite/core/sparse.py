@@ -27,28 +27,41 @@ class Numbers(NamedTuple):
     matrix_class: Any
 
 
-class SparseRows:
+class SparseFactor(kernels.SparseMatrix):
+    """A sparse matrix as a factor of a product with a Linear's weight or gradient, and good for nothing else."""
+
+    __array_ufunc__ = None
+
+    def _refuse(self, *others: Any) -> Any:
+        raise TypeError(f"sparse rows {WAYS_OUT}")
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = __iter__ = _refuse
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"sparse rows have no {name!r}; they {WAYS_OUT}")
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise TypeError("sparse rows are no array; .toarray() makes one")
+
+
+class SparseRows(SparseFactor):
     """Rows (n, features) of a sparse matrix: what a model gets that is given one.
 
     A Linear takes them as they are. For all else `toarray()` makes an array of them, in a recorded step too.
     Slices, row numbers and masks give some of the rows, which share their numbers.
     """
 
-    __array_ufunc__ = None
     ndim = 2
 
     def __init__(self, rows: np.ndarray, numbers: Numbers | None = None) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.numbers = numbers  # None in a recorded step, each replay of which has others
 
     @property
-    def dtype(self) -> np.dtype:
-        """That of the numbers."""
-        return self.rows.dtype["row"].base
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return len(self.rows), self.rows.dtype["row"].shape[0]
+    def T(self) -> SparseFactor:
+        """The transpose (features, n), which `kernels.matmul` multiplies by dy: dW = xᵀ dy."""
+        return SparseFactor(self.rows, True)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -94,18 +107,6 @@ class SparseRows:
         """Where the numbers of each row begin among all of them."""
         columns = self._numbers().columns
         return (self.rows["columns"] - kernels.address(columns)) // columns.itemsize
-
-    def _refuse(self, *others: Any) -> Any:
-        raise TypeError(f"sparse rows {WAYS_OUT}")
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
-    __matmul__ = __rmatmul__ = __pow__ = __neg__ = __abs__ = __iter__ = _refuse
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"sparse rows have no {name!r}; they {WAYS_OUT}")
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise TypeError("sparse rows are no array; .toarray() makes one")
 
     def __reduce__(self) -> Any:
         return as_sparse, (self.tocsr(),)

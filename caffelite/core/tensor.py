@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._kernels import SparseMatrix
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import Node, propagate, results_are
-from caffelite.core.modes import is_blank, is_initializing
+from caffelite.core.modes import initializing, without_values
 
 
 class Tensor(Node):
@@ -118,7 +119,7 @@ class Tensor(Node):
             raise ValueError(f"{self._description()}.data got values of shape {values.shape}")
         kernels.copy(values, self.data)
         self._changed()
-        if is_initializing():
+        if initializing.is_on:
             self._drawn = self._version[0]
 
     def _noted(self) -> np.ndarray:
@@ -265,12 +266,14 @@ class Tensor(Node):
     ) -> None:
         """Let a kernel write or add its result straight into the gradient: `add_grad(kernel(…))` without a copy.
 
-        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows` are those that it contributes to, if
-        it is not all of them: their numbers, int64 (m,), which count for a sparse parameter; or sparse rows, whose
-        columns they are.
+        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows`, int64 (m,), says which rows of the
+        gradient of a sparse parameter it changes. The product of a sparse matrix's transpose, xᵀ dy, changes the rows
+        that are columns of x.
         """
         if not self.requires_grad:
             return
+        if rows is None and isinstance(arguments[0], SparseMatrix):
+            rows = arguments[0].rows
         gradient = self._gradient_memory(rows)
         adds = self._has_gradient or (rows is not None and self._used_rows is not None)
         kernel(*arguments, out=gradient, accumulate=adds, **options)
@@ -411,9 +414,9 @@ def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) 
 
 def _list_of_rows(rows: int) -> np.ndarray:
     """Room for a list of some of so many rows, an empty one; see the kernel `use_rows`."""
-    return np.broadcast_to(np.int64(0), 1 + 2 * rows) if is_blank() else np.zeros(1 + 2 * rows, np.int64)
+    return np.broadcast_to(np.int64(0), 1 + 2 * rows) if without_values.is_on else np.zeros(1 + 2 * rows, np.int64)
 
 
 def unset(shape: int | tuple[int, ...]) -> np.ndarray:
     """An array, float32, whose values are still to be set. Made `without_values`, it takes no memory."""
-    return np.broadcast_to(np.float32(0), shape) if is_blank() else np.empty(shape, np.float32)
+    return np.broadcast_to(np.float32(0), shape) if without_values.is_on else np.empty(shape, np.float32)

@@ -24,7 +24,8 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.core import initializers
-from caffelite.core.function import Function, attributes_of, signature_of
+from caffelite.core.construction import attributes_of, signature_of
+from caffelite.core.function import Function
 
 #: What caffelite's own names stand for, but for Model's.
 NAMES: dict[str, Any] = {

@@ -9,7 +9,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, nonnegative, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.modes import is_probing, is_training
+from caffelite.core.modes import is_training, placeholders
 from caffelite.core.rows import rows_here
 from caffelite.functions.activation import GELU
 from caffelite.functions.dropout import Dropout, seed_of
@@ -98,10 +98,10 @@ class MultiHeadAttention(Function, recordable=True):
         self.output_shape(x.shape)
         if mask is not None:
             mask = as_array(mask, f"{self!r}: mask")
-            if mask.dtype != np.bool_ and not is_probing():
+            if mask.dtype != np.bool_ and not placeholders.is_on:
                 raise TypeError(f"{self!r} takes a mask of bool, False where x is padding, got {mask.dtype}")
             self.output_shape((len(x), before + x.shape[1], self.size), mask.shape)
-        self.mask = None if is_probing() else mask
+        self.mask = None if placeholders.is_on else mask
         self.drawn_p = self.dropout if is_training() else 0.0
         self.q, self.k, self.v = self.query.forward(x), self.key.forward(x), self.value.forward(x)
         if cache is not None:

@@ -11,7 +11,6 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import integers, positive_integer, shortest
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import Initializer, checked, draw
-from caffelite.core.modes import is_blank
 from caffelite.core.tensor import parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
@@ -98,8 +97,7 @@ class Conv2d(Function, recordable=True):
         except (MemoryError, ValueError):
             raise ValueError(f"{type(self).__name__}: there is no memory for weights of shape {shape}") from None
         self.bias = parameter("bias", self.out_channels) if bias else None
-        if not is_blank():
-            self.initialize(None)
+        self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
         draw(self.weight, self.bias, self.initializer, rng)

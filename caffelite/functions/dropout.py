@@ -11,8 +11,8 @@ from caffelite.core.arrays import nonnegative
 from caffelite.core.function import Function
 from caffelite.core.modes import is_training
 from caffelite.core.rows import rows_here
-from caffelite.core.sparse import SparseRows
 from caffelite.functions.linear import Linear
+from caffelite.functions.shape import as_rows, from_rows
 
 __all__ = ["DropConnect", "Dropout"]
 
@@ -87,20 +87,24 @@ class DropConnect(Linear, recordable=True):
         """What is kept but not learned: the seed, and how many masks were drawn."""
         return {"random": self.random}
 
-    def _weight_to_use(self) -> np.ndarray:
-        self.drawn = None
-        if not is_training() or self.p == 0:
-            return self.weight.data
-        weight, self.drawn = kernels.dropout(self.weight.data, self.random, self.p)
-        return weight
+    def forward(self, x: Any) -> np.ndarray:
+        x = self.checked_input(x, self.weight, (self.in_features, self.out_features))
+        self.x, self.lengths, self.W, self.drawn = as_rows(x), x.shape[:-1], self.weight.data, None
+        if is_training() and self.p > 0:
+            self.W, self.drawn = kernels.dropout(self.W, self.random, self.p)
+        y = kernels.matmul(self.x, self.W, bias=None if self.bias is None else self.bias.data)
+        return from_rows(y, self.lengths)
 
-    def _add_weight_gradient(self, dy: np.ndarray) -> None:
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
         if self.drawn is None:
-            super()._add_weight_gradient(dy)
-            return
-        is_sparse = isinstance(self.x, SparseRows)
-        dv = kernels.sparse_matmul_grad(self.x.rows, dy) if is_sparse else kernels.matmul(self.x.T, dy)
-        self.weight.add_grad(kernels.dropout_grad(dv, self.drawn, self.p))
+            return super().backward(dy)
+        dy = as_rows(dy)
+        if self.weight.requires_grad:
+            dV = kernels.matmul(self.x.T, dy)
+            self.weight.add_grad(kernels.dropout_grad(dV, self.drawn, self.p))
+        if self.bias is not None:
+            self.bias.add_grad_of(kernels.sum, dy, axis=0)
+        return self.input_gradient(dy)
 
     def __repr__(self) -> str:
         return f"DropConnect({self.in_features}, {self.out_features}, {self.p})"

@@ -11,7 +11,6 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, as_array, as_indices, flat_int64, positive_integer, refuse_indices, unshared
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import normal
-from caffelite.core.modes import is_blank
 from caffelite.core.tensor import parameter
 from caffelite.functions.shape import reshaped
 
@@ -36,8 +35,7 @@ class Embedding(Function, recordable=True):
         self.size = positive_integer("Embedding: size", size)
         self.sparse = bool(sparse)
         self.weight = parameter("weight", (self.count, self.size), sparse=self.sparse)
-        if not is_blank():
-            self.initialize(None)
+        self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
         """Draw the table anew, from a seed or a `numpy.random.Generator`."""

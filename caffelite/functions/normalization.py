@@ -11,7 +11,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import nonnegative, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.modes import is_blank, is_training
+from caffelite.core.modes import is_training
 from caffelite.core.rows import rows_here
 from caffelite.core.tensor import Tensor, parameter, unset
 from caffelite.functions.shape import reshaped
@@ -37,8 +37,7 @@ class LayerNorm(Function, recordable=True):
         self.features, self.eps = _checked("LayerNorm", features, eps)
         self.scale = parameter("scale", self.features)
         self.shift = parameter("shift", self.features) if bias else None
-        if not is_blank():
-            self.initialize(None)
+        self._set_first_values()
 
     def arguments(self) -> dict[str, Any]:
         return {"features": self.features, "eps": self.eps, "bias": self.shift is not None}
@@ -96,8 +95,7 @@ class GroupNorm(Function, recordable=True):
         if self.features % self.groups:
             raise ValueError(f"GroupNorm: {self.features} features can't be divided into {self.groups} equal groups")
         self.scale, self.shift = parameter("scale", self.features), parameter("shift", self.features)
-        if not is_blank():
-            self.initialize(None)
+        self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
         """Set `scale` to ones and `shift` to zeros. Nothing is drawn."""
@@ -169,8 +167,7 @@ class BatchNorm(Function, recordable=True):
         self.momentum = float(momentum)
         self.scale, self.shift = parameter("scale", self.features), parameter("shift", self.features)
         self.mean, self.variance = unset(self.features), unset(self.features)
-        if not is_blank():
-            self.initialize(None)
+        self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
         """Set parameters and buffers to what they were at first. Nothing is drawn."""

@@ -14,7 +14,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, as_real, first_outside, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import uniform
-from caffelite.core.modes import is_blank, is_probing
+from caffelite.core.modes import placeholders
 from caffelite.core.tensor import parameter
 from caffelite.functions.shape import reshaped
 
@@ -41,8 +41,7 @@ class Recurrent(Function, recordable=True):
         self.weight_ih = parameter("weight_ih", (rows, self.in_features))
         self.weight_hh = parameter("weight_hh", (rows, self.hidden))
         self.bias_ih, self.bias_hh = parameter("bias_ih", rows), parameter("bias_hh", rows)
-        if not is_blank():
-            self.initialize(None)
+        self._set_first_values()
 
     def arguments(self) -> dict[str, Any]:
         return {"in_features": self.in_features, "hidden": self.hidden, "sequences": self.sequences}
@@ -89,7 +88,7 @@ class Recurrent(Function, recordable=True):
             if array.dtype.newbyteorder("=") != dtype:
                 raise TypeError(f"{self!r} is {dtype}, got {name} in {array.dtype}: convert it, or take Model(dtype=…)")
         n, steps, _ = self.shape = x.shape
-        self.lengths = None if lengths is None or is_probing() else self._checked(lengths, n, steps)
+        self.lengths = None if lengths is None or placeholders.is_on else self._checked(lengths, n, steps)
         if self.lengths is not None:
             x = kernels.cut(x, self.lengths, functools.partial(_refuse_lengths, self, steps, np.asarray(lengths).dtype))
         self.x = reshaped(x, (n * steps, self.in_features))

@@ -87,7 +87,18 @@ class Flatten(Reshape, recordable=True):
 def reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """x in another shape, a view where the memory allows it."""
     view = x.reshape(shape)
-    return view if np.may_share_memory(view, x) or x.size == 0 else kernels.copy(x).reshape(shape)
+    is_view = x.flags.c_contiguous or np.may_share_memory(view, x) or x.size == 0
+    return view if is_view else kernels.copy(x).reshape(shape)
+
+
+def as_rows(x: Any) -> Any:
+    """x (…, k) as rows (n, k), a view where the memory allows it; a matrix and sparse rows as they are."""
+    return x if x.ndim == 2 else reshaped(x, (-1, x.shape[-1]))
+
+
+def from_rows(rows: np.ndarray, lengths: tuple[int, ...]) -> np.ndarray:
+    """Rows (n, k) with their axes of these lengths again, (*lengths, k)."""
+    return rows if len(lengths) == 1 else rows.reshape(*lengths, rows.shape[-1])
 
 
 class Transpose(Function, recordable=True):

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.function import Function, Shape, signature_of
+from caffelite.core.construction import signature_of
+from caffelite.core.function import Function, Shape
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.model import shapes

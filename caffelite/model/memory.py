@@ -16,7 +16,7 @@ from caffelite.core.arrays import FLOATS, PLAIN, random_stream
 from caffelite.core.autograd import parameters_of, parameters_so_far
 from caffelite.core.forks import renew_in_children
 from caffelite.core.function import Function
-from caffelite.core.modes import is_blank
+from caffelite.core.modes import without_values
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import exact_buffers
 from caffelite.functions import BatchNorm, Columns
@@ -163,7 +163,7 @@ class Own:
                     m._own._note_tree(m, _all_within(m))
                     m._own.note_known(m._own.functions)
             self.remembered.clear()
-            if not is_blank():
+            if not without_values.is_on:
                 self.take_memory(model, functions)
                 if self.seeded:
                     drawn.update(id(f) for f in functions if not all(p._is_as_drawn() for p in f.parameters()))

@@ -12,7 +12,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.modes import inference, probing
+from caffelite.core.modes import inference, placeholders
 from caffelite.core.sparse import given_as, is_sparse, stored
 from caffelite.core.tensor import Tensor
 from caffelite.model.observing import largest_indices, observed
@@ -155,7 +155,7 @@ def applying_to_zeros(model: Any) -> Iterator[None]:
     No graph is made and nothing is recorded or warned of. What a user's `call` or `forward` counts and draws is put
     back at the end.
     """
-    with inference(), probing(), kernels.Paused(), np.errstate(all="ignore"), _users_unchanged(model):
+    with inference(), placeholders(), kernels.Paused(), np.errstate(all="ignore"), _users_unchanged(model):
         yield
 
 

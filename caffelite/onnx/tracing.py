@@ -17,7 +17,7 @@ from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.core.arrays import places_in
 from caffelite.core.function import Function, formula_of
-from caffelite.core.modes import inference, probing
+from caffelite.core.modes import inference, placeholders
 from caffelite.core.recording import PythonCall, Recording
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import arrays_of
@@ -167,7 +167,7 @@ class _Trace(Recording):
         self._written_out: list[tuple[Function, Tensor, Tensor]] = []  # with the result, and the formula's
         self.noted: list[tuple[Function, tuple, tuple[Tensor, ...]]] = []
         given = [np.full((n, *row), dtype == np.bool_, dtype) for row, dtype in zip(rows, dtypes, strict=True)]
-        with inference(), probing(), kernels.Paused(), self, np.errstate(all="ignore"):
+        with inference(), placeholders(), kernels.Paused(), self, np.errstate(all="ignore"):
             outputs = finish(_expanded(model)(*[x.view(kernels.Recorded) for x in given]))
         self.outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
         writable = WRITABLE | {f"{type(function).__name__}.forward" for function, _, _ in self._written_out}

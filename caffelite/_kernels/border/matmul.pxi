@@ -4,12 +4,19 @@ cdef Kernel MATMUL_KERNEL = Kernel("matmul", is_product=True)
 cdef Kernel MATMUL_STACK_KERNEL = Kernel("matmul_stack")
 
 
-def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None, *,
-           cnp.ndarray bias=None, bint accumulate=False):
+def matmul(a not None, cnp.ndarray b not None, cnp.ndarray out=None, *, cnp.ndarray bias=None, bint accumulate=False):
     """y = a b (+ bias): a (M, K), b (K, N), bias (N,) → (M, N), added to what `out` holds when accumulating.
 
-    ValueError for shapes that don't fit, TypeError for dtypes that differ or are not float32 or float64.
+    a is an array, a SparseMatrix, or the transpose of one. ValueError for shapes that don't fit, TypeError for dtypes
+    that differ or are not float32 or float64.
     """
+    if isinstance(a, SparseMatrix):
+        return product_of_sparse(a, b, out, bias, accumulate)
+    return product(a, b, out, bias, accumulate)
+
+
+cdef cnp.ndarray product(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, cnp.ndarray bias, bint accumulate):
+    """The product of two arrays; see `matmul`."""
     cdef Call call
     cdef cnp.npy_intp shape[2]
     cdef int real = real_type("matmul", a)
@@ -36,7 +43,7 @@ def matmul(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None,
         if overlap(out, a) or overlap(out, b) or (bias is not None and overlap(out, bias)):
             raise ValueError("matmul can't write its result into one of its operands")
         if accumulate and cnp.PyArray_DIM(a, 1) > longest_accumulated:
-            return add(out, matmul(a, b, bias=bias), out)
+            return add(out, product(a, b, None, bias, False), out)
 
     begin(&call, MATMUL_KERNEL, real)
     bind_matrix(&call, 0, out)

@@ -52,6 +52,38 @@ def refuse_column(name, features, rows):
                      "was in use")
 
 
+cdef class SparseMatrix:
+    """A matrix (n, features) of which nearly all numbers are 0, by its rows; or the transpose of it, (features, n)."""
+    cdef readonly cnp.ndarray rows        # (n,), elements of a dtype of `sparse_row`
+    cdef readonly bint is_transposed
+
+    def __init__(self, cnp.ndarray rows not None, bint is_transposed=False):
+        self.rows, self.is_transposed = rows, is_transposed
+
+    @property
+    def shape(self):
+        n, features = cnp.PyArray_SIZE(self.rows), self.rows.dtype["row"].shape[0]
+        return (features, n) if self.is_transposed else (n, features)
+
+    @property
+    def dtype(self):
+        """That of the numbers."""
+        return self.rows.dtype["row"].base
+
+
+cdef cnp.ndarray product_of_sparse(
+    SparseMatrix a, cnp.ndarray b, cnp.ndarray out, cnp.ndarray bias, bint accumulate
+):
+    """The product of a sparse matrix and an array; see `matmul`."""
+    if a.is_transposed:
+        if bias is not None:
+            raise ValueError("matmul adds no bias to a product with a transposed sparse matrix")
+        return sparse_matmul_grad(a.rows, b, out, accumulate=accumulate)
+    if accumulate:
+        raise ValueError("matmul does not accumulate products with a sparse matrix, only with a transposed one")
+    return sparse_matmul(a.rows, b, out, bias=bias)
+
+
 def sparse_matmul(cnp.ndarray rows not None, cnp.ndarray b not None, cnp.ndarray out=None, *, cnp.ndarray bias=None):
     """y = a b (+ bias): the sparse rows of a (M, K), b (K, N), bias (N,) → (M, N). Errors as of `matmul`.
 

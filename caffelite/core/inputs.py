@@ -1,0 +1,75 @@
+"""Which inputs a Function takes: those of the shape that it requires and of its weight's dtype.
+
+`Function.check_input_shape` and `Function.checked_input` ask here. What runs at every operation is in autograd.pyx.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.arrays import FLOATS, as_real, native
+from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
+
+Shape = tuple[int | None, ...]
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as messages and tables write it: n for an unknown number of rows, ? for another unknown length."""
+    lengths = ["n?"[i > 0] if length is None else str(length) for i, length in enumerate(shape)]
+    return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
+
+
+def refusal(label: str, shape: Shape, required: Sequence[Any], axis_names: Sequence[str]) -> str:
+    """The message for an input of another shape than a Function requires: what came, what was expected, a way out."""
+    names = [*axis_names, *"?" * len(required)]
+    lengths = ["…" if n is ... else names[i] if n is None else str(n) for i, n in enumerate(required)]
+    got = f"rows of {shape[-1]} features, " if ... in required and len(shape) > 1 else ""
+    expected = f"({', '.join(lengths)})"
+    return f"{label} got {got}shape {shape_text(shape)}; expected {expected}{_way_out(shape, required)}"
+
+
+def _way_out(shape: Shape, required: Sequence[Any]) -> str:
+    """What puts the usual mistakes right: a missing axis, a missing Flatten, channels at the end."""
+    if ... in required and isinstance(required[-1], int):  # rows of features
+        if len(shape) == 1:
+            return ": x[:, None] has rows of one number" if required[-1] == 1 else ": x[None] is one row"
+        row = shape[1:]
+        is_flat = None not in row and math.prod(n for n in row if n is not None) == required[-1]
+        return ", which Flatten() makes of it" if is_flat else ""
+    if len(required) > 2 and isinstance(required[1], int):  # images or series of channels
+        if len(shape) == len(required) - 1 and required[1] == 1:
+            return ": x[:, None] has an axis for the one channel"
+        if len(shape) == len(required) and shape[-1] == required[1]:
+            axes = 0, len(shape) - 1, *range(1, len(shape) - 1)
+            return f": channels come first, x.transpose({', '.join(map(str, axes))})"
+    return ""
+
+
+def made_fit(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
+    """x as `Function.checked_input` returns it, where that is not x itself. Raises for what can't be made fit."""
+    dtype = None if weight is None else weight.dtype
+    if type(x) is not SparseRows and not isinstance(x, np.ndarray):
+        x = as_sparse(x) if is_sparse(x) else as_real(x, dtype, function)
+    function.check_input_shape(x.shape)
+    x = of_dtype(function, x, dtype)
+    if weight_shape is not None and weight.shape != weight_shape:
+        raise ValueError(
+            f"{function._label()} has a weight of shape {weight.shape}, expected {weight_shape}: to use another "
+            "layer's weight transposed, write x @ weight.T in a `call`"
+        )
+    return x
+
+
+def of_dtype(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> Any:
+    """x in native byte order, if its numbers are of this dtype; None is float32 or float64. TypeError if not."""
+    if dtype is None and x.dtype.num not in [real.num for real in FLOATS]:
+        raise TypeError(f"{function._label()} takes float32 or float64, got {x.dtype}")
+    if dtype is not None and x.dtype.num != dtype.num:
+        got = f"{name} in {x.dtype}" if name else str(x.dtype)
+        raise TypeError(f"{function._label()} is {dtype}, got {got}: convert it, or take Model(dtype=…)")
+    return x if type(x) is SparseRows or x.dtype.isnative else kernels.convert(x, native(x))
