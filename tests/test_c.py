@@ -351,7 +351,7 @@ def test_threads_may_call_it_at_the_same_time_where_the_memory_is_their_own(tmp_
 NOT_IN_C = {
     *["Clip", "Index", "MatMul", "Max", "Mean", "Min", "Stack", "Sum", "Transpose", "Where"],
     *["HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"],
-    *["Embedding", "GRU", "LSTM", "MultiHeadAttention", "PositionalEncoding", "RNN", "TransformerBlock"],
+    *["Embedding", "GRU", "LSTM", "MultiHeadAttention", "PositionalEncoding", "RNN"],
 }
 
 
@@ -370,7 +370,10 @@ class Doubled(cl.Linear):
     ("model", "input_shape", "error", "message"),
     [
         (cl.Model([cl.Linear(3, 4), cl.Reshape((2, 2)), cl.GRU(2, 3)]), None, TypeError, r"no C for GRU\(2, 3\)"),
-        (cl.Model([cl.Residual(cl.Model([Doubled(3, 3)]))]), None, TypeError, r"no C for Linear\(3, 3\)"),
+        (cl.Model([cl.Residual(cl.Model([Doubled(3, 3)]))]), None, TypeError, r"no C for Doubled\(3, 3\)"),
+        (cl.Model([cl.TransformerBlock(4, 2)]), (5, 4), TypeError, r"no C for MultiHeadAttention\(4, 2\)"),
+        (Calling(lambda model, x: x / len(x)), (3,), TypeError, r"no C for Divide\(\) of a number that follows"),
+        (Calling(lambda model, x: x / np.sqrt(len(x))), (3,), TypeError, "can't be followed.*depends on the number of"),
         (Calling(lambda model, x: model.f(x) @ model.f.weight), (3,), TypeError, r"no C for MatMul\(\)"),
         (Calling(lambda model, x: x - x.mean()), (3,), TypeError, r"no C for Mean\(\) as it is used"),
         (Calling(lambda model, x: x + x.mean(axis=1, keepdims=True)), (3,), TypeError, r"no C for Mean"),

@@ -315,8 +315,6 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Sigmoid: activation("sigmoid"),
     functions.Softmax: softmax,
     functions.LogSoftmax: softmax,
-    functions.Residual: residual,
-    functions.Parallel: side_by_side,
     functions.Concatenate: side_by_side,
     functions.Add: arithmetic("{} + {}"),
     functions.Subtract: arithmetic("{} - {}"),
@@ -328,6 +326,12 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Log: activation("logf"),
     functions.Sqrt: activation("sqrtf"),
     functions.Abs: activation("fabsf"),
+}
+
+#: What writes the layer of a Function of Functions, given what the last Function of its `formula` is given.
+COMPOSITES: dict[type, Callable[..., Layer]] = {
+    functions.Residual: residual,
+    functions.Parallel: side_by_side,
 }
 
 #: Functions whose output is their input, seen as another shape perhaps.

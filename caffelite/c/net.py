@@ -1,7 +1,7 @@
 """A model as a list of calls of layers, and where the arrays between them lie in memory.
 
-The arrays between layers, `Value`s, share one block of memory: a layer that can work in place does so if nobody reads
-later what it overwrites, and arrays that are not needed at the same time may have the same place.
+The arrays between layers, `Value`s, share one block of memory. A layer that can work in place does so if nobody reads
+later what it overwrites. Arrays that are not needed at the same time may have the same place.
 """
 
 from __future__ import annotations
@@ -9,27 +9,22 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from caffelite import _kernels as kernels
-from caffelite import functions
 from caffelite.c.code import HELPERS, Shape, as_comment, braced, brackets, in_double, indented, parameter
-from caffelite.c.layers import IDENTITIES, LAYERS, Layer, copied
-from caffelite.core.autograd import inputs_first
-from caffelite.core.function import Function, formula_of, shape_text
-from caffelite.core.modes import inference, mode, placeholders
-from caffelite.core.recording import Recording
+from caffelite.c.layers import COMPOSITES, IDENTITIES, LAYERS, Layer, copied
+from caffelite.core.function import Function, shape_text
 from caffelite.core.tables import shortened
-from caffelite.core.tensor import Tensor
+from caffelite.files.state import arrays_of
+from caffelite.model.dataflow import Application, Constant, Given, Graph, N, Result, Rows, Stored, graph_of
 from caffelite.model.model import Model
 
 MOST_SAID = 80  # characters of a Function's `repr`
 LARGEST = 2**31 - 1  # what an `int` counts to
-ROWS = 2  # with which a model is traced: as good as any other number, but no length that something is broadcast from
 
 
 @dataclass(eq=False)
@@ -58,87 +53,111 @@ class Net:
         self.number = "float" if model.dtype == np.float32 else "double"
         self.x = Value(_count(shape), place="x")
         self.values: list[Value] = []  # that layers make
-        self.kept: list[Value] = []  # that calls will read which are not there yet
         self.calls: list[tuple[str, list[tuple[Value, Shape]]]] = []  # a layer's name, and its arrays as it sees them
         self.names: dict[tuple, str] = {}  # of layers, by what they were made of
         self.places: dict[tuple, str] = {}  # where Functions are first, as names say it
         self.definitions: list[str] = []
         self.used: set[str] = set()  # helpers
         self.constant_bytes = 0
-        self.y, self.y_shape = self.apply(model, (), [(self.x, shape)])
+        self.graph = _graph(model, shape)
+        self.leaves, (output,) = self.graph.leaves(), self.graph.outputs
+        self.written = _made_of_rows(self.leaves) & _needed(self.leaves, output)  # the numbers of applications
+        used = [output, *[x for a in self.leaves if a.number in self.written for x in a.inputs]]
+        self.uses = Counter([source for source in used if _is_value(source)])
+        self.parts: dict[Any, Part] = {}  # values, by where they come from
+        self.kept: list[Value] = []  # what will be read, as often as it will be
+        self.made(Given(0), (self.x, shape))
+        self.follow(self.graph.applications, (), model)
+        if not _is_value(output) or output not in self.parts:
+            raise TypeError(f"export: {model!r} makes a constant of a row, and no Tensor that depends on it")
+        self.y, self.y_shape = self.parts[output]
         if self.y is self.x:
             self.y = self.call(model, (0,), copied(shape), [(self.x, shape)], shape)
         self.y.place = "y"
         self.memory = _arrange([value for value in self.values if value is not self.y])
 
-    def apply(self, function: Any, place: Shape, parts: list[Part], y_shape: Any = None) -> Part:
-        """The output for inputs of these shapes, and its shape; `place` says where in the model the Function is."""
-        kind, (x, *_) = type(function), parts
-        if isinstance(function, Model) and kind.forward is Model.forward:
-            if kind.call is Model.call:
-                return self.sequence(function, place, x)
-            function.all_functions()
-            return self.graph(function, function, place, [x])
-        if kind not in LAYERS and kind not in IDENTITIES:
-            if (formula := formula_of(function)) is None:
-                raise TypeError(f"export: there is no C for {function!r}")
-            return self.graph(function, formula, place, parts)
-        if y_shape is None:
-            y_shape = function.output_shape(*[(None, *shape) for _, shape in parts])[1:]
-        if kind in IDENTITIES:
-            return x[0], y_shape
-        if kind is functions.Residual:
-            parts = [x, *self.branches([function.function], place, x)]
-        elif kind is functions.Parallel:
-            parts = self.branches(function.functions, place, x)
-        layer = LAYERS[kind](function, *[shape for _, shape in parts], y_shape)
-        arrays = [part for part in parts if isinstance(part[0], Value)]
-        return self.call(function, place, layer, arrays, y_shape), y_shape
+    def made(self, source: Any, part: Part) -> None:
+        """Note what comes from there. It is kept as long as it is read."""
+        self.parts[source] = part
+        self.kept += [part[0]] * self.uses[source]
 
-    def sequence(self, model: Model, place: Shape, x: Part) -> Part:
-        """What the Functions of a model make of x, one after the other."""
-        for i, function in enumerate(model.functions):
-            x = self.apply(function, (*place, i), [x])
-        return x
+    # ---- applications -------------------------------------------------------------------------------------------
 
-    def branches(self, beside: Sequence[Function], place: Shape, x: Part) -> list[Part]:
-        """What each Function makes of x; neither that nor x is written over meanwhile."""
-        before = len(self.kept)
-        self.kept.append(x[0])
-        outputs = []
-        for i, function in enumerate(beside):
-            outputs.append(self.apply(function, (*place, i), [x]))
-            self.kept.append(outputs[-1][0])
-        del self.kept[before:]
-        return outputs
+    def follow(self, applications: list[Application], place: Shape, of: Function) -> None:
+        """Write the applications by which a Function is followed; `place` says where in the model the Function is.
 
-    def graph(self, of: Function, call: Callable[..., Any], place: Shape, parts: list[Part]) -> Part:
-        """What the `call` of a model, or the formula of a Function, makes of its inputs.
-
-        It is known by the graph of Tensors that it makes of zeros.
+        Those in a sequence have their places in it. Of all others those that are written are counted.
         """
-        given, y, numbers = traced(of, call, [shape for _, shape in parts], self.dtype)
-        tensors = [tensor for tensor in inputs_first(y) if tensor.function is not None]
-        uses = Counter(id(tensor) for made in tensors for tensor in made.inputs)
-        found = {id(x): part for x, part in zip(given, parts, strict=True)}
-        for x, (value, _) in zip(given, parts, strict=True):
-            self.kept += [value] * uses[id(x)]
-        for i, tensor in enumerate(tensors):
-            function: Any = tensor.function
-            if tensor.shape[:1] != (ROWS,) or tensor._place is not None:
-                raise TypeError(f"export: there is no C for {function!r} as it is used in {of!r}")
-            operands = []
-            for k, part in enumerate(tensor.inputs):
-                number = numbers.get((kernels.address(tensor._data), k))
-                if id(part) not in found and number is None:
-                    raise TypeError(f"export: there is no C for {function!r} of what is made of no row, in {of!r}")
-                operands.append(found.get(id(part), (None, number)))
-            for value, _ in operands:
-                if value is not None:
-                    self.kept.remove(value)
-            found[id(tensor)] = made = self.apply(function, (*place, i), operands, tensor.shape[1:])
-            self.kept += [made[0]] * uses[id(tensor)]
-        return found[id(y)]
+        if not (isinstance(of, Model) and of.is_sequence()):
+            applications = [a for a in _without_models(applications) if self.is_written(a)]
+        for i, application in enumerate(applications):
+            self.apply(application, (*place, i), of)
+
+    def is_written(self, application: Application) -> bool:
+        if application.within is None:
+            return application.number in self.written
+        return any(map(self.is_written, application.within))
+
+    def apply(self, a: Application, place: Shape, of: Function) -> None:
+        """Write an application, in a Function that is followed."""
+        if a.within is not None and a.kind in COMPOSITES:
+            *branches, last = a.within
+            held = [self.parts[source][0] for source in a.inputs]  # no branch works in their place
+            self.kept += held
+            for i, branch in enumerate(branches):
+                self.apply(branch, (*place, i), of)
+            for value in held:
+                self.kept.remove(value)
+            self.write(last, a, COMPOSITES[a.kind], place, self.operands(last, of))
+        elif a.within is not None:
+            self.follow(a.within, place, a.function)
+        elif self.is_written(a):
+            if len(a.shapes) != 1 or a.shapes[0][:1] != (N,) or any(isinstance(n, Rows) for n in a.shapes[0][1:]):
+                raise TypeError(f"export: there is no C for {a.function!r} as it is used in {of!r}")
+            operands = self.operands(a, of)
+            if a.kind in IDENTITIES:
+                self.made(Result(a.number, 0), (operands[0][0], a.shapes[0][1:]))
+            elif a.kind in LAYERS:
+                self.write(a, a, LAYERS[a.kind], place, operands)
+            else:
+                raise TypeError(f"export: there is no C for {a.function!r}")
+
+    def write(self, a: Application, of: Application, layer_of: Any, place: Shape, operands: list[Part]) -> None:
+        """Write a call of the layer of a Function, which has the result of application `a`."""
+        shape: Any = a.shapes[0][1:]
+        layer = layer_of(of.function, *[seen for _, seen in operands], shape)
+        arrays = [part for part in operands if isinstance(part[0], Value)]
+        self.made(Result(a.number, 0), (self.call(of.function, place, layer, arrays, shape), shape))
+
+    def operands(self, a: Application, of: Function) -> list[Part]:
+        """What a Function is applied to. It is read, and no longer kept for that."""
+        found = [self.part(source, a, of) for source in a.inputs]
+        for value, _ in found:
+            if value is not None:
+                self.kept.remove(value)
+        return found
+
+    def part(self, source: Any, a: Application, of: Function) -> Part:
+        """What comes from there: a value, or a number; TypeError for anything else that is made of no row."""
+        if source is None:
+            return None, None
+        if _is_value(source) and source in self.parts:
+            return self.parts[source]
+        values = self._values(source)
+        if np.size(values) != 1 or isinstance(values, Rows):
+            what = "a number that follows the number of rows" if isinstance(values, Rows) else "what is made of no row"
+            raise TypeError(f"export: there is no C for {a.function!r} of {what}, in {of!r}")
+        return None, np.asarray(values, self.dtype).reshape(-1)[0]
+
+    def _values(self, source: Any) -> Any:
+        """What comes from there, whatever the row is."""
+        if isinstance(source, Constant):
+            return source.values if source.shape is None else None
+        if isinstance(source, Stored):
+            return arrays_of(self.graph.model)[source.name]
+        return self.leaves[source.application].steps[0].outputs[source.place].data
+
+    # ---- calls --------------------------------------------------------------------------------------------------
 
     def call(self, function: Function, place: Shape, layer: Layer, parts: list[Part], y_shape: Shape) -> Value:
         """Note a call of the layer of a Function; its y, a new value or in the place of an input."""
@@ -193,34 +212,47 @@ class Net:
         return f"static const {self.number} {name}{brackets(array.shape)} ={braced(array)};"
 
 
-def traced(
-    of: Function, call: Callable[..., Any], shapes: Sequence[Shape], dtype: np.dtype
-) -> tuple[list[Tensor], Tensor, dict[tuple[int, int], Any]]:
-    """Rows of zeros, the Tensor that a call makes of them, as in use, with its graph, and the numbers in operators.
+def _graph(model: Model, shape: Shape) -> Graph:
+    """What a model applies to a row; TypeError if it can't be followed, or has several outputs."""
+    if model.is_sequence():
+        model.output_shape((None, *shape))  # which says what does not fit
+    try:
+        graph = graph_of(model, [shape], lambda kind: kind in LAYERS or kind in IDENTITIES)
+    except Exception as error:
+        how = "" if model.is_sequence() else " through `call`"
+        raise TypeError(f"export: {model!r} can't be followed{how}: {error}") from error
+    if len(graph.outputs) > 1:
+        raise TypeError(f"export: the function in C has one output, and {model!r} has {len(graph.outputs)}")
+    return graph
 
-    The numbers are by the address of what the operator makes and by which of its inputs they are. TypeError where the
-    call can't be followed, as where it looks at values.
-    """
-    with inference(), placeholders(), kernels.Paused(), Recording() as recording, np.errstate(all="ignore"):
-        mode.records_graph = True  # until the end of `inference`
-        given = [Tensor(np.zeros((ROWS, *shape), dtype), requires_grad=True) for shape in shapes]
-        try:
-            y = call(*given)
-        except Exception as error:
-            how = "call" if isinstance(of, Model) else "formula"
-            raise TypeError(f"export: {of!r} can't be followed through `{how}`: {error}") from error
-    if isinstance(y, tuple):
-        raise TypeError(f"export: the function in C has one output, and {of!r} has {len(y)}")
-    if not isinstance(y, Tensor) or not y.requires_grad:
-        raise TypeError(f"export: {of!r} makes {y!r} of a row, and no Tensor that depends on it")
-    numbers = {
-        (kernels.address(call.arrays[0]), i): array.reshape(-1)[0]
-        for call in recording.entries
-        if isinstance(call, kernels.RecordedCall)
-        for i, array in enumerate(call.arrays[1:])
-        if array is not None and array.size == 1
-    }
-    return given, y, numbers
+
+def _is_value(source: Any) -> bool:
+    """Whether a row may have an influence on what comes from there."""
+    return isinstance(source, Given | Result)
+
+
+def _made_of_rows(leaves: list[Application]) -> set[int]:
+    """The numbers of the applications whose results depend on the model's input."""
+    found: set[int] = set()
+    for a in leaves:
+        if any(isinstance(x, Given) or (isinstance(x, Result) and x.application in found) for x in a.inputs):
+            found.add(a.number)
+    return found
+
+
+def _needed(leaves: list[Application], output: Any) -> set[int]:
+    """The numbers of the applications on which the output depends."""
+    found = {output.application} if isinstance(output, Result) else set()
+    for a in reversed(leaves):
+        if a.number in found:
+            found |= {x.application for x in a.inputs if isinstance(x, Result)}
+    return found
+
+
+def _without_models(applications: Sequence[Application]) -> list[Application]:
+    """Applications, those of a Model in its place."""
+    parts = [(a, a.within if issubclass(a.kind, Model) and a.within is not None else None) for a in applications]
+    return [one for a, within in parts for one in ([a] if within is None else _without_models(within))]
 
 
 def _identity(function: Function) -> tuple:

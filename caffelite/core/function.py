@@ -51,12 +51,12 @@ LEAVES = frozenset(
 )
 
 
-def formula_of(function: Function) -> Callable[..., Any] | None:
-    """The formula of a Function; None if it has none, or if a subclass computes something else than its formula."""
-    for kind in type(function).__mro__:
-        if "formula" in vars(kind):
-            return function.formula
-        if not {"forward", "__call__"}.isdisjoint(vars(kind)):
+def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
+    """The `formula` of a class; None if it has none, or if it is of a base that computes something else."""
+    for base in kind.__mro__:
+        if "formula" in vars(base):
+            return kind.formula
+        if not {"forward", "__call__"}.isdisjoint(vars(base)):
             return None
     return None
 
@@ -105,8 +105,9 @@ class Function(ABC):
     #: Whether floats come as float64, whatever the model's dtype: the Function rounds them itself.
     takes_float64: bool = False
 
-    #: What it computes, written with Tensor's operators: a method of one Tensor for each input, or None. If
-    #: `caffelite.onnx` or `caffelite.c` has no code of its own for the Function, it writes these operators instead.
+    #: What it computes in use, written with Tensor's operators and other Functions: a method of one Tensor for each
+    #: input, or None. If `caffelite.onnx` or `caffelite.c` has no code of its own for the Function, it writes these
+    #: operators instead.
     formula: Callable[..., Any] | None = None
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:

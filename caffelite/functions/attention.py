@@ -11,6 +11,7 @@ from caffelite.core.arrays import as_array, nonnegative, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_training, placeholders
 from caffelite.core.rows import rows_here
+from caffelite.core.tensor import Tensor
 from caffelite.functions.activation import GELU
 from caffelite.functions.dropout import Dropout, seed_of
 from caffelite.functions.linear import Linear
@@ -170,6 +171,10 @@ class TransformerBlock(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.attention.output_shape(*input_shapes)
+
+    def formula(self, x: Tensor, mask: Any = None) -> Tensor:
+        h = x + self.attention(self.attention_norm(x), mask)
+        return h + self.narrow(self.gelu(self.widen(self.mlp_norm(h))))
 
     def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:
         self.output_shape(x.shape)

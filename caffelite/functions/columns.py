@@ -11,6 +11,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.tensor import Tensor
 from caffelite.data import frames
 from caffelite.functions.embedding import Embedding
 from caffelite.functions.indexing import Concatenate
@@ -151,6 +152,14 @@ class Columns(Function, recordable=True):
 
     def _kinds(self) -> list[str]:
         return [kind for kind, given in (("numbers", self.numbers), ("codes", self.categories)) if given]
+
+    def formula(self, *inputs: Any) -> Tensor:
+        parts = []
+        if self.numbers:
+            mean, deviation = self.moments(inputs[0].dtype)
+            parts.append((inputs[0] - mean) / deviation)
+        parts += [embedding(inputs[-1][:, i]) for i, embedding in enumerate(self.embeddings)]
+        return self.concatenate(*parts)
 
     def forward(self, *inputs: np.ndarray) -> np.ndarray:
         self.output_shape(*[np.shape(x) for x in inputs])

@@ -9,6 +9,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.tensor import Tensor
 from caffelite.functions.indexing import Concatenate
 
 __all__ = ["Parallel", "Residual"]
@@ -40,6 +41,9 @@ class Residual(Function, recordable=True):
         raise ValueError(
             f"{self!r} got shape {shape_text(x)}, of which the Function in it makes shape {shape_text(fx)}"
         )
+
+    def formula(self, x: Tensor) -> Tensor:
+        return x + self.function(x)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         fx = self.function.forward(x)
@@ -88,6 +92,9 @@ class Parallel(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.concatenate.output_shape(*[function.output_shape(*input_shapes) for function in self.functions])
+
+    def formula(self, x: Tensor) -> Tensor:
+        return self.concatenate(*[function(x) for function in self.functions])
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self._applied = [function.copy() for function in self.functions]  # the same one may stand here twice

@@ -23,7 +23,6 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
-from caffelite.core.autograd import inputs_first
 from caffelite.core.function import Function
 from caffelite.core.modes import mode
 from caffelite.core.sparse import is_sparse, stored
@@ -34,7 +33,7 @@ from caffelite.data.sources import Source
 from caffelite.functions import Sigmoid, Tanh
 from caffelite.look.plots import PALETTE
 from caffelite.model.model import Model
-from caffelite.model.observing import Application, observed
+from caffelite.model.tracing import Trace, array_of, listed
 from caffelite.training.checks import as_loss, checked
 
 DEAD = 0.1  # share of the units that are 0 for all rows
@@ -225,38 +224,31 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
     named = model.named_parameters()
     for p in [*named.values(), *loss.parameters()]:
         p.zero_grad()
-    looked_at, applications = observed(model)
     # Inputs that need a gradient make everything have one, what frozen parameters make too.
     inputs = [Tensor(a, requires_grad=True) if stored(a).dtype.kind == "f" else a for a in batch.inputs]
-    outputs = looked_at(*inputs)
-    listed = list(outputs) if isinstance(outputs, tuple) else [outputs]
-    by_methods = _applied_by_methods(listed, applications)
-    for tensor in (*listed, *by_methods.values()):
+    with Trace(model, strict=False) as trace:
+        outputs = trace.model(*inputs)
+    steps = [step for step in trace.all_steps() if step.name or step.kind.__name__ in functions.__all__]
+    by_methods = [step for step in steps if not step.name]  # `.relu()`, whose gradient no Function of the model gets
+    results = [*listed(outputs), *[y for step in by_methods for y in step.outputs]]
+    for tensor in results:
         tensor.retain_grad()
     value = loss(outputs, batch.targets)
     if value.requires_grad:
         value.backward()
-    for application, tensor in by_methods.items():
-        application.gradients = [tensor.grad]
-    norm = math.hypot(*[np.linalg.norm(o.grad.astype(np.float64)) for o in listed if o.grad is not None])
+    for step in by_methods:
+        step.gradients = [y.grad for y in step.outputs]
+    norm = math.hypot(*[np.linalg.norm(o.grad.astype(np.float64)) for o in listed(outputs) if o.grad is not None])
     layers, axis = [], -1
-    for a in sorted([*applications, *by_methods], key=lambda a: a.number):
-        if isinstance(a.function, Model):
+    for step in steps:
+        if isinstance(step.function, Model):
             continue
-        axis = _unit_axis(a.function, axis)
-        inputs = [x for x in a.inputs if isinstance(x, np.ndarray)]
-        for output, gradient in zip(a.outputs, a.gradients, strict=True):
-            layers.append(Layer(a.name, a.function, inputs, np.asarray(output), gradient, axis))
+        axis = _unit_axis(step.function, axis)
+        arrays = [np.asarray(x) for x in map(array_of, step.inputs) if isinstance(x, np.ndarray)]
+        for output, gradient in zip(map(array_of, step.outputs), step.gradients, strict=True):
+            layers.append(Layer(step.name, step.function, arrays, np.asarray(output), gradient, axis))
     parameters = {name: Parameter(p, p.grad) for name, p in named.items()}
     return Inspection(batch.inputs, float(value), layers, parameters, norm)
-
-
-def _applied_by_methods(outputs: list[Tensor], applications: list[Application]) -> dict[Application, Tensor]:
-    """The applications, with their results, of layers that methods such as `.relu()` made."""
-    known = {id(a.function) for a in applications}
-    results = [x for x in inputs_first(*outputs) if type(x.function).__name__ in functions.__all__]
-    made = [x for x in results if id(x.function) not in known]
-    return {Application("", x.function, x.inputs, x, x._serial_number): x for x in made}
 
 
 def _unit_axis(function: Function, before: int) -> int:

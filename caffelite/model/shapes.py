@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.core.arrays import places_in
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import inference, placeholders
 from caffelite.core.sparse import given_as, is_sparse, stored
 from caffelite.core.tensor import Tensor
-from caffelite.model.observing import largest_indices, observed
+from caffelite.model.tracing import Step, Trace, array_of
+from caffelite.program.step import owner_of
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
+UNLIMITED = np.uint64(2**64 - 1)  # negative indices are, as numbers without a sign, beyond all others
 
 
 class UnknownLengths(ValueError):
@@ -170,16 +173,30 @@ def _users_unchanged(model: Any) -> AbstractContextManager[None]:
 
 
 def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-    """The largest index that each row of two may have, for each input; None if any will do. See `largest_indices`."""
+    """The largest index that each row of two may have, for each input; None if any will do."""
     if not any(f.index_count is not None for f in model.all_functions()):
         return [None] * len(inputs)
     dtypes = dtypes_like(model, inputs)
     key = "largest indices", tuple([x.shape[1:] for x in inputs]), dtypes
 
     def find(model: Any) -> list[np.ndarray | None]:
-        rows = zeros([(2, *x.shape[1:]) for x in inputs], dtypes)
-        model, applications = observed(model)
-        model(*rows)
-        return largest_indices(applications, rows)
+        rows, trace = zeros([(2, *x.shape[1:]) for x in inputs], dtypes), Trace(model)
+        trace.model(*rows)
+        return [_largest_indices(trace.all_steps(), given) for given in rows]
 
     return found_by_applying(model, key, find)
+
+
+def _largest_indices(steps: list[Step], given: np.ndarray) -> np.ndarray | None:
+    """The largest index that may be at each place of a row of an input, uint64; None if nothing is known.
+
+    The Functions to which the input, or views of it, went know it.
+    """
+    most = np.full(given[0].size, UNLIMITED)
+    for step in steps:
+        count = step.function.index_count
+        x = None if count is None else array_of(step.inputs[0])
+        if isinstance(x, np.ndarray) and owner_of(x) is given and given.size:
+            used = places_in(given, x) % most.size
+            most[used] = np.minimum(most[used], np.uint64(count - 1))  # type: ignore[operator]
+    return most.reshape(given.shape[1:]) if (most < UNLIMITED).any() else None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.recording import Recording
+from caffelite.core.recording import PythonCall
 from caffelite.core.tables import Table, bytes_text, table
 from caffelite.core.tensor import Tensor
-from caffelite.model.observing import Application, bytes_made, multiply_adds, observed
 from caffelite.model.shapes import (
     applying_to_zeros,
     axes_that_fit,
@@ -18,6 +20,8 @@ from caffelite.model.shapes import (
     with_axes,
     zeros,
 )
+from caffelite.model.tracing import Step, Trace, array_of
+from caffelite.program.step import owner_of
 
 
 def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:
@@ -33,20 +37,20 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:
     known = all(shape is not None and None not in shape[1:] for shape in shapes)
     if known:
         model.output_shape(*shapes)  # which says what does not fit
-    applied = _applied_to_a_row(model, shapes) if known else None
-    known = applied is not None
-    calls, applications = applied or ([], [])
+    trace = _applied_to_a_row(model, shapes) if known else None
+    known = trace is not None
+    calls, steps = ([], []) if trace is None else (trace.entries, trace.steps)
     if model.is_sequence():
-        parts, output = _parts_in_sequence(model, shapes, applications), "total"
+        parts, output = _parts_in_sequence(model, shapes, steps), "total"
     else:
-        parts, output = _parts_of_call(model, applications, known), "?"
+        parts, output = _parts_of_call(model, [] if trace is None else trace.all_steps(), known), "?"
         if known:
             output = ", ".join(map(_text, listed(model.output_shape(*shapes), of=tuple)))
     rows = []
     for name, function, text, own in parts:
-        costs = _costs(function, [call for a in own for call in a.calls], own, known)
+        costs = _costs(function, [call for step in own for call in step.calls], own, known)
         rows.append((name, repr(function), text, *costs))
-    rows.append(("", "" if output == "total" else "total", output, *_costs(model, calls, applications, known)))
+    rows.append(("", "" if output == "total" else "total", output, *_costs(model, calls, steps, known)))
     frozen = [p for p in model.parameters() if not p.requires_grad]
     if frozen:
         where = ("", "frozen") if output == "total" else ("frozen", "")
@@ -55,57 +59,76 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:
     return table(head, rows, "><<>>>>", cut=1)
 
 
-def _parts_in_sequence(model: Any, shapes: list[Any], applications: list[Application]) -> list[tuple]:
-    """The name, Function, output and application of each place."""
-    within = {id(inner) for a in applications for inner in a.within}
-    left = [a for a in applications if id(a) not in within]
+def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[Step]) -> list[tuple]:
+    """List the name, Function, output and step of each place."""
+    left = [*steps]
     first_places = {id(function): name for name, function in model._named_children()}
     shape, parts = shapes[0] if len(shapes) == 1 else tuple(shapes), []
     for i, function in enumerate(model.functions):
         shape = shape_after([function], shape)
-        own = [a for a in left if a.name == first_places[id(function)]][:1]
-        left = [a for a in left if a not in own]
+        own = [step for step in left if step.name == first_places[id(function)]][:1]
+        left = [step for step in left if step not in own]
         parts.append((str(i), function, _text(shape), own))
     return parts
 
 
-def _parts_of_call(model: Any, applications: list[Application], known: bool) -> list[tuple]:
-    """The name, Function, output, if it is known, and applications of each child."""
+def _parts_of_call(model: Any, steps: list[Step], known: bool) -> list[tuple]:
+    """List the name, Function, output, if it is known, and steps of each child."""
     parts = []
     for name, function in model._named_children():
-        own = [a for a in applications if a.name == name]
-        shapes = [shape_text((None, *y.shape[1:])) for a in own[:1] for y in a.outputs]
+        own = [step for step in steps if step.name == name]
+        shapes = [shape_text((None, *y.shape[1:])) for step in own[:1] for y in step.outputs]
         parts.append((name, function, ", ".join(shapes) if known else "?", own))
     return parts
 
 
-def _applied_to_a_row(model: Any, shapes: list[Shape]) -> tuple[list[Any], list[Application]] | None:
-    """The kernel calls of using the model on a row of zeros, and the applications of the Functions in it.
+def _applied_to_a_row(model: Any, shapes: list[Shape]) -> Trace | None:
+    """Trace the model on a row of zeros.
 
-    None where one of them raises: zeros may be what it does not take.
+    Returns None if one of the Functions in it raises: it may not take zeros.
     """
     model.all_functions()
-    with applying_to_zeros(model), Recording(strict=False) as recording:
-        model, applications = observed(model)
+    with applying_to_zeros(model), Trace(model, strict=False) as trace:
         try:
-            model(*zeros([(1, *shape[1:]) for shape in shapes], dtypes_of_inputs(model, [False] * len(shapes))))
+            trace.model(*zeros([(1, *shape[1:]) for shape in shapes], dtypes_of_inputs(model, [False] * len(shapes))))
         except Exception:
             return None
-    return recording.entries, applications
+    return trace
 
 
-def _costs(function: Function, calls: list[Any], applications: list[Application], known: bool) -> tuple[str, ...]:
-    """Of a Function that does this for a row: parameters, their memory, multiply-adds, activations."""
-    made = multiply_adds(calls) if known else None
-    activations = bytes_text(bytes_made(applications)) if known else "?"
+def _costs(function: Function, calls: list[Any], steps: list[Step], known: bool) -> tuple[str, ...]:
+    """Return what a Function costs that does this for a row: parameters, memory, multiply-adds, activations."""
+    made = _multiply_adds(calls) if known else None
+    activations = bytes_text(_bytes_made(steps)) if known else "?"
     return *_sizes(function.parameters()), "?" if made is None else f"{made:,}", activations
 
 
+def _multiply_adds(calls: Iterable[Any]) -> int | None:
+    """Count the multiplications with an addition in products and convolutions.
+
+    Returns None if it is not known, because a part is computed in Python.
+    """
+    calls = list(calls)
+    if any(isinstance(call, PythonCall) for call in calls):
+        return None
+    return sum(call.flops or 0 for call in calls) // 2
+
+
+def _bytes_made(steps: Iterable[Step]) -> int:
+    """Count the bytes of what the model's Functions in these steps return: each array once, and no views."""
+    made: dict[int, int] = {}
+    for one in [inner for step in steps for inner in step.all_steps() if inner.name]:
+        inputs, outputs = (list(map(array_of, arrays)) for arrays in (one.inputs, one.outputs))
+        given = {id(owner_of(x)) for x in inputs if isinstance(x, np.ndarray)}
+        made |= {id(owner_of(y)): owner_of(y).nbytes for y in outputs if id(owner_of(y)) not in given}
+    return sum(made.values())
+
+
 def _sizes(parameters: list[Tensor]) -> tuple[str, str]:
-    """The number of all elements, and their memory."""
+    """Return the number of all elements, and their memory."""
     return f"{sum(p.size for p in parameters):,}", bytes_text(sum(p._data.nbytes for p in parameters))
 
 
 def _text(shape: Any) -> str:
-    """A shape as it is written, ? where nothing is known of it."""
+    """Write a shape, or ? if nothing is known of it."""
     return "?" if shape is None else shape_text(shape)

@@ -11,7 +11,7 @@ import onnx
 from caffelite import _kernels as kernels
 from caffelite.core.modes import inference
 from caffelite.functions.recurrent import Recurrent
-from caffelite.onnx.tracing import Columns, Given, Graph
+from caffelite.model.dataflow import Columns, Given, Graph
 
 TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-7}  # of the largest number
 
@@ -97,7 +97,7 @@ def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarr
 
 def _limits(graph: Graph, place: int) -> Iterable[tuple[Any, int, int]]:
     """Where in a row of an input there are indices or lengths, and from where to where (exclusive) they go."""
-    for a in graph.applications:
+    for a in graph.leaves():
         function: Any = a.function
         for source in a.inputs:
             if not isinstance(source, Given | Columns) or source.place != place:

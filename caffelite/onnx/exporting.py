@@ -1,6 +1,6 @@
 """`export`: a model as a file of ONNX.
 
-`traced` finds which Function is applied to what, and a rule of `RULES` says which nodes that becomes.
+`graph_of` finds which Function is applied to what, and a rule of `RULES` says which nodes that becomes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import onnx
 
 from caffelite.core.function import shape_text
 from caffelite.files import safetensors as files
+from caffelite.model.dataflow import graph_of
 from caffelite.model.model import Model
 from caffelite.model.shapes import axes_that_fit
 from caffelite.onnx.checking import check
 from caffelite.onnx.estimators import Estimator
 from caffelite.onnx.rules import rule_of
-from caffelite.onnx.tracing import traced
 from caffelite.onnx.writing import Writer
 
 
@@ -52,12 +52,6 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     features = getattr(model, "n_features_in_", None)
     rows = _rows(net, (features,) if input_shape is None and features is not None else input_shape)
     finish = (lambda y: y) if estimator is None else estimator.finish
-    try:
-        net.output_shape(*[(None, *row) for row in rows])  # which says what does not fit
-        graph = traced(net, rows, lambda function: rule_of(function) is not None, finish)
-    except (TypeError, ValueError, IndexError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{type(net).__name__} can't be exported: {error}") from error
 
     def proto(dtype: np.dtype) -> onnx.ModelProto:
         writer = Writer(graph, dtype, rule_of)
@@ -65,7 +59,13 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
             writer.add_labels(estimator)
         return writer.model()
 
-    found = proto(net.dtype)
+    try:
+        net.output_shape(*[(None, *row) for row in rows])  # which says what does not fit
+        graph = graph_of(net, rows, lambda kind: rule_of(kind) is not None, finish)
+        found = proto(net.dtype)
+    except (TypeError, ValueError, IndexError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{type(net).__name__} can't be exported: {error}") from error
     try:
         onnx.checker.check_model(found, full_check=True)
     except Exception as error:

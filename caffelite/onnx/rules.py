@@ -17,19 +17,19 @@ from caffelite import functions
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function
 from caffelite.functions.indexing import WHOLE, _is_basic, _parted
+from caffelite.model.dataflow import Application, Lengths, Rows
 from caffelite.onnx.operators import Computed, Elementwise
-from caffelite.onnx.tracing import Application, Lengths, Rows
 from caffelite.onnx.writing import Rule, Value, Writer, code_of, name_of
 
 LAST = 2**62  # where a slice that has no end stops
 
 
-def rule_of(function: Function) -> Rule | None:
-    """The rule for a Function; None if there is none, or if a subclass computes something else."""
-    kind: Any
-    for kind in type(function).__mro__:
-        if kind in RULES and kind.forward is type(function).forward and kind.__call__ is type(function).__call__:
-            return RULES[kind]
+def rule_of(kind: type[Function]) -> Rule | None:
+    """The rule for a Function of a class; None if there is none, or if the class computes something else."""
+    base: Any
+    for base in kind.__mro__:
+        if base in RULES and base.forward is kind.forward and base.__call__ is kind.__call__:
+            return RULES[base]
     return None
 
 
@@ -203,7 +203,7 @@ def same(operator: str, **attributes: str) -> Rule:
 
 def leaky_relu(g: Writer, a: Application, x: Value) -> str:
     """With the slope as an array if it is float64: ONNX's attributes are float32."""
-    slope = a.function.slope  # type: ignore[attr-defined]
+    slope = a.function.slope
     if g.dtype == np.float64 and float(np.float32(slope)) != slope:
         return g.node("PRelu", x, g.number(slope))
     return g.node("LeakyRelu", x, alpha=slope)
@@ -266,7 +266,7 @@ def computed(g: Writer, a: Application, *inputs: Value) -> str:
 
 
 def elementwise(g: Writer, a: Application, x: Value) -> str:
-    return g.node(a.function.operator, x)  # type: ignore[attr-defined]
+    return g.node(a.function.operator, x)
 
 
 def reshape(g: Writer, a: Application, x: Value) -> str:
@@ -282,16 +282,16 @@ def flatten(g: Writer, a: Application, x: Value) -> str:
 
 
 def transpose(g: Writer, a: Application, x: Value) -> str:
-    axes = a.function.axes or range(x.ndim)[::-1]  # type: ignore[attr-defined]
+    axes = a.function.axes or range(x.ndim)[::-1]
     return g.node("Transpose", x, perm=[axis % x.ndim for axis in axes])
 
 
 def concatenate(g: Writer, a: Application, *inputs: Value) -> str:
-    return g.node("Concat", *inputs, axis=a.function.axis)  # type: ignore[attr-defined]
+    return g.node("Concat", *inputs, axis=a.function.axis)
 
 
 def stack(g: Writer, a: Application, *inputs: Value) -> str:
-    axis = a.function.axis % (inputs[0].ndim + 1)  # type: ignore[attr-defined]
+    axis = a.function.axis % (inputs[0].ndim + 1)
     return g.node("Concat", *[g.node("Unsqueeze", x, g.integers((axis,))) for x in inputs], axis=axis)
 
 

@@ -13,9 +13,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from caffelite.core.function import Function
+from caffelite.core.recording import PythonCall
 from caffelite.files.state import arrays_of
-from caffelite.onnx.estimators import Estimator
-from caffelite.onnx.tracing import (
+from caffelite.model.dataflow import (
     Application,
     Columns,
     Constant,
@@ -23,11 +23,13 @@ from caffelite.onnx.tracing import (
     Graph,
     Length,
     Lengths,
+    N,
     Result,
     Rows,
     Stored,
     memory_of,
 )
+from caffelite.onnx.estimators import Estimator
 
 OPSET = 17
 BATCH = "batch"  # the name of the rows' axis
@@ -60,10 +62,10 @@ def code_of(dtype: Any) -> int:
 class Writer:
     """The nodes of a graph, in the order in which they are run, in a dtype.
 
-    `rule_of` gives the rule for a Function, or None.
+    `rule_of` gives the rule for a Function of a class, or None.
     """
 
-    def __init__(self, graph: Graph, dtype: np.dtype, rule_of: Callable[[Function], Rule | None]) -> None:
+    def __init__(self, graph: Graph, dtype: np.dtype, rule_of: Callable[[type[Function]], Rule | None]) -> None:
         self.graph, self.dtype, self._rule_of = graph, dtype, rule_of
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: dict[str, np.ndarray] = {}
@@ -79,7 +81,7 @@ class Writer:
             for name, shape, dtype in zip(_input_names(graph), graph.shapes, graph.dtypes, strict=True)
         ]
         self._results: list[tuple[Value, ...]] = []
-        for application in graph.applications:
+        for application in graph.leaves():
             self._results.append(self._apply(application))
         self.outputs: list[tuple[str, Value]] = []
         for i, source in enumerate(graph.outputs):
@@ -90,12 +92,9 @@ class Writer:
 
     def _apply(self, application: Application) -> tuple[Value, ...]:
         """Write what an application does."""
-        rule = self._rule_of(application.function)
+        rule = self._rule_of(application.kind)
         if rule is None:
-            raise TypeError(
-                f"{application.function!r} is no Function that can be written as nodes of ONNX: write it with Tensor's "
-                "operators, in its `formula` or in the `call` of a Model"
-            )
+            raise _unwritable(application)
         inputs = [self._value(source, self.dtype) for source in application.inputs]
         names = rule(self, application, *inputs)
         names = names if isinstance(names, tuple) else (names,)
@@ -127,7 +126,7 @@ class Writer:
     def _columns(self, source: Columns) -> Value:
         """Of each row of an input the elements in these columns."""
         given, columns = self.inputs[source.place], source.columns
-        shape = (Rows(1, 0), *columns.shape)
+        shape = (N, *columns.shape)
         flat = self.node("Reshape", given, self.integers((0, -1)))
         if not np.array_equal(columns.ravel(), np.arange(_count(given.shape[1:]))):
             flat = self.node("Gather", flat, self.constant(columns.ravel()), axis=1)
@@ -174,10 +173,10 @@ class Writer:
         if not isinstance(length, Rows):
             return self.constant(np.array([length], np.int64))
         if length not in self._made:
-            if length == Rows(1, 0):
+            if length == N:
                 self._made[length] = self.node("Shape", self.inputs[0], start=0, end=1)
             else:
-                n = self.length(Rows(1, 0))
+                n = self.length(N)
                 scaled = self.node("Mul", n, self.length(length.scale)) if length.scale != 1 else n
                 self._made[length] = self.node("Add", scaled, self.length(length.offset))
         return self._made[length]
@@ -256,6 +255,16 @@ class Writer:
         )
 
 
+def _unwritable(application: Application) -> TypeError:
+    in_python = [call.name for call in application.steps[0].calls if isinstance(call, PythonCall)]
+    if in_python:
+        what, where = f"{in_python[0]} computes in Python, and can't be exported", "in the `call` of a Model"
+    else:
+        what = f"{application.function!r} is no Function that can be written as nodes of ONNX"
+        where = "in its `formula` or in the `call` of a Model"
+    return TypeError(f"{what}: write it with Tensor's operators, {where}")
+
+
 def _without_identities(nodes: list[onnx.NodeProto], fixed: set[str]) -> list[onnx.NodeProto]:
     """The nodes, where a node's result gets its name by an Identity at the end with that name at once."""
     names: dict[str, str] = {}
@@ -288,7 +297,7 @@ def _input_names(graph: Graph) -> list[str]:
 
 def _dims(shape: Lengths) -> list[Any]:
     """A shape as a file says it."""
-    return [BATCH if n == Rows(1, 0) else None if isinstance(n, Rows) else int(n) for n in shape]
+    return [BATCH if n == N else None if isinstance(n, Rows) else int(n) for n in shape]
 
 
 def _count(shape: Any) -> int:

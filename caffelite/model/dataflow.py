@@ -1,0 +1,350 @@
+"""A model as a graph of applications: which Functions it applies, and where everything that goes in comes from.
+
+The model is applied to zeros in a `Trace`. The trace refuses what a list of applications can't say: NumPy on the
+model's arrays, or a look at their values. This is done for three numbers of rows. Whatever differs between them, a
+length in `x.reshape(len(x) * 2, -1)` for example, has to follow the number of rows.
+
+ONNX and C write such graphs. A Function for which they have no code is followed instead: a Model by the steps of its
+`call`, any other Function by the operators of its `formula`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite import functions
+from caffelite.core.arrays import places_in
+from caffelite.core.function import Function, formula_of
+from caffelite.core.recording import PythonCall
+from caffelite.files.state import arrays_of
+from caffelite.functions.arithmetic import as_tensor
+from caffelite.model.model import Model
+from caffelite.model.shapes import applying_to_zeros, dtypes_of_inputs, zeros
+from caffelite.model.tracing import Step, Trace, array_of, listed
+from caffelite.program.step import owner_of
+
+ROWS = (2, 3, 5)  # the numbers of rows for which a model is traced
+MASKS = {(functions.MultiHeadAttention, 1), (functions.Where, 2)}  # inputs that are masks, by their places
+
+
+class Rows(NamedTuple):
+    """A number that follows the number n of rows: scale · n + offset."""
+
+    scale: int
+    offset: int
+
+
+Length = int | Rows
+Lengths = tuple[Length, ...]
+N = Rows(1, 0)  # the number of rows
+
+
+# ---- where an input of a Function comes from ------------------------------------------------------------------------
+
+
+class Given(NamedTuple):
+    """An input of the model."""
+
+    place: int
+
+
+class Columns(NamedTuple):
+    """Of each row of an input of the model these elements, an array of places in the row."""
+
+    place: int
+    columns: Any
+
+
+class Result(NamedTuple):
+    """A result of an application before, by the application's number."""
+
+    application: int
+    place: int
+
+
+class Stored(NamedTuple):
+    """A parameter or a buffer."""
+
+    name: str
+
+
+class Constant(NamedTuple):
+    """Values that do not change. `shape` is what they are broadcast to, if that follows the number of rows."""
+
+    values: Any
+    shape: Lengths | None = None
+
+
+@dataclass(eq=False)
+class Application:
+    """One application of a Function: where its inputs come from, and the shapes of its results."""
+
+    steps: tuple[Step, ...]  # for each number of rows
+    inputs: list[Any]  # none, of a Model
+    shapes: list[Lengths]
+    number: int  # by which a `Result` names it; -1 if it is followed
+    within: list[Application] | None  # those by which it is followed
+
+    @property
+    def kind(self) -> type[Function]:
+        return self.steps[0].kind
+
+    @property
+    def function(self) -> Any:
+        return self.steps[0].function
+
+    def merged(self, attribute: str) -> Any:
+        """Return an attribute of the Function, with `Rows` for numbers that follow the number of rows."""
+        return merged([getattr(step.function, attribute) for step in self.steps], repr(self.function))
+
+
+@dataclass(eq=False)
+class Graph:
+    """What a model applies, in order."""
+
+    model: Model
+    dtypes: list[np.dtype]  # of the inputs
+    shapes: list[Lengths]
+    applications: list[Application]
+    outputs: list[Any]  # where they come from
+
+    def leaves(self) -> list[Application]:
+        """The applications that are not followed, in order. Their numbers are their places in the list."""
+        return [*_leaves(self.applications)]
+
+
+def graph_of(
+    model: Model,
+    rows: Sequence[tuple[int, ...]],
+    is_native: Callable[[type[Function]], bool],
+    finish: Callable[[Any], Any] = lambda y: y,
+) -> Graph:
+    """Trace a model for rows of these shapes. `finish` computes the outputs from the model's.
+
+    A Function whose class is native is not followed. An input that is a mask and nothing else is bool. Raises TypeError
+    for what is no list of applications, and ValueError for what depends on the number of rows in another way than
+    `Rows` says.
+    """
+    model.all_functions()
+    dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in dtypes_of_inputs(model, [False] * len(rows))]
+    first = _Flow(model, ROWS[0], rows, dtypes, is_native, finish)
+    if masks := first.masks():
+        dtypes = [np.dtype(np.bool_) if i in masks else dtype for i, dtype in enumerate(dtypes)]
+        first = _Flow(model, ROWS[0], rows, dtypes, is_native, finish)
+    flows = [first, *[_Flow(model, n, rows, dtypes, is_native, finish) for n in ROWS[1:]]]
+    numbers = {step: k for k, step in enumerate(first.leaves())}
+    applications = _merged_applications(model, flows, [flow.trace.steps for flow in flows], numbers)
+    outputs = _merged_sources(flows, [flow.outputs for flow in flows], "an output")
+    return Graph(model, dtypes, [(N, *row) for row in rows], applications, outputs)
+
+
+class _Flow:
+    """What a model applies to so many rows of zeros, and what flows from where to where."""
+
+    def __init__(
+        self,
+        model: Model,
+        n: int,
+        rows: Sequence[tuple[int, ...]],
+        dtypes: list[np.dtype],
+        is_native: Callable[[type[Function]], bool],
+        finish: Callable[[Any], Any],
+    ) -> None:
+        self.is_native = is_native
+        self.followed: set[Step] = set()
+        self.formulas: list[tuple[list[Any], list[Any]]] = []  # results, and those of the formula
+        self.given = zeros([(n, *row) for row in rows], tuple(dtypes))
+        with applying_to_zeros(model), Trace(model) as self.trace:
+            self.outputs = listed(finish(self.trace.model(*[x.view(kernels.Recorded) for x in self.given])))
+            for step in [*self.trace.steps]:
+                self._follow(step)
+        made = [(y, Result(k, i)) for k, step in enumerate(self.leaves()) for i, y in enumerate(step.outputs)]
+        known: list[tuple[np.ndarray, Any]] = [(array_of(y), source) for y, source in made]
+        known += [(a, Stored(name)) for name, a in arrays_of(model).items()]
+        known += [(x, Given(i)) for i, x in enumerate(self.given)]
+        self._by_tensor: dict[int, Any] = {id(y): source for y, source in made}
+        self._by_memory = {memory_of(a): source for a, source in known if a.size}
+        for results, of_formula in self.formulas:
+            for y, same in zip(results, of_formula, strict=True):
+                source = self._by_tensor[id(y)] = self.source(same)
+                self._by_memory[memory_of(array_of(y))] = source
+
+    def _follow(self, step: Step) -> None:
+        """Have a step consist of those by which it is followed, if it is."""
+        formula = None if self.is_native(step.kind) else formula_of(step.kind)
+        if formula is not None:
+            floats = [as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in step.inputs]
+            before = len(self.trace.steps)
+            results = listed(formula(step.function, *floats))
+            step.within = self.trace.steps[before:]
+            del self.trace.steps[before:]
+        elif not _is_followed_by_call(step.kind):
+            return
+        self.followed.add(step)
+        for inner in step.within:
+            self._follow(inner)
+        if formula is not None:  # after the formulas in it, of which its results may be
+            self.formulas.append((step.outputs, results))
+
+    def leaves(self) -> list[Step]:
+        """The steps that are not followed, in order."""
+        found: list[Step] = []
+        left = self.trace.steps[::-1]
+        while left:
+            step = left.pop()
+            if step in self.followed:
+                left += step.within[::-1]
+            else:
+                found.append(step)
+        return found
+
+    def source(self, x: Any) -> Any:
+        """Where an input of a Function comes from; None for None."""
+        if x is None:
+            return None
+        if id(x) in self._by_tensor:
+            return self._by_tensor[id(x)]
+        array = array_of(x)
+        if not isinstance(array, np.ndarray):
+            return Constant(array)
+        found = self._by_memory.get(memory_of(array))
+        owner = owner_of(array)
+        if found is not None and array.size:
+            return found
+        for i, given in enumerate(self.given):
+            if owner is given:
+                return Columns(i, _columns(array, given))
+        if isinstance(owner, kernels.Recorded) and id(owner) in self._computed:
+            raise TypeError(f"an array of shape {array.shape} that a kernel made outside of a Function")
+        return Constant(np.array(array.view(np.ndarray)))
+
+    @functools.cached_property
+    def _computed(self) -> set[int]:
+        """The ids of the arrays that kernels compute of the inputs, or of what the model stores."""
+        found = {id(owner_of(a)) for a in (*self.given, *arrays_of(self.trace.model).values())}
+        for call in self.trace.entries:
+            if isinstance(call, PythonCall):
+                read, made = [*call.arguments], call.outputs
+            else:
+                read = [a for i, a in enumerate(call.arrays) if call.reads >> i & 1]
+                made = [a for i, a in enumerate(call.arrays) if call.writes >> i & 1]
+            if any(isinstance(a, np.ndarray) and id(owner_of(a)) in found for a in read):
+                found.update([id(owner_of(a)) for a in made if a is not None])
+        return found
+
+    def masks(self) -> set[int]:
+        """The inputs that are masks or conditions, and nothing else."""
+        uses: dict[int, set[bool]] = {}
+        for step in self.leaves():
+            for i, x in enumerate(step.inputs):
+                source = self.source(x)
+                if isinstance(source, Given | Columns):
+                    uses.setdefault(source.place, set()).add((step.kind, i) in MASKS)
+        return {i for i, are_masks in uses.items() if are_masks == {True}}
+
+
+def memory_of(array: np.ndarray) -> tuple:
+    """What tells arrays apart that lie in the same memory."""
+    return kernels.address(array), array.shape, array.strides, array.dtype
+
+
+def _is_followed_by_call(kind: type[Function]) -> bool:
+    """Whether a Function is a Model, and computes what its `call` says."""
+    return issubclass(kind, Model) and kind.forward is Model.forward
+
+
+def _columns(array: np.ndarray, given: np.ndarray) -> np.ndarray:
+    """Which elements of each row a view of a given array takes; ValueError if it has other rows."""
+    used, row = places_in(given, array), given[0].size
+    if len(used) != len(given) or any((used[i] != used[0] + i * row).any() for i in range(len(used))):
+        raise ValueError(f"an array of shape {array.shape} that has not a row for each of an input's")
+    return used[0].copy()
+
+
+def _leaves(applications: Iterable[Application]) -> Iterable[Application]:
+    for application in applications:
+        if application.within is None:
+            yield application
+        else:
+            yield from _leaves(application.within)
+
+
+# ---- what the flows of three numbers of rows have in common ---------------------------------------------------------
+
+
+def _merged_applications(
+    model: Model, flows: Sequence[_Flow], of_flows: Iterable[list[Step]], numbers: dict[Step, int]
+) -> list[Application]:
+    """The steps of each flow as applications; ValueError if they are of other Functions."""
+    of_flows = [*of_flows]
+    if len({tuple([step.kind for step in steps]) for steps in of_flows}) > 1:
+        raise ValueError(f"{model!r} applies other Functions to another number of rows")
+    found = []
+    for steps in zip(*of_flows, strict=True):
+        first, inputs, shapes = steps[0], [], []
+        if not _is_followed_by_call(first.kind):
+            inputs = _merged_sources(flows, [step.inputs for step in steps], repr(first.function))
+            lengths = zip(*[[y.shape for y in step.outputs] for step in steps], strict=True)
+            shapes = [merged(shape, repr(first.function)) for shape in lengths]
+        within = None
+        if first not in numbers:
+            within = _merged_applications(model, flows, [step.within for step in steps], numbers)
+        found.append(Application(steps, inputs, shapes, numbers.get(first, -1), within))
+    return found
+
+
+def _merged_sources(flows: Sequence[_Flow], of_flows: Iterable[list[Any]], what: str) -> list[Any]:
+    """Where values come from, in all flows; ValueError if it differs otherwise than `Rows` says."""
+    sources = [list(map(flow.source, values)) for flow, values in zip(flows, of_flows, strict=True)]
+    return [_same_source(of_all, what) for of_all in zip(*sources, strict=True)]
+
+
+def merged(values: Sequence[Any], what: str) -> Any:
+    """What all have, with `Rows` for numbers that follow the number of rows; ValueError for anything else."""
+    first = values[0]
+    if isinstance(first, tuple | list) and len({len(x) for x in values}) == 1:
+        return type(first)([merged(items, what) for items in zip(*values, strict=True)])
+    if isinstance(first, slice):
+        return slice(*merged([(x.start, x.stop, x.step) for x in values], what))
+    if isinstance(first, np.ndarray):
+        if all(np.array_equal(first, x) for x in values[1:]):
+            return first
+    elif all(x is first or x == first for x in values[1:]):
+        return first
+    elif all(isinstance(x, int | float) and x == int(x) for x in values):
+        scale = int(values[1] - first)
+        found = Rows(scale, int(first) - scale * ROWS[0])
+        if all(x == found.scale * n + found.offset for x, n in zip(values, ROWS, strict=True)):
+            return found
+    raise ValueError(
+        f"{what} depends on the number of rows: {', '.join(map(str, values))} for {', '.join(map(str, ROWS))}"
+    )
+
+
+def _same_source(sources: Sequence[Any], what: str) -> Any:
+    first = sources[0]
+    if len({type(source) for source in sources}) == 1:
+        if isinstance(first, Constant):
+            return _same_values([source.values for source in sources], what)
+        if isinstance(first, Columns):
+            return Columns(first.place, merged([source.columns for source in sources], what))
+        if len(set(sources)) == 1:
+            return first
+    raise ValueError(f"{what} gets something else for another number of rows")
+
+
+def _same_values(values: Sequence[Any], what: str) -> Constant:
+    """Constants as one: they are the same, or the same for all rows."""
+    if isinstance(values[0], np.ndarray) and len({x.ndim for x in values}) == 1:
+        shape = merged([x.shape for x in values], what)
+        of_rows = tuple([slice(0, 1) if isinstance(n, Rows) else slice(None) for n in shape])
+        one = values[0][of_rows]
+        if any(isinstance(n, Rows) for n in shape) and all((x == one).all() for x in values):
+            return Constant(one, shape)
+    return Constant(merged(values, what))

@@ -1,0 +1,144 @@
+"""Tracing: which Functions a model applies to what, noted while it is applied.
+
+A `Trace` is a recording that notes `Step`s beside the calls of kernels. It hears of an application in two ways:
+
+- A Function that is applied to Tensors tells the recording so, an operator such as `+` too (`note_application`).
+- A Function in another one computes with arrays, by `forward`, and tells nobody. So a trace has a copy of the model in
+  which each Function is made a member of a subclass of its class. The subclass computes the same, and notes what goes
+  in, what comes out and, later, the gradient of what came out. Copies of a Function are of its class. So a trace sees
+  the copies that a call applies, and the Functions in Functions in them.
+
+Summaries and inspections read the steps as they are. `dataflow` makes a graph of them, which ONNX and C write.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.function import Function
+from caffelite.core.recording import Recording
+from caffelite.core.tensor import Tensor
+
+
+@dataclass(eq=False)
+class Step:
+    """One application of a Function."""
+
+    name: str  # of the Function in the model, `blocks.2.attention`; "" if it is not in the model, as an operator
+    kind: type[Function]  # the Function's class
+    function: Function  # the copy that was applied
+    inputs: list[Any]  # Tensors, arrays, numbers or None
+    outputs: list[Any]  # Tensors; arrays, of a Function in a Function
+    calls: list[Any]  # kernel calls, and calls into Python, that the recording noted meanwhile
+    within: list[Step]  # the steps of which this one consists
+    gradients: list[np.ndarray | None] = field(init=False)  # of the outputs, from `backward`
+
+    def __post_init__(self) -> None:
+        self.gradients = [None] * len(self.outputs)
+
+    def all_steps(self) -> Iterator[Step]:
+        """Yield the steps within, those in them, and at last this one: in the order in which they ended."""
+        for step in self.within:
+            yield from step.all_steps()
+        yield self
+
+
+class Trace(Recording):
+    """The steps of a model, noted while `trace.model` is applied.
+
+        with Trace(model) as trace:
+            trace.model(x)
+
+    Without `with`, nothing is recorded: then the steps are those of the model's own Functions, without their calls.
+    """
+
+    def __init__(self, model: Function, strict: bool = True) -> None:
+        super().__init__(strict)
+        self.steps: list[Step] = []  # in the order in which they ended, without those that are within another
+        self._begun: dict[int, tuple[int, int]] = {}  # copies, by their ids: what was noted when they were made
+        self._latest: dict[int, Step] = {}  # the last step of each copy, by the copy's id
+        self._kinds: dict[type, type] = {}  # the classes of which there are noting subclasses
+        self.model: Any = model.copy()
+        for name, function in _named_descendants(self.model, "", set()):
+            function.__class__ = self._noting(type(function), name)
+
+    def all_steps(self) -> list[Step]:
+        """All steps, in the order in which they ended."""
+        return [inner for step in self.steps for inner in step.all_steps()]
+
+    def note_copy(self, copy: Any, original: Any) -> None:
+        """Note that a Function is copied: the copy's application begins."""
+        super().note_copy(copy, original)
+        self._begun[id(copy)] = self._noted_so_far()
+
+    def note_decider(self, decider: Any) -> None:
+        """Ignore the code that decides what happens: nothing is replayed."""
+
+    def note_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
+        """Note that a Function was applied to Tensors. A Function of the model has noted its arrays before."""
+        step = self._latest.get(id(function))
+        if step is not None:
+            step.inputs, step.outputs = [*inputs], [*results]
+            return
+        kind = self._kinds.get(type(function), type(function))
+        self._add("", kind, function, inputs, results, self._begun.get(id(function), self._noted_so_far()))
+
+    def _noted_so_far(self) -> tuple[int, int]:
+        return len(self.entries), len(self.steps)
+
+    def _add(self, name: str, kind: Any, function: Any, inputs: tuple, outputs: Any, begun: tuple[int, int]) -> None:
+        """Add a step that began when so much had been noted. What was noted since then is within it."""
+        calls, steps = begun
+        step = Step(name, kind, function, [*inputs], listed(outputs), self.entries[calls:], self.steps[steps:])
+        self.steps[steps:] = [step]
+        self._latest[id(function)] = step
+
+    def _noting(self, original: Any, name: str) -> type:
+        """Make a subclass of a Function's class that notes each application as a step of this name."""
+        trace = self
+        method = "__call__" if hasattr(original, "call") else "forward"  # `forward` of a Model calls it, or its parts
+        compute, backward_of = getattr(original, method), original.backward
+
+        @functools.wraps(compute)
+        def apply(self: Any, *inputs: Any) -> Any:
+            begun = trace._noted_so_far()
+            outputs = compute(self, *inputs)
+            trace._add(name, original, self, inputs, outputs, begun)
+            return outputs
+
+        def backward(self: Any, dy: Any) -> Any:
+            if id(self) in trace._latest:
+                trace._latest[id(self)].gradients = listed(dy)
+            return backward_of(self, dy)
+
+        own = {method: apply, "backward": backward}
+        own |= {"__module__": original.__module__, "__qualname__": original.__qualname__}
+        noting: Any = type(original)(original.__name__, (original,), own, recordable=True)
+        noting.recordable, noting.called_back = original.recordable, original.called_back
+        self._kinds[noting] = original
+        return noting
+
+
+def array_of(x: Any) -> Any:
+    """Return the array of a Tensor; all else as it is."""
+    return x._data if isinstance(x, Tensor) else x
+
+
+def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[tuple[str, Function]]:
+    """List the Functions in a Function, each once, with the names of their first places."""
+    found = []
+    for name, child in function._named_children():
+        if id(child) not in seen:
+            seen.add(id(child))
+            found += [(prefix + name, child), *_named_descendants(child, f"{prefix}{name}.", seen)]
+    return found
+
+
+def listed(outputs: Any) -> list[Any]:
+    """Return the outputs of a Function in a list, a single one too."""
+    return list(outputs) if isinstance(outputs, tuple) else [outputs]
