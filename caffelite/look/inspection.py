@@ -34,7 +34,7 @@ from caffelite.functions import Sigmoid, Tanh
 from caffelite.look.plots import PALETTE
 from caffelite.model.model import Model
 from caffelite.model.tracing import Trace, array_of, listed
-from caffelite.training.checks import as_loss, checked
+from caffelite.training.door import as_loss, checked
 
 DEAD = 0.1  # share of the units that are 0 for all rows
 SATURATED = 0.01  # share of the range, from its ends
@@ -208,7 +208,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")
     loss = as_loss(loss)
-    batch = checked(model, "inspect", x, y, None, loss)
+    batch, _ = checked(model, "inspect", x, y, None, loss)
     if Source in map(type, batch.columns()):
         raise ValueError("inspect takes rows in memory, some hundreds, such as x[:500]; got a source that is not")
     before = mode.records_graph, mode.training

@@ -30,12 +30,12 @@ from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.modes import mode
 from caffelite.core.tensor import Tensor
-from caffelite.data.frames import names_of_inputs
+from caffelite.data.frames import is_frame, names_of_inputs
 from caffelite.data.generator import DataGenerator, without_single_rows
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.optimizers.schedules import Followed
-from caffelite.training import checks, door
+from caffelite.training import door
 from caffelite.training.history import History
 from caffelite.training.in_memory import InMemory
 from caffelite.training.objective import Objective
@@ -367,8 +367,8 @@ def _checked(models: Any, loss: Any, optimizers: Any) -> list[Fit]:
     owners: dict[int, int] = {}  # which model's something is, by its id
     for i, model in enumerate(models):
         with _naming(i):
-            losses[i] = checks.as_loss(losses[i])
-            checks.check_optimizer(model, optimizers[i])
+            losses[i] = door.as_loss(losses[i])
+            door.check_optimizer(model, optimizers[i])
         fits.append(Fit(model, optimizers[i], losses[i]))
         for its_own in _changed_by(fits[i]):
             if owners.setdefault(id(its_own), i) != i:
@@ -428,10 +428,11 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
         first = door.columns_of(fit.model)
         kind = fit.model.dtype, fit.model.takes_indices, None if first is None else first.columns
         with _naming(i):
-            door.check_frames(fit.model, "x", x)
+            if first is None or not is_frame(x):
+                door.check_columns(fit.model, "x", names)
             if fit.form.text not in checked:
                 its_x, its_y = (converted[kind].x, converted[kind].y) if kind in converted else (x, y)
-                inputs, targets, _ = checks.checked(fit.model, "x", its_x, its_y, None, fit.loss)
+                (inputs, targets, _), _ = door.checked(fit.model, "x", its_x, its_y, None, fit.loss)
                 if kind not in converted:
                     converted[kind] = DataGenerator(inputs[0] if len(inputs) == 1 else inputs, targets)
                     if converted[kind].blocks is not None:

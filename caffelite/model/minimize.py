@@ -20,7 +20,7 @@ from caffelite.data.frames import names_of_inputs
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
-from caffelite.training import checks, door
+from caffelite.training import door
 from caffelite.training.callbacks import Callbacks, Checkpoint, ReduceLROnPlateau, Training
 from caffelite.training.divergence import first_gradient, not_finite
 from caffelite.training.history import History
@@ -115,9 +115,9 @@ def minimize(
     for callback in called.all:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
-    loss = checks.as_loss(loss)
+    loss = door.as_loss(loss)
     # As one batch, which is as large as it may be.
-    (batch,) = checks.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
+    (batch,) = door.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
     door.remember_columns(model, names_of_inputs(x))
     objective = Objective(model, loss, batch)
     history = Minimization({"loss": []})

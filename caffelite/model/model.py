@@ -25,7 +25,7 @@ from caffelite.model.applied import Chain, GraphOfCall, as_input, checked_output
 from caffelite.model.container import Container
 from caffelite.model.memory import Own
 from caffelite.optimizers import Optimizer
-from caffelite.training import checks, door
+from caffelite.training import door
 from caffelite.training.callbacks import Callbacks
 from caffelite.training.checkpoints import Start
 from caffelite.training.evaluation import Evaluation
@@ -240,15 +240,15 @@ class Model(Container, recordable=True):
         with team.entered(), Start(resume, self, rule, called := Callbacks(callbacks)) as start:
             until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
             clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
-            loss = checks.as_loss(loss)
-            checks.check_optimizer(self, rule)
+            loss = door.as_loss(loss)
+            door.check_optimizer(self, rule)
             rng = self._own.rng if seed is None else random_stream("seed", seed)
             team.share_streams(self._own.rng, rng)
             start.read(team, rng)
             fitting = Fitting(self, loss, measures, rule, clip_norm, called, team, start, rng)
             given = {"batch_size": batch_size, "shuffle": shuffle}
             held_out = validation_data, validation_split, seed is not None
-            batches, validation, columns = checks.training_batches(
+            batches, validation, columns = door.training_batches(
                 self, loss, x, y, sample_weight, class_weight, given, rng, *held_out
             )
             history = fitting.run(batches, validation, columns, until, verbose)
@@ -264,7 +264,7 @@ class Model(Container, recordable=True):
         index that is not in its table.
         """
         batch_size = positive_integer("batch_size", batch_size)
-        inputs = door.model_inputs(self, "predict", x)
+        inputs, _ = door.model_inputs(self, "predict", x)
         return predicting.outputs(self, inputs, batch_size)
 
     def evaluate(
@@ -281,10 +281,10 @@ class Model(Container, recordable=True):
 
         Data, weights and metrics are as in `fit`; `batch_size` is 1024 if it is None. Raises as `fit` does.
         """
-        loss = checks.as_loss(loss)
+        loss = door.as_loss(loss)
         measures = named(metrics)
         given = {"batch_size": batch_size}
-        batches = checks.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
+        batches = door.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
         step = EvaluationStep(self, Objective(loss, measures, self._own.programs.told))
         return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 

@@ -14,7 +14,7 @@ from caffelite.core.function import Function
 from caffelite.data.generator import DataGenerator, without_single_rows
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged, schedules
-from caffelite.training import checks, door
+from caffelite.training import door
 from caffelite.training.history import History
 
 SMOOTHING = 0.9  # how much of the mean of the losses so far is kept at each step
@@ -91,8 +91,8 @@ def find_lr(
     low, high, steps = positive("low", low), positive("high", high), positive_integer("steps", steps)
     if low >= high or steps < 2:
         raise ValueError(f"find_lr takes 2 or more steps from low to high rates, got {steps} from {low} to {high}")
-    loss = checks.as_loss(loss)
-    checks.check_optimizer(model, optimizer)
+    loss = door.as_loss(loss)
+    door.check_optimizer(model, optimizer)
     if isinstance(x, DataGenerator):
         x = copy.copy(x)
         x._order, x._state, x._numbers = x._order.copy(), x._state.copy(), x._numbers.copy()
@@ -100,7 +100,7 @@ def find_lr(
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
     model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # at once: they share parameters
     given = {"batch_size": batch_size}
-    batches = checks.batches(model, "x", x, y, None, loss, given, batch_size=32, shuffle=True, seed=0)
+    batches = door.batches(model, "x", x, y, None, loss, given, batch_size=32, shuffle=True, seed=0)
     if door.trains_batch_norm(model):
         batches = without_single_rows(batches)
     rates = schedules.exponential(low, steps - 1, high)

@@ -1,27 +1,258 @@
-"""The door: converts and checks what a user gives to a model; and says what predictions lack."""
+"""The door: what users give to `fit`, `evaluate` and `predict` is converted and checked here, once, before any step."""
 
 from __future__ import annotations
 
+import functools
 import inspect
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from caffelite.core.arrays import as_indices, refuse_indices
+from caffelite.core.arrays import as_array, as_indices, refuse_indices
 from caffelite.core.cautions import warn
+from caffelite.core.forks import renew_in_children
+from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
 from caffelite.data import frames
-from caffelite.data.conversion import as_inputs, same_length, way_to_several
-from caffelite.data.sources import Source
+from caffelite.data.conversion import (
+    ClassWeights,
+    as_inputs,
+    as_targets,
+    as_weights,
+    from_library,
+    same_length,
+    way_to_several,
+)
+from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, without_single_rows
+from caffelite.data.sources import Blocks, Source, part
 from caffelite.functions import Columns
+from caffelite.optimizers import Optimizer
+from caffelite.training.objective import check_takes_weights
+from caffelite.training.own_loss import OwnLoss
+
+Names = list[list[Any] | None] | None  # of the columns of frames, one for each input
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+IN_ORDER: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
 
 
-def model_inputs(model: Any, name: str, x: Any) -> tuple[np.ndarray, ...]:
-    """x as arrays that the model takes, see `caffelite.data.as_inputs`; a frame by `Columns` if that is first.
+# ---- batches ---------------------------------------------------------------------------------------------------------
 
-    ValueError for a frame whose columns are not those of the one that the model was fitted on, and for rows without
+
+def training_batches(
+    model: Any,
+    loss: Function,
+    x: Any,
+    y: Any,
+    weights: Any,
+    class_weight: Any,
+    given: Mapping[str, Any],
+    rng: np.random.Generator,
+    validation_data: Any,
+    validation_split: float,
+    is_seeded: bool,
+) -> tuple[Iterable, Iterable | None, Names]:
+    """The batches to train on, those to evaluate after each epoch, if there are any, and the columns of frames."""
+    if validation_split != 0 and validation_data is not None:
+        raise ValueError("fit takes validation_data or validation_split, not both")
+    if are_rows(x, y):
+        data, held_out, columns = _rows(model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded)
+        training = batches_of(data, given, {"seed": rng})
+    else:
+        if class_weight is not None:
+            raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
+        if validation_split != 0:
+            raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
+        check_batches(model, "x", x, y, weights, loss, given)
+        columns, training, held_out = x.columns if isinstance(x, DataGenerator) else None, x, None
+    if trains_batch_norm(model):
+        training = without_single_rows(training)
+    if held_out is not None:
+        return training, batches_of(held_out, NOTHING, IN_ORDER), columns
+    validation = None if validation_data is None else validation_batches(model, validation_data, loss, columns)
+    return training, validation, columns
+
+
+def _rows(
+    model: Any,
+    loss: Function,
+    x: Any,
+    y: Any,
+    weights: Any,
+    class_weight: Any,
+    rng: np.random.Generator,
+    validation_split: float,
+    is_seeded: bool,
+) -> tuple[Batch, Batch | None, Names]:
+    """The rows to train on, those to evaluate after each epoch, if some are held out for that, and columns of frames.
+
+    Weights of classes count in training alone.
+    """
+    of_classes = None if class_weight is None else ClassWeights(class_weight, y, getattr(loss, "ignore", None))
+    if validation_split == 0:
+        weights = weights if of_classes is None else of_classes.times(weights, y)
+        data, columns = checked(model, "x", x, y, weights, loss)
+        return data, None, columns
+    data, columns = checked(model, "x", x, y, weights, loss)
+    drawn_from = model._own.stream_of_split(len(data.targets), rng, drawn_anew=is_seeded)
+    data, held_out = split(data, validation_split, drawn_from)
+    if of_classes is not None:
+        weights = of_classes.times(data.weights, data.targets)
+        data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
+    for part_of_data in (data, held_out):
+        check_weights(loss, part_of_data.weights)
+    return data, held_out, columns
+
+
+def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
+    """The rows to train on, in their order, and the rows to evaluate, drawn block by block from a source."""
+    if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
+        raise TypeError(f"validation_split must be a number, got {share!r}")
+    if not 0 <= share < 1:
+        raise ValueError(f"validation_split must be in [0, 1), got {share}")
+    rows = len(data.targets)
+    count = int(rows * share)
+    if count == 0:
+        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
+    weighted, columns = data.weights is not None, data.columns()
+    if Source in map(type, columns):
+        ranges = Blocks(columns, rows).held_out(count, rng)
+        return tuple([Batch.of([part(a, those) for a in columns], weighted) for those in ranges])  # type: ignore
+    held_out = np.zeros(rows, dtype=bool)
+    held_out[rng.permutation(rows)[:count]] = True
+    return tuple([Batch.of([a[which] for a in columns], weighted) for which in (~held_out, held_out)])  # type: ignore
+
+
+def validation_batches(model: Any, data: Any, loss: Function, columns: Names = None) -> Iterable:
+    """What is evaluated after each epoch, as batches; frames with columns as those of the training."""
+    if isinstance(data, DataGenerator):
+        check_columns(model, "validation_data", data.columns, columns)
+        return batches(model, "validation_data", data, None, None, loss)
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise TypeError(
+            f"validation_data: expected (x, y), (x, y, weights) or a DataGenerator, got {type(data).__name__}"
+            + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
+        )
+    x, y, weights = data if len(data) == 3 else (*data, None)
+    if y is None:
+        raise TypeError("validation_data: expected (x, y), got None for y")
+    return batches(model, "validation_data's x", x, y, weights, loss, columns=columns, **IN_ORDER)
+
+
+def batches(
+    model: Any,
+    name: str,
+    x: Any,
+    y: Any,
+    weights: Any,
+    loss: Function,
+    given: Mapping[str, Any] = NOTHING,
+    *,
+    columns: Names = None,
+    **options: Any,
+) -> Iterable:
+    """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory.
+
+    Frames have these columns. `options` are for rows in memory. The user's own, `given`, replace them if they are not
+    None. ValueError if x is batches that do not follow what is given.
+    """
+    if are_rows(x, y):
+        data, _ = checked(model, name, x, y, weights, loss, columns)
+        return batches_of(data, given, options)
+    check_batches(model, name, x, y, weights, loss, given)
+    return x
+
+
+def are_rows(x: Any, y: Any) -> bool:
+    """Whether x and y are rows and their targets, and x does not make its own batches."""
+    return y is not None and not isinstance(x, DataGenerator)
+
+
+def batches_of(data: Batch, given: Mapping[str, Any], options: Mapping[str, Any]) -> DataGenerator:
+    """Batches of all these rows, which have been checked."""
+    return DataGenerator.of(data, **{"seed": _unused().stream, **options, **_set(given)})
+
+
+def check_batches(
+    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, given: Mapping[str, Any] = NOTHING
+) -> None:
+    """ValueError unless x is a DataGenerator or batches that the model and the loss take, and that follow `given`."""
+    if weights is not None:
+        raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
+    generator = x.batches if isinstance(x, Prefetch) else x
+    if isinstance(generator, DataGenerator):
+        check_columns(model, name, generator.columns)
+    if isinstance(x, DataGenerator):
+        if y is not None:
+            raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
+        if x.y is None:
+            raise ValueError(f"{name} is a DataGenerator without targets")
+        if is_replayed(x):  # else each batch is checked
+            inputs = x.x if isinstance(x.x, tuple) else (x.x,)
+            shape = check_rows(model, name, inputs)
+            check_indices(model, name, inputs)
+            _check_targets(loss, shape, x.y)
+            weights = x.sample_weight
+            check_weights(loss, None if weights is None else as_weights(weights, len(weights), model.dtype))
+    elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
+        got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+        raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
+    for option, value in _set(given).items():
+        if getattr(generator, option, None) != value:
+            raise ValueError(
+                f"{option}={value!r} goes with x and y as arrays, and {name} is a {type(x).__name__}, which makes its "
+                f"own batches: leave out {option}"
+            )
+
+
+def _set(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not None."""
+    return {option: value for option, value in given.items() if value is not None}
+
+
+class _Unused:
+    """A stream for rows that stay in order: to make one takes longer than all other checks."""
+
+    def __init__(self) -> None:
+        self._after_fork()
+        renew_in_children(self)
+
+    def _after_fork(self) -> None:
+        self.stream = np.random.default_rng(0)
+
+
+@functools.cache
+def _unused() -> _Unused:
+    return _Unused()
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def checked(
+    model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: Names = None
+) -> tuple[Batch, Names]:
+    """All rows as arrays, or Sources, that the model and the loss can take; and the columns, see `model_inputs`."""
+    (inputs, columns), targets = model_inputs(model, name, x, expected), from_library(y, "targets")
+    targets = targets if isinstance(targets, Source) else as_array(targets, "targets")
+    shape, rows = check_rows(model, name, inputs), len(inputs[0])
+    check_indices(model, name, inputs)
+    if targets.shape[:1] != (rows,):
+        raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
+    weights = None if weights is None else as_weights(weights, rows, model.dtype)
+    _check_targets(loss, shape, targets)
+    check_weights(loss, weights)
+    return Batch(inputs, as_targets(targets, model.dtype), weights), columns
+
+
+def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple[tuple[np.ndarray, ...], Names]:
+    """x as arrays that the model takes, and the names of the columns of its frames; `Columns` converts its own.
+
+    ValueError if the model, if it was fitted on frames, or else the caller expected other columns; and for rows without
     names where `Columns` has numbers and categories.
     """
+    names = None
     if type(x) is not np.ndarray:
         if isinstance(x, list) and (least := _fewest_inputs(model)) > 1:
             raise ValueError(f"{name}: the model takes {least} inputs, got 1{way_to_several(x)}")
@@ -29,11 +260,12 @@ def model_inputs(model: Any, name: str, x: Any) -> tuple[np.ndarray, ...]:
         if columns is not None and frames.is_frame(x):
             x = columns.arrays(x, name)
         else:
-            check_frames(model, name, x)
+            names = frames.names_of_inputs(x)
+            check_columns(model, name, names, expected)
     takes = model.takes_indices
     if isinstance(takes, tuple) and not isinstance(x, tuple) and (columns := columns_of(model)) is not None:
         raise ValueError(f"{name}: expected {columns.expected}; got one {type(x).__name__}")
-    return as_inputs(x, model.input_dtype, takes, name)
+    return as_inputs(x, model.input_dtype, takes, name), names
 
 
 def _fewest_inputs(model: Any) -> int:
@@ -42,34 +274,6 @@ def _fewest_inputs(model: Any) -> int:
         return 1
     inputs = inspect.signature(model.call).parameters.values()
     return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
-
-
-def check_frames(model: Any, name: str, x: Any, expected: Any = None) -> None:
-    """`check_columns` of the frames in x, but for one in which `Columns` finds its own."""
-    if columns_of(model) is None or not frames.is_frame(x):
-        check_columns(model, name, frames.names_of_inputs(x), expected)
-
-
-def check_columns(model: Any, name: str, columns: Any, expected: Any = None) -> None:
-    """ValueError unless frames with these columns, as arrays, are such as the model was, or will be, fitted on."""
-    first = columns_of(model)
-    expected = (model._own.column_names or expected) if first is None else first.names
-    if expected is not None:
-        frames.check_names(expected, columns, name)
-
-
-def remember_columns(model: Any, names: list[list[Any] | None] | None) -> None:
-    """From now on frames have to have these columns, unless there are some already; `Columns` finds its own."""
-    if names is not None and model._own.column_names is None and columns_of(model) is None:
-        model._own.column_names = names
-
-
-def columns_of(model: Any) -> Columns | None:
-    """The Columns that are first in a sequence."""
-    first: Any = model
-    while hasattr(first, "is_sequence") and first.is_sequence() and first.functions:
-        first = first.functions[0]
-    return first if Columns in type(first).__mro__ else None  # isinstance is slow here
 
 
 def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
@@ -102,6 +306,72 @@ def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None
             indices = as_indices(x, of)
             if (indices.view(np.uint64) > most).any():
                 refuse_indices(of, most, x.shape, x.dtype, indices)
+
+
+def _check_targets(loss: Function, outputs_shape: Any, y: Any) -> None:
+    """ValueError for targets that the loss does not take; those that are read are checked then."""
+    if hasattr(loss, "check_targets") and not isinstance(y, Source):
+        loss.check_targets(y, outputs_shape)
+
+
+def check_weights(loss: Function, weights: np.ndarray | None) -> None:
+    """TypeError if there are weights and the loss takes none; ValueError if all of them are 0."""
+    if weights is not None:
+        check_takes_weights(loss)
+        if not weights.any():
+            raise ValueError(f"sample_weight: all of {len(weights)} weights are 0 in {weights.dtype}")
+
+
+# ---- columns of frames -----------------------------------------------------------------------------------------------
+
+
+def check_columns(model: Any, name: str, columns: Names, expected: Names = None) -> None:
+    """ValueError unless frames with these columns, as arrays, are such as the model was, or will be, fitted on."""
+    first = columns_of(model)
+    known: Any = (model._own.column_names or expected) if first is None else first.names
+    if known is not None:
+        frames.check_names(known, columns, name)
+
+
+def remember_columns(model: Any, names: Names) -> None:
+    """From now on frames have to have these columns, unless there are some already; `Columns` finds its own."""
+    if names is not None and model._own.column_names is None and columns_of(model) is None:
+        model._own.column_names = names
+
+
+def columns_of(model: Any) -> Columns | None:
+    """The Columns that are first in a sequence."""
+    first: Any = model
+    while hasattr(first, "is_sequence") and first.is_sequence() and first.functions:
+        first = first.functions[0]
+    return first if Columns in type(first).__mro__ else None  # isinstance is slow here
+
+
+# ---- loss, optimizer, model ------------------------------------------------------------------------------------------
+
+
+def as_loss(loss: Any) -> Function:
+    """A loss as a Function; TypeError for anything that can't be called, and for a class."""
+    if isinstance(loss, Function):
+        return loss
+    if not callable(loss) or isinstance(loss, type):
+        raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {loss!r}")
+    return OwnLoss.of(loss)
+
+
+def check_optimizer(model: Any, optimizer: Any) -> None:
+    """TypeError unless it is an Optimizer; ValueError unless it has every parameter that requires a gradient."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer: expected an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}")
+    known = set(optimizer.parameters)
+    if all([p in known or not p.requires_grad for p in model.parameters()]):  # noqa: C419 (faster than a generator)
+        return
+    for name, p in model.named_parameters().items():
+        if p.requires_grad and p not in known:
+            raise ValueError(
+                f"the optimizer does not have the model's parameter {name} {p.shape}; make it after the last "
+                "add, or freeze the parameter with requires_grad = False"
+            )
 
 
 def trains_batch_norm(model: Any) -> bool:

@@ -14,7 +14,6 @@ from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.rows import SomeRows
 from caffelite.core.tracebacks import noting
 from caffelite.data.conversion import as_targets, as_weights
-from caffelite.data.frames import names_of_inputs
 from caffelite.data.generator import Batch, DataGenerator, epoch_of
 from caffelite.training import door
 from caffelite.training.divergence import Position, located
@@ -136,9 +135,9 @@ def as_batch(step: Step, given: Any) -> Batch:
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
         raise TypeError(f"x without y is taken for batches (x, y) or (x, y, weights), got one that is {what}")
-    inputs = door.model_inputs(model, "a batch's x", given[0])
+    inputs, columns = door.model_inputs(model, "a batch's x", given[0])
     if step.trains:
-        door.remember_columns(model, names_of_inputs(given[0]))
+        door.remember_columns(model, columns)
     y = as_targets(given[1], model.dtype)
     rows = len(y) if y.ndim > 0 else 0
     shapes = [x.shape for x in inputs]
