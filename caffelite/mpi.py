@@ -3,8 +3,8 @@
     optimizer = cl.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))        # after: import caffelite.mpi
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer)
 
-Every process, rank, runs the whole program on all the data, and in `fit` takes its share of the rows of each batch; the
-result is one process's, up to the rounding of sums. `caffelite.parallel` says what is done together.
+Every process, called a rank, runs the whole program on all the data. In `fit` it takes its share of the rows of each
+batch. The result is that of one process, up to the rounding of sums. `caffelite.parallel` says how.
 
 How ranks end, from the import of this module on:
 
@@ -66,25 +66,26 @@ LEFT, WAITS = 1, 2  # tags of what ranks tell each other
 
 
 class DataParallel(OfTeam):
-    """An optimizer for a training on several ranks, to be given to `fit` in its place.
+    """An optimizer for a training on several ranks: give it to `fit` in the optimizer's place.
 
-    Each rank computes on its share of the rows of every batch; the gradients, BatchNorm's moments, the loss and the
-    metrics are those of the whole batch, added up over the ranks, and Dropout's masks are those of its rows. Orders
-    and augmentations are the same everywhere: rank 0's, if there is no seed, as are parameters and states in the
-    beginning. Metrics that are callables are measured on shares. A batch may have fewer rows than there are ranks.
-    A user's loss has to be a mean over rows, Σ w l / Σ w with weights; what a user's model computes across rows, or a
-    loss, is of a share.
+    Each rank computes on its share of the rows of every batch. The gradients, BatchNorm's moments, the loss and the
+    metrics are those of the whole batch, added up over the ranks. Dropout's masks are those of the rank's rows. Orders
+    and augmentations are the same on all ranks, and so are parameters and states in the beginning; without a seed, they
+    are those of rank 0. A batch may have fewer rows than there are ranks.
 
-    `history` and the callbacks' calls are the same on all ranks, and a callback that ends the training on one ends it
-    on all. Rank 0 shows the progress and writes checkpoints and logs; from a checkpoint, which is one process's, the
-    training may go on with another number of ranks. Attributes and states are the optimizer's own. By hand, `step()`
-    takes the mean of all ranks' gradients, which is that of batches of the same size.
+    A loss of your own has to be a mean over rows, Σ w l / Σ w with weights. If it or your model computes anything else
+    across rows, it computes it of a share. Metrics that are callables get all rows of an epoch, as they do alone.
 
-    The processors of a machine are shared out among its ranks, unless the number of threads was set. One process, with
-    or without `mpirun`, has the bits that it has without this.
+    `history` and the callbacks' calls are the same on all ranks. A callback that ends the training on one rank ends it
+    on all. Rank 0 shows the progress and writes checkpoints and logs. A checkpoint is that of one process, so a
+    training may go on from it with another number of ranks. Attributes and states are the optimizer's own. By hand,
+    `step()` uses the mean of all ranks' gradients, which is right for batches of the same size.
 
-    TypeError for what is no Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank, where one
-    has other data, another model or other options than rank 0, and after an epoch where ranks have drifted apart.
+    The processors of a machine are divided among its ranks, unless the number of threads was set. One process, with or
+    without `mpirun`, has the bits that it has without DataParallel.
+
+    TypeError for anything but an Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank, if one
+    has other data, another model or other options than rank 0, and after an epoch if ranks have drifted apart.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:

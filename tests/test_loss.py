@@ -198,6 +198,29 @@ def test_backward_of_any_loss_needs_a_forward_that_succeeded_and_may_be_called_a
         loss.backward()
 
 
+class OnlyDLPack:
+    """An array of another library that NumPy does not know by `__array__`."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+@every_loss
+def test_targets_of_another_library_are_copied_too(loss, targets):
+    theirs = targets.copy()
+    assert_same_bits(loss.forward(SCORES, OnlyDLPack(theirs)), loss.forward(SCORES, targets))
+    expected = loss.backward().copy()
+    loss.forward(SCORES, OnlyDLPack(theirs))
+    theirs[...] = targets[::-1]
+    assert_same_bits(loss.backward(), expected)
+
+
 @every_loss
 def test_equal_weights_are_none_and_a_weight_of_two_is_a_row_given_twice(loss, targets):
     plain = loss.forward(SCORES, targets)

@@ -1,6 +1,8 @@
 """Every optimizer of the package: its judge, its counterpart in PyTorch, and what else `cases/optimizers.py` says."""
 
 import inspect
+import re
+from pathlib import Path
 
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -167,6 +169,17 @@ def test_what_is_kept_of_a_unit_that_died_ends_at_0(case):
 
 
 # ---- hyper-parameters and state -------------------------------------------------------------------------------------
+
+
+@every_rule
+def test_a_rule_names_the_loop_that_is_its_formula(rule):
+    """In a comment, which has to name a loop that is there."""
+    loop, file = re.search(r"`(\w+)` in (_kernels/loops/\w+)", inspect.getsource(rule.optimizer)).groups()
+    assert loop == rule.optimizer.__name__.lower()
+    sources = list(Path(cl.__file__).parent.glob(f"{file}.p*"))
+    if not sources:
+        pytest.skip("the sources of the kernels are not installed")
+    assert any(f"cdef int {loop}(" in source.read_text(encoding="utf-8") for source in sources)
 
 
 @every_rule

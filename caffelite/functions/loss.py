@@ -28,9 +28,9 @@ from caffelite.functions.targets import (
     check_scores_of_classes,
     check_shape_of_labels,
     check_shape_of_numbers,
-    fit,
     refuse_ignored,
     refuse_weights,
+    same_shape,
 )
 
 __all__ = ["HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"]
@@ -105,8 +105,8 @@ def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.nd
 class PointwiseLoss(Loss, recordable=True):
     """A mean over the rows of the mean over a row's elements of f(s, t).
 
-    Scores s have any shape (n, …), targets t the same, or (n,) for scores (n, 1). Gradients are divided by the number
-    of all elements, or by the number in a row and by Σ w, times the row's weight.
+    Scores s have any shape (n, …), targets t the same, or (n,) for scores (n, 1). The gradient is dy f'(s, t) / (n k)
+    for n rows of k elements, or dy f'(s, t) w / (k Σ w) if the rows have weights w.
     """
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -124,7 +124,7 @@ class PointwiseLoss(Loss, recordable=True):
 
 
 class MSELoss(PointwiseLoss, recordable=True):
-    """The mean squared error, y = mean (s − t)²:  ds = dy 2 (s − t) / size.
+    """The mean squared error, y = mean (s − t)²:  ds = dy 2 (s − t) / (n k) for n rows of k elements.
 
     Scores s of any shape (n, …), targets t of the same; (n,) also for scores (n, 1).
     """
@@ -138,7 +138,7 @@ class MSELoss(PointwiseLoss, recordable=True):
 
 
 class MAELoss(PointwiseLoss, recordable=True):
-    """The mean absolute error, y = mean |s − t|:  ds = dy sign(s − t) / size,  0 where s = t.
+    """The mean absolute error, y = mean |s − t|:  ds = dy sign(s − t) / (n k) for n rows of k elements; 0 where s = t.
 
     Scores s of any shape (n, …), targets t of the same; (n,) also for scores (n, 1).
     """
@@ -154,8 +154,8 @@ class MAELoss(PointwiseLoss, recordable=True):
 class HuberLoss(PointwiseLoss, recordable=True):
     """Squared near 0, absolute beyond: the mean of d²/2, d = s − t, or of delta (|d| − delta/2) if |d| > delta.
 
-    ds = dy clip(d, −delta, delta) / size. Scores s of any shape (n, …), targets t of the same; (n,) also for scores
-    (n, 1). delta is above 0.
+    ds = dy clip(d, −delta, delta) / (n k) for n rows of k elements. Scores s of any shape (n, …), targets t of the
+    same; (n,) also for scores (n, 1). delta is above 0.
 
     P. Huber, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35, 1964.
     """
@@ -177,9 +177,9 @@ class HuberLoss(PointwiseLoss, recordable=True):
 class SigmoidLoss(PointwiseLoss, recordable=True):
     """Sigmoid and binary cross-entropy, fused:  y = mean −w t log p − (1 − t) log(1 − p),  p = sigmoid(s).
 
-    ds = dy ((1 + (w − 1) t) p − w t) / size. Scores s of any shape (n, …), targets t of the same, 0 … 1 (bools and
-    integers, too); (n,) also for scores (n, 1). w is `pos_weight`, 1 if there is none. Targets out of range, NaN among
-    them, raise ValueError naming the first bad row.
+    ds = dy ((1 + (w − 1) t) p − w t) / (n k) for n rows of k elements. Scores s of any shape (n, …), targets t of the
+    same, 0 … 1 (bools and integers, too); (n,) also for scores (n, 1). w is `pos_weight`, 1 if there is none. Targets
+    out of range or NaN raise ValueError, which names the first bad row.
     """
 
     def __init__(self, pos_weight: float | None = None) -> None:
@@ -272,7 +272,7 @@ class SoftmaxLoss(LabelLoss, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         scores, targets = input_shapes[:2]
-        return () if len(scores) > 1 and fit(targets, scores) else super().output_shape(scores, targets)
+        return () if len(scores) > 1 and same_shape(targets, scores) else super().output_shape(scores, targets)
 
     def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
         if not are_probabilities(targets, scores_shape):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import INTEGERS, as_real, first_outside, flat_int64
+from caffelite.core.arrays import INTEGERS, as_array, as_real, first_outside, flat_int64
 from caffelite.core.function import Shape, shape_text
 from caffelite.functions.shape import reshaped
 
@@ -32,7 +32,7 @@ def as_labels(
     classes 0 … C − 1 nor `ignore`.
     """
     check_scores_of_classes(loss, scores_shape, deep)
-    labels, classes = np.asanyarray(targets), scores_shape[-1]
+    labels, classes = _array(targets), scores_shape[-1]
     if labels.dtype.kind not in "iu":
         raise _not_labels(loss, targets, labels, classes)
     check_shape_of_labels(loss, labels.shape, scores_shape)
@@ -55,7 +55,7 @@ def check_scores_of_classes(loss: str, scores_shape: Shape, deep: bool) -> None:
 def check_shape_of_labels(loss: str, labels_shape: Shape, scores_shape: Shape) -> None:
     """Raise ValueError unless there is one label for each row of scores (n, …, C); None is any length."""
     rows = scores_shape[:-1]
-    if fit(labels_shape, rows):
+    if same_shape(labels_shape, rows):
         return
     expected = "one label a row" if len(rows) == 1 else f"a label for each place, {shape_text(rows)}"
     if len(labels_shape) == len(scores_shape):
@@ -101,14 +101,14 @@ def _refuse_label(classes: int, ignore: int | None, shape: tuple, dtype: np.dtyp
 
 def are_probabilities(targets: Any, scores_shape: Shape) -> bool:
     """Whether targets for scores (n, …, C) are probabilities of the classes, rather than labels: floats as many."""
-    array = np.asanyarray(targets)
+    array = _array(targets)
     return array.dtype.kind == "f" and array.ndim == len(scores_shape) >= 2
 
 
 def as_probabilities(loss: str, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
     """Probabilities of the classes, (n, …, C) as the scores, in their dtype; each row has the sum 1."""
     array = _real(loss, "targets", targets, dtype)
-    if not fit(array.shape, scores_shape) or not array.size:
+    if not same_shape(array.shape, scores_shape) or not array.size:
         raise ValueError(f"{loss} got targets of shape {array.shape} for scores of shape {scores_shape}")
     rows = reshaped(array, (-1, array.shape[-1]))
     kernels.check_probabilities(rows, math.inf, SUM_TOLERANCE, functools.partial(_refuse_row, math.inf, SUM_TOLERANCE))
@@ -150,24 +150,10 @@ def as_numbers(loss: str, targets: Any, scores_shape: Shape, dtype: Any = None) 
 def check_shape_of_numbers(loss: str, targets_shape: Shape, scores_shape: Shape) -> None:
     """Raise ValueError unless targets have the scores' shape, or (n,) for scores (n, 1); None is any length."""
     is_column = len(scores_shape) == 2 and scores_shape[1] in (1, None)
-    if not fit(targets_shape, scores_shape) and not (is_column and fit(targets_shape, scores_shape[:1])):
+    if not same_shape(targets_shape, scores_shape) and not (is_column and same_shape(targets_shape, scores_shape[:1])):
         raise ValueError(
             f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected the same shape"
         )
-
-
-def _real(loss: str, what: str, data: Any, dtype: Any) -> np.ndarray:
-    """Data as an array of this dtype in native byte order; without one, float32 or float64."""
-    return as_real(data, None if dtype is None else dtype.newbyteorder("="), f"{loss}: {what}")
-
-
-def fit(shape: Shape, expected: Shape) -> bool:
-    """Whether two shapes are the same, as far as they are known."""
-    if shape == expected:
-        return True
-    return len(shape) == len(expected) and all(
-        n is None or n == m or m is None for n, m in zip(shape, expected, strict=True)
-    )
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------
@@ -193,3 +179,25 @@ def refuse_weights(weights: np.ndarray) -> None:
 def refuse_ignored(ignore: int | None, labels: np.ndarray) -> None:
     """Raise ValueError because nothing counts."""
     raise ValueError(f"all {labels.size} labels are {ignore}, which is to be ignored: there is no mean")
+
+
+# ---- arrays and shapes ----------------------------------------------------------------------------------------------
+
+
+def _array(targets: Any) -> np.ndarray:
+    """Targets as an array. What is an array already stays as it is: a recorded step's arrays are of their own type."""
+    return targets if isinstance(targets, np.ndarray) else as_array(targets, "targets")
+
+
+def _real(loss: str, what: str, data: Any, dtype: Any) -> np.ndarray:
+    """Data as an array of this dtype in native byte order; without one, float32 or float64."""
+    return as_real(data, None if dtype is None else dtype.newbyteorder("="), f"{loss}: {what}")
+
+
+def same_shape(shape: Shape, expected: Shape) -> bool:
+    """Whether two shapes are the same, as far as they are known."""
+    if shape == expected:
+        return True
+    return len(shape) == len(expected) and all(
+        n is None or n == m or m is None for n, m in zip(shape, expected, strict=True)
+    )

@@ -1,10 +1,10 @@
-"""Optimizer: what all update rules share.
+"""Optimizer: what all update rules have.
 
 A Model keeps its parameters side by side in one vector, and their gradients in another, so an optimizer usually has one
 update to make. `Optimizer.runs` finds such neighbours wherever they are.
 
-What changes between steps lies in memory, where kernels read it each time: the hyper-parameters, in a row for each
-group of parameters, and the step t of a schedule. So a step need not be recorded anew when they change.
+What changes between steps is in memory, and kernels read it each time: the hyper-parameters, a row for each group of
+parameters, and the step t of a schedule. So a step need not be recorded again when they change.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from __future__ import annotations
 import functools
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, as_real, nonnegative, positive
 from caffelite.core.recording import in_python
-from caffelite.core.tensor import Tensor
+from caffelite.optimizers.groups import Group, Parameters, as_groups
+from caffelite.optimizers.runs import Run, find_runs
 from caffelite.optimizers.schedules import Followed, tabulated, writeable
 
 INF = float("inf")
@@ -28,64 +29,6 @@ INF = float("inf")
 
 class TrainingDiverged(RuntimeError):
     """The loss or a gradient is not finite. Parameters are as they were before the step; `fit` adds `history`."""
-
-
-class Parameters(tuple):
-    """An optimizer's parameters, for good: what would change a list raises TypeError."""
-
-    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise TypeError("an optimizer's parameters cannot be changed; make another optimizer")
-
-    append = extend = insert = remove = pop = clear = sort = reverse = _refuse
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-
-
-class Group(Mapping):
-    """Parameters with hyper-parameters of their own, by name: `group["lr"]`, and `group["parameters"]`.
-
-    Hyper-parameters may be set at any time, and are checked as the optimizer's. `group["lr"]` is the next step's rate;
-    setting it, to a number or a schedule, ends the schedule that the group has followed.
-    """
-
-    def __init__(self, optimizer: Optimizer, index: int) -> None:
-        self._optimizer, self._index = optimizer, index
-
-    def __getitem__(self, name: str) -> Any:
-        if name == "parameters":
-            members = zip(self._optimizer.parameters, self._optimizer._group_of, strict=True)
-            return Parameters(p for p, group in members if group == self._index)
-        return self._optimizer._hyper_of(self._index)[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if name == "parameters":
-            self._optimizer.parameters = value
-        self._optimizer._set(self._index, name, value)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("parameters", *self._optimizer.hyper_names))
-
-    def __len__(self) -> int:
-        return 1 + len(self._optimizer.hyper_names)
-
-    def __repr__(self) -> str:
-        return f"Group({self._text()})"
-
-    def _text(self) -> str:
-        hyper = ", ".join(f"{name}={self[name]:g}" for name in self._optimizer.hyper_names)
-        return f"{len(self['parameters'])} parameters, {hyper}"
-
-
-class Run(NamedTuple):
-    """Parameters of one group whose values lie side by side in memory, as do their gradients; both as vectors."""
-
-    data: np.ndarray
-    gradient: np.ndarray
-    state: np.ndarray | None  # this run's part of what the rule keeps, a row for each of its vectors
-    hyper: np.ndarray
-    used: np.ndarray | None  # the rows whose gradient may not be 0, of a parameter that notes them: a run of its own …
-    is_sparse: bool  # … of which no others are to change
-    start: int  # where the run begins among all elements of its dtype
-    parameters: slice  # which of the optimizer's parameters it is
 
 
 class Optimizer(ABC):
@@ -101,51 +44,49 @@ class Optimizer(ABC):
         The learning rate: a number, or a function of the step t = 0, 1 … with `steps`, such as `schedules.cosine`
         gives. Its values are tabulated for t = 0 … steps, and the last one stays. ValueError below 0 or for NaN.
     **hyper : float
-        Further hyper-parameters, checked as lr is, and for being below what `limits` says, if it names them. The
-        kernels read them from a row of `self.hyper`, float64, for each group, lr first.
+        Further hyper-parameters, checked as lr is. Kernels read them from a row of `self.hyper`, float64, for each
+        group, lr first.
 
-    A subclass writes `step`, which changes the parameters that have a gradient. Before it runs, gradients are checked
-    (`TrainingDiverged` if one is not finite) or, by `step(clip_norm=c)`, clipped (`clip_gradients`, which checks them
-    as well); after it, graphs that still need the old values know that they are gone, and schedules move on. `class
-    SGD(Optimizer, recordable=True)` declares that what it overrides computes with kernels alone. Without that, a
-    recorded step calls back what a class overrides: `step`, if it or anything that it may use is overridden. A
-    `zero_grad` of one's own may leave gradients as it likes, which decides what happens next, so steps with one are
-    recorded each time anew.
+    A subclass writes `step`, which changes the parameters that have a gradient, and declares what is special about its
+    hyper-parameters. Before a step, gradients are checked: `TrainingDiverged` if one is not finite. `step(clip_norm=c)`
+    clips them too (`clip_gradients`). After a step, graphs that still need the old values know that they are gone, and
+    schedules move on.
+
+    `class SGD(Optimizer, recordable=True)` declares that what the class overrides computes with kernels alone. Without
+    that, a recorded step calls `step` back if the class overrides it, or anything that it may use. A `zero_grad` of
+    one's own decides which gradients there are, so steps with one are recorded again each time.
     """
 
     recordable = False
     called_back = False  # whether `step` is called back at replays, or recorded as kernels
-    limits: ClassVar[dict[str, float]] = {}
-    nonnegative_state: ClassVar[frozenset[str]] = frozenset()  # which of the rule's own vectors are never below 0
-    # What changes the rows of a parameter that were not used, too: hyper-parameters above 0, or, None, the rule itself.
+
+    limits: ClassVar[dict[str, float]] = {}  # hyper-parameters, and what they have to be below
+    flags: ClassVar[frozenset[str]] = frozenset()  # hyper-parameters that are True or False
+    pairs: ClassVar[dict[str, tuple[str, str]]] = {}  # arguments that are two hyper-parameters, with the names of these
+    needs: ClassVar[dict[str, str]] = {}  # hyper-parameters, and which other has to be above 0 if they are
+    # What changes all rows of a sparse parameter: hyper-parameters that are above 0, or, None, the rule itself.
     changes_all: ClassVar[frozenset[str] | None] = frozenset()
+    nonnegative_state: ClassVar[frozenset[str]] = frozenset()  # which of the rule's own vectors are never below 0
+
     unwatched = frozenset({"_layout", "_runs"})  # as Function's
-    _kept: dict[np.dtype, np.ndarray] | None = None
+    _kept: dict[np.dtype, np.ndarray] | None = None  # for each dtype, a row for each vector
     _kept_names: tuple[str, ...] = ()
+    _stays_0: frozenset[str] = frozenset()  # hyper-parameters without the vector that they need; see `keep`
     _layout: list[np.ndarray | None]  # the arrays for which `_runs` was found
     _runs: list[Run]
 
     def __init__(self, parameters: Iterable[Any], lr: Any = 0.0, **hyper: Any) -> None:
-        defaults = {"lr": lr, **hyper}
-        groups = self._as_groups(parameters, defaults)
+        groups = as_groups(type(self).__name__, parameters, {"lr": lr, **hyper})
         self._parameters = Parameters(p for group in groups for p in group["parameters"])
         self._group_of = tuple(i for i, group in enumerate(groups) for _ in group["parameters"])
-        for p in self._parameters:
-            if not isinstance(p, Tensor):
-                raise TypeError(f"{type(self).__name__} takes Tensors, got {type(p).__name__}")
-            if p.function is not None:
-                raise ValueError(f"{type(self).__name__} takes leaves, got {p!r}")
-        if len(set(self._parameters)) < len(self._parameters):
-            raise ValueError(f"{type(self).__name__} got a parameter twice")
-        self._followed = Followed(len(groups))
+        self._followed, self._stays_0 = Followed(len(groups)), frozenset()
         rows = []
         for i, group in enumerate(groups):
-            options = {name: group.get(name, default) for name, default in defaults.items()}
-            if callable(options["lr"]):
-                rates = tabulated(options["lr"])
+            if callable(group["lr"]):
+                rates = tabulated(group["lr"])
                 self._followed.begin(i, rates)
-                options["lr"] = float(rates[0])
-            rows.append(self._checked(self._numbers(**options), i))
+                group["lr"] = float(rates[0])
+            rows.append(self._checked(self._numbers(group), i))
         self.hyper_names = tuple(rows[0])
         self._hyper = np.array([list(row.values()) for row in rows])
         self._forget_runs()
@@ -157,30 +98,7 @@ class Optimizer(ABC):
 
     def __repr__(self) -> str:
         first, *others = self.groups
-        return f"{type(self).__name__}({', '.join(map(repr, self.groups)) if others else first._text()})"
-
-    def _as_groups(self, parameters: Any, defaults: dict[str, Any]) -> list[dict[str, Any]]:
-        """The groups as dicts, their parameters as lists."""
-        name = type(self).__name__
-        if not isinstance(parameters, Iterable) or isinstance(parameters, Tensor | Mapping):
-            raise TypeError(f"{name} takes a list of Tensors, model.parameters() say, got {parameters!r}")
-        given = list(parameters)
-        if not given:
-            raise ValueError(f"{name} got no parameters; add the layers to the model first")
-        if not isinstance(given[0], Mapping):
-            return [{"parameters": given}]
-        groups = []
-        for i, group in enumerate(given):
-            members = group.get("parameters", ()) if isinstance(group, Mapping) else None
-            if not isinstance(members, Iterable) or isinstance(members, Tensor):
-                raise TypeError(f'{name} takes groups such as {{"parameters": ps, "lr": 0.1}}, got {group!r}')
-            if unknown := [key for key in group if key != "parameters" and key not in defaults]:
-                raise TypeError(f"{name}: group {i} has {unknown}; expected some of {['parameters', *defaults]}")
-            members = list(members)
-            if not members:
-                raise ValueError(f"{name}: group {i} has no parameters")
-            groups.append({**group, "parameters": members})
-        return groups
+        return f"{type(self).__name__}({', '.join(map(repr, self.groups)) if others else first.text()})"
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -197,7 +115,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Change every parameter that has a gradient. Callers may say `step(clip_norm=c)`, which is seen to for it."""
+        """Change every parameter that has a gradient. Callers may say `step(clip_norm=c)`: it is clipped before."""
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -219,7 +137,7 @@ class Optimizer(ABC):
 
     @property
     def parameters(self) -> Parameters:
-        """What is updated, of all groups together, in the given order. It can't be changed: TypeError."""
+        """The parameters of all groups, in the given order. To change them is a TypeError."""
         return self._parameters
 
     @parameters.setter
@@ -230,7 +148,7 @@ class Optimizer(ABC):
 
     @property
     def hyper(self) -> np.ndarray:
-        """The hyper-parameters, a row for each group: the array that recorded steps read. It can't be replaced."""
+        """The hyper-parameters, a row for each group. Recorded steps read this array, so it can't be replaced."""
         return self._hyper
 
     @hyper.setter
@@ -247,9 +165,9 @@ class Optimizer(ABC):
 
     @property
     def lr(self) -> float:
-        """The next step's learning rate. Of several groups it is the first one's; setting it sets it for all of them.
+        """The next step's learning rate; of several groups, the first one's.
 
-        Setting it, to a number or a schedule, ends the schedules that were followed.
+        Setting it, to a number or a schedule, sets it for all groups, and ends the schedules that were followed.
         """
         return float(self.hyper[0, 0])
 
@@ -259,7 +177,7 @@ class Optimizer(ABC):
             self._set(group, "lr", value)
 
     def scale_lr(self, factor: float) -> None:
-        """Multiply the rates of all groups; schedules are followed on, their rates to come multiplied likewise.
+        """Multiply the rates of all groups, and the rates to come of their schedules.
 
         Raises ValueError for a factor that is negative or not finite.
         """
@@ -268,28 +186,37 @@ class Optimizer(ABC):
         self.hyper[:, 0] *= factor
         self._followed.scale(factor)
 
-    def _numbers(self, **options: Any) -> dict[str, Any]:
-        """The constructor's hyper-parameters as numbers by name, in the order in which the rule's kernel has them."""
-        return options
-
-    def _check(self, hyper: dict[str, float]) -> None:  # noqa: B027 (most rules have nothing to say here)
-        """Raise ValueError for hyper-parameters of a group that don't go together. Any lr goes with any others."""
+    def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
+        """The hyper-parameters of a group by name, in the order in which the rule's kernel has them."""
+        numbers: dict[str, Any] = {}
+        for name, value in group.items():
+            if name in self.pairs:
+                numbers |= zip(self.pairs[name], _pair(name, value), strict=True)
+            elif name != "parameters":
+                numbers[name] = float(bool(value)) if name in self.flags else value
+        return numbers
 
     def _checked(self, hyper: dict[str, Any], group: int) -> dict[str, float]:
         """A group's hyper-parameters as floats; TypeError or ValueError if they can't be."""
         floats = {name: nonnegative(name, value, self.limits.get(name, INF)) for name, value in hyper.items()}
-        self._check(floats)
-        self._check_sparse(floats, group)
+        self._check(floats, group)
         return floats
 
-    def _check_sparse(self, hyper: dict[str, float], group: int) -> None:
-        """Raise ValueError where the used rows of a sparse parameter can't be updated alone."""
+    def _check(self, hyper: dict[str, float], group: int) -> None:
+        """Raise ValueError for hyper-parameters of a group that don't go together. Any lr goes with any others."""
+        rule = type(self).__name__
+        for name, other in self.needs.items():
+            if hyper[name] > 0 and hyper[other] == 0:
+                raise ValueError(f"{rule}: {name} needs {other} above 0")
+        for name in self._stays_0:
+            if hyper[name] > 0:
+                raise ValueError(f"{rule}: {name} needs an optimizer that was made with {name} above 0")
         for i, (p, its_group) in enumerate(zip(self._parameters, self._group_of, strict=True)):
             if not p.is_sparse or its_group != group:
                 continue
             which = f"parameter {i}, {p._description()}, is sparse"
             if self.changes_all is None:
-                raise ValueError(f"{which}: {type(self).__name__} changes all rows; expected SGD, Adagrad or Adam")
+                raise ValueError(f"{which}: {rule} changes all rows; expected SGD, Adagrad or Adam")
             for name in self.changes_all:
                 if hyper[name] > 0:
                     raise ValueError(f"{which}: {name} changes all rows; expected 0, got {hyper[name]:g}")
@@ -306,8 +233,7 @@ class Optimizer(ABC):
         number = value if rates is None else float(rates[0])
         number = nonnegative(name, number, self.limits.get(name, INF))
         if name != "lr":
-            self._check({**self._hyper_of(group), name: number})
-            self._check_sparse({**self._hyper_of(group), name: number}, group)
+            self._check({**self._hyper_of(group), name: number}, group)
         self.hyper[group, self.hyper_names.index(name)] = number
         if rates is not None:
             self._followed.begin(group, rates)
@@ -321,43 +247,43 @@ class Optimizer(ABC):
 
     # ---- what a rule keeps, and the state -----------------------------------------------------------------------
 
-    def keep(self, *names: str) -> None:
-        """Keep a vector of each of these names, an element for each of the parameters', 0 at first (`Run.state`)."""
+    def keep(self, *names: str, **only_with: str) -> None:
+        """Keep a vector of each of these names, an element for each of the parameters', 0 at first (`Run.state`).
+
+        `velocity="momentum"`: keep a velocity only if the momentum of a group is above 0. If there is none, momentum
+        cannot be set later.
+        """
+        above_0 = {name for name, values in zip(self.hyper_names, self.hyper.T, strict=True) if values.any()}
+        names += tuple([vector for vector, name in only_with.items() if name in above_0])
+        sizes = {dtype: [p.size for p in self._parameters if p.dtype == dtype] for dtype in FLOATS}
+        self._stays_0 = frozenset(only_with.values()) - above_0
         self._kept_names = names
-        self._kept = {
-            dtype: np.zeros((len(names), sum(p.size for p in self._parameters if p.dtype == dtype)), dtype)
-            for dtype in FLOATS
-            if any(p.dtype == dtype for p in self._parameters)
-        }
+        self._kept = {dtype: np.zeros((len(names), sum(n)), dtype) for dtype, n in sizes.items() if n and names}
         self._forget_runs()
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """The rule's own vectors (velocities, say), by name: what is in its state besides hyper-parameters."""
+        """The rule's own vectors, such as velocities, by name: its state besides hyper-parameters."""
         kept = (self._kept or {}).items()
         return {f"{name}.{dtype.name}": rows[i] for dtype, rows in kept for i, name in enumerate(self._kept_names)}
 
     def state_dict(self) -> dict[str, Any]:
         """What a training run needs to go on, by name: numbers, and arrays that are copies.
 
-        The hyper-parameters, of several groups as arrays with an element for each; the rule's vectors; and for every
-        schedule that is followed its rates, `schedule`, and the step t that is next, `t`, of several groups
-        `schedule.0`, `t.0` and so on.
+        These are the hyper-parameters, of several groups as arrays with an element for each; the rule's vectors; and
+        for each schedule that is followed its rates, `schedule`, and the step t that is next, `t`. Of several groups,
+        these are `schedule.0`, `t.0` and so on.
         """
         columns = self.hyper.T.copy() if len(self.hyper) > 1 else self.hyper[0].tolist()
         state = dict(zip(self.hyper_names, columns, strict=True))
         state |= {name: vector.copy() for name, vector in self.vectors().items()}
-        for i, names in enumerate(self._names_of_schedules()):
-            if (followed := self._followed[i]) is not None:
-                state |= zip(names, (followed[0].copy(), followed[1]), strict=True)
-        return state
+        return state | self._followed.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a `state_dict`, its schedules included.
 
         Raises ValueError, before anything is written, for names, sizes and values that it could not have.
         """
-        schedules = self._names_of_schedules()
-        of_schedules = {name for names in schedules for name in names}
+        of_schedules = {name for names in self._followed.names() for name in names}
         mine = {name: value for name, value in self.state_dict().items() if name not in of_schedules}
         if mine.keys() != state.keys() - of_schedules:
             raise ValueError(f"{type(self).__name__} has the state {sorted(mine)}, got {sorted(state)}")
@@ -370,35 +296,11 @@ class Optimizer(ABC):
         columns = np.array([new[name] for name in self.hyper_names]).reshape(len(self.hyper_names), -1)
         named = [dict(zip(self.hyper_names, row, strict=True)) for row in columns.T.tolist()]
         rows = [self._checked(row, group) for group, row in enumerate(named)]
-        followed = [self._loaded_schedule(state, *names) for names in schedules]
+        schedules = self._followed.read(state)
         self.hyper[...] = [list(row.values()) for row in rows]
         for name, vector in self.vectors().items():
             vector[...] = new[name]
-        for i, schedule in enumerate(followed):
-            if schedule is None:
-                self._followed.end(i)
-            else:
-                self._followed.begin(i, *schedule)
-
-    def _names_of_schedules(self) -> list[tuple[str, str]]:
-        """Under which names each group's schedule is in the state: its rates, and its step."""
-        return (
-            [("schedule", "t")]
-            if len(self.hyper) == 1
-            else [(f"schedule.{i}", f"t.{i}") for i in range(len(self.hyper))]
-        )
-
-    @staticmethod
-    def _loaded_schedule(state: dict[str, Any], schedule: str, t: str) -> tuple[np.ndarray, int] | None:
-        """The rates and the step that a state has under these names; None where there is no schedule."""
-        if schedule not in state and t not in state:
-            return None
-        rates, step = (as_real(state.get(name, np.nan), np.float64, f"state {name!r}") for name in (schedule, t))
-        if rates.ndim != 1 or rates.size < 2 or not ((rates >= 0) & (rates < np.inf)).all():
-            raise ValueError(f"state {schedule!r} must be a vector of rates, finite and 0 or more")
-        if step.ndim != 0 or not 0 <= step < 2**53 or step != np.floor(step):
-            raise ValueError(f"state {t!r} must be a number of steps, got {state.get(t)!r}")
-        return rates, int(step)
+        self._followed.load(schedules)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_layout": [], "_runs": []}
@@ -417,32 +319,12 @@ class Optimizer(ABC):
         """The parameters that have a gradient, neighbours in memory together."""
         layout = [array for p in self._parameters for array in (p._data, p._present_gradient(), p._used_rows)]
         if len(layout) != len(self._layout) or not all(map(operator.is_, layout, self._layout)):
-            self._layout, self._runs = layout, self._find_runs()
+            self._layout = layout
+            self._runs = find_runs(self._parameters, self._group_of, self.hyper, self._kept)
         return self._runs
 
     def _forget_runs(self) -> None:
         self._layout, self._runs = [], []
-
-    def _find_runs(self) -> list[Run]:
-        runs: list[Run] = []
-        position = dict.fromkeys(FLOATS, 0)
-        for i, (p, group) in enumerate(zip(self._parameters, self._group_of, strict=True)):
-            start, parameters = position[p.dtype], slice(i, i + 1)
-            position[p.dtype] += p.size
-            present = p._present_gradient()
-            if present is None:
-                continue
-            data, gradient = _vector(p._data), _vector(present)
-            last = runs[-1] if runs and runs[-1].used is None and p._used_rows is None else None
-            if last and last.data.dtype == p.dtype and last.parameters.stop == i and self._group_of[i - 1] == group:
-                both_data, both_gradients = _joined(last.data, data), _joined(last.gradient, gradient)
-                if both_data is not None and both_gradients is not None:
-                    data, gradient, start = both_data, both_gradients, last.start
-                    parameters = slice(last.parameters.start, i + 1)
-                    runs.pop()
-            state = None if self._kept is None else self._kept[p.dtype][:, start : start + data.size]
-            runs.append(Run(data, gradient, state, self.hyper[group], p._used_rows, p.is_sparse, start, parameters))
-        return runs
 
     def _check_gradients(self) -> None:
         for run in self.runs():
@@ -456,7 +338,7 @@ class Optimizer(ABC):
 
 
 # What a class may override without having its step called back.
-_NO_PART_OF_A_STEP = {"zero_grad", "_numbers", "_check", "vectors", "state_dict", "load_state_dict"}
+_NO_PART_OF_A_STEP = {"zero_grad", "vectors", "state_dict", "load_state_dict"}
 
 
 def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
@@ -499,17 +381,10 @@ def _done_each_time(zero_grad: Callable[[Optimizer], None]) -> Callable[[Optimiz
     return done
 
 
-def _vector(array: np.ndarray) -> np.ndarray:
-    """A contiguous array as a vector over the same memory."""
-    return array.reshape(-1)
-
-
-def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """The vector that a and b make up together, if they are neighbours in one."""
-    if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
-        return None
-    origin, start_a, start_b = (array.__array_interface__["data"][0] for array in (a.base, a, b))
-    if start_a + a.nbytes != start_b:
-        return None
-    first = (start_a - origin) // a.itemsize
-    return a.base[first : first + a.size + b.size]
+def _pair(name: str, value: Any) -> tuple[Any, Any]:
+    """The two values of a pair; TypeError or ValueError if it is none."""
+    try:
+        first, second = value
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} must be a pair of numbers, (0.9, 0.999) say, got {value!r}") from None
+    return first, second

@@ -1,7 +1,9 @@
 """The update rules, in order of complexity. g is a parameter's gradient, w its value, and g' = g + λ w, with weight
 decay λ, for weights and biases alike.
 
-Each raises ValueError for a hyper-parameter below 0 or not finite.
+A rule declares what is special about its hyper-parameters, and what it keeps from step to step, see `Optimizer`. Its
+`step` calls a kernel, whose loop is the rule's formula for one element after the other. Each rule raises ValueError for
+a hyper-parameter below 0 or not finite.
 """
 
 from __future__ import annotations
@@ -21,35 +23,24 @@ class SGD(Optimizer, recordable=True):
 
         v ← μ v + g',   w ← w − lr v            (v₀ = 0)
 
-    Nesterov's form: w ← w − lr (g' + μ v), with the new v. Raises ValueError for Nesterov's form without momentum.
-    Without momentum in any group there is no v, and none can be set later. Sparse parameters take neither momentum nor
-    weight decay.
+    Nesterov's form, a ValueError without momentum: w ← w − lr (g' + μ v), with the new v. If no group begins with
+    momentum, there is no v, and none can be set later. Sparse parameters take neither momentum nor weight decay.
 
     I. Sutskever, J. Martens, G. Dahl and G. Hinton, "On the importance of initialization and momentum in deep
     learning", ICML 2013 (there the velocity includes the learning rate).
     """
 
+    flags, needs = frozenset({"nesterov"}), {"nesterov": "momentum"}
     changes_all = frozenset({"momentum", "weight_decay"})
 
     def __init__(
         self, parameters: Any, lr: Any, momentum: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False
     ) -> None:
         super().__init__(parameters, lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
-        self.has_velocity = any(group["momentum"] > 0 for group in self.groups)
-        if self.has_velocity:
-            self.keep("velocity")
-
-    def _numbers(self, **options: Any) -> dict[str, Any]:
-        return {**options, "nesterov": float(bool(options["nesterov"]))}
-
-    def _check(self, hyper: dict[str, float]) -> None:
-        if hyper["nesterov"] and hyper["momentum"] == 0:
-            raise ValueError("SGD: nesterov needs momentum above 0")
-        if hyper["momentum"] > 0 and not getattr(self, "has_velocity", True):
-            raise ValueError("SGD: momentum needs an optimizer that was made with momentum above 0")
+        self.keep(velocity="momentum")
 
     def step(self) -> None:
-        self._update("sgd")
+        self._update("sgd")  # v[i] = μ v[i] + g[i] + λ w[i];  w[i] −= lr v[i]: `sgd` in _kernels/loops/update
 
 
 class Adagrad(Optimizer, recordable=True):
@@ -71,7 +62,7 @@ class Adagrad(Optimizer, recordable=True):
         self.keep("sum_of_squares")
 
     def step(self) -> None:
-        self._update("adagrad")
+        self._update("adagrad")  # s[i] += g'[i]²;  w[i] −= lr g'[i] / (√s[i] + ε): `adagrad` in _kernels/loops/update
 
 
 class RMSProp(Optimizer, recordable=True):
@@ -79,8 +70,8 @@ class RMSProp(Optimizer, recordable=True):
 
         v ← α v + (1 − α) g'²,   b ← μ b + g' / (√v + ε),   w ← w − lr b            (v₀ = b₀ = 0)
 
-    Without momentum μ in any group there is no b, and none can be set later. With ε = 0, an element whose gradient has
-    always been 0 becomes NaN. Raises ValueError for an α that is not in 0 ≤ α < 1.
+    If no group begins with momentum μ, there is no b, and none can be set later. With ε = 0, an element whose gradient
+    has always been 0 becomes NaN. Raises ValueError for an α that is not in 0 ≤ α < 1.
 
     T. Tieleman and G. Hinton, "Lecture 6.5 – RMSProp", Coursera: Neural networks for machine learning, 2012 (with
     momentum as PyTorch has it).
@@ -100,15 +91,10 @@ class RMSProp(Optimizer, recordable=True):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, lr, alpha=alpha, eps=eps, momentum=momentum, weight_decay=weight_decay)
-        self.has_velocity = any(group["momentum"] > 0 for group in self.groups)
-        self.keep("square", "velocity") if self.has_velocity else self.keep("square")
-
-    def _check(self, hyper: dict[str, float]) -> None:
-        if hyper["momentum"] > 0 and not getattr(self, "has_velocity", True):
-            raise ValueError("RMSProp: momentum needs an optimizer that was made with momentum above 0")
+        self.keep("square", velocity="momentum")
 
     def step(self) -> None:
-        self._update("rmsprop")
+        self._update("rmsprop")  # the formula above, for each element: `rmsprop` in _kernels/loops/update
 
 
 class Adam(Optimizer, recordable=True):
@@ -118,16 +104,17 @@ class Adam(Optimizer, recordable=True):
         w ← w − lr m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
     t counts the steps in which the parameter had a gradient, for each parameter by itself: they are what its m and v
-    are means over. With ε = 0, an element whose gradient has always been 0 becomes NaN. `betas` is (β₁, β₂); in
-    `groups` and the state they are `beta1` and `beta2`. Raises ValueError for a β that is not in 0 ≤ β < 1.
+    are means over. With ε = 0, an element whose gradient has always been 0 becomes NaN. `betas` is (β₁, β₂); `groups`
+    and the state have them as `beta1` and `beta2`. Raises ValueError for a β that is not in 0 ≤ β < 1.
 
-    Of a sparse parameter, m, v and w of the rows that were used change, and those of others wait, as with PyTorch's
-    SparseAdam; there is no weight decay.
+    Of a sparse parameter, only m, v and w of the rows that were used change, as with PyTorch's SparseAdam. It takes no
+    weight decay.
 
     D. Kingma and J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
     """
 
-    rule: ClassVar[str] = "adam"
+    rule: ClassVar[str] = "adam"  # the formula above, for each element: `adam` in _kernels/loops/update
+    pairs: ClassVar[dict[str, tuple[str, str]]] = {"betas": ("beta1", "beta2")}
     limits: ClassVar[dict[str, float]] = {"beta1": 1.0, "beta2": 1.0}
     nonnegative_state = frozenset({"steps", "second_moment"})
     changes_all: ClassVar[frozenset[str] | None] = frozenset({"weight_decay"})
@@ -144,15 +131,6 @@ class Adam(Optimizer, recordable=True):
         self.keep("first_moment", "second_moment")
         self.steps = np.array([(p.size, 0) for p in self.parameters], dtype=np.float64)  # elements and t
 
-    def _numbers(self, **options: Any) -> dict[str, Any]:
-        betas = options["betas"]
-        try:
-            beta1, beta2 = betas
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"betas must be a pair of numbers, (0.9, 0.999) say, got {betas!r}") from None
-        rest = {"eps": options["eps"], "weight_decay": options["weight_decay"]}
-        return {"lr": options["lr"], "beta1": beta1, "beta2": beta2, **rest}
-
     def vectors(self) -> dict[str, np.ndarray]:
         return {"steps": self.steps[:, 1], **super().vectors()}
 
@@ -164,7 +142,7 @@ class Adam(Optimizer, recordable=True):
 
 
 class AdamW(Adam, recordable=True):
-    """Adam with decoupled weight decay: λ shrinks the weights and is not in the gradient, so m and v don't see it.
+    """Adam with decoupled weight decay: λ shrinks the weights and is not in the gradient, so not in m and v either.
 
         w ← w − lr λ w − lr m̂ / (√v̂ + ε)            (with g in the place of g')
 
@@ -172,7 +150,7 @@ class AdamW(Adam, recordable=True):
     learning rate in the decay, as PyTorch has it).
     """
 
-    rule: ClassVar[str] = "adamw"
+    rule: ClassVar[str] = "adamw"  # the formula above, for each element: `adamw` in _kernels/loops/update
     changes_all = None
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import nonnegative, positive_integer
+from caffelite.core.arrays import as_real, nonnegative, positive_integer
 from caffelite.core.cautions import warn
 
 
@@ -161,6 +161,31 @@ class Followed:
         if followed is not None:
             followed[1][0] = -1
 
+    def names(self) -> list[tuple[str, str]]:
+        """The names that a state has for each group's rates and its next step."""
+        count = len(self._rates_and_t)
+        return [("schedule", "t")] if count == 1 else [(f"schedule.{i}", f"t.{i}") for i in range(count)]
+
+    def state(self) -> dict[str, Any]:
+        """The rates and the next step of each schedule that is followed, by these names."""
+        state: dict[str, Any] = {}
+        for group, names in enumerate(self.names()):
+            if (followed := self[group]) is not None:
+                state |= zip(names, (followed[0].copy(), followed[1]), strict=True)
+        return state
+
+    def read(self, state: dict[str, Any]) -> list[tuple[np.ndarray, int] | None]:
+        """The rates and the next step of each group in a state; ValueError if there cannot be such a schedule."""
+        return [_schedule_in(state, *names) for names in self.names()]
+
+    def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:
+        """Let each group follow such a schedule from its step on, or none."""
+        for group, schedule in enumerate(schedules):
+            if schedule is None:
+                self.end(group)
+            else:
+                self.begin(group, *schedule)
+
     def scale(self, factor: float) -> None:
         """Multiply the rates of all schedules. This is done in memory, so that recorded steps heed it too."""
         for followed in self._rates_and_t:
@@ -208,3 +233,15 @@ class Followed:
         for group, followed in enumerate(self._rates_and_t):
             if followed is not None:
                 kernels.follow(hyper[group], *followed)
+
+
+def _schedule_in(state: dict[str, Any], schedule: str, t: str) -> tuple[np.ndarray, int] | None:
+    """The rates and the step that a state has under these names; None if it has none."""
+    if schedule not in state and t not in state:
+        return None
+    rates, step = (as_real(state.get(name, np.nan), np.float64, f"state {name!r}") for name in (schedule, t))
+    if rates.ndim != 1 or rates.size < 2 or not ((rates >= 0) & (rates < np.inf)).all():
+        raise ValueError(f"state {schedule!r} must be a vector of rates, finite and 0 or more")
+    if step.ndim != 0 or not 0 <= step < 2**53 or step != np.floor(step):
+        raise ValueError(f"state {t!r} must be a number of steps, got {state.get(t)!r}")
+    return rates, int(step)

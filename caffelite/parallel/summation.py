@@ -13,7 +13,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.recording import PythonCall, call_python
 from caffelite.core.tensor import Tensor
 from caffelite.optimizers import Optimizer
-from caffelite.optimizers.base import Run
+from caffelite.optimizers.runs import Run
 from caffelite.parallel.ranks import Ranks, RowsOfRank
 from caffelite.parallel.stop import Stop
 

@@ -184,7 +184,7 @@ class Checkpoints:
         """The optimizer's state in a checkpoint, but with the schedules that the optimizer has now and had not then."""
         optimizer, found = self.training.optimizer, saved.text["optimizer"] | saved.arrays("optimizer")
         then = saved.text.get("schedules", self._schedules)
-        for i, (rates_name, t_name) in enumerate(optimizer._names_of_schedules()):
+        for i, (rates_name, t_name) in enumerate(optimizer._followed.names()):
             if self._schedules[i] is None or self._schedules[i] == then[i]:
                 continue
             if t_name not in found and not isinstance(self.batches, Sized):

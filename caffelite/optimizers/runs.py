@@ -1,0 +1,64 @@
+"""Runs: parameters that lie side by side in memory, which an optimizer updates together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from caffelite.core.arrays import FLOATS
+from caffelite.core.tensor import Tensor
+
+
+class Run(NamedTuple):
+    """Parameters of one group whose values lie side by side in memory, and their gradients too; both as vectors."""
+
+    data: np.ndarray
+    gradient: np.ndarray
+    state: np.ndarray | None  # this run's part of what the rule keeps, a row for each of its vectors
+    hyper: np.ndarray
+    # The rows of a parameter that notes which of its gradient's rows may not be 0. Such a parameter is a run by itself.
+    used: np.ndarray | None
+    is_sparse: bool  # whether no other rows are to change
+    start: int  # where the run begins among all elements of its dtype
+    parameters: slice  # which of the optimizer's parameters it is
+
+
+def find_runs(
+    parameters: Sequence[Tensor], group_of: Sequence[int], hyper: np.ndarray, kept: dict[np.dtype, np.ndarray] | None
+) -> list[Run]:
+    """The parameters that have a gradient, neighbours in memory together.
+
+    `group_of` says for each the row of `hyper` that it has. `kept` are the rule's vectors for each dtype, as rows.
+    """
+    runs: list[Run] = []
+    position = dict.fromkeys(FLOATS, 0)
+    for i, (p, group) in enumerate(zip(parameters, group_of, strict=True)):
+        start, which = position[p.dtype], slice(i, i + 1)
+        position[p.dtype] += p.size
+        present = p._present_gradient()
+        if present is None:
+            continue
+        data, gradient = p._data.reshape(-1), present.reshape(-1)
+        last = runs[-1] if runs and runs[-1].used is None and p._used_rows is None else None
+        if last and last.data.dtype == p.dtype and last.parameters.stop == i and group_of[i - 1] == group:
+            both_data, both_gradients = _joined(last.data, data), _joined(last.gradient, gradient)
+            if both_data is not None and both_gradients is not None:
+                data, gradient, start = both_data, both_gradients, last.start
+                which = slice(last.parameters.start, i + 1)
+                runs.pop()
+        state = None if not kept else kept[p.dtype][:, start : start + data.size]
+        runs.append(Run(data, gradient, state, hyper[group], p._used_rows, p.is_sparse, start, which))
+    return runs
+
+
+def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+    """The vector that a and b make up together, if they are neighbours in one."""
+    if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
+        return None
+    origin, start_a, start_b = (array.__array_interface__["data"][0] for array in (a.base, a, b))
+    if start_a + a.nbytes != start_b:
+        return None
+    first = (start_a - origin) // a.itemsize
+    return a.base[first : first + a.size + b.size]
