@@ -181,11 +181,6 @@ def integers(name: str, value: Any, count: int, least: int = 1, most: int = sys.
     return tuple([int(n) for n in values])
 
 
-def shortest(values: tuple[int, ...]) -> str:
-    """Integers as `integers` takes them: equal ones as one."""
-    return repr(values[0] if len(set(values)) == 1 else values)
-
-
 def boolean(name: str, value: Any) -> bool:
     """The value as a bool; TypeError unless it is True or False."""
     if not isinstance(value, bool | np.bool_):

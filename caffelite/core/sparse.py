@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real
+from caffelite.core.arrays import as_real, native
 
 INT32_MAX = np.iinfo(np.int32).max
 WAYS_OUT = "go into a Linear as they are; for all else .toarray() makes an array of them"
@@ -173,7 +173,7 @@ def _rows_of_matrix(x: Any, name: str) -> SparseRows:
 
 def rows_of(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
     values, columns, _ = numbers
-    values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
+    values = np.require(values, native(values), ["C", "A"])
     columns = np.require(columns, np.int32, ["C", "A"])
     rows = np.empty(len(counts), kernels.sparse_row(values.dtype, features))
     rows["count"] = counts
