@@ -24,13 +24,11 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
 
 
-def refusal(label: str, shape: Shape, required: Sequence[Any], axis_names: Sequence[str]) -> str:
-    """The message for an input of another shape than a Function requires: what came, what was expected, a way out."""
+def required_text(required: Sequence[Any], axis_names: Sequence[str], shape: Shape) -> str:
+    """A required shape as messages write it, and how an input of another shape becomes one of it, if that is known."""
     names = [*axis_names, *"?" * len(required)]
     lengths = ["…" if n is ... else names[i] if n is None else str(n) for i, n in enumerate(required)]
-    got = f"rows of {shape[-1]} features, " if ... in required and len(shape) > 1 else ""
-    expected = f"({', '.join(lengths)})"
-    return f"{label} got {got}shape {shape_text(shape)}; expected {expected}{_way_out(shape, required)}"
+    return f"({', '.join(lengths)}){_way_out(shape, required)}"
 
 
 def _way_out(shape: Shape, required: Sequence[Any]) -> str:

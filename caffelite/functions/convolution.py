@@ -12,7 +12,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import integers, positive_integer
 from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.initializers import Initializer, checked, draw
+from caffelite.core.initializers import Initializer, checked_initializer, draw
 from caffelite.core.tensor import parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
@@ -50,7 +50,7 @@ class Convolution(Function):
         self.kernel_size = self._numbers("kernel_size", kernel_size)
         self.stride = self._numbers("stride", stride)
         self.dilation = self._numbers("dilation", dilation)
-        self.initializer = checked(name, initializer)
+        self.initializer = checked_initializer(name, initializer)
 
     def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
         """One number for each axis."""

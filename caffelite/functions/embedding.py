@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_indices, flat_int64, positive_integer, refuse_indices, unshared
+from caffelite.core.arrays import as_array, as_indices, flat_int64, own_copy, positive_integer, refuse_indices
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import normal
 from caffelite.core.tensor import parameter
@@ -50,7 +50,7 @@ class Embedding(Function, recordable=True):
         given = as_array(x, self)
         y_shape: Any = self.output_shape(given.shape)
         refuse = functools.partial(refuse_indices, repr(self), np.uint64(self.count - 1), given.shape, given.dtype)
-        self.order = flat_int64(as_indices(unshared(given), self))
+        self.order = flat_int64(as_indices(own_copy(given), self))
         return kernels.take(self.weight.data, self.order, on_stop=refuse).reshape(y_shape)
 
     def backward(self, dy: np.ndarray) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, first_outside, flat_int64, nonnegative, unshared
+from caffelite.core.arrays import as_real, first_outside, flat_int64, nonnegative, own_copy
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.sharing import share
 from caffelite.core.tensor import Tensor
@@ -61,7 +61,7 @@ class Loss(Function, recordable=True):
 
     def forward(self, scores: np.ndarray, targets: Any, weights: Any = None) -> np.ndarray:
         self.value = self.weight = self.share = None
-        targets = self.checked(unshared(targets), scores)  # what is checked is what is used, here and in backward
+        targets = self.checked(own_copy(targets), scores)  # what is checked is what is used, here and in backward
         if weights is not None:
             weights = as_real(weights, scores.dtype.newbyteorder("="), f"{self!r}: weights")
             if weights.shape != scores.shape[:1]:
@@ -468,7 +468,7 @@ class Penalized(Function, recordable=True):
 
     def forward(self, scores: np.ndarray, targets: Any, *weights: Any) -> np.ndarray:
         self.value = self.loss.forward(scores, targets, *weights)
-        self.weight = None if self.loss.called_back else getattr(self.loss, "weight", None)
+        self.weight = None if self.loss.runs_in_python else getattr(self.loss, "weight", None)
         y = self.value
         for p in self.penalized:
             y = kernels.add(y, kernels.sum(kernels.penalty(p.data, self.l1, self.l2)))

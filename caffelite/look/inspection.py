@@ -26,7 +26,7 @@ from caffelite import functions
 from caffelite.core.autograd import inputs_first
 from caffelite.core.function import Function
 from caffelite.core.modes import mode
-from caffelite.core.sparse import is_sparse, stored
+from caffelite.core.sparse import array_of, is_sparse
 from caffelite.core.tables import Table, shortened, table
 from caffelite.core.tensor import Tensor
 from caffelite.core.terminal import writable
@@ -227,7 +227,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         p.zero_grad()
     looked_at, applications = observed(model)
     # Inputs that need a gradient make everything have one, what frozen parameters make too.
-    inputs = [Tensor(a, requires_grad=True) if stored(a).dtype.kind == "f" else a for a in batch.inputs]
+    inputs = [Tensor(a, requires_grad=True) if array_of(a).dtype.kind == "f" else a for a in batch.inputs]
     outputs = looked_at(*inputs)
     listed = list(outputs) if isinstance(outputs, tuple) else [outputs]
     by_methods = _applied_by_methods(listed, applications)

@@ -75,7 +75,7 @@ def _observe(function: Function, name: str, applications: list[Application]) -> 
     own: dict[str, Any] = {name: noted(method) for name, method in methods.items()}
     own |= {"__module__": original.__module__, "__qualname__": original.__qualname__, "backward": backward}
     observing = type(original)(original.__name__, (original,), own, recordable=True)
-    observing.recordable, observing.called_back = original.recordable, original.called_back
+    observing.recordable, observing.runs_in_python = original.recordable, original.runs_in_python
     function.__class__ = observing
 
 

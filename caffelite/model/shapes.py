@@ -13,7 +13,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import inference, placeholders
-from caffelite.core.sparse import given_as, is_sparse, stored
+from caffelite.core.sparse import array_of, is_sparse, rows_from
 from caffelite.core.tensor import Tensor
 from caffelite.model.observing import largest_indices, observed
 
@@ -114,7 +114,7 @@ def shapes_of_call(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, 
 def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
     """Inputs of these shapes: zeros, masks that are True everywhere, and sparse rows with nothing in them."""
     return [
-        given_as(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
+        rows_from(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
         for shape, dtype in zip(shapes, dtypes, strict=True)
     ]
 
@@ -131,7 +131,7 @@ def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, .
 
 def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
     """What the model gets where inputs are like these; that of their rows where they are sparse."""
-    dtypes = dtypes_of_inputs(model, [stored(x).dtype == np.bool_ for x in inputs])
+    dtypes = dtypes_of_inputs(model, [array_of(x).dtype == np.bool_ for x in inputs])
     pairs = zip(inputs, dtypes, strict=True)
     return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
@@ -143,7 +143,7 @@ def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any
         with applying_to_zeros(model):
             other: Any = model._shallow_copy()  # for what `call` may keep
             found = find(other)
-        own = {k: x for k, x in model._influential(other).items() if k not in model.unwatched}
+        own = {k: x for k, x in model._attributes_used(other).items() if k not in model.unwatched}
         model._own.remember(key, (kernels.Attributes(model, own), found))
     return found
 

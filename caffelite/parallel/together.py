@@ -287,7 +287,7 @@ class OfShare(Objective):
         return cls(objective.loss, objective.metrics, objective.told)
 
     def judged(self, outputs: Any, batch: Batch) -> Any:
-        if batch.weights is not None and (self.loss.called_back or not isinstance(self.loss, Loss)):
+        if batch.weights is not None and (self.loss.runs_in_python or not isinstance(self.loss, Loss)):
             return weighed(outputs, batch.weights)
         return outputs
 
