@@ -19,7 +19,7 @@ from reference import LAYOUTS, ODD_DTYPES, assert_close, assert_same_bits, odd_a
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.core.recording import Recording
-from caffelite.core.sparse import Numbers, rows_of
+from caffelite.core.sparse import Numbers, sparse_rows
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -1245,7 +1245,7 @@ PLACES = (np.arange(72, dtype=np.int32) % 30).reshape(3, 3, 2, 4).transpose(3, 0
 # Arguments that recordings are made with; the same kernel then runs again on other values in the same memory.
 # An elementwise kernel that takes nothing but arrays needs no entry.
 SPARSE, OUTSIDE = (
-    rows_of(
+    sparse_rows(
         Numbers(uniform(6), np.array([1, 3, 0, 1, last, 2]), None), np.array([0, 2, 2, 5]), np.array([2, 0, 3, 1]), 40
     )
     for last in (2, 40)
@@ -1842,7 +1842,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
         import numpy as np
         from caffelite import _kernels as k
         from caffelite.core.recording import Recording
-        from caffelite.core.sparse import Numbers, rows_of
+        from caffelite.core.sparse import Numbers, sparse_rows
 
         PAGE = mmap.PAGESIZE
         libc = ctypes.CDLL(None, use_errno=True)
@@ -1982,7 +1982,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                 if m == 3:
                     counts, w = np.array([9, 0, 4]), guarded(np.ones((5, n), dtype))
                     numbers = guarded(np.ones(13, dtype)), guarded(np.arange(13, dtype=np.int32) % 5)
-                    sparse = rows_of(Numbers(*numbers, None), np.array([0, 9, 9]), counts, 5)
+                    sparse = sparse_rows(Numbers(*numbers, None), np.array([0, 9, 9]), counts, 5)
                     assert [k.address(a) for a in sparse.numbers[:2]] == [k.address(a) for a in numbers]
                     rows = guarded(sparse.rows)
                     k.sparse_matmul(rows, w, guarded(np.empty((m, n), dtype)), bias=guarded(np.ones(n, dtype)))

@@ -116,7 +116,7 @@ def state(model, optimizer):
     found = {name: np.asarray(x).tobytes() for name, x in arrays.items()}
     for i, p in enumerate(model.parameters()):
         found[f"gradient {i}"] = None if p.grad is None else p.grad.tobytes()
-        found[f"is as drawn {i}"] = p._is_as_drawn()
+        found[f"is as drawn {i}"] = p._has_initial_values()
     return found | {"stream": model._own.rng.bit_generator.state}
 
 

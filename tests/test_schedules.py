@@ -742,8 +742,8 @@ def test_what_takes_no_part_in_a_step_may_be_overridden_without_a_call_back():
         def describe(self):
             return "mine"
 
-    assert not Named.called_back
-    assert Freezing.called_back
+    assert not Named.runs_in_python
+    assert Freezing.runs_in_python
 
 
 @pytest.mark.parametrize("error", [StopIteration, ZeroDivisionError, KeyboardInterrupt])

@@ -180,7 +180,7 @@ def transposed_convolution(f: functions.ConvTranspose2d, x: Shape, y: Shape) -> 
     return Layer({"x": x}, y, [*windows.tables, *body], _weights(f))
 
 
-def _channel_of_group(f: functions.Conv2d) -> str:
+def _channel_of_group(f: functions.Conv2d | functions.ConvTranspose2d) -> str:
     """The channel of x that is number c of those that output channel o sees."""
     if f.groups == 1:
         return "c"

@@ -12,7 +12,7 @@ from numpy.lib.array_utils import normalize_axis_tuple
 from caffelite import _kernels as kernels
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
-PLAIN = (np.ndarray, kernels.Recorded)
+ARRAY_TYPES = (np.ndarray, kernels.Recorded)
 INTEGERS = (int, np.integer)
 NUMBERS = (int, float, np.integer, np.floating)
 
@@ -28,7 +28,7 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     Without a dtype, float32 and float64 arrays and NumPy scalars keep theirs, and other real numbers become float32.
     TypeError, beginning with `what`, for anything else.
     """
-    if type(data) in PLAIN and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
+    if type(data) in ARRAY_TYPES and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
         return data
     array = as_array(data, what)
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
@@ -94,7 +94,7 @@ def as_array(data: Any, what: Any) -> np.ndarray:
 
     Masked elements have no value, and what lies under the mask must not be taken for one: ValueError.
     """
-    if isinstance(data, np.ndarray) and type(data) not in PLAIN and np.ma.is_masked(data):
+    if isinstance(data, np.ndarray) and type(data) not in ARRAY_TYPES and np.ma.is_masked(data):
         raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
     try:
         if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
@@ -106,7 +106,7 @@ def as_array(data: Any, what: Any) -> np.ndarray:
         raise ValueError(f"{what} is no array: {error}") from error
 
 
-def is_array_of_others(data: Any) -> bool:
+def is_foreign_array(data: Any) -> bool:
     """Whether it is an array of another library: of PyTorch, JAX or TensorFlow, say, or a column of a frame."""
     return not isinstance(data, np.ndarray | np.generic) and (hasattr(data, "__array__") or hasattr(data, "__dlpack__"))
 
@@ -143,7 +143,7 @@ def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
     return (0, array[0]) if array.size else (-1, None)
 
 
-def unshared(data: Any) -> Any:
+def own_copy(data: Any) -> Any:
     """Data that nobody else can change: an array's copy. In a recorded step it is the step's own already."""
     if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
         data = as_array(data, "targets")
@@ -179,11 +179,6 @@ def integers(name: str, value: Any, count: int, least: int = 1, most: int = sys.
     if not all(least <= n <= most for n in values):
         raise ValueError(f"{name} takes {least} to {most:,}, got {value!r}")
     return tuple([int(n) for n in values])
-
-
-def shortest(values: tuple[int, ...]) -> str:
-    """Integers as `integers` takes them: equal ones as one."""
-    return repr(values[0] if len(set(values)) == 1 else values)
 
 
 def boolean(name: str, value: Any) -> bool:

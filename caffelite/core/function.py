@@ -1,4 +1,4 @@
-"""Function: an operator, forward and backward. Everything that a Model is made of is one, and so are losses."""
+"""Function: an operator with a forward and a backward. Layers, losses and Models are Functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import FLOATS, as_array, as_indices, as_real, is_array_of_others
+from caffelite.core.arrays import FLOATS, as_array, as_indices, as_real, is_foreign_array
 from caffelite.core.autograd import (
     applied_to,
     call,
@@ -25,89 +25,58 @@ from caffelite.core.autograd import (
     parameters_of,
 )
 from caffelite.core.construction import attributes_of
-from caffelite.core.inputs import Shape, refusal
-from caffelite.core.inputs import shape_text as shape_text
+from caffelite.core.inputs import Shape, required_text, shape_text
 from caffelite.core.modes import initializing, without_values
 from caffelite.core.recording import in_python
 from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor
 from caffelite.core.terminal import writable
 
-#: The types of attributes that hold neither Functions nor Tensors.
-LEAVES = frozenset(
-    {
-        type(None),
-        bool,
-        int,
-        float,
-        str,
-        np.ndarray,
-        kernels.Recorded,
-        types.FunctionType,
-        types.MethodType,
-        type,
-    }
-    | {type(dtype) for dtype in FLOATS}
-)
-
-
-def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
-    """The `formula` of a class; None if it has none, or if it is of a base that computes something else."""
-    for base in kind.__mro__:
-        if "formula" in vars(base):
-            return kind.formula
-        if not {"forward", "__call__"}.isdisjoint(vars(base)):
-            return None
-    return None
-
 
 class Function(ABC):
-    """An operator: `forward` computes y from arrays, `backward` the gradients of the inputs from the gradient of y.
+    """An operator: `forward` computes y from x, `backward` computes dx from dy. All of them are arrays.
 
-    The textbook's contract. `forward` keeps on `self` what `backward` needs; `backward` adds to the gradient of each
-    parameter (`parameter.add_grad(g)`) and returns the gradient of each differentiable input, an array or a tuple of
-    them. Neither writes into the arrays it is given. State that must outlive a call is an array changed in place.
-    With several outputs, `forward` returns a tuple, and `backward` is given one, None for an output nobody used.
+    `forward` keeps in attributes what `backward` needs. `backward` adds to the gradient of each parameter with
+    `parameter.add_grad(g)`, and returns the gradient of each differentiable input: an array, or a tuple of arrays.
+    Neither writes into the arrays that it gets. State that outlives a call is an array that is changed in place.
+    A Function of several outputs returns a tuple. Its `backward` gets a tuple, with None for an output nobody used.
 
-    The Functions in its attributes are its children, and the Tensors in its attributes that require a gradient are its
-    parameters; those in lists, tuples and dicts too. Its parameters, buffers and names include its children's.
+    The Functions in its attributes are its children. The Tensors in its attributes that require a gradient are its
+    parameters. Both may be in lists, tuples and dicts. Its parameters, buffers and names include those of its children.
 
-    Calling a Function on Tensors (or arrays) applies a copy of it and of its children, which own what they save and
-    share the parameters, and notes the copy on the resulting Tensor. So an instance can be applied any number of times.
+    A call `function(x)` applies a copy, which the resulting Tensor remembers. The copy keeps what its own `backward`
+    needs, and shares the parameters. So the same Function can be called any number of times.
 
-    `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels alone. It is
-    said for each class anew. What is not declared so may use NumPy as it likes; where a step is recorded and
-    replayed, it is called back at its place.
+    `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels only. A subclass
+    has to declare it again. A Function that does not declare it may use NumPy: a replayed step calls it in Python.
     """
 
     recordable = False
-    called_back = False  # whether `forward` and `backward` are called back at replays, or recorded as kernels
-    _applied_inputs: tuple[Tensor | None, ...] = ()  # what it was applied to; None for a plain array
-    unwatched: frozenset[str] = frozenset()  # attributes that have no influence on what a recorded step computes
+    runs_in_python = False  # whether a replayed step calls `forward` and `backward`, because they are not recordable
+    _applied_inputs: tuple[Tensor | None, ...] = ()  # the inputs of the call; None for an input that is an array
+    unwatched: frozenset[str] = frozenset()  # attributes that do not change what a recorded step computes
 
-    #: The shape of the input this Function requires, batch axis first, None = any length, ... = any number of axes;
-    #: None where it takes every shape.
+    #: The shape that the input has to have, batch axis first. In it, None is any length and ... is any number of axes.
+    #: None alone: every shape is taken.
     required_input_shape: Any = None
 
-    #: The names of its axes in errors, as far as they have any: ("n", "length").
+    #: What errors call the first axes of the input: ("n", "length").
     axis_names: tuple[str, ...] = ("n",)
 
-    #: Whether the input is integers, which stay what they are where others are converted to a Model's dtype; with
-    #: several inputs, a tuple may say it of each.
+    #: Whether the input is integers. A Model converts all other inputs to its dtype. For several inputs: a tuple.
     takes_indices: bool | tuple[bool, ...] = False
 
-    #: How many indices there are, 0 … index_count − 1, for a Function that takes them; None where it does not say.
+    #: The number of indices if the input is indices, 0 … index_count − 1. None: unknown.
     index_count: int | None = None
 
-    #: Whether the input may be sparse: `forward` then gets `SparseRows`.
+    #: Whether the input may be sparse. `forward` then gets `SparseRows`.
     takes_sparse: bool = False
 
-    #: Whether floats come as float64, whatever the model's dtype: the Function rounds them itself.
+    #: Whether the input is float64 also in a model of float32. The Function itself converts what it returns.
     takes_float64: bool = False
 
-    #: What it computes in use, written with Tensor's operators and other Functions: a method of one Tensor for each
-    #: input, or None. If `caffelite.onnx` or `caffelite.c` has no code of its own for the Function, it writes these
-    #: operators instead.
+    #: What the Function computes in use, written with Tensor's operators and other Functions: a method of one Tensor
+    #: for each input, or None. `caffelite.onnx` and `caffelite.c` write these if they do not know the Function.
     formula: Callable[..., Any] | None = None
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
@@ -117,8 +86,10 @@ class Function(ABC):
                 f"{cls.__name__} has __slots__, and caffelite looks for parameters in __dict__: leave __slots__ out"
             )
         cls.recordable = recordable
-        cls.called_back = not recordable and (cls.called_back or not {"forward", "backward"}.isdisjoint(cls.__dict__))
-        if cls.called_back:
+        cls.runs_in_python = not recordable and (
+            cls.runs_in_python or not {"forward", "backward"}.isdisjoint(cls.__dict__)
+        )
+        if cls.runs_in_python:
             cls.forward = in_python(cls.forward)  # type: ignore[method-assign]
             cls.backward = in_python(cls.backward)  # type: ignore[method-assign] # it needs what that forward keeps
         if "parameters" in cls.__dict__ and not cls.__module__.startswith("caffelite."):
@@ -128,41 +99,41 @@ class Function(ABC):
 
     @abstractmethod
     def forward(self, *inputs: Any) -> Any:
-        """Arrays in, an array out, or a tuple of arrays."""
+        """Return y, an array, or a tuple of arrays."""
 
     @abstractmethod
     def backward(self, dy: Any) -> Any:
-        """The gradient of every differentiable input, given that of the output: an array, or a tuple of arrays."""
+        """Return the gradient of every differentiable input: an array, or a tuple of arrays."""
 
     def wants_gradient(self, i: int) -> bool:
-        """Whether anybody wants the gradient of input i; None may stand in its place in what `backward` returns if not.
+        """Return True if the gradient of input i is needed. If not, `backward` may return None for it.
 
-        Where the Function was called on Tensors, those want it that need a gradient; on arrays, all do.
+        A Tensor that requires a gradient needs it. If `forward` was called by hand, all inputs do.
         """
         inputs = self._applied_inputs
         return not inputs or ((x := inputs[i]) is not None and x._requires_grad)
 
     def arguments(self) -> dict[str, Any]:
-        """What it was made with, by name: what a file says of it, to make it again.
+        """The arguments that the Function was made with, by name. A file has them, to make it again.
 
-        JSON values, and Functions; tuples and lists, too. By default the attributes that have the names of what
-        `__init__` takes; of a flag, which is True or False by default, whether there is something (`bias`). `seed` is
-        left out: a file brings the values. TypeError where there is no such attribute; then override this.
+        The values are those of JSON, Functions, and tuples and lists of them. By default they are the attributes that
+        have the names of `__init__`'s parameters. For a flag, such as `bias`, it is whether the attribute is something.
+        `seed` is left out, since the file has the values. TypeError if an attribute is missing: then override this.
         """
         return attributes_of(self)
 
     # ---- the Functions in it ------------------------------------------------------------------------------------
 
     def children(self) -> list[Function]:
-        """The Functions in its attributes, also in lists, tuples and dicts there, in order of assignment, each once."""
+        """The Functions in its attributes, and in lists, tuples and dicts there, in order of assignment, each once."""
         return [child for _, child in self._named_children()]
 
     def _named_children(self) -> list[tuple[str, Function]]:
-        """The children with their names, `first`, `blocks.2`, `heads.left`."""
+        """The children with their names: `first`, `blocks.2`, `heads.left`."""
         return [(name, part) for name, part in self._parts() if not isinstance(part, Tensor)]
 
     def _parts(self) -> list[tuple[str, Any]]:
-        """The children and the parameters of its own, in order of assignment, each once, with their names."""
+        """The children and its own parameters with their names, in order of assignment, each once."""
         found: dict[int, tuple[str, Any]] = {}
         seen: set[int] = set()
         for name, value in list(vars(self).items()):
@@ -171,16 +142,16 @@ class Function(ABC):
         return list(found.values())
 
     def _descendants(self) -> list[Function]:
-        """The children, each followed by its own, and so on; each once."""
+        """The children, each followed by its own descendants; each once."""
         found: dict[int, Function] = {}
         _descend(self, found)
         return list(found.values())
 
     def parameters(self) -> list[Tensor]:
-        """What is learned, each Tensor once: its own parameters and its children's, in order of assignment.
+        """The Tensors that are learned: its own and those of its children, in order of assignment, each once.
 
         A Tensor in an attribute (or in a list, tuple or dict there) is a parameter if it is a leaf that requires a
-        gradient; it stays one while it is frozen. A Function may override this for another order.
+        gradient. It stays one when you freeze it. Override this for another order.
         """
         own = parameters_among(self.__dict__, LEAVES)
         if own is not None:
@@ -190,10 +161,9 @@ class Function(ABC):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether some of the parameters are learned. Setting it sets it for each: False freezes them, True thaws them.
+        """Whether some of the parameters are learned. Set it to False to freeze all of them, to True to thaw them.
 
-        A training leaves frozen parameters as they are, and a file says which are. Buffers, running means say, are no
-        parameters.
+        A training leaves frozen parameters as they are. Files remember which are frozen. Buffers are not parameters.
         """
         return any(p.requires_grad for p in self.parameters())
 
@@ -203,10 +173,9 @@ class Function(ABC):
             p.requires_grad = value
 
     def named_parameters(self) -> dict[str, Tensor]:
-        """The parameters by name, in order: `weight`, `temperature`, or in a Function `first.weight`, `blocks.2.bias`.
+        """The parameters by name, in order: its own, `weight`, and those of its children, `blocks.2.bias`.
 
-        Its own have the names that they were given, or else those of their attributes. ValueError if two parameters
-        have the same name.
+        A parameter without a name has that of its attribute. ValueError if two parameters have the same name.
         """
         names: dict[Tensor, str] = {}
         paths: dict[Tensor, str] = {}
@@ -229,9 +198,9 @@ class Function(ABC):
         return found
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned, by name: arrays that are changed in place; the children's, each array once.
+        """The arrays that it keeps and changes in place but does not learn, by name; those of its children, each once.
 
-        A Function with buffers of its own overrides this: `{"mean": self.mean, **super().buffers()}`.
+        If a Function has buffers of its own, override this: `{"mean": self.mean, **super().buffers()}`.
         """
         found: dict[str, np.ndarray] = {}
         for prefix, child in self._named_children():
@@ -241,9 +210,9 @@ class Function(ABC):
         return found
 
     def initialize(self, rng: Any) -> None:
-        """Draw the parameters anew from a seed or a `numpy.random.Generator`: those of the children, in order.
+        """Draw the parameters of the children, in order, from a seed or a `numpy.random.Generator`.
 
-        A Function with parameters of its own overrides this, and then draws its children too if they are to be.
+        If a Function has parameters of its own, override this. The override has to draw the children as well.
         """
         self._draw_children(np.random.default_rng(rng), set())
 
@@ -253,7 +222,7 @@ class Function(ABC):
             self.initialize(None)
 
     def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
-        """Draw what has not been `drawn`, Functions by their id, and note it there."""
+        """Draw this Function and its descendants, except the `drawn`, a set of ids, and add them to it."""
         if id(self) in drawn or type(self).initialize is Function.initialize:
             self._draw_children(rng, drawn)
         else:
@@ -266,24 +235,24 @@ class Function(ABC):
             child._draw(rng, drawn)
 
     def decider(self) -> Callable[..., Any]:
-        """The code that decides, when the Function is applied, which kernels run."""
+        """The Python code that decides which kernels run when the Function is applied."""
         return self.forward
 
-    def _influential(self, copy: Function) -> dict[str, Any]:
-        """The attributes that had an influence on what a copy of this Function did.
+    def _attributes_used(self, copy: Function) -> dict[str, Any]:
+        """The attributes of this Function that decided what an applied copy of it did.
 
-        What forward has set on the copy it did not need from the original. A Function that is called back reads its
-        attributes anew, but those with Functions in them say whose parameters take part.
+        `forward` has set the other attributes of the copy itself. A replay calls a Function that runs in Python, which
+        reads its attributes then; of these only the Functions in them count, since their parameters take part.
         """
         of_copy = vars(copy)
         return {
             name: value
             for name, value in vars(self).items()
-            if (of_copy.get(name) is value and not self.called_back) or holds_functions(value)
+            if (of_copy.get(name) is value and not self.runs_in_python) or holds_functions(value)
         }
 
     def copy(self) -> Function:
-        """A copy with attributes of its own, the same parameters, and copies of its children."""
+        """A copy with its own attributes, the same parameters, and copies of the children."""
         other = self._shallow_copy()
         own = other.__dict__
         if own and not is_childless(own, LEAVES):
@@ -299,7 +268,7 @@ class Function(ABC):
         return other
 
     def _copy_children(self, copies: dict[int, Any]) -> None:
-        """Have copies of the children instead; `copies` are those there are already, by the ids of the originals."""
+        """Replace the children by copies of them. `copies` has those that exist, by the ids of the originals."""
         own = vars(self)
         for name, value in own.items():
             if type(value) not in LEAVES and name not in self.unwatched:
@@ -308,49 +277,51 @@ class Function(ABC):
     # ---- applying it --------------------------------------------------------------------------------------------
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        """The shape of y for inputs of these shapes, batch axis first, None = unknown.
+        """The shape of y for inputs of these shapes, batch axis first; None is an unknown length.
 
-        Raises ValueError naming both shapes where they don't fit.
+        ValueError, with the expected shape, if a shape does not fit.
         """
         return input_shapes[0]
 
     def check_input_shape(self, shape: Shape) -> None:
-        """Raise ValueError, saying what is expected, unless an input's shape is `required_input_shape`."""
+        """Raise ValueError, with the expected shape, unless the shape of the input is the required one."""
         required = self.required_input_shape
         if required is not None and not fits(shape, required):
-            raise ValueError(refusal(self._label(), shape, required, self.axis_names))
+            rows = f"rows of {shape[-1]} features, " if ... in required and len(shape) > 1 else ""
+            expected = required_text(required, self.axis_names, shape)
+            raise ValueError(f"{self._label()} got {rows}shape {shape_text(shape)}; expected {expected}")
 
     def _label(self) -> str:
-        """How errors name it: by the features that go in and out, `Linear(3 → 4)`, or else as it is made."""
+        """The name in errors: `Linear(3 → 4)` for a Function with in_features and out_features, else its repr."""
         if hasattr(self, "in_features") and hasattr(self, "out_features"):
             return f"{type(self).__name__}({self.in_features} → {self.out_features})"
         return repr(self)
 
-    # Compiled, in autograd.pyx, for they run at every operation.
+    # These run at every operation, and are compiled, in autograd.pyx.
     __call__ = call
     applied_to = applied_to
     checked_input = checked_input
 
     def _first_input(self, x: Any) -> Any:
-        """The first input of a call, where it is no Tensor and no array: what `forward` is to get.
+        """What `forward` gets for a first input that is neither a Tensor nor an array.
 
-        TypeError for a sparse matrix where it takes none.
+        TypeError for a sparse matrix if the Function takes none.
         """
         if is_sparse(x):
-            if self.called_back or not self.takes_sparse:
+            if self.runs_in_python or not self.takes_sparse:
                 raise TypeError(
                     f"{self!r} takes no sparse matrix: a Linear does, and x.toarray() makes an array for all else"
                 )
             return as_sparse(x)
-        if is_array_of_others(x):
+        if is_foreign_array(x):
             return as_array(x, self)
-        if self.called_back or (isinstance(x, list | tuple) and holds_tensors(x)):
+        if self.runs_in_python or (isinstance(x, list | tuple) and holds_tensors(x)):
             return x
         dtype = next((p.dtype for p in self.parameters()), None)
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)
 
     def _in_order(self, inputs: tuple, named: dict[str, Any]) -> tuple:
-        """The inputs of a call in the order in which `forward` takes them."""
+        """The inputs of a call in the order of `forward`'s parameters."""
         try:
             bound = inspect.signature(self.forward).bind(*inputs, **named)
         except TypeError as error:
@@ -361,12 +332,12 @@ class Function(ABC):
         return bound.args
 
     def _applied_to_groups(self, inputs: tuple, parameters: Sequence[Tensor]) -> Any:
-        """What a call gives where some of the inputs are tuples of Tensors."""
+        """The result of a call if some of the inputs are tuples of Tensors."""
         grouped = Grouped(self, [len(x) if type(x) is tuple else None for x in inputs])
         return grouped.applied_to(*_flat(inputs), parameters=parameters)
 
-    def _become(self, original: Function) -> None:
-        """Be as `original` is, and as if it had just been applied to what this Function was applied to."""
+    def _restore_from(self, original: Function) -> None:
+        """Become a new copy of `original`, applied to the inputs that this copy was applied to."""
         inputs = self._applied_inputs
         vars(self).clear()
         vars(self).update(vars(original.copy()))
@@ -379,13 +350,23 @@ class Function(ABC):
         return writable(repr(self))
 
 
+def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
+    """The `formula` of a class; None if it has none, or if it is of a base that computes something else."""
+    for base in kind.__mro__:
+        if "formula" in vars(base):
+            return kind.formula
+        if not {"forward", "__call__"}.isdisjoint(vars(base)):
+            return None
+    return None
+
+
 def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:
-    """The `parameters` of a user's class: it lists each parameter once, and may not leave one out."""
+    """The `parameters` of a user's class, with each parameter once. TypeError if it leaves one out."""
 
     @functools.wraps(parameters)
     def complete(self: Function) -> list[Tensor]:
         listed = list(dict.fromkeys(parameters(self)))
-        if type(self).parameters is complete:  # and not that of a base, to which the class's own adds
+        if type(self).parameters is complete:  # a base may list some of them, and the subclass adds its own
             for name, part in self._parts():
                 if isinstance(part, Tensor) and part.requires_grad and not any(part is p for p in listed):
                     raise TypeError(
@@ -398,7 +379,7 @@ def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Funct
 
 
 def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
-    """An `initialize` that says of the values it sets that they were drawn."""
+    """An `initialize` whose values count as initial ones: a Model with a seed may draw them again."""
 
     @functools.wraps(initialize)
     def draw(self: Function, *arguments: Any, **options: Any) -> None:
@@ -411,8 +392,26 @@ def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
 # ---- what is in attributes ------------------------------------------------------------------------------------------
 
 
+#: Types of attributes that contain neither Functions nor Tensors.
+LEAVES = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        str,
+        np.ndarray,
+        kernels.Recorded,
+        types.FunctionType,
+        types.MethodType,
+        type,
+    }
+    | {type(dtype) for dtype in FLOATS}
+)
+
+
 def _descend(function: Function, found: dict[int, Function]) -> None:
-    """Add the descendants to those found, by their ids."""
+    """Add the descendants to `found`, by their ids."""
     for child in function.children():
         if id(child) not in found:
             found[id(child)] = child
@@ -420,7 +419,7 @@ def _descend(function: Function, found: dict[int, Function]) -> None:
 
 
 def _gather(value: Any, name: str, found: dict[int, tuple[str, Any]], seen: set[int]) -> None:
-    """Add the Functions and parameters in a value to those found, by their ids, with the name of their first place."""
+    """Add the Functions and parameters in a value to `found`, by their ids, each with the name of its first place."""
     if Function in type(value).__mro__ or parameters_of(value):  # isinstance is slow with an abstract class
         found.setdefault(id(value), (name, value))
         return
@@ -437,7 +436,7 @@ def _gather(value: Any, name: str, found: dict[int, tuple[str, Any]], seen: set[
 
 
 def holds_functions(value: Any) -> bool:
-    """Whether a value is a Function, or a list, tuple or dict with one in it."""
+    """Whether a value is a Function, or contains one in a list, tuple or dict."""
     found: dict[int, tuple[str, Any]] = {}
     if type(value) not in LEAVES:
         _gather(value, "", found, set())
@@ -445,7 +444,7 @@ def holds_functions(value: Any) -> bool:
 
 
 def _copied(value: Any, copies: dict[int, Any]) -> Any:
-    """The value with copies of the Functions in it; itself where there are none."""
+    """The value with copies of the Functions in it; the value itself if it contains none."""
     if id(value) in copies:
         return copies[id(value)]
     if not holds_functions(value):
@@ -470,9 +469,9 @@ def _copied(value: Any, copies: dict[int, Any]) -> Any:
 
 
 class Grouped(Function, recordable=True):
-    """A Function some of whose inputs are tuples, as a Function of their elements.
+    """A Function that gets tuples, as a Function of the elements of these tuples.
 
-    `lengths` are those of its inputs, None for what is no tuple.
+    `lengths` has the length of each input that is a tuple, and None for the others.
     """
 
     def __init__(self, function: Function, lengths: list[int | None]) -> None:
@@ -486,7 +485,7 @@ class Grouped(Function, recordable=True):
     def backward(self, dy: Any) -> Any:
         gradients = self.function.backward(dy)
         if not isinstance(gradients, tuple) or (self.lengths[0] and not any(isinstance(g, tuple) for g in gradients)):
-            gradients = (gradients,)  # of the first input alone
+            gradients = (gradients,)  # of the first input only
         gradients = [*gradients, *[None] * (len(self.lengths) - len(gradients))]
         return _flat([(None,) * n if g is None and n else g for g, n in zip(gradients, self.lengths, strict=True)])
 
@@ -495,5 +494,5 @@ class Grouped(Function, recordable=True):
 
 
 def _flat(values: Any) -> tuple:
-    """The values, and the elements of those that are tuples."""
+    """The values, with the elements of tuples in the place of the tuples."""
     return tuple([x for value in values for x in (value if type(value) is tuple else (value,))])

@@ -19,7 +19,7 @@ Shape = tuple[int, ...]
 Initializer = Callable[[Shape, np.random.Generator], np.ndarray]
 
 
-def checked(name: str, initializer: Initializer | None) -> Initializer | None:
+def checked_initializer(name: str, initializer: Initializer | None) -> Initializer | None:
     """The initializer; TypeError unless it can be called, or is None."""
     if initializer is not None and not callable(initializer):
         raise TypeError(f"{name}: initializer: expected a callable (shape, rng) -> array, got {initializer!r}")

@@ -24,13 +24,11 @@ def shape_text(shape: Shape) -> str:
     return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
 
 
-def refusal(label: str, shape: Shape, required: Sequence[Any], axis_names: Sequence[str]) -> str:
-    """The message for an input of another shape than a Function requires: what came, what was expected, a way out."""
+def required_text(required: Sequence[Any], axis_names: Sequence[str], shape: Shape) -> str:
+    """A required shape as messages write it, and how an input of another shape becomes one of it, if that is known."""
     names = [*axis_names, *"?" * len(required)]
     lengths = ["…" if n is ... else names[i] if n is None else str(n) for i, n in enumerate(required)]
-    got = f"rows of {shape[-1]} features, " if ... in required and len(shape) > 1 else ""
-    expected = f"({', '.join(lengths)})"
-    return f"{label} got {got}shape {shape_text(shape)}; expected {expected}{_way_out(shape, required)}"
+    return f"({', '.join(lengths)}){_way_out(shape, required)}"
 
 
 def _way_out(shape: Shape, required: Sequence[Any]) -> str:
@@ -51,25 +49,31 @@ def _way_out(shape: Shape, required: Sequence[Any]) -> str:
 
 
 def made_fit(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
-    """x as `Function.checked_input` returns it, where that is not x itself. Raises for what can't be made fit."""
+    """x as `Function.checked_input` returns it, if that is not x itself. Raises for what can't be made fit."""
     dtype = None if weight is None else weight.dtype
-    if type(x) is not SparseRows and not isinstance(x, np.ndarray):
-        x = as_sparse(x) if is_sparse(x) else as_real(x, dtype, function)
+    x = _as_array(function, x, dtype)
     function.check_input_shape(x.shape)
-    x = of_dtype(function, x, dtype)
     if weight_shape is not None and weight.shape != weight_shape:
         raise ValueError(
             f"{function._label()} has a weight of shape {weight.shape}, expected {weight_shape}: to use another "
             "layer's weight transposed, write x @ weight.T in a `call`"
         )
-    return x
+    return as_float(function, x, dtype)
 
 
-def of_dtype(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> Any:
-    """x in native byte order, if its numbers are of this dtype; None is float32 or float64. TypeError if not."""
-    if dtype is None and x.dtype.num not in [real.num for real in FLOATS]:
+def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> Any:
+    """x as an array of this dtype in native byte order; None is float32 or float64. TypeError for floats of another."""
+    x = _as_array(function, x, dtype)
+    if dtype is None and native(x) not in FLOATS:
         raise TypeError(f"{function._label()} takes float32 or float64, got {x.dtype}")
-    if dtype is not None and x.dtype.num != dtype.num:
+    if dtype is not None and native(x) != dtype:
         got = f"{name} in {x.dtype}" if name else str(x.dtype)
         raise TypeError(f"{function._label()} is {dtype}, got {got}: convert it, or take Model(dtype=…)")
     return x if type(x) is SparseRows or x.dtype.isnative else kernels.convert(x, native(x))
+
+
+def _as_array(function: Any, x: Any, dtype: np.dtype | None) -> Any:
+    """x, or what it becomes by hand: an array of a list, SparseRows of a sparse matrix."""
+    if type(x) is SparseRows or isinstance(x, np.ndarray):
+        return x
+    return as_sparse(x) if is_sparse(x) else as_real(x, dtype, function)

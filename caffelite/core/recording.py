@@ -76,7 +76,7 @@ class Recording(kernels.Recorder):
         first = self.original(original)
         original = original if first is None else first
         self._copies[id(copy)] = (copy, original)
-        if not original.called_back:
+        if not original.runs_in_python:
             self.note_decider(original.decider())
 
     def note_decider(self, decider: Any) -> None:
@@ -134,7 +134,7 @@ class Recording(kernels.Recorder):
 
     def attributes(self) -> list[kernels.Attributes]:
         """The attributes of Functions and Optimizers that had an influence."""
-        watched = [_watched(original, original._influential(copy)) for copy, original in self._copies.values()]
+        watched = [_watched(original, original._attributes_used(copy)) for copy, original in self._copies.values()]
         watched += [_watched(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
         if self._surroundings is not None:
             self._surroundings.watch.leave_out({id(original) for _, original in self._copies.values()})
@@ -146,7 +146,7 @@ class Recording(kernels.Recorder):
 
 def _watched(of: Any, attributes: dict[str, Any]) -> kernels.Attributes:
     """What these attributes are; and how many the object has, since one more may hide one of its class."""
-    count = -1 if of.called_back else len(vars(of))
+    count = -1 if of.runs_in_python else len(vars(of))
     return kernels.Attributes(of, {name: x for name, x in attributes.items() if name not in of.unwatched}, count=count)
 
 
@@ -278,5 +278,5 @@ def _call(method: Callable[..., Any], self: Any, original: Any, *arguments: Any)
 
 def _forward_anew(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
     """`forward` on a copy of the original as it is now, as if it had just been applied."""
-    self._become(original)
+    self._restore_from(original)
     return method(self, *arguments)

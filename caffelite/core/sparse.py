@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real
+from caffelite.core.arrays import as_real, native
 
 INT32_MAX = np.iinfo(np.int32).max
 WAYS_OUT = "go into a Linear as they are; for all else .toarray() makes an array of them"
@@ -87,7 +87,7 @@ class SparseRows(SparseFactor):
             return self
         numbers = self._numbers()
         values = as_real(numbers.values, dtype, name)
-        return rows_of(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
+        return sparse_rows(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
 
     def bytes(self) -> Iterator[Any]:
         """What tells these rows from others, in pieces of memory."""
@@ -131,12 +131,12 @@ def as_sparse(x: Any, dtype: Any = None, name: str = "sparse rows") -> SparseRow
     return rows if dtype is None else rows.astype(dtype, name)
 
 
-def stored(x: Any) -> np.ndarray:
+def array_of(x: Any) -> np.ndarray:
     """The array that rows of any kind are kept in."""
     return x.rows if type(x) is SparseRows else x
 
 
-def given_as(array: np.ndarray) -> Any:
+def rows_from(array: np.ndarray) -> Any:
     """Rows of any kind, of the array that they are kept in."""
     return SparseRows(array) if array.dtype.names else array
 
@@ -168,12 +168,12 @@ def _rows_of_matrix(x: Any, name: str) -> SparseRows:
     values, columns, ends = values[: ends[-1]], columns[: ends[-1]], ends.astype(np.int64)
     if not _is_in_order(columns, ends):
         values, columns, ends = _in_order(values, columns, ends)
-    return rows_of(Numbers(values, columns, type(x)), ends[:-1], np.diff(ends), features)
+    return sparse_rows(Numbers(values, columns, type(x)), ends[:-1], np.diff(ends), features)
 
 
-def rows_of(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
+def sparse_rows(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
     values, columns, _ = numbers
-    values = np.require(values, values.dtype.newbyteorder("="), ["C", "A"])
+    values = np.require(values, native(values), ["C", "A"])
     columns = np.require(columns, np.int32, ["C", "A"])
     rows = np.empty(len(counts), kernels.sparse_row(values.dtype, features))
     rows["count"] = counts

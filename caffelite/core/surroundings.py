@@ -52,8 +52,8 @@ _MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepa
 class Surroundings:
     """What some code of the user's decides by, as it is when the code is added."""
 
-    def __init__(self, called_back: bool = False) -> None:
-        self.called_back = called_back  # whether what a replay calls again is looked at, too
+    def __init__(self, also_replayed: bool = False) -> None:
+        self.also_replayed = also_replayed  # whether what a replay calls again is looked at, too
         self.codes: list[types.CodeType] = []
         self.names: set[str] = set()  # that the code reads …
         self.missing: set[str] = set()  # … those that it sets or has as a string, so that it may find none
@@ -185,7 +185,7 @@ class Surroundings:
             self.visit(value.__wrapped__, "the function")
             return
         kind: type = type(value)
-        if hasattr(kind, "called_back") and value.called_back and not self.called_back:  # a Function
+        if hasattr(kind, "runs_in_python") and value.runs_in_python and not self.also_replayed:  # a Function
             return
         self.visit_attributes(value, getattr(kind, "unwatched", ()))
         for base in bases_of_user(kind):
@@ -272,7 +272,7 @@ def undisturbed(functions: Iterable[Any]) -> Iterator[None]:
 
     (Where an iterator is, nobody can see.)
     """
-    surroundings = Surroundings(called_back=True)
+    surroundings = Surroundings(also_replayed=True)
     for function in functions:
         decider = function.decider()
         surroundings.add(types.MethodType(inspect.unwrap(decider.__func__), function))

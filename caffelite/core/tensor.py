@@ -48,7 +48,7 @@ class Tensor(Node):
 
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
-    _drawn = 0  # how many changes there had been when `initialize` last set the values
+    _initial_version = 0  # how many changes there had been when `initialize` last set the values
 
     # From the files of functions/:
     __add__: Callable[..., Tensor]
@@ -90,7 +90,7 @@ class Tensor(Node):
     __getitem__: Callable[..., Tensor]
 
     def __init__(self, data: Any, requires_grad: bool = False, *, dtype: Any = None, name: str | None = None) -> None:
-        source = data._noted() if isinstance(data, Tensor) else data
+        source = data._noted_data() if isinstance(data, Tensor) else data
         self._data = as_real(source, dtype, "Tensor")
         self._version = data._version if isinstance(data, Tensor) and self._data is source else [0]
         self.name = name
@@ -118,24 +118,24 @@ class Tensor(Node):
         if values.shape != self.shape:
             raise ValueError(f"{self._description()}.data got values of shape {values.shape}")
         kernels.copy(values, self.data)
-        self._changed()
+        self._note_change()
         if initializing.is_on:
-            self._drawn = self._version[0]
+            self._initial_version = self._version[0]
 
-    def _noted(self) -> np.ndarray:
+    def _noted_data(self) -> np.ndarray:
         """The array as it is, noted where a step is recorded."""
         recording = kernels.recorder()
         if recording is not None:
             recording.note(self)
         return self._data
 
-    def _changed(self) -> None:
+    def _note_change(self) -> None:
         """Note that the values are others now; all Tensors over the same memory share the count."""
         self._version[0] += 1
 
-    def _is_as_drawn(self) -> bool:
+    def _has_initial_values(self) -> bool:
         """Whether nobody has changed the values since they were drawn: no optimizer, no file, nobody by hand."""
-        return self._version[0] == self._drawn
+        return self._version[0] == self._initial_version
 
     @property
     def T(self) -> Tensor:
@@ -158,7 +158,7 @@ class Tensor(Node):
 
     def detach(self) -> Tensor:
         """A Tensor over the same memory that is in no graph and needs no gradient."""
-        tensor = Tensor._of(self._noted())
+        tensor = Tensor._of(self._noted_data())
         tensor._version = self._version
         return tensor
 
@@ -214,7 +214,7 @@ class Tensor(Node):
     def __getstate__(self) -> dict:
         if self.function is not None:
             raise TypeError("a Tensor that a graph made can't be pickled or deep-copied; take .detach() or .copy()")
-        return {name: getattr(self, name) for name in _OF_LEAVES} | vars(self)
+        return {name: getattr(self, name) for name in _LEAF_ATTRIBUTES} | vars(self)
 
     def __setstate__(self, state: dict) -> None:
         for name, value in state.items():
@@ -352,7 +352,7 @@ class Tensor(Node):
         """Raise for a Tensor whose memory has changed, unless the Function behind this one did not keep its values."""
         is_parameter = t is not self and not any(t is x for x in self.inputs)
         has_moved = t._version is not count  # and what was kept can't be known any more
-        if is_parameter or has_moved or _holds(self.function, t._data):
+        if is_parameter or has_moved or _may_have_kept(self.function, t._data):
             raise RuntimeError(
                 f"{t._description()}, which {self.function!r} needs for its backward, "
                 "has been changed since its forward"
@@ -362,7 +362,7 @@ class Tensor(Node):
 results_are(Tensor)
 
 # What a leaf has by way of attributes.
-_OF_LEAVES = (
+_LEAF_ATTRIBUTES = (
     "_data",
     "_version",
     "name",
@@ -376,7 +376,7 @@ _OF_LEAVES = (
 )
 
 
-def _holds(function: Any, data: np.ndarray) -> bool:
+def _may_have_kept(function: Any, data: np.ndarray) -> bool:
     """Whether an applied Function may have kept an array over the same memory. What a user's keeps can't be known."""
     stack, seen = [function], set()
     while stack:
@@ -390,8 +390,8 @@ def _holds(function: Any, data: np.ndarray) -> bool:
             stack.extend(value)
         elif isinstance(value, dict):
             stack.extend(value.values())
-        elif hasattr(type(value), "called_back"):  # a Function
-            if value.called_back:
+        elif hasattr(type(value), "runs_in_python"):  # a Function
+            if value.runs_in_python:
                 return True
             stack.append(vars(value))
     return False
@@ -405,7 +405,7 @@ def _array(value: Any) -> Any:
 
 def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
     """A parameter of this shape, float32, for a Function in the making; its values are still to be set."""
-    tensor = Tensor._of(unset(shape))
+    tensor = Tensor._of(uninitialized(shape))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:
         tensor._used_rows, tensor._is_sparse = _list_of_rows(len(tensor)), True
@@ -417,6 +417,6 @@ def _list_of_rows(rows: int) -> np.ndarray:
     return np.broadcast_to(np.int64(0), 1 + 2 * rows) if without_values.is_on else np.zeros(1 + 2 * rows, np.int64)
 
 
-def unset(shape: int | tuple[int, ...]) -> np.ndarray:
+def uninitialized(shape: int | tuple[int, ...]) -> np.ndarray:
     """An array, float32, whose values are still to be set. Made `without_values`, it takes no memory."""
     return np.broadcast_to(np.float32(0), shape) if without_values.is_on else np.empty(shape, np.float32)

@@ -85,7 +85,7 @@ def fill(model: Any, file: files.File) -> None:
     for name, values in rounded.items():
         now[name][...] = values
     for p in parameters.values():
-        p._changed()
+        p._note_change()
 
 
 def arrays_of(model: Any) -> dict[str, np.ndarray]:

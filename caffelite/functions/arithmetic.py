@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real
+from caffelite.core.arrays import as_real, native
 from caffelite.core.autograd import binary_operator
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
@@ -169,7 +169,7 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
         except OverflowError:
             raise ValueError(f"Tensor {symbol} got an integer that is too large for {tensor.dtype}") from None
     is_float = isinstance(value, np.ndarray | Tensor) and value.dtype.kind == "f"
-    if is_float and value.dtype.newbyteorder("=") != tensor.dtype:
+    if is_float and native(value) != tensor.dtype:
         way_out = f"make the other one with dtype=np.{tensor.dtype}, or, in a `forward`, use the Tensor's .data"
         raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; {way_out}")
     return as_real(value, tensor.dtype, f"Tensor {symbol}")

@@ -8,6 +8,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, nonnegative, positive_integer
+from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_training, placeholders
 from caffelite.core.rows import rows_here
@@ -45,6 +46,8 @@ class MultiHeadAttention(Function, recordable=True):
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
     """
 
+    axis_names = ("n", "length")
+
     def __init__(self, size: int, heads: int, causal: bool = False, dropout: float = 0.0, bias: bool = True) -> None:
         self.size, self.heads = (
             positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
@@ -81,8 +84,7 @@ class MultiHeadAttention(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         shape, *mask = input_shapes
-        if len(shape) != 3 or shape[2] not in (None, self.size):
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, length, {self.size})")
+        self.check_input_shape(shape)
         if mask and (
             len(mask[0]) != 2 or any(None not in (m, n) and m != n for m, n in zip(*mask, shape, strict=False))
         ):
@@ -125,7 +127,7 @@ class MultiHeadAttention(Function, recordable=True):
         return kernels.add(dx, self.value.backward(dv))
 
     def __repr__(self) -> str:
-        return f"MultiHeadAttention({self.size}, {self.heads}{_options(self)})"
+        return as_code(self, self.size, self.heads, causal=self.causal, dropout=self.dropout, bias=self.bias)
 
 
 class TransformerBlock(Function, recordable=True):
@@ -191,14 +193,9 @@ class TransformerBlock(Function, recordable=True):
         return kernels.add(dh, self.attention_norm.backward(d))
 
     def __repr__(self) -> str:
-        hidden = "" if self.hidden == 4 * self.size else f", hidden={self.hidden}"
-        return f"TransformerBlock({self.size}, {self.heads}{hidden}{_options(self)})"
-
-
-def _options(layer: MultiHeadAttention | TransformerBlock) -> str:
-    """What is not as by default, as it is written."""
-    dropout = f", dropout={layer.dropout}" if layer.dropout else ""
-    return f"{', causal=True' * layer.causal}{dropout}{'' if layer.bias else ', bias=False'}"
+        hidden = None if self.hidden == 4 * self.size else self.hidden
+        options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias}
+        return as_code(self, self.size, self.heads, hidden=hidden, **options)
 
 
 class Cache:

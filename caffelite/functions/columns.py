@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, positive_integer
+from caffelite.core.arrays import as_real, native, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.tensor import Tensor
 from caffelite.data import frames
@@ -165,7 +165,7 @@ class Columns(Function, recordable=True):
         self.output_shape(*[np.shape(x) for x in inputs])
         parts = []
         if self.numbers:
-            self.given = inputs[0].dtype.newbyteorder("=")
+            self.given = native(inputs[0])
             of_embeddings = self.embeddings[0].weight.dtype if self.embeddings else self.given
             difference = kernels.subtract(as_real(inputs[0], np.float64, self), self.mean)
             standardized = kernels.divide(difference, self.deviation)

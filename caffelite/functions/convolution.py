@@ -2,21 +2,121 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import integers, positive_integer, shortest
+from caffelite.core.arrays import integers, positive_integer
+from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.initializers import Initializer, checked, draw
+from caffelite.core.initializers import Initializer, checked_initializer, draw
 from caffelite.core.tensor import parameter
 
 __all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
 
+Integers = int | Sequence[int]
 
-class Conv2d(Function, recordable=True):
+
+class Convolution(Function):
+    """What convolutions share: a window that moves over images, its weights, the shapes that fit.
+
+    `Conv2d` and `ConvTranspose2d` set up their parameters, say how many positions the window has, and compute.
+    """
+
+    axes = 2
+    axis_names: tuple[str, ...] = ("n", "C", "H", "W")
+    padding: tuple[int, ...]
+    same = False  # whether y has the height and the width of x
+
+    def _set_up(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Integers,
+        stride: Integers,
+        dilation: Integers,
+        groups: int,
+        initializer: Initializer | None,
+    ) -> None:
+        name = type(self).__name__
+        self.in_channels = positive_integer(f"{name}: in_channels", in_channels)
+        self.out_channels = positive_integer(f"{name}: out_channels", out_channels)
+        self.groups = positive_integer(f"{name}: groups", groups)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(f"{name}: {in_channels} and {out_channels} channels can't be divided into {groups} groups")
+        self.kernel_size = self._numbers("kernel_size", kernel_size)
+        self.stride = self._numbers("stride", stride)
+        self.dilation = self._numbers("dilation", dilation)
+        self.initializer = checked_initializer(name, initializer)
+
+    def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
+        """One number for each axis."""
+        return integers(f"{type(self).__name__}: {what}", value, self.axes, least, most=2**31 - 1)
+
+    def _set_parameters(self, shape: tuple[int, ...], bias: bool) -> None:
+        try:
+            self.weight = parameter("weight", shape)
+        except (MemoryError, ValueError):
+            raise ValueError(f"{type(self).__name__}: there is no memory for weights of shape {shape}") from None
+        self.bias = parameter("bias", self.out_channels) if bias else None
+        self._set_first_values()
+
+    def initialize(self, rng: Any) -> None:
+        draw(self.weight, self.bias, self.initializer, rng)
+
+    @property
+    def required_input_shape(self) -> Any:
+        return (None, self.in_channels, None, None)[: 2 + self.axes]
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        self.check_input_shape(shape)
+        return self._shape_of_y(shape)
+
+    def _shape_of_y(self, shape: Shape) -> Shape:
+        return (shape[0], self.out_channels, *[self._positions(shape, axis) for axis in range(self.axes)])
+
+    @abstractmethod
+    def _positions(self, shape: Shape, axis: int) -> int | None:
+        """The length of an axis of y for x of this shape; None if that of x is not known."""
+
+    def _extent(self, axis: int) -> int:
+        """How many pixels the window reaches over."""
+        return self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
+
+    def _window(self) -> dict[str, Any]:
+        """How the window moves, as kernels take it."""
+        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+
+    def _prepare(self, x: np.ndarray) -> None:
+        """Keep x, in the memory order in which the kernels read it, W, and the shapes of x and y."""
+        x = self.checked_input(x, self.weight)
+        self.x_shape, self.y_shape, self.W = x.shape, self._shape_of_y(x.shape), self.weight.data
+        self.x = kernels.laid_for(x, self.W, self.groups)
+
+    def _prepared_gradient(self, dy: np.ndarray) -> np.ndarray:
+        """dy in the memory order in which the kernels read it; ValueError for another shape than y's."""
+        if dy.shape != self.y_shape:
+            raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")
+        return kernels.laid_for(dy, self.W, self.groups)
+
+    def arguments(self) -> dict[str, Any]:
+        return super().arguments() | {"padding": "same" if self.same else self.padding}
+
+    def __repr__(self) -> str:
+        window = {**self._window(), "padding": "same" if self.same else self.padding}
+        options = {**window, "bias": self.bias is not None, "initializer": self.initializer}
+        return as_code(self, self.in_channels, self.out_channels, self.kernel_size, **options, **self._more_options())
+
+    def _more_options(self) -> dict[str, Any]:
+        """What a subclass is made with beside."""
+        return {}
+
+
+class Conv2d(Convolution, recordable=True):
     """A convolution of images, with a window that moves over them, each output channel a weighting of what it covers:
 
         y[n, o, i, j] = b[o] + Σ x[n, c, s i + d k − p, s j + d l − p] W[o, c, k, l]  over c, k, l
@@ -39,16 +139,14 @@ class Conv2d(Function, recordable=True):
     of these.
     """
 
-    axes = 2
-
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] | str = 0,
-        dilation: int | Sequence[int] = 1,
+        kernel_size: Integers,
+        stride: Integers = 1,
+        padding: Integers | str = 0,
+        dilation: Integers = 1,
         groups: int = 1,
         bias: bool = True,
         *,
@@ -59,76 +157,18 @@ class Conv2d(Function, recordable=True):
         if self.same:
             if any(s != 1 for s in self.stride):
                 raise ValueError(f'{type(self).__name__}: padding="same" takes stride 1, got {stride}')
-            self.padding = tuple([d * (k - 1) // 2 for k, d in zip(self.kernel_size, self.dilation, strict=True)])
+            self.padding = tuple([(self._extent(axis) - 1) // 2 for axis in range(self.axes)])
         elif isinstance(padding, str):
             raise ValueError(f'{type(self).__name__}: padding takes integers or "same", got {padding!r}')
         else:
             self.padding = self._numbers("padding", padding, least=0)
         self._set_parameters((self.out_channels, self.in_channels // self.groups, *self.kernel_size), bias)
 
-    def _set_up(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int],
-        dilation: int | Sequence[int],
-        groups: int,
-        initializer: Initializer | None,
-    ) -> None:
-        name = type(self).__name__
-        self.in_channels = positive_integer(f"{name}: in_channels", in_channels)
-        self.out_channels = positive_integer(f"{name}: out_channels", out_channels)
-        self.groups = positive_integer(f"{name}: groups", groups)
-        if in_channels % groups or out_channels % groups:
-            raise ValueError(f"{name}: {in_channels} and {out_channels} channels can't be divided into {groups} groups")
-        self.kernel_size = self._numbers("kernel_size", kernel_size)
-        self.stride = self._numbers("stride", stride)
-        self.dilation = self._numbers("dilation", dilation)
-        self.initializer = checked(name, initializer)
-
-    def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
-        """One number for each axis."""
-        return integers(f"{type(self).__name__}: {what}", value, self.axes, least, most=2**31 - 1)
-
-    def _set_parameters(self, shape: tuple[int, ...], bias: bool) -> None:
-        try:
-            self.weight = parameter("weight", shape)
-        except (MemoryError, ValueError):
-            raise ValueError(f"{type(self).__name__}: there is no memory for weights of shape {shape}") from None
-        self.bias = parameter("bias", self.out_channels) if bias else None
-        self._set_first_values()
-
-    def initialize(self, rng: Any) -> None:
-        draw(self.weight, self.bias, self.initializer, rng)
-
-    @property
-    def required_input_shape(self) -> Any:
-        return (None, self.in_channels, *[None] * self.axes)
-
-    def output_shape(self, *input_shapes: Shape) -> Shape:
-        (shape,) = input_shapes
-        if len(shape) != 2 + self.axes or shape[1] not in (None, self.in_channels):
-            expected = ", ".join(["n", str(self.in_channels), *("L" if self.axes == 1 else "HW")])
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected ({expected}){self._hint(shape)}")
-        return (shape[0], self.out_channels, *[self._positions(shape, axis) for axis in range(self.axes)])
-
-    def _hint(self, shape: Shape) -> str:
-        """What makes the usual mistakes right."""
-        if len(shape) == 1 + self.axes and self.in_channels == 1:
-            return ": x[:, None] has an axis for the one channel"
-        if len(shape) == 2 + self.axes and shape[-1] == self.in_channels:
-            order = "0, 3, 1, 2" if self.axes == 2 else "0, 2, 1"
-            return f": channels come first, x.transpose({order})"
-        return ""
-
     def _positions(self, shape: Shape, axis: int) -> int | None:
-        """How many positions the window has along an axis of x."""
         length = shape[2 + axis]
         if length is None or self.same:
             return length
-        room = length + 2 * self.padding[axis]
-        extent = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
+        room, extent = length + 2 * self.padding[axis], self._extent(axis)
         if room < extent:
             raise ValueError(
                 f"{self!r} got shape {shape_text(shape)}: a window of {extent} pixels does not fit into {length} "
@@ -137,58 +177,18 @@ class Conv2d(Function, recordable=True):
         return (room - extent) // self.stride[axis] + 1
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        shape: Any = self._checked(x)
-        self.x_shape, self.y_shape, self.used_weight = x.shape, shape, self.weight.data
-        self.x = kernels.laid_for(x, self.used_weight, self.groups)
+        self._prepare(x)
         bias = None if self.bias is None else self.bias.data
-        return kernels.convolution(self.x, self.used_weight, shape[2:], bias, **self._window())
+        return kernels.convolution(self.x, self.W, self.y_shape[2:], bias, **self._window())
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dy = self._laid_gradient(dy)
+        dy = self._prepared_gradient(dy)
         self.weight.add_grad_of(kernels.convolution_weight_grad, self.x, dy, **self._window())
         if self.bias is not None:
             self.bias.add_grad_of(kernels.sum_of_channels, dy)
         if not self.wants_gradient(0):
             return None
-        return kernels.transposed_convolution(dy, self.used_weight, self.x_shape[2:], **self._window())
-
-    def _checked(self, x: np.ndarray) -> Shape:
-        """The shape of y; TypeError or ValueError for an x that doesn't fit."""
-        shape = self.output_shape(x.shape)
-        if x.dtype.newbyteorder("=") != self.weight.dtype:
-            raise TypeError(f"{self!r} is {self.weight.dtype}, got {x.dtype}: convert x, or take Model(dtype=…)")
-        return shape
-
-    def _laid_gradient(self, dy: np.ndarray) -> np.ndarray:
-        """dy in the memory order in which the kernels read it; ValueError for another shape than y's."""
-        if dy.shape != self.y_shape:
-            raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")
-        return kernels.laid_for(dy, self.used_weight, self.groups)
-
-    def _window(self) -> dict[str, Any]:
-        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
-
-    def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"padding": "same" if self.same else self.padding}
-
-    def _options(self) -> dict[str, str]:
-        """What is not as it is by default, for `repr`."""
-        options = {
-            "stride": "" if set(self.stride) == {1} else shortest(self.stride),
-            "padding": "'same'" if self.same else shortest(self.padding) if any(self.padding) else "",
-            "dilation": "" if set(self.dilation) == {1} else shortest(self.dilation),
-            "groups": "" if self.groups == 1 else str(self.groups),
-            "bias": "False" if self.bias is None else "",
-            "initializer": ""
-            if self.initializer is None
-            else getattr(self.initializer, "__name__", repr(self.initializer)),
-        }
-        return {name: text for name, text in options.items() if text}
-
-    def __repr__(self) -> str:
-        sizes = [str(self.in_channels), str(self.out_channels), shortest(self.kernel_size)]
-        options = [f"{name}={value}" for name, value in self._options().items()]
-        return f"{type(self).__name__}({', '.join([*sizes, *options])})"
+        return kernels.transposed_convolution(dy, self.W, self.x_shape[2:], **self._window())
 
 
 class Conv1d(Conv2d, recordable=True):
@@ -198,9 +198,10 @@ class Conv1d(Conv2d, recordable=True):
     """
 
     axes = 1
+    axis_names = ("n", "C", "L")
 
 
-class ConvTranspose2d(Conv2d, recordable=True):
+class ConvTranspose2d(Convolution, recordable=True):
     """A convolution backwards, from the positions of a window to the pixels that it covers, which enlarges images:
 
         y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  and b[o] to all
@@ -219,18 +220,18 @@ class ConvTranspose2d(Conv2d, recordable=True):
         self,
         in_channels: int,
         out_channels: int,
-        kernel_size: int | Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
-        output_padding: int | Sequence[int] = 0,
+        kernel_size: Integers,
+        stride: Integers = 1,
+        padding: Integers = 0,
+        output_padding: Integers = 0,
         groups: int = 1,
         bias: bool = True,
-        dilation: int | Sequence[int] = 1,
+        dilation: Integers = 1,
         *,
         initializer: Initializer | None = None,
     ) -> None:
         self._set_up(in_channels, out_channels, kernel_size, stride, dilation, groups, initializer)
-        self.padding, self.same = self._numbers("padding", padding, least=0), False
+        self.padding = self._numbers("padding", padding, least=0)
         self.output_padding = self._numbers("output_padding", output_padding, least=0)
         for more, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
             if more >= max(s, d):
@@ -244,28 +245,24 @@ class ConvTranspose2d(Conv2d, recordable=True):
         length = shape[2 + axis]
         if length is None:
             return None
-        extent = self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
-        y = (length - 1) * self.stride[axis] - 2 * self.padding[axis] + extent + self.output_padding[axis]
+        y = (length - 1) * self.stride[axis] - 2 * self.padding[axis] + self._extent(axis) + self.output_padding[axis]
         if y < 1:
             raise ValueError(f"{self!r} got shape {shape_text(shape)}: nothing is left of it but padding")
         return y
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        shape: Any = self._checked(x)
-        self.x_shape, self.y_shape, self.used_weight = x.shape, shape, self.weight.data
-        self.x = kernels.laid_for(x, self.used_weight, self.groups)
+        self._prepare(x)
         bias = None if self.bias is None else self.bias.data
-        return kernels.transposed_convolution(self.x, self.used_weight, shape[2:], bias, **self._window())
+        return kernels.transposed_convolution(self.x, self.W, self.y_shape[2:], bias, **self._window())
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dy = self._laid_gradient(dy)
+        dy = self._prepared_gradient(dy)
         self.weight.add_grad_of(kernels.convolution_weight_grad, dy, self.x, **self._window())
         if self.bias is not None:
             self.bias.add_grad_of(kernels.sum_of_channels, dy)
         if not self.wants_gradient(0):
             return None
-        return kernels.convolution(dy, self.used_weight, self.x_shape[2:], **self._window())
+        return kernels.convolution(dy, self.W, self.x_shape[2:], **self._window())
 
-    def _options(self) -> dict[str, str]:
-        more = {"output_padding": shortest(self.output_padding)} if any(self.output_padding) else {}
-        return super()._options() | more
+    def _more_options(self) -> dict[str, Any]:
+        return {"output_padding": self.output_padding}

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import FLOATS, as_array, as_indices, flat_int64, positive_integer, refuse_indices, unshared
-from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.arrays import as_array, as_indices, flat_int64, own_copy, positive_integer, refuse_indices
+from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import normal
 from caffelite.core.tensor import parameter
-from caffelite.functions.shape import reshaped
+from caffelite.functions.shape import as_rows
 
 __all__ = ["Embedding", "PositionalEncoding"]
 
@@ -43,20 +43,18 @@ class Embedding(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        if not shape:
-            raise ValueError(f"{self!r} got shape (); expected (n, …)")
+        self.check_input_shape(shape)
         return (*shape, self.size)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         given = as_array(x, self)
         y_shape: Any = self.output_shape(given.shape)
         refuse = functools.partial(refuse_indices, repr(self), np.uint64(self.count - 1), given.shape, given.dtype)
-        self.order = flat_int64(as_indices(unshared(given), self))
+        self.order = flat_int64(as_indices(own_copy(given), self))
         return kernels.take(self.weight.data, self.order, on_stop=refuse).reshape(y_shape)
 
     def backward(self, dy: np.ndarray) -> None:
-        rows = reshaped(dy, (self.order.size, self.size))
-        self.weight.add_grad_of(kernels.take_grad, rows, self.order, self.count, rows=self.order)
+        self.weight.add_grad_of(kernels.take_grad, as_rows(dy), self.order, self.count, rows=self.order)
 
     def __repr__(self) -> str:
         return f"Embedding({self.count}, {self.size}{', sparse=True' if self.sparse else ''})"
@@ -72,6 +70,7 @@ class PositionalEncoding(Function, recordable=True):
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.5.
     """
 
+    axis_names = ("n", "length")
     unwatched = frozenset({"_tables"})
 
     def __init__(self, size: int, max_length: int) -> None:
@@ -95,18 +94,15 @@ class PositionalEncoding(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        if len(shape) != 3 or shape[2] not in (None, self.size):
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, length, {self.size})")
+        self.check_input_shape(shape)
         if shape[1] is not None and shape[1] > self.max_length:
             raise ValueError(f"{self!r} got sequences of length {shape[1]}; expected {self.max_length} at most")
         return shape
 
     def forward(self, x: np.ndarray) -> np.ndarray:
+        x = self.checked_input(x)
         self.output_shape(x.shape)
-        dtype = x.dtype.newbyteorder("=")
-        if dtype not in FLOATS:
-            raise TypeError(f"{self!r} takes float32 or float64, got {x.dtype}")
-        return kernels.add(x, self.table(dtype)[: x.shape[1]])
+        return kernels.add(x, self.table(x.dtype)[: x.shape[1]])
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return dy

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, normalized_axes
+from caffelite.core.arrays import as_real, native, normalized_axes
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import common_length, listed, operands
@@ -87,7 +87,7 @@ class Index(Function, recordable=True):
             dy = _moved(dview, self.front, self.axes)
             if all(entry == WHOLE for entry in self.slices):
                 return dy
-        dx = kernels.full(self.shape, 0, dy.dtype.newbyteorder("="))
+        dx = kernels.full(self.shape, 0, native(dy))
         kernels.copy(dy, dx[self.slices])
         return dx
 
@@ -189,7 +189,7 @@ class Concatenate(Function, recordable=True):
         return (*others[:axis], length, *others[axis + 1 :])
 
     def forward(self, *arrays: np.ndarray) -> np.ndarray:
-        dtype = arrays[0].dtype.newbyteorder("=")
+        dtype = native(arrays[0])
         arrays = tuple([x if isinstance(x, np.ndarray) else as_real(x, dtype, self) for x in arrays])
         shapes = [x.shape for x in arrays]
         shape: Any = self.output_shape(*shapes)

@@ -11,7 +11,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import native, positive_integer
 from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape
-from caffelite.core.initializers import Initializer, checked, draw
+from caffelite.core.initializers import Initializer, checked_initializer, draw
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor, parameter
 from caffelite.functions.arithmetic import (
@@ -47,7 +47,7 @@ class Linear(Function, recordable=True):
         name = type(self).__name__
         self.in_features = positive_integer(f"{name}: in_features", in_features)
         self.out_features = positive_integer(f"{name}: out_features", out_features)
-        self.initializer = checked(name, initializer)
+        self.initializer = checked_initializer(name, initializer)
         self.weight = parameter("weight", (self.in_features, self.out_features))
         self.bias = parameter("bias", self.out_features) if bias else None
         self._set_first_values()

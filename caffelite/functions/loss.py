@@ -340,7 +340,7 @@ class Penalized(Function, recordable=True):
 
     def forward(self, scores: np.ndarray, targets: Any, *weights: Any) -> np.ndarray:
         self.value = self.loss.forward(scores, targets, *weights)
-        self.weight = None if self.loss.called_back else getattr(self.loss, "weight", None)
+        self.weight = None if self.loss.runs_in_python else getattr(self.loss, "weight", None)
         y = self.value
         for p in self.penalized:
             y = kernels.add(y, kernels.sum(kernels.penalty(p.data, self.l1, self.l2)))

@@ -13,7 +13,7 @@ from caffelite.core.arrays import nonnegative, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_training
 from caffelite.core.rows import rows_here
-from caffelite.core.tensor import Tensor, parameter, unset
+from caffelite.core.tensor import Tensor, parameter, uninitialized
 from caffelite.functions.shape import reshaped
 
 __all__ = ["BatchNorm", "GroupNorm", "LayerNorm"]
@@ -166,7 +166,7 @@ class BatchNorm(Function, recordable=True):
             raise ValueError(f"BatchNorm: momentum must be in 0 … 1, got {momentum}")
         self.momentum = float(momentum)
         self.scale, self.shift = parameter("scale", self.features), parameter("shift", self.features)
-        self.mean, self.variance = unset(self.features), unset(self.features)
+        self.mean, self.variance = uninitialized(self.features), uninitialized(self.features)
         self._set_first_values()
 
     def initialize(self, rng: Any) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import integers, shortest
+from caffelite.core.arrays import integers
+from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.functions.shape import reshaped
 
@@ -55,9 +56,8 @@ class Pool(Function):
         return (1, *self.kernel_size), (1, *self.stride), (0, *self.padding)
 
     def __repr__(self) -> str:
-        stride = "" if self.stride == self.kernel_size else f", stride={shortest(self.stride)}"
-        padding = f", padding={shortest(self.padding)}" if any(self.padding) else ""
-        return f"{type(self).__name__}({shortest(self.kernel_size)}{stride}{padding})"
+        stride = None if self.stride == self.kernel_size else self.stride
+        return as_code(self, self.kernel_size, stride=stride, padding=self.padding)
 
 
 class MaxPool(Pool, recordable=True):
@@ -193,4 +193,4 @@ class Upsample(Function, recordable=True):
         return kernels.upsample_grad(dy, self.x, self.scale if dy.ndim == 4 else (1, self.scale[1]))
 
     def __repr__(self) -> str:
-        return f"Upsample({shortest(self.scale)})"
+        return as_code(self, self.scale)

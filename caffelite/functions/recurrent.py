@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_real, first_outside, positive_integer
+from caffelite.core.arrays import as_array, first_outside, positive_integer
+from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import uniform
+from caffelite.core.inputs import as_float
 from caffelite.core.modes import placeholders
 from caffelite.core.tensor import parameter
 from caffelite.functions.shape import reshaped
@@ -29,6 +31,7 @@ class Recurrent(Function, recordable=True):
     """
 
     gates: int
+    axis_names = ("n", "length")
     state_names: tuple[str, ...] = ("h",)
     previous: np.ndarray  # after `run`: the states before each step (n, length, hidden)
 
@@ -57,8 +60,7 @@ class Recurrent(Function, recordable=True):
 
     def output_shape(self, *input_shapes: Shape) -> Any:
         x, states = input_shapes[0], [shape for shape in input_shapes[1:] if len(shape) != 1]  # but for lengths
-        if len(x) != 3 or x[-1] not in (None, self.in_features):
-            raise ValueError(f"{self!r} got shape {shape_text(x)}; expected (n, length, {self.in_features})")
+        self.check_input_shape(x)
         self._check_states(x, states)
         y = (*x[:2], self.hidden) if self.sequences else self._state(x)
         return (y, *[self._state(x) for _ in self.state_names]) if states else y
@@ -80,13 +82,10 @@ class Recurrent(Function, recordable=True):
         given = [state for state in states if state is not None]
         if given and len(given) < len(states):
             raise TypeError(f"{self!r} takes both states, {' and '.join(self.state_names)}, or none")
-        self.output_shape(x.shape)
-        dtype = self.weight_ih.dtype
-        given = [state if isinstance(state, np.ndarray) else as_real(state, dtype, self) for state in given]
-        self._check_states(x.shape, [state.shape for state in given])
-        for name, array in zip(("x", *self.state_names), (x, *given), strict=False):
-            if array.dtype.newbyteorder("=") != dtype:
-                raise TypeError(f"{self!r} is {dtype}, got {name} in {array.dtype}: convert it, or take Model(dtype=…)")
+        self.check_input_shape(x.shape)
+        self._check_states(x.shape, [np.shape(state) for state in given])
+        arrays, names = (x, *given), ("x", *self.state_names)
+        x, *given = [as_float(self, a, self.weight_ih.dtype, name) for a, name in zip(arrays, names, strict=False)]
         n, steps, _ = self.shape = x.shape
         self.lengths = None if lengths is None or placeholders.is_on else self._checked(lengths, n, steps)
         if self.lengths is not None:
@@ -142,7 +141,7 @@ class Recurrent(Function, recordable=True):
         return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_features}, {self.hidden}{', sequences=True' if self.sequences else ''})"
+        return as_code(self, self.in_features, self.hidden, sequences=self.sequences)
 
 
 def _sum_of_given(a: Any, b: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_real
+from caffelite.core.arrays import as_array, as_real, native
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, operands, reduced, shape_of
@@ -56,8 +56,8 @@ class Where(Broadcasting, recordable=True):
         if not isinstance(condition, np.ndarray):
             condition = as_real(condition, None, self)
         self.a_shape, self.b_shape = shape_of(a), shape_of(b)
-        dtype = a.dtype if isinstance(a, np.ndarray) else b.dtype
-        self.condition = as_mask(as_array(condition, f"{self!r}: condition"), dtype.newbyteorder("="))
+        dtype = native(a if isinstance(a, np.ndarray) else b)
+        self.condition = as_mask(as_array(condition, f"{self!r}: condition"), dtype)
         return kernels.where(self.condition, a, b)
 
     def backward(self, dy: np.ndarray) -> Gradients:
@@ -68,7 +68,7 @@ class Where(Broadcasting, recordable=True):
 
 def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
     """A condition as numbers of this dtype, not 0 where it holds."""
-    if condition.dtype.newbyteorder("=") == dtype:
+    if native(condition) == dtype:
         return condition
     if condition.dtype.kind == "f":  # a small float64 is no 0 in float32
         condition = kernels.equal(kernels.equal(condition, 0), 0)

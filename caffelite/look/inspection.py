@@ -25,7 +25,7 @@ from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.core.function import Function
 from caffelite.core.modes import mode
-from caffelite.core.sparse import is_sparse, stored
+from caffelite.core.sparse import array_of, is_sparse
 from caffelite.core.tables import Table, shortened, table
 from caffelite.core.tensor import Tensor
 from caffelite.core.terminal import writable
@@ -33,7 +33,7 @@ from caffelite.data.sources import Source
 from caffelite.functions import Sigmoid, Tanh
 from caffelite.look.plots import PALETTE
 from caffelite.model.model import Model
-from caffelite.model.tracing import Trace, array_of, listed
+from caffelite.model.tracing import Trace, data_of, listed
 from caffelite.training.door import as_loss, checked
 
 DEAD = 0.1  # share of the units that are 0 for all rows
@@ -225,7 +225,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
     for p in [*named.values(), *loss.parameters()]:
         p.zero_grad()
     # Inputs that need a gradient make everything have one, what frozen parameters make too.
-    inputs = [Tensor(a, requires_grad=True) if stored(a).dtype.kind == "f" else a for a in batch.inputs]
+    inputs = [Tensor(a, requires_grad=True) if array_of(a).dtype.kind == "f" else a for a in batch.inputs]
     with Trace(model, strict=False) as trace:
         outputs = trace.model(*inputs)
     steps = [step for step in trace.all_steps() if step.name or step.kind.__name__ in functions.__all__]
@@ -244,8 +244,8 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
         if isinstance(step.function, Model):
             continue
         axis = _unit_axis(step.function, axis)
-        arrays = [np.asarray(x) for x in map(array_of, step.inputs) if isinstance(x, np.ndarray)]
-        for output, gradient in zip(map(array_of, step.outputs), step.gradients, strict=True):
+        arrays = [np.asarray(x) for x in map(data_of, step.inputs) if isinstance(x, np.ndarray)]
+        for output, gradient in zip(map(data_of, step.outputs), step.gradients, strict=True):
             layers.append(Layer(step.name, step.function, arrays, np.asarray(output), gradient, axis))
     parameters = {name: Parameter(p, p.grad) for name, p in named.items()}
     return Inspection(batch.inputs, float(value), layers, parameters, norm)

@@ -8,7 +8,7 @@ from weakref import ref
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_indices, as_real, is_array_of_others
+from caffelite.core.arrays import as_array, as_indices, as_real, is_foreign_array
 from caffelite.core.autograd import holds_tensors, propagate
 from caffelite.core.modes import mode
 from caffelite.core.sparse import as_sparse, is_sparse
@@ -90,7 +90,7 @@ def as_input(model: Any, x: Any) -> Any:
         return as_sparse(x)
     if isinstance(x, list | tuple) and not holds_tensors(x):
         x = as_indices(x, model) if model.takes_indices is True else as_real(x, model.input_dtype, model)
-    elif not isinstance(x, Tensor) and is_array_of_others(x):
+    elif not isinstance(x, Tensor) and is_foreign_array(x):
         x = as_array(x, model)
     return Tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x
 

@@ -26,7 +26,7 @@ from caffelite.files.state import arrays_of
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import applying_to_zeros, dtypes_of_inputs, zeros
-from caffelite.model.tracing import Step, Trace, array_of, listed
+from caffelite.model.tracing import Step, Trace, data_of, listed
 from caffelite.program.step import owner_of
 
 ROWS = (2, 3, 5)  # the numbers of rows for which a model is traced
@@ -165,7 +165,7 @@ class _Flow:
             for step in [*self.trace.steps]:
                 self._follow(step)
         made = [(y, Result(k, i)) for k, step in enumerate(self.leaves()) for i, y in enumerate(step.outputs)]
-        known: list[tuple[np.ndarray, Any]] = [(array_of(y), source) for y, source in made]
+        known: list[tuple[np.ndarray, Any]] = [(data_of(y), source) for y, source in made]
         known += [(a, Stored(name)) for name, a in arrays_of(model).items()]
         known += [(x, Given(i)) for i, x in enumerate(self.given)]
         self._by_tensor: dict[int, Any] = {id(y): source for y, source in made}
@@ -173,7 +173,7 @@ class _Flow:
         for results, of_formula in self.formulas:
             for y, same in zip(results, of_formula, strict=True):
                 source = self._by_tensor[id(y)] = self.source(same)
-                self._by_memory[memory_of(array_of(y))] = source
+                self._by_memory[memory_of(data_of(y))] = source
 
     def _follow(self, step: Step) -> None:
         """Have a step consist of those by which it is followed, if it is."""
@@ -210,7 +210,7 @@ class _Flow:
             return None
         if id(x) in self._by_tensor:
             return self._by_tensor[id(x)]
-        array = array_of(x)
+        array = data_of(x)
         if not isinstance(array, np.ndarray):
             return Constant(array)
         found = self._by_memory.get(memory_of(array))

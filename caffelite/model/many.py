@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import PLAIN, as_indices, positive_integer, random_stream, refuse_indices
+from caffelite.core.arrays import ARRAY_TYPES, as_indices, positive_integer, random_stream, refuse_indices
 from caffelite.core.cautions import started_by, users_line
 from caffelite.core.function import Function
 from caffelite.core.interrupts import InterruptsBetweenSteps
@@ -178,7 +178,7 @@ class Form:
             text.append(number)
             return True
         self._numbers[id(x)] = len(self._numbers)
-        if type(x) in PLAIN:
+        if type(x) in ARRAY_TYPES:
             self.arrays.append(x)
             changes = self._in_optimizer or id(x) in self._changing
             text += (x.shape, x.dtype, None if changes else sha256(x.tobytes()).digest())
@@ -198,7 +198,7 @@ class Form:
         if isinstance(x, Function | Optimizer | Followed):
             own = {name: part for name, part in vars(x).items() if name not in x.unwatched}
             text += (len(own), *own)
-            repeats = not x.called_back and (x.recordable if isinstance(x, Optimizer) else True)
+            repeats = not x.runs_in_python and (x.recordable if isinstance(x, Optimizer) else True)
             return repeats and self._note_all(own.values())
         return False
 

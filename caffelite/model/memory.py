@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import FLOATS, PLAIN, random_stream
+from caffelite.core.arrays import ARRAY_TYPES, FLOATS, random_stream
 from caffelite.core.autograd import parameters_of, parameters_so_far
 from caffelite.core.forks import renew_in_children
 from caffelite.core.function import Function
@@ -166,7 +166,7 @@ class Own:
             if not without_values.is_on:
                 self.take_memory(model, functions)
                 if self.seeded:
-                    drawn.update(id(f) for f in functions if not all(p._is_as_drawn() for p in f.parameters()))
+                    drawn.update(id(f) for f in functions if not all(p._has_initial_values() for p in f.parameters()))
                     model._draw_children(self.rng, drawn)
             self.note_known(functions)
         if recording is not None:
@@ -237,7 +237,7 @@ def _attributes(function: Function) -> kernels.Attributes:
         name: value
         for name, value in vars(function).items()
         if name not in function.unwatched
-        and type(value) not in PLAIN
+        and type(value) not in ARRAY_TYPES
         and (not isinstance(value, Tensor) or parameters_of(value))
     }
     return kernels.Attributes(function, own, count=len(vars(function)))

@@ -14,9 +14,9 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import places_in
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import inference, placeholders
-from caffelite.core.sparse import given_as, is_sparse, stored
+from caffelite.core.sparse import array_of, is_sparse, rows_from
 from caffelite.core.tensor import Tensor
-from caffelite.model.tracing import Step, Trace, array_of
+from caffelite.model.tracing import Step, Trace, data_of
 from caffelite.program.step import owner_of
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
@@ -117,7 +117,7 @@ def shapes_of_call(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, 
 def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
     """Inputs of these shapes: zeros, masks that are True everywhere, and sparse rows with nothing in them."""
     return [
-        given_as(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
+        rows_from(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
         for shape, dtype in zip(shapes, dtypes, strict=True)
     ]
 
@@ -134,7 +134,7 @@ def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, .
 
 def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
     """What the model gets where inputs are like these; that of their rows where they are sparse."""
-    dtypes = dtypes_of_inputs(model, [stored(x).dtype == np.bool_ for x in inputs])
+    dtypes = dtypes_of_inputs(model, [array_of(x).dtype == np.bool_ for x in inputs])
     pairs = zip(inputs, dtypes, strict=True)
     return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
@@ -146,7 +146,7 @@ def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any
         with applying_to_zeros(model):
             other: Any = model._shallow_copy()  # for what `call` may keep
             found = find(other)
-        own = {k: x for k, x in model._influential(other).items() if k not in model.unwatched}
+        own = {k: x for k, x in model._attributes_used(other).items() if k not in model.unwatched}
         model._own.remember(key, (kernels.Attributes(model, own), found))
     return found
 
@@ -195,7 +195,7 @@ def _largest_indices(steps: list[Step], given: np.ndarray) -> np.ndarray | None:
     most = np.full(given[0].size, UNLIMITED)
     for step in steps:
         count = step.function.index_count
-        x = None if count is None else array_of(step.inputs[0])
+        x = None if count is None else data_of(step.inputs[0])
         if isinstance(x, np.ndarray) and owner_of(x) is given and given.size:
             used = places_in(given, x) % most.size
             most[used] = np.minimum(most[used], np.uint64(count - 1))  # type: ignore[operator]

@@ -20,7 +20,7 @@ from caffelite.model.shapes import (
     with_axes,
     zeros,
 )
-from caffelite.model.tracing import Step, Trace, array_of
+from caffelite.model.tracing import Step, Trace, data_of
 from caffelite.program.step import owner_of
 
 
@@ -118,7 +118,7 @@ def _bytes_made(steps: Iterable[Step]) -> int:
     """Count the bytes of what the model's Functions in these steps return: each array once, and no views."""
     made: dict[int, int] = {}
     for one in [inner for step in steps for inner in step.all_steps() if inner.name]:
-        inputs, outputs = (list(map(array_of, arrays)) for arrays in (one.inputs, one.outputs))
+        inputs, outputs = (list(map(data_of, arrays)) for arrays in (one.inputs, one.outputs))
         given = {id(owner_of(x)) for x in inputs if isinstance(x, np.ndarray)}
         made |= {id(owner_of(y)): owner_of(y).nbytes for y in outputs if id(owner_of(y)) not in given}
     return sum(made.values())

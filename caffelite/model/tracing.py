@@ -119,12 +119,12 @@ class Trace(Recording):
         own = {method: apply, "backward": backward}
         own |= {"__module__": original.__module__, "__qualname__": original.__qualname__}
         noting: Any = type(original)(original.__name__, (original,), own, recordable=True)
-        noting.recordable, noting.called_back = original.recordable, original.called_back
+        noting.recordable, noting.runs_in_python = original.recordable, original.runs_in_python
         self._kinds[noting] = original
         return noting
 
 
-def array_of(x: Any) -> Any:
+def data_of(x: Any) -> Any:
     """Return the array of a Tensor; all else as it is."""
     return x._data if isinstance(x, Tensor) else x
 

@@ -58,7 +58,7 @@ class Optimizer(ABC):
     """
 
     recordable = False
-    called_back = False  # whether `step` is called back at replays, or recorded as kernels
+    runs_in_python = False  # whether `step` is called back at replays, or recorded as kernels
 
     limits: ClassVar[dict[str, float]] = {}  # hyper-parameters, and what they have to be below
     flags: ClassVar[frozenset[str]] = frozenset()  # hyper-parameters that are True or False
@@ -102,13 +102,13 @@ class Optimizer(ABC):
 
     def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
-        was_called_back = cls.called_back
+        ran_in_python = cls.runs_in_python
         own = {name for name, value in vars(cls).items() if not name.startswith("__") and hasattr(value, "__get__")}
         overridden = {name for name in own if any(name in vars(base) for base in cls.__mro__[1:])}
         cls.recordable = recordable
-        cls.called_back = not recordable and (was_called_back or not overridden <= _NO_PART_OF_A_STEP)
-        if "step" in own or cls.called_back > was_called_back:
-            step = in_python(cls.step) if cls.called_back else cls.step
+        cls.runs_in_python = not recordable and (ran_in_python or not overridden <= _NO_PART_OF_A_STEP)
+        if "step" in own or cls.runs_in_python > ran_in_python:
+            step = in_python(cls.step) if cls.runs_in_python else cls.step
             cls.step = _guarded(step)  # type: ignore[assignment, method-assign]
         if "zero_grad" in own and not recordable:
             cls.zero_grad = _done_each_time(cls.zero_grad)  # type: ignore[assignment, method-assign]
@@ -350,7 +350,7 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
         recording = kernels.recorder()
         if recording is not None:
             recording.note_optimizer(self._followed)
-            if not self.called_back:
+            if not self.runs_in_python:
                 recording.note_optimizer(self)
         if clip_norm is None:
             self._check_gradients()
@@ -360,7 +360,7 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
             step(self)
         finally:
             for p in self._parameters:
-                p._changed()
+                p._note_change()
         if type(self).step is guarded:  # and not a base's, which the class's own step has called
             self._followed.move(self.hyper)
 

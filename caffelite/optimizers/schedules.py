@@ -135,7 +135,7 @@ class Followed:
 
     # As an Optimizer's: a recorded step depends on which schedules there are.
     unwatched: frozenset[str] = frozenset()
-    called_back = False
+    runs_in_python = False
 
     def __init__(self, groups: int) -> None:
         self._rates_and_t: tuple[tuple[np.ndarray, np.ndarray] | None, ...] = (None,) * groups

@@ -111,7 +111,7 @@ class ObjectiveOfPart(Objective):
         return cls(objective.loss, objective.metrics, objective.told)
 
     def judged(self, outputs: Any, batch: Batch) -> Any:
-        if batch.weights is None or (isinstance(self.loss, Loss) and not self.loss.called_back):
+        if batch.weights is None or (isinstance(self.loss, Loss) and not self.loss.runs_in_python):
             return outputs
         if isinstance(outputs, tuple):
             return tuple([ZeroIfWeightless()(x, batch.weights) for x in outputs])

@@ -22,7 +22,7 @@ from caffelite.core.autograd import Node, results_so_far
 from caffelite.core.cautions import NotRecorded, warn
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.recording import Obstacle, PythonCall, Recording, with_tensors
-from caffelite.core.sparse import given_as, stored
+from caffelite.core.sparse import array_of, rows_from
 from caffelite.core.tables import Table, table
 from caffelite.program.passes import PASSES
 from caffelite.program.running import Effect, Found, Runner, mapped, plain
@@ -55,12 +55,12 @@ class Program(Runner):
         Program `runs_eagerly` from now on, and says so in a warning, `NotRecorded`. A step that has changed what it
         decides by may only have prepared something, and gets a second chance.
         """
-        inputs = [np.array(stored(array), order="C") for array in arrays]
+        inputs = [np.array(array_of(array), order="C") for array in arrays]
         recording, results_before = Recording(self.strict), results_so_far()
         with InterruptsBetweenSteps() as interrupts, interrupts.held(), recording:
             if self.function is not None:
                 recording.note_decider(self.function)
-            result = plain(function(*[given_as(x.view(kernels.Recorded)) for x in inputs]))
+            result = plain(function(*[rows_from(x.view(kernels.Recorded)) for x in inputs]))
         change = recording.change()
         self._changes = 0 if change is None else self._changes + 1
         if obstacle := recording.obstacle or change:

@@ -12,7 +12,7 @@ from caffelite._kernels.replay cimport Replay
 from caffelite._kernels.watch cimport are_unchanged
 from caffelite.core.autograd cimport Node, is_training, records_graph
 from caffelite.core.forks import renew_in_children
-from caffelite.core.sparse import as_sparse, given_as, is_sparse, stored
+from caffelite.core.sparse import array_of, as_sparse, is_sparse, rows_from
 
 cnp.import_array()
 
@@ -175,7 +175,7 @@ cdef class Runner:
             return mapped(copied, mapped(as_plain, plain(function(*given))))
         if self.function is not None:
             self.given = given            # which sparse rows go on pointing to
-        given = [x if isinstance(x, ndarray) else stored(x) for x in given]
+        given = [x if isinstance(x, ndarray) else array_of(x) for x in given]
         self.lock.acquire()               # in this form, as it is faster
         try:
             if self.is_recorded:
@@ -204,7 +204,7 @@ cdef class Runner:
             array, buffer = arrays[i], self.inputs[i]
             if not cnp.PyArray_SAMESHAPE(array, buffer) or (
                     array.descr is not buffer.descr and not cnp.PyArray_EquivTypes(array.descr, buffer.descr)):
-                refuse_unlike(i, given_as(buffer), given_as(array))
+                refuse_unlike(i, rows_from(buffer), rows_from(array))
         return 0
 
     cpdef bint is_current(self) except -1:

@@ -15,7 +15,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.recording import PythonCall, Recording
 from caffelite.core.rows import ALL, SomeRows, computing
-from caffelite.core.sparse import given_as, stored
+from caffelite.core.sparse import array_of, rows_from
 from caffelite.data.conversion import as_inputs, as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator
 from caffelite.program import Program
@@ -50,7 +50,7 @@ class Steps(Epochs):
     def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
         """The Program for steps of this name on batches of so many rows of these columns."""
         used = (*self.model.all_functions(), *self.step.used())
-        forms = [(column.shape[1:], column.dtype) for column in map(stored, columns)]
+        forms = [(column.shape[1:], column.dtype) for column in map(array_of, columns)]
         return self.programs.find(used, name, self.model.structure(), rows, weighted, self.step.clip_norm, *forms)
 
 
@@ -118,7 +118,7 @@ class InMemory(Steps):
         shuffle = recording.entries[0] if data.shuffle else None
         assert not isinstance(shuffle, PythonCall)
         self.loop = kernels.Epochs(
-            [*map(stored, self.columns)],
+            [*map(array_of, self.columns)],
             data._order,
             shuffle,
             self.sums,
@@ -183,14 +183,14 @@ class InMemory(Steps):
         part = self.team.part(whole)
         first, rows = (0, whole) if part is None else (part.first, part.size)
         keeps = part is None or part.counted
-        room = [given_as(np.empty((rows, *column.shape[1:]), column.dtype)) for column in map(stored, self.columns)]
+        room = [rows_from(np.empty((rows, *column.shape[1:]), column.dtype)) for column in map(array_of, self.columns)]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
             """One step on the batch that the cursor points to, or a part of it, which is copied into the columns."""
             if first > 0:
                 kernels.advance(self.cursor, first)
             for i, column in enumerate(columns):
-                kernels.take_batch(self.cursor, i, stored(column))
+                kernels.take_batch(self.cursor, i, array_of(column))
             outputs = self.take_step(self.data.weights is not None, part, *columns)
             if outputs is not None:
                 rows = [x.data for x in (outputs if isinstance(outputs, tuple) else (outputs,))]

@@ -249,7 +249,7 @@ def check_takes_weights(loss: Any) -> None:
 
 def _knows_what_counts(loss: Function) -> TypeGuard[Loss | Penalized]:
     """Whether an applied loss says what it measured, and of how much."""
-    return isinstance(loss, Loss | Penalized) and not loss.called_back
+    return isinstance(loss, Loss | Penalized) and not loss.runs_in_python
 
 
 def _would_grow(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
