@@ -24,7 +24,8 @@ from caffelite.core.modes import inference, is_training, no_grad
 from caffelite.core.tensor import Tensor
 from caffelite.core.threads import get_num_threads, set_num_threads, show_config
 from caffelite.data import augment, datasets, sources
-from caffelite.data.generator import DataGenerator, Prefetch
+from caffelite.data.generator import DataGenerator
+from caffelite.data.prefetch import Prefetch
 from caffelite.functions import *
 from caffelite.look import plots
 from caffelite.look.graph import graph

@@ -14,7 +14,7 @@ from conftest import run
 
 import caffelite as cl
 from caffelite import sources
-from caffelite.data.generator import without_single_rows
+from caffelite.data.prefetch import without_single_rows
 from caffelite.training import team
 
 h5py = pytest.importorskip("h5py")

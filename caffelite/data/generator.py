@@ -1,27 +1,24 @@
-"""DataGenerator and Prefetch: mini-batches. And what turns anything with rows into what a model takes."""
+"""DataGenerator: mini-batches of rows."""
 
 from __future__ import annotations
 
-import copy
 import functools
 import itertools
-import reprlib
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, as_indices, as_real, boolean, nonnegative, positive_integer, random_stream
-from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
+from caffelite.core.arrays import as_array, boolean, positive_integer, random_stream
+from caffelite.core.sparse import SparseRows, is_sparse
 from caffelite.data import frames, sources
 from caffelite.data.ahead import Call, ahead, raise_
 from caffelite.data.augment import drawing
-from caffelite.data.sources import Blocks, Source, is_source
-
-INT64 = np.dtype(np.int64)
+from caffelite.data.inputs import as_weights, plain, rows_of, same_length, way_to_several
+from caffelite.data.sources import Blocks, Source
 
 
 class Batch(NamedTuple):
@@ -93,8 +90,8 @@ class DataGenerator:
         transform: Callable[[Any, Any], tuple[Any, Any]] | None = None,
     ) -> None:
         self.columns = frames.names_of_inputs(x)
-        self.x = tuple([_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else _rows("x", x)
-        self.y = None if y is None else _rows("y", plain(y, "y"))
+        self.x = tuple([rows_of(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else rows_of("x", x)
+        self.y = None if y is None else rows_of("y", plain(y, "y"))
         self.rows = rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
         if self.y is not None and len(self.y) != rows:
             shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
@@ -150,7 +147,7 @@ class DataGenerator:
         return int(self._numbers[1])
 
     def __iter__(self) -> Iterator[Any]:
-        return _made(self.epoch())
+        return made(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
         """The batches of a new epoch, but for so many first ones, each made when it is called: what a transform raises
@@ -269,84 +266,11 @@ class Buffer(NamedTuple):
     pieces: list[tuple[int, int]]
 
 
-class Prefetch:
-    """Batches that are made ahead of their use, by a thread that begins and ends with each pass over them.
-
-        model.fit(cl.Prefetch(batches), …)      # batches: any iterable that `fit` takes, a DataGenerator too
-
-    It pays where making a batch waits, for a disk or a network, or computes without Python's lock, as NumPy does.
-
-    Parameters
-    ----------
-    batches : iterable
-        Gone through once for each pass, in order. Arrays in a batch may be filled again for the next one: they are
-        copied.
-    depth : int
-        How many batches may be ready, or in the making, besides the one in use.
-
-    What is raised while a batch is made is raised in its place. Leaving a pass early stops its thread after the batch
-    in the making; so does Ctrl-C. `len()` is that of `batches`. Raises TypeError for what is no iterable, TypeError or
-    ValueError for a depth that is no positive integer, and RuntimeError where a process that was forked in the midst of
-    a pass goes on with it: threads don't come along.
-    """
-
-    def __init__(self, batches: Iterable, depth: int = 2) -> None:
-        if not isinstance(batches, Iterable):
-            raise TypeError(f"Prefetch takes an iterable of batches, got {type(batches).__name__}")
-        self.batches, self.depth = batches, positive_integer("depth", depth)
-
-    def __len__(self) -> int:
-        return len(self.batches)  # type: ignore[arg-type]
-
-    def __iter__(self) -> Iterator[Any]:
-        return _made(self.epoch())
-
-    def epoch(self, first: int = 0) -> Iterator[Call]:
-        """The batches of a pass, but for so many first ones, each given when it is called."""
-        return ahead(epoch_of(self.batches, first, copied=True), self.depth)
-
-
-def without_single_rows(batches: Any) -> Any:
-    """The same batches, but that a last batch of one row joins the one before it, for a BatchNorm that is trained.
-
-    They come from the same place in the same sequence of orders. Batches that others make stay as they are.
-    """
-    if type(batches) is Prefetch:
-        return Prefetch(without_single_rows(batches.batches), batches.depth)
-    if type(batches) is not DataGenerator:
-        return batches
-    joining = copy.copy(batches)  # which has the arrays of the original that an epoch changes
-    joining._joins = True
-    return joining
-
-
-def _made(batches: Any) -> Iterator[Any]:
+def made(batches: Any) -> Iterator[Any]:
     """What these calls return. Where one raises, a thread that makes them ends, whoever keeps the exception."""
     with closing(batches):
         for batch in batches:
             yield batch()
-
-
-def epoch_of(batches: Iterable, first: int = 0, copied: bool = False) -> Iterator[Call]:
-    """The batches of an epoch, but for so many first ones, each made when it is called; see `DataGenerator.epoch`.
-
-    Those of an iterable that is not caffelite's are made all the same. They can be had as copies of what it gave.
-    """
-    if type(batches) is DataGenerator or type(batches) is Prefetch:
-        return batches.epoch(first)
-    return _given(iter(batches), first, _copied if copied else lambda batch: batch)
-
-
-def _given(batches: Iterator, first: int, change: Callable[[Any], Any]) -> Iterator[Call]:
-    for batch in itertools.islice(batches, first, None):
-        yield functools.partial(change, batch)
-
-
-def _copied(batch: Any) -> Any:
-    """A batch with copies of its arrays."""
-    if isinstance(batch, tuple | list):
-        return type(batch)(map(_copied, batch)) if type(batch) in (tuple, list) else batch
-    return batch.copy() if isinstance(batch, np.ndarray) else batch
 
 
 def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
@@ -381,170 +305,6 @@ def _four_words(rng: np.random.Generator) -> np.ndarray:
     if type(rng.bit_generator) is np.random.PCG64:  # which gives the same words by itself, in a third of the time
         return rng.bit_generator.random_raw(4)
     return rng.integers(0, 2**64, size=4, dtype=np.uint64)
-
-
-# ---- what a model takes ---------------------------------------------------------------------------------------------
-
-
-def plain(data: Any, what: str) -> Any:
-    """Numbers in a frame, or in a column of one, as an array, and rows of a source; all else as it is.
-
-    A source that is larger than a buffer becomes a Source, which is read later. TypeError for a sparse matrix, which
-    can be an input alone; else it raises as `frames.as_array` and `Source.read` do.
-    """
-    if type(data) is np.ndarray or isinstance(data, Source):
-        return data
-    if is_sparse(data):
-        raise TypeError(f"{what}: expected an array, got a sparse matrix, of which .toarray() makes one")
-    if frames.is_series(data) or frames.is_frame(data):
-        return frames.as_array(data, what)
-    if not is_source(data):
-        return data
-    source = Source(data, what)
-    return source if len(source) * source.row_bytes > sources.BUFFER else source.rows(0, len(source))
-
-
-def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[Any, ...]:
-    """The inputs of a model of this dtype: x, or each member of a tuple x.
-
-    Numbers become `dtype`; what the model takes as indices, integers of any width, becomes int64. One of several inputs
-    that is bool stays bool: a mask. Raises TypeError for anything else, ValueError where `takes_indices` speaks of
-    another number of inputs, IndexError for an index beyond int64.
-    """
-    if not takes_indices and type(x) is np.ndarray:  # as is usual
-        return (as_real(x, dtype, name),)
-    inputs = x if isinstance(x, tuple) else (x,)
-    takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
-    if not inputs or len(takes) != len(inputs):
-        taken = len(takes) or "one or more"
-        raise ValueError(f"{name}: the model takes {taken} inputs, got {len(inputs)}{way_to_several(x)}")
-    names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
-    arrays: list[Any] = []
-    for given, indices, of in zip(inputs, takes, names, strict=True):
-        if is_sparse(given):
-            arrays.append(as_sparse(given, dtype, of))
-            continue
-        found = plain(given, of)
-        array = found.blank if isinstance(found, Source) else found
-        if indices:
-            array = as_indices(array, of)
-        elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
-            array = mask
-        else:
-            array = as_real(array, dtype, of)
-        arrays.append(found.astype(array.dtype) if isinstance(found, Source) else array)
-    return tuple(arrays)
-
-
-def way_to_several(x: Any) -> str:
-    """What to say of a list or a dict if several inputs were expected."""
-    return f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
-
-
-def as_targets(y: Any, dtype: np.dtype) -> Any:
-    """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
-    given = plain(y, "targets")
-    if isinstance(given, Source):
-        return given.astype(as_targets(given.blank, dtype).dtype)
-    array = as_array(given, "targets")
-    if array.dtype.kind in "iub":
-        return plain_integers(array)
-    return as_real(array, dtype, "targets")
-
-
-def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
-    """Weights of so many rows in this dtype, float32 or float64, or in their own.
-
-    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
-    TypeError for what is no number.
-    """
-    array = as_real(_whole(plain(weights, name)), dtype, name)
-    if array.shape != (rows,):
-        raise ValueError(f"{name}: expected a weight for each of {rows} rows, ({rows},), got shape {array.shape}")
-    bad = ~((array >= 0) & (array < np.inf))
-    if bad.any():
-        row = int(bad.argmax())
-        raise ValueError(f"{name}: expected weights that are finite and not negative, got {array[row]} in row {row}")
-    return np.ascontiguousarray(array)
-
-
-class ClassWeights:
-    """How much rows weigh by their labels y (n,) or (n, 1), integers or bool.
-
-    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), classes
-    being those that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
-    weights that are negative or not finite, and for other shapes; TypeError for targets that are no labels.
-    """
-
-    def __init__(self, given: Any, y: Any, ignore: int | None = None) -> None:
-        self.labels, counts = np.unique(_labels(y), return_counts=True)
-        if isinstance(given, str) and given == "balanced":
-            counts[self.labels == ignore] = 0
-            self.weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
-            return
-        if not isinstance(given, Mapping):
-            raise TypeError(f'class_weight: expected {{label: weight}} or "balanced", got {given!r}')
-        self.weights = np.ones(len(self.labels))
-        for label, weight in given.items():
-            here = self.labels == label
-            if not here.any():
-                raise ValueError(
-                    f"class_weight: the label {label!r} does not occur; there are {reprlib.repr(self.labels.tolist())}"
-                )
-            self.weights[here] = nonnegative(f"class_weight: the weight of label {label}", weight)
-
-    def times(self, sample_weight: Any, y: Any) -> np.ndarray:
-        """The weights of rows with these labels, multiplied by others unless these are None."""
-        weights = self.weights[np.searchsorted(self.labels, _labels(y))]
-        return weights if sample_weight is None else weights * as_weights(sample_weight, len(weights), np.float64)
-
-
-def _labels(y: Any) -> np.ndarray:
-    labels = as_array(_whole(plain(y, "y")), "y")
-    if labels.dtype.kind not in "iub":
-        hint = ", of which y.argmax(axis=1) makes some" if labels.ndim == 2 and labels.shape[1] > 1 else ""
-        raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
-    if labels.ndim == 0 or labels.size != len(labels):
-        raise ValueError(f"class_weight goes with one label a row, got targets of shape {labels.shape}")
-    return labels.reshape(-1)
-
-
-def plain_integers(array: np.ndarray) -> np.ndarray:
-    """Integers or bools in native byte order and, of two integer types of one size, in that which kernels know."""
-    if array.dtype is INT64:  # as is usual
-        return array
-    return np.asarray(array, dtype=np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}"))
-
-
-def same_length(name: str, inputs: tuple[Any, ...]) -> int:
-    """The number of rows that all inputs have; ValueError where they have none or different numbers."""
-    for x in inputs:
-        if x.ndim == 0 or len(x) == 0:
-            raise ValueError(f"{name} has no rows: shape {x.shape}")
-        if len(x) != len(inputs[0]):
-            raise ValueError(
-                f"{name} has inputs of different lengths: shapes {', '.join(str(x.shape) for x in inputs)}"
-            )
-    if not inputs:
-        raise ValueError(f"{name} is an empty tuple; expected one or more inputs")
-    return len(inputs[0])
-
-
-def _whole(data: Any) -> Any:
-    """What is read of a source; all else as it is."""
-    return data.rows(0, len(data)) if isinstance(data, Source) else data
-
-
-def _rows(name: str, data: Any) -> Any:
-    """Rows as an array, as sparse rows or as a Source; ValueError for none, TypeError for Python objects."""
-    given = as_sparse(data, name=name) if is_sparse(data) else plain(data, name)
-    is_array = type(given) is not SparseRows and type(given) is not Source
-    array = as_array(given, name) if is_array else given
-    if array.ndim == 0 or len(array) == 0:
-        raise ValueError(f"{name} has no rows: shape {array.shape}")
-    if array.dtype.hasobject:
-        raise TypeError(f"{name} holds Python objects; expected numbers")
-    return np.ascontiguousarray(array) if is_array else array
 
 
 def is_replayed(batches: Iterable) -> TypeGuard[DataGenerator]:

@@ -31,7 +31,8 @@ from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.modes import mode
 from caffelite.core.tensor import Tensor
 from caffelite.data.frames import names_of_inputs
-from caffelite.data.generator import DataGenerator, without_single_rows
+from caffelite.data.generator import DataGenerator
+from caffelite.data.prefetch import without_single_rows
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.optimizers.schedules import Followed

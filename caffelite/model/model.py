@@ -24,7 +24,8 @@ from caffelite.core.modes import inference
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tables import Table
 from caffelite.core.tensor import Tensor
-from caffelite.data.generator import DataGenerator, same_length
+from caffelite.data.generator import DataGenerator
+from caffelite.data.inputs import same_length
 from caffelite.data.sources import Source
 from caffelite.files.state import load, load_state_dict, save, state_dict
 from caffelite.model import shapes, summary

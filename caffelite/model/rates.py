@@ -11,7 +11,8 @@ import numpy as np
 
 from caffelite.core.arrays import positive, positive_integer
 from caffelite.core.function import Function
-from caffelite.data.generator import DataGenerator, without_single_rows
+from caffelite.data.generator import DataGenerator
+from caffelite.data.prefetch import without_single_rows
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged, schedules
 from caffelite.training import checks, door

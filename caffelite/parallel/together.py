@@ -29,7 +29,8 @@ from caffelite.core.recording import PythonCall, call_python
 from caffelite.core.sharing import Ranks, Share, share
 from caffelite.core.sparse import SparseRows
 from caffelite.core.tensor import Tensor
-from caffelite.data.generator import Batch, DataGenerator, Prefetch
+from caffelite.data.generator import Batch, DataGenerator
+from caffelite.data.prefetch import Prefetch
 from caffelite.functions.loss import Loss
 from caffelite.optimizers import Optimizer
 from caffelite.optimizers.base import Run

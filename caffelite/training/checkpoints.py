@@ -20,7 +20,8 @@ import numpy as np
 from caffelite.core.arrays import FLOATS
 from caffelite.core.sparse import SparseRows
 from caffelite.core.tables import shortened
-from caffelite.data.generator import DataGenerator, Prefetch
+from caffelite.data.generator import DataGenerator
+from caffelite.data.prefetch import Prefetch
 from caffelite.data.sources import Source
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, forms_of, freeze, frozen_in, texts_of

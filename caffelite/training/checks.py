@@ -14,17 +14,9 @@ from caffelite.core.forks import renew_in_children
 from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
 from caffelite.data.frames import names_of_inputs
-from caffelite.data.generator import (
-    Batch,
-    ClassWeights,
-    DataGenerator,
-    Prefetch,
-    as_targets,
-    as_weights,
-    is_replayed,
-    plain,
-    without_single_rows,
-)
+from caffelite.data.generator import Batch, DataGenerator, is_replayed
+from caffelite.data.inputs import ClassWeights, as_targets, as_weights, plain
+from caffelite.data.prefetch import Prefetch, without_single_rows
 from caffelite.data.sources import Blocks, Source, part
 from caffelite.optimizers import Optimizer
 from caffelite.training import door

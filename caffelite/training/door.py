@@ -11,7 +11,7 @@ from caffelite.core.arrays import as_indices, refuse_indices
 from caffelite.core.cautions import warn
 from caffelite.core.sparse import is_sparse
 from caffelite.data import frames
-from caffelite.data.generator import as_inputs, same_length, way_to_several
+from caffelite.data.inputs import as_inputs, same_length, way_to_several
 from caffelite.data.sources import Source
 from caffelite.functions import Columns
 

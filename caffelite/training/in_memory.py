@@ -16,7 +16,8 @@ from caffelite import _kernels as kernels
 from caffelite.core.recording import PythonCall, Recording
 from caffelite.core.sharing import Share, sharing
 from caffelite.core.sparse import given_as, stored
-from caffelite.data.generator import Batch, DataGenerator, as_inputs, as_targets, as_weights
+from caffelite.data.generator import Batch, DataGenerator
+from caffelite.data.inputs import as_inputs, as_targets, as_weights
 from caffelite.program import Program
 from caffelite.training import door
 from caffelite.training.divergence import located

@@ -14,7 +14,9 @@ from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.sharing import Share
 from caffelite.core.tracebacks import noting
 from caffelite.data.frames import names_of_inputs
-from caffelite.data.generator import Batch, DataGenerator, as_targets, as_weights, epoch_of
+from caffelite.data.generator import Batch, DataGenerator
+from caffelite.data.inputs import as_targets, as_weights
+from caffelite.data.prefetch import epoch_of
 from caffelite.training import door
 from caffelite.training.divergence import Position, located
 from caffelite.training.epochs import State, named_rows

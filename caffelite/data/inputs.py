@@ -1,0 +1,177 @@
+"""Inputs, targets and weights: what turns anything with rows into what a model takes."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.arrays import as_array, as_indices, as_real, nonnegative
+from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
+from caffelite.data import frames, sources
+from caffelite.data.sources import Source, is_source
+
+INT64 = np.dtype(np.int64)
+
+
+def plain(data: Any, what: str) -> Any:
+    """Numbers in a frame, or in a column of one, as an array, and rows of a source; all else as it is.
+
+    A source that is larger than a buffer becomes a Source, which is read later. TypeError for a sparse matrix, which
+    can be an input alone; else it raises as `frames.as_array` and `Source.read` do.
+    """
+    if type(data) is np.ndarray or isinstance(data, Source):
+        return data
+    if is_sparse(data):
+        raise TypeError(f"{what}: expected an array, got a sparse matrix, of which .toarray() makes one")
+    if frames.is_series(data) or frames.is_frame(data):
+        return frames.as_array(data, what)
+    if not is_source(data):
+        return data
+    source = Source(data, what)
+    return source if len(source) * source.row_bytes > sources.BUFFER else source.rows(0, len(source))
+
+
+def rows_of(name: str, data: Any) -> Any:
+    """Rows as an array, as sparse rows or as a Source; ValueError for none, TypeError for Python objects."""
+    given = as_sparse(data, name=name) if is_sparse(data) else plain(data, name)
+    is_array = type(given) is not SparseRows and type(given) is not Source
+    array = as_array(given, name) if is_array else given
+    if array.ndim == 0 or len(array) == 0:
+        raise ValueError(f"{name} has no rows: shape {array.shape}")
+    if array.dtype.hasobject:
+        raise TypeError(f"{name} holds Python objects; expected numbers")
+    return np.ascontiguousarray(array) if is_array else array
+
+
+def _whole(data: Any) -> Any:
+    """What is read of a source; all else as it is."""
+    return data.rows(0, len(data)) if isinstance(data, Source) else data
+
+
+def same_length(name: str, inputs: tuple[Any, ...]) -> int:
+    """The number of rows that all inputs have; ValueError where they have none or different numbers."""
+    for x in inputs:
+        if x.ndim == 0 or len(x) == 0:
+            raise ValueError(f"{name} has no rows: shape {x.shape}")
+        if len(x) != len(inputs[0]):
+            raise ValueError(
+                f"{name} has inputs of different lengths: shapes {', '.join(str(x.shape) for x in inputs)}"
+            )
+    if not inputs:
+        raise ValueError(f"{name} is an empty tuple; expected one or more inputs")
+    return len(inputs[0])
+
+
+def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[Any, ...]:
+    """The inputs of a model of this dtype: x, or each member of a tuple x.
+
+    Numbers become `dtype`; what the model takes as indices, integers of any width, becomes int64. One of several inputs
+    that is bool stays bool: a mask. Raises TypeError for anything else, ValueError where `takes_indices` speaks of
+    another number of inputs, IndexError for an index beyond int64.
+    """
+    if not takes_indices and type(x) is np.ndarray:  # as is usual
+        return (as_real(x, dtype, name),)
+    inputs = x if isinstance(x, tuple) else (x,)
+    takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
+    if not inputs or len(takes) != len(inputs):
+        taken = len(takes) or "one or more"
+        raise ValueError(f"{name}: the model takes {taken} inputs, got {len(inputs)}{way_to_several(x)}")
+    names = [f"{name}[{i}]" for i in range(len(inputs))] if isinstance(x, tuple) else [name]
+    arrays: list[Any] = []
+    for given, indices, of in zip(inputs, takes, names, strict=True):
+        if is_sparse(given):
+            arrays.append(as_sparse(given, dtype, of))
+            continue
+        found = plain(given, of)
+        array = found.blank if isinstance(found, Source) else found
+        if indices:
+            array = as_indices(array, of)
+        elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
+            array = mask
+        else:
+            array = as_real(array, dtype, of)
+        arrays.append(found.astype(array.dtype) if isinstance(found, Source) else array)
+    return tuple(arrays)
+
+
+def way_to_several(x: Any) -> str:
+    """What to say of a list or a dict if several inputs were expected."""
+    return f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
+
+
+def as_targets(y: Any, dtype: np.dtype) -> Any:
+    """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
+    given = plain(y, "targets")
+    if isinstance(given, Source):
+        return given.astype(as_targets(given.blank, dtype).dtype)
+    array = as_array(given, "targets")
+    if array.dtype.kind in "iub":
+        return plain_integers(array)
+    return as_real(array, dtype, "targets")
+
+
+def plain_integers(array: np.ndarray) -> np.ndarray:
+    """Integers or bools in native byte order and, of two integer types of one size, in that which kernels know."""
+    if array.dtype is INT64:  # as is usual
+        return array
+    return np.asarray(array, dtype=np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}"))
+
+
+def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
+    """Weights of so many rows in this dtype, float32 or float64, or in their own.
+
+    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
+    TypeError for what is no number.
+    """
+    array = as_real(_whole(plain(weights, name)), dtype, name)
+    if array.shape != (rows,):
+        raise ValueError(f"{name}: expected a weight for each of {rows} rows, ({rows},), got shape {array.shape}")
+    bad = ~((array >= 0) & (array < np.inf))
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"{name}: expected weights that are finite and not negative, got {array[row]} in row {row}")
+    return np.ascontiguousarray(array)
+
+
+class ClassWeights:
+    """How much rows weigh by their labels y (n,) or (n, 1), integers or bool.
+
+    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), classes
+    being those that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
+    weights that are negative or not finite, and for other shapes; TypeError for targets that are no labels.
+    """
+
+    def __init__(self, given: Any, y: Any, ignore: int | None = None) -> None:
+        self.labels, counts = np.unique(_labels(y), return_counts=True)
+        if isinstance(given, str) and given == "balanced":
+            counts[self.labels == ignore] = 0
+            self.weights = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))
+            return
+        if not isinstance(given, Mapping):
+            raise TypeError(f'class_weight: expected {{label: weight}} or "balanced", got {given!r}')
+        self.weights = np.ones(len(self.labels))
+        for label, weight in given.items():
+            here = self.labels == label
+            if not here.any():
+                raise ValueError(
+                    f"class_weight: the label {label!r} does not occur; there are {reprlib.repr(self.labels.tolist())}"
+                )
+            self.weights[here] = nonnegative(f"class_weight: the weight of label {label}", weight)
+
+    def times(self, sample_weight: Any, y: Any) -> np.ndarray:
+        """The weights of rows with these labels, multiplied by others unless these are None."""
+        weights = self.weights[np.searchsorted(self.labels, _labels(y))]
+        return weights if sample_weight is None else weights * as_weights(sample_weight, len(weights), np.float64)
+
+
+def _labels(y: Any) -> np.ndarray:
+    labels = as_array(_whole(plain(y, "y")), "y")
+    if labels.dtype.kind not in "iub":
+        hint = ", of which y.argmax(axis=1) makes some" if labels.ndim == 2 and labels.shape[1] > 1 else ""
+        raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
+    if labels.ndim == 0 or labels.size != len(labels):
+        raise ValueError(f"class_weight goes with one label a row, got targets of shape {labels.shape}")
+    return labels.reshape(-1)
