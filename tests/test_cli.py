@@ -11,6 +11,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import cli, plots
+from caffelite.cli import gpt
 
 COMMANDS = ["spiral", "digits", "gpt"]
 
@@ -24,8 +25,8 @@ def picture(tmp_path):
 def small_gpt(monkeypatch):
     """The GPT of the command, small, and with a text that is soon learned."""
     for name, value in {"SIZE": 16, "STEPS": 2, "SAMPLE": 5}.items():
-        monkeypatch.setattr(cli, name, value)
-    monkeypatch.setattr(cli, "_documentation", lambda: "aaaaaaaaa\n" * 200)
+        monkeypatch.setattr(gpt, name, value)
+    monkeypatch.setattr(gpt, "_documentation", lambda: "aaaaaaaaa\n" * 200)
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_digits_draws_the_held_out_images_it_gets_wrong(picture, capsys, monkeyp
 @pytest.mark.usefixtures("no_matplotlib")
 def test_gpt_learns_a_text_and_writes_it(alphabet, picture, capsys, monkeypatch):
     for name, value in {"SIZE": 32, "STEPS": 50, "SAMPLE": 100}.items():
-        monkeypatch.setattr(cli, name, value)
+        monkeypatch.setattr(gpt, name, value)
     assert cli.main(["gpt", str(alphabet), "--epochs", "2", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
     assert accuracy(out) > 99
@@ -163,7 +164,7 @@ def test_gpt_writes_as_much_as_it_is_told(picture, capsys):
 
 def test_gpt_without_a_file_reads_what_python_has(monkeypatch):
     monkeypatch.undo()
-    text = cli._documentation()
+    text = gpt._documentation()
     assert len(text) > 200_000
     assert "The simple form" in text
     assert len(set(text)) < 200
@@ -171,9 +172,9 @@ def test_gpt_without_a_file_reads_what_python_has(monkeypatch):
 
 def test_gpt_holds_text_out_and_draws_it(picture, capsys, monkeypatch):
     seen, trained = [], []
-    whole, windows = plots.text_picture, cli.Windows
+    whole, windows = plots.text_picture, gpt.Windows
     monkeypatch.setattr(plots, "text_picture", lambda *arguments: seen.append(arguments) or whole(*arguments))
-    monkeypatch.setattr(cli, "Windows", lambda text, seed: trained.append(text) or windows(text, seed))
+    monkeypatch.setattr(gpt, "Windows", lambda text, seed: trained.append(text) or windows(text, seed))
     cli.main(["gpt", "--epochs", "1", "--output", str(picture)])
     ((_, text, probabilities),) = seen
     assert len(trained[0]) == 1900
@@ -306,11 +307,11 @@ def test_a_sample_of_less_than_nothing_is_refused(capsys):
 def test_a_byte_order_mark_is_no_character_of_a_text(alphabet):
     text = alphabet.read_text("utf-8")
     alphabet.write_text(text, "utf-8-sig")
-    assert cli._text(str(alphabet)) == text
+    assert gpt._text(str(alphabet)) == text
 
 
 def test_the_shortest_text_is_enough(alphabet, picture):
-    alphabet.write_text("ab" * (cli.SHORTEST // 2))
+    alphabet.write_text("ab" * (gpt.SHORTEST // 2))
     assert cli.main(["gpt", str(alphabet), "--epochs", "1", "--output", str(picture)]) == 0
 
 
@@ -386,7 +387,7 @@ def test_ctrl_c_ends_with_130_and_says_after_how_many_epochs(tmp_path):
 
 @pytest.mark.parametrize("epochs", [0, 1])
 def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, capsys, monkeypatch):
-    class Interrupted(cli.Windows):
+    class Interrupted(gpt.Windows):
         begun = 0
 
         def __iter__(self):
@@ -395,7 +396,7 @@ def test_ctrl_c_ends_the_training_of_gpt_which_then_writes(epochs, picture, caps
                 signal.raise_signal(signal.SIGINT)
             return super().__iter__()
 
-    monkeypatch.setattr(cli, "Windows", Interrupted)
+    monkeypatch.setattr(gpt, "Windows", Interrupted)
     assert cli.main(["gpt", "--epochs", "100000000", "--output", str(picture)]) == 0
     out, err = capsys.readouterr()
     assert err == f"caffelite: stopped after {epochs} epoch{'s' * (epochs != 1)}\n"

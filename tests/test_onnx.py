@@ -17,7 +17,7 @@ import caffelite as cl
 import caffelite.onnx
 from caffelite import functions
 from caffelite.functions.loss import Loss
-from caffelite.onnx import layers, operators, rules
+from caffelite.onnx import layers, nodes, operators, rules
 from caffelite.onnx.checking import runner
 
 LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, Loss | functions.Penalized)}
@@ -736,7 +736,7 @@ def test_the_lengths_that_a_file_says_of_its_input_cost_no_memory(path):
     ids=lambda x: x[0] if isinstance(x, tuple) and isinstance(x[0], str) else "",
 )
 def test_rows_of_a_large_batch_may_grow(node, constants, shape, path, monkeypatch):
-    monkeypatch.setattr(operators, "MOST", 100)
+    monkeypatch.setattr(nodes, "MOST", 100)
     model = loaded_of(path, [node], constants, inputs=[("x", FLOAT, ("n", 1, 18))])
     assert model.predict(np.ones((8, 1, 18), np.float32)).shape == shape
 

@@ -679,7 +679,7 @@ def test_what_cannot_be_written_is_said_in_a_sentence(command, trained, tmp_path
         raise ValueError("too many names")
 
     monkeypatch.setattr(TableModel, "save", fail)
-    monkeypatch.setattr(cli.files, "replace", fail)
+    monkeypatch.setattr(safetensors, "replace", fail)
     given = ["--target", "sold", "--epochs", 1] if command == "train" else []
     model = [trained.classes.model] if command == "predict" else []
     said = run(command, *model, trained.data, *given, "--output", tmp_path / "m.safetensors")

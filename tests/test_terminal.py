@@ -8,6 +8,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import cli
+from caffelite.cli import gpt
 from caffelite.core import terminal
 from caffelite.core.tables import table
 from caffelite.training.progress import Progress
@@ -89,10 +90,10 @@ def test_bars_and_lines_can_be_written(narrow):
 )
 def test_every_command_can_be_written(arguments, narrow, tmp_path, monkeypatch):
     got = narrow()
-    monkeypatch.setattr(cli, "STEPS", 1)
-    monkeypatch.setattr(cli, "SIZE", 8)
-    monkeypatch.setattr(cli, "SAMPLE", 5)
-    monkeypatch.setattr(cli, "_documentation", lambda: "ö→漢\n" * 400)
+    monkeypatch.setattr(gpt, "STEPS", 1)
+    monkeypatch.setattr(gpt, "SIZE", 8)
+    monkeypatch.setattr(gpt, "SAMPLE", 5)
+    monkeypatch.setattr(gpt, "_documentation", lambda: "ö→漢\n" * 400)
     monkeypatch.chdir(tmp_path)
     assert cli.main(arguments) == 0
     assert got()

@@ -23,8 +23,10 @@ from caffelite.files.safetensors import NoFile, open_file
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import axes_that_fit
+from caffelite.onnx.attributes import NOT_WITH, ONLY
 from caffelite.onnx.layers import Layers
-from caffelite.onnx.operators import CHECKED, NOT_WITH, ONLY, OPERATORS, SETTINGS, SEVERAL, Node, Refused, is_plain
+from caffelite.onnx.nodes import Node, Refused, is_plain
+from caffelite.onnx.operators import CHECKED, OPERATORS, SETTINGS, SEVERAL
 
 OLDEST = 7  # the first opset whose operators broadcast as NumPy
 MOST_SAID = 500  # characters of what is wrong with a file

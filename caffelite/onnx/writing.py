@@ -255,6 +255,20 @@ class Writer:
         )
 
 
+def same(operator: str, **attributes: str) -> Rule:
+    """The rule for what is one node; `attributes` are those of ONNX by the Function's names for them."""
+
+    def rule(g: Writer, a: Application, *inputs: Value) -> str:
+        return g.node(operator, *inputs, **{name: getattr(a.function, of) for name, of in attributes.items()})
+
+    return rule
+
+
+def known_lengths(shape: Lengths) -> tuple[int | None, ...]:
+    """The shape with None for lengths that follow the number of rows."""
+    return tuple([None if isinstance(n, Rows) else n for n in shape])
+
+
 def _unwritable(application: Application) -> TypeError:
     in_python = [call.name for call in application.steps[0].calls if isinstance(call, PythonCall)]
     if in_python:

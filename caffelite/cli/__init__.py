@@ -1,0 +1,8 @@
+"""The `caffelite` command: train on built-in data, a text or a table, say how it went, and draw a picture of it.
+
+Each command has a file of its own; those for tables share one. `command` puts them together.
+"""
+
+from caffelite.cli.command import main
+
+__all__ = ["main"]

@@ -1,0 +1,58 @@
+"""`main`: which command is asked for, and what is said if it can't be done."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from caffelite.cli import digits, gpt, info, spiral, tables
+from caffelite.cli.saying import Refused, count, is_of_output
+from caffelite.core.terminal import say, write
+
+COMMANDS = (tables, spiral, digits, gpt, info)  # in the order in which help lists them
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command with these arguments, those of the process by default; returns the exit status.
+
+    As usual with argparse, --help and bad arguments raise SystemExit, with 0 and 2.
+    """
+    parser = _parser()
+    try:
+        arguments = parser.parse_args(argv)
+        if arguments.run is None:
+            parser.print_help(sys.stderr)
+            parser.exit(2, "\ncaffelite: error: name a command: train, predict, export, spiral, digits, gpt or info\n")
+        status = arguments.run(arguments)
+        write("", sys.stdout)  # what is buffered
+        return status
+    except Refused as error:
+        say(f"caffelite {arguments.run.__name__}: error: {error}", sys.stderr)
+        return 2
+    except KeyboardInterrupt as interrupt:
+        history = getattr(interrupt, "history", None)
+        when = "" if history is None else f" after {count(history.epochs, 'epoch')}"
+        say(f"caffelite: interrupted{when}", sys.stderr)
+        return 130
+    except OSError as error:
+        if not is_of_output(error):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can end without another
+        if not isinstance(error, BrokenPipeError):  # else who reads has enough
+            say(f"caffelite: could not write to the standard output: {error.strerror}", sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="caffelite",
+        description="Train a small neural network on a table, a text or built-in data, with no download.",
+        epilog="caffelite COMMAND --help says what a command trains and takes.",
+    )
+    parser.set_defaults(run=None)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.add(commands)
+    return parser

@@ -1,0 +1,47 @@
+"""`caffelite digits`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from caffelite.cli.arguments import add_training
+from caffelite.cli.saying import draw
+from caffelite.cli.training import BATCH_SIZE, train
+from caffelite.core import initializers
+from caffelite.core.terminal import say
+from caffelite.data import augment, datasets
+from caffelite.data.generator import DataGenerator
+from caffelite.functions import BatchNorm, Conv2d, Flatten, Linear, MaxPool2d, ReLU
+from caffelite.look import plots
+from caffelite.model.model import Model
+from caffelite.optimizers import Adam
+
+TEXT = f"""\
+Train a convolutional network to read handwritten digits: 1,437 images of 8 x 8 pixels (UCI, in the package) to learn
+from, moved at random by up to a pixel, and 360 held out to test it on. It has 16 filters of 5 x 5 pixels, 32 of 3 x 3,
+each with batch normalization and ReLU, a max-pool and a layer of scores. Adam on batches of {BATCH_SIZE}; the learning
+rate falls from 0.003 to 0. The picture shows every held-out image that is read wrongly, the loss and the accuracy, and
+the first filters with what they make of an image."""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    add_training(commands, digits, 20, "learn handwritten digits and draw those that are read wrongly", TEXT)
+
+
+def digits(arguments: argparse.Namespace) -> int:
+    """Learn the digits and draw the mistakes."""
+    (x, y), (x_test, y_test) = datasets.digits()
+    x, x_test = x[:, None], x_test[:, None]  # one channel: (n, 1, 8, 8)
+    data = DataGenerator(x, y, batch_size=BATCH_SIZE, seed=arguments.seed, transform=augment.shift(1))
+    small = initializers.normal(0.01)  # so that what the filters of the picture become is learned
+    filters = Conv2d(1, 16, 5, padding="same", initializer=small)
+    model = Model([filters, BatchNorm(16), ReLU()], seed=arguments.seed)
+    model.add(Conv2d(16, 32, 3, padding="same")).add(BatchNorm(32)).add(ReLU()).add(MaxPool2d(2))
+    model.add(Flatten()).add(Linear(32 * 4 * 4, 10))
+    optimizer = Adam(model.parameters(), lr=3e-3)
+    history = train(model, (1, 8, 8), data, optimizer, arguments.epochs, validation_data=(x_test, y_test))
+    predictions = model.predict(x_test).argmax(axis=1)
+    say(f"accuracy {(predictions == y_test).mean():.1%} on the {len(x_test)} held-out images")
+    return draw(lambda: plots.digits_picture(history, x_test[:, 0], y_test, predictions, filters), arguments.output)

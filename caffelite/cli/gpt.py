@@ -1,0 +1,125 @@
+"""`caffelite gpt`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caffelite.cli import values
+from caffelite.cli.arguments import add_training
+from caffelite.cli.saying import count, draw
+from caffelite.cli.training import BATCH_SIZE, train
+from caffelite.core.terminal import say
+from caffelite.data.generator import DataGenerator
+from caffelite.functions import Embedding, LayerNorm, Linear, PositionalEncoding, SoftmaxLoss, TransformerBlock
+from caffelite.look import plots
+from caffelite.model.model import Model
+from caffelite.optimizers import AdamW
+
+BLOCK, SIZE, WINDOWS = 64, 128, 12  # characters it sees, numbers for each, windows a batch
+STEPS = 100  # in what it calls an epoch
+SAMPLE = 500  # characters that it writes
+HELD_OUT = 20_000  # characters at most
+SHORTEST = 20 * (BLOCK + 1)  # text, of which a twentieth, a window and what follows, is held out
+
+TEXT = f"""\
+Train a small GPT to write like a text, character by character, and have it write: FILE, or without one the
+documentation of Python's language. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of the
+{BLOCK} characters that it sees. AdamW on batches of {WINDOWS} windows of the text, drawn at random, of which {STEPS}
+count as an epoch; the learning rate falls from 0.001 to 0. Ctrl-C ends the training, and it writes with what it has
+learned. The picture shows text that was held out, each character the darker the less it was expected, the loss and the
+accuracy."""
+
+
+def add(commands: Any) -> None:
+    """Add the command."""
+    line, epoch = "learn to write like a text, write, and draw what was not expected", f"epochs of {STEPS} steps"
+    argument = add_training(commands, gpt, 20, line, TEXT, epoch)
+    argument("file", nargs="?", type=_text, metavar="FILE", help=f"a text in UTF-8, of {SHORTEST:,} characters or more")
+    argument(
+        "--sample", type=values.natural, default=SAMPLE, metavar="N", help="characters to write (default: %(default)s)"
+    )
+
+
+def _text(name: str) -> str:
+    """The text in a file; an error if nothing can be learned from it."""
+    try:
+        written = Path(name).read_text(encoding="utf-8-sig")  # a byte order mark is no text
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot read {name!r}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{name!r} is no text in UTF-8: byte {error.start:,} is not") from None
+    if len(written) < SHORTEST:
+        raise argparse.ArgumentTypeError(f"expected {SHORTEST:,} characters or more, {name!r} has {len(written):,}")
+    return written
+
+
+def gpt(arguments: argparse.Namespace) -> int:
+    """Learn to write like a text, write, and draw what was not expected of the text."""
+    written = _documentation() if arguments.file is None else arguments.file
+    characters = sorted(set(written))
+    numbers = {character: i for i, character in enumerate(characters)}
+    text = np.array([numbers[character] for character in written])
+    text, held_out = np.split(text, [-min(len(text) // 20, HELD_OUT)])
+    places = np.arange(0, len(held_out) - BLOCK, BLOCK)[:, None] + np.arange(BLOCK)
+    x, y = held_out[places], held_out[places + 1]
+
+    model = Model([Embedding(len(characters), SIZE), PositionalEncoding(SIZE, BLOCK)], seed=arguments.seed)
+    for _ in range(4):
+        model.add(TransformerBlock(SIZE, heads=4, causal=True))
+    model.add(LayerNorm(SIZE)).add(Linear(SIZE, len(characters), bias=False))
+    optimizer = AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
+    validation_data = DataGenerator(x, y, batch_size=BATCH_SIZE, shuffle=False)
+    try:
+        windows = Windows(text, arguments.seed)
+        history = train(model, (BLOCK,), windows, optimizer, arguments.epochs, validation_data=validation_data)
+    except KeyboardInterrupt as interrupt:
+        if not hasattr(interrupt, "history"):
+            raise
+        history = interrupt.history
+        say(f"caffelite: stopped after {count(history.epochs, 'epoch')}", sys.stderr)
+    scores = model.predict(x, batch_size=BATCH_SIZE)
+    say(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
+
+    sample = _continued(model, held_out[:BLOCK], arguments.sample, arguments.seed)
+    say(f"\n{BLOCK} held-out characters, and what it writes behind them:\n\n{''.join(characters[i] for i in sample)}\n")
+    probabilities = np.take_along_axis(SoftmaxLoss().link(scores), y[..., None], axis=-1)
+    shown = "".join(characters[i] for i in y.flat)
+    return draw(lambda: plots.text_picture(history, shown, probabilities.reshape(-1)), arguments.output)
+
+
+class Windows:
+    """Batches of windows that begin anywhere in a text, and of the same one character later: STEPS an epoch."""
+
+    def __init__(self, text: np.ndarray, seed: int) -> None:
+        self.text, self.rng = text, np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        return STEPS
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for _ in range(STEPS):
+            places = self.rng.integers(len(self.text) - BLOCK, size=(WINDOWS, 1)) + np.arange(BLOCK)
+            yield self.text[places], self.text[places + 1]
+
+
+def _continued(model: Model, text: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """The text and so many further characters, drawn by their probabilities, the likely ones somewhat more often."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        scores = model.predict(text[None, -BLOCK:])[0, -1].astype(float) / 0.8
+        p = np.exp(scores - scores.max())
+        text = np.append(text, rng.choice(len(p), p=p / p.sum()))
+    return text
+
+
+def _documentation() -> str:
+    """What Python's `help()` says of its language, each paragraph once."""
+    from pydoc_data.topics import topics
+
+    return "\n\n".join(dict.fromkeys("\n\n".join(topics.values()).split("\n\n")))

@@ -1,0 +1,48 @@
+"""Training, as the commands on built-in data do it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from caffelite.cli.saying import count
+from caffelite.core.terminal import is_terminal, say
+from caffelite.functions import SoftmaxLoss
+from caffelite.model.model import History, Model
+from caffelite.optimizers import Optimizer
+from caffelite.training.progress import rate_text
+
+BATCH_SIZE = 32
+
+
+def train(
+    model: Model,
+    row: tuple[int, ...],
+    data: Any,
+    optimizer: Optimizer,
+    epochs: int,
+    validation_data: Any = None,
+) -> History:
+    """Train, with a learning rate that falls to 0. Then print the model, for a row of this shape, and the speed."""
+    lr = optimizer.lr
+
+    def decay(epoch: int, history: History) -> None:
+        optimizer.lr = lr * (1 - (epoch + 1) / epochs)
+
+    started = time.perf_counter()
+    history = model.fit(
+        data,
+        loss=SoftmaxLoss(),
+        optimizer=optimizer,
+        epochs=epochs,
+        validation_data=validation_data,
+        metrics=["accuracy"],
+        callbacks=[decay],
+        verbose=1 if is_terminal(sys.stderr) else "auto",  # on a terminal a bar, even for a run that is soon over
+    )
+    seconds = time.perf_counter() - started
+    steps = epochs * len(data)
+    say(f"\n{model.summary(row)}\n")
+    say(f"{count(epochs, 'epoch')} in {seconds:.2f} seconds, {rate_text(steps / seconds)} steps per second")
+    return history

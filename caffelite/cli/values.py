@@ -1,0 +1,85 @@
+"""The values of arguments: each function makes one of a text, or raises ArgumentTypeError with what was expected."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from caffelite.files import safetensors as files
+
+FORMATS = (".png", ".jpg", ".svg", ".pdf")  # of pictures
+
+
+def _integer(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"expected an integer, {least} or more, got {text!r}")
+    return value
+
+
+def positive(text: str) -> int:
+    return _integer(text, 1)
+
+
+def natural(text: str) -> int:
+    return _integer(text, 0)
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple([_integer(size, 1) for size in text.split(",")])
+    except argparse.ArgumentTypeError:
+        raise argparse.ArgumentTypeError(f"expected integers, 1 or more, such as 64,64, got {text!r}") from None
+
+
+def _number(text: str, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < most:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below {most:g}, got {text!r}")
+    return value
+
+
+def share(text: str) -> float:
+    return _number(text, 1.0)
+
+
+def rate(text: str) -> float:
+    return _number(text, 1e6)
+
+
+def delimiter(text: str) -> str:
+    text = "\t" if text in ("\\t", "tab") else text
+    if len(text) != 1 or text in '"\r\n':
+        raise argparse.ArgumentTypeError(f"expected one character, or tab, got {text!r}")
+    return text
+
+
+def model(text: str) -> Path:
+    """The path of a model to write, checked as a picture's is."""
+    return file(text, (".safetensors",))
+
+
+def picture(text: str) -> Path:
+    """The path of a picture to write. It is checked now, so that a training is not in vain."""
+    return file(text, FORMATS)
+
+
+def file(text: str, formats: Sequence[str] = ("",)) -> Path:
+    """The path of a file to write; an error if it can't be written, or has not one of these endings."""
+    path = Path(text)
+    if not any(format in ("", path.suffix.lower()) for format in formats):
+        raise argparse.ArgumentTypeError(f"expected a file that ends in {' or '.join(formats)}, got {text!r}")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
+    try:
+        files.check_place(path)
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"cannot write {text!r}: {error.strerror}") from None
+    return path

@@ -1,0 +1,47 @@
+"""Which attributes of nodes caffelite knows, where ONNX has more."""
+
+from __future__ import annotations
+
+from caffelite.onnx.nodes import Node
+
+#: What an attribute may say, where there is something else that it could say.
+ONLY: dict[str, dict[str, tuple]] = {
+    "Resize": {
+        "mode": ("nearest", "linear"),
+        "coordinate_transformation_mode": ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
+        "antialias": (0,),
+        "exclude_outside": (0,),
+        "keep_aspect_ratio_policy": ("stretch",),
+    },
+    "Upsample": {"mode": ("nearest",)},
+    "SpaceToDepth": {"mode": ("DCR",)},
+    "GatherND": {"batch_dims": (0,)},
+    "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
+    "LayerNormalization": {"stash_type": (1,)},
+    "RMSNormalization": {"stash_type": (1,)},
+    "MaxPool": {"dilations": ([1], [1, 1]), "storage_order": (0,)},
+    "AveragePool": {"dilations": ([1], [1, 1])},
+    "LSTM": {"activations": (["Sigmoid", "Tanh", "Tanh"],), "input_forget": (0,), "layout": (0,)},
+    "GRU": {"activations": (["Sigmoid", "Tanh"],), "linear_before_reset": (1,), "layout": (0,)},
+    "RNN": {"activations": (["Tanh"],), "layout": (0,)},
+    "BatchNormalization": {"training_mode": (0,), "spatial": (1,)},
+    "ConvTranspose": {"auto_pad": ("NOTSET", "VALID"), "output_shape": ()},
+    "GroupNormalization": {"stash_type": (1,)},
+    "Reshape": {"allowzero": (0, 1)},
+}
+
+
+#: Attributes that there may not be.
+NOT_WITH: dict[str, tuple[str, ...]] = {
+    "LSTM": ("clip", "activation_alpha", "activation_beta"),
+    "GRU": ("clip", "activation_alpha", "activation_beta"),
+    "RNN": ("clip", "activation_alpha", "activation_beta"),
+}
+
+
+def is_refused(node: Node) -> bool:
+    """Whether the node has an attribute that caffelite has not."""
+    return any(
+        name in node.attributes and node.attributes[name] not in values
+        for name, values in ONLY.get(node.operator, {}).items()
+    ) or any(name in node.attributes for name in NOT_WITH.get(node.operator, ()))

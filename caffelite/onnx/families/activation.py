@@ -1,0 +1,219 @@
+"""Activations, and Softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from caffelite import functions
+from caffelite.functions.arithmetic import as_tensor
+from caffelite.model.dataflow import Application
+from caffelite.onnx.families.elementwise import in_steps
+from caffelite.onnx.nodes import Find, Node, Nodes, Operator, shortest, simple
+from caffelite.onnx.writing import Rule, Value, Writer, same
+
+# ---- Functions, as nodes --------------------------------------------------------------------------------------------
+
+
+def write_leaky_relu(g: Writer, a: Application, x: Value) -> str:
+    """With the slope as an array if it is float64: ONNX's attributes are float32."""
+    slope = a.function.slope
+    if g.dtype == np.float64 and float(np.float32(slope)) != slope:
+        return g.node("PRelu", x, g.number(slope))
+    return g.node("LeakyRelu", x, alpha=slope)
+
+
+def write_gelu(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    if f.approximate:
+        cube = g.node("Mul", g.node("Mul", x, x), x)
+        inner = g.node("Add", x, g.node("Mul", cube, g.number(0.044715)))
+        part = g.node("Tanh", g.node("Mul", inner, g.number(math.sqrt(2 / math.pi))))
+    else:
+        part = g.node("Erf", g.node("Div", x, g.number(math.sqrt(2))))
+    return g.node("Mul", g.node("Mul", x, g.node("Add", part, g.number(1))), g.number(0.5))
+
+
+RULES: dict[type, Rule] = {
+    functions.ReLU: same("Relu"),
+    functions.LeakyReLU: write_leaky_relu,
+    functions.ELU: same("Elu", alpha="alpha"),
+    functions.GELU: write_gelu,
+    functions.Softplus: same("Softplus"),
+    functions.Tanh: same("Tanh"),
+    functions.Sigmoid: same("Sigmoid"),
+    functions.Softmax: same("Softmax", axis="axis"),
+    functions.LogSoftmax: same("LogSoftmax", axis="axis"),
+}
+
+
+# ---- nodes, as layers -----------------------------------------------------------------------------------------------
+
+
+def find_silu(g: Nodes, node: Node) -> Node | None:
+    """x σ(x)."""
+    for x, s in (node.inputs, node.inputs[::-1]):
+        sigmoid = g.maker(s, "Sigmoid")
+        if sigmoid is not None and sigmoid.inputs == [x]:
+            return g.layer(node, functions.SiLU, [x])
+    return None
+
+
+def find_gelu(g: Nodes, node: Node) -> Node | None:
+    """x (1 + erf(x / √2)) / 2, or with tanh(√(2/π) (x + 0.044715 x³)) for the error function, in any order."""
+    parts = factors(g, *node.inputs)
+    halves = [name for name in parts if _is(g.number(name), 0.5)]
+    sums = [(name, y) for name in parts if (y := _plus_one(g, name)) is not None]
+    if len(parts) != 3 or len(halves) != 1 or len(sums) != 1:
+        return None
+    (x,) = without(without(parts, halves[0]), sums[0][0])
+    inner = sums[0][1]
+    if (erf := g.maker(inner, "Erf")) is not None and _is_scaled(g, erf.inputs[0], x, math.sqrt(0.5)):
+        return g.layer(node, functions.GELU, [x])
+    if (tanh := g.maker(inner, "Tanh")) is not None:
+        scaled = factors(g, tanh.inputs[0])
+        constant = [name for name in scaled if _is(g.number(name), math.sqrt(2 / math.pi))]
+        if len(scaled) == 2 and len(constant) == 1 and _with_cube(g, without(scaled, constant[0])[0], x):
+            return g.layer(node, lambda: functions.GELU(approximate=True), [x])
+    return None
+
+
+MOST_FACTORS = 4  # of 0.044715 x³
+
+
+def factors(g: Nodes, *names: str) -> list[str]:
+    """The values whose product this is, or the product of these; a longer product is not taken apart to its end."""
+    found: list[str] = []
+    left = list(names)
+    while left:
+        name = left.pop(0)
+        node = g.maker(name, "Mul")
+        if node is None or len(found) + len(left) >= MOST_FACTORS:
+            found.append(name)
+        else:
+            left[:0] = node.inputs
+    return found
+
+
+def without(names: list[str], x: str) -> list[str]:
+    names = list(names)
+    if x in names:
+        names.remove(x)
+    return names
+
+
+def _is(number: float | None, expected: float) -> bool:
+    return number is not None and math.isclose(number, expected, rel_tol=1e-5)
+
+
+def _plus_one(g: Nodes, name: str) -> str | None:
+    """y of y + 1."""
+    node = g.maker(name, "Add")
+    for y, one in () if node is None else (node.inputs, node.inputs[::-1]):
+        if _is(g.number(one), 1):
+            return y
+    return None
+
+
+def _is_scaled(g: Nodes, name: str, x: str, scale: float) -> bool:
+    """Whether the value is x times the scale."""
+    if (quotient := g.maker(name, "Div")) is not None:
+        return quotient.inputs[0] == x and _is(g.number(quotient.inputs[1]), 1 / scale)
+    rest = without(factors(g, name), x)
+    return len(rest) == 1 and _is(g.number(rest[0]), scale)
+
+
+def _with_cube(g: Nodes, name: str, x: str) -> bool:
+    """Whether the value is x + 0.044715 x³."""
+    node = g.maker(name, "Add")
+    if node is None or x not in node.inputs:
+        return False
+    parts = factors(g, without(node.inputs, x)[0])
+    constant = [part for part in parts if _is(g.number(part), 0.044715)]
+    rest = without(parts, constant[0]) if constant else []
+    if rest == [x] * 3:
+        return True
+    cube = g.maker(rest[0], "Pow") if len(rest) == 1 else None
+    return cube is not None and cube.inputs[0] == x and _is(g.number(cube.inputs[1]), 3)
+
+
+def find_leaky_relu(g: Nodes, node: Node) -> Node | None:
+    """A PRelu whose slope is one number, and not learned."""
+    x, slope = node.inputs
+    number = None if slope in g.reader.weights else g.number(slope)
+    if number is None or not 0 <= number < math.inf or x in g.constants or g.constants[slope].ndim > 0:
+        return None
+    return g.layer(node, lambda: functions.LeakyReLU(number), [x])
+
+
+def along_axis(kind: Any) -> Find:
+    """Find a layer along an axis. Old versions mean something else by an axis that is not the last one."""
+
+    def found(g: Nodes, node: Node) -> Node | None:
+        if node.version < 13 and node.get("axis", 1) != -1:
+            return None
+        return simple(lambda node: kind(node.get("axis", -1)))(g, node)
+
+    return found
+
+
+GROUPS: dict[str, list[Find]] = {
+    "Mul": [find_silu, find_gelu],
+}
+
+
+SINGLE: dict[str, list[Find]] = {
+    "Relu": [simple(lambda node: functions.ReLU())],
+    "PRelu": [find_leaky_relu],
+    "LeakyRelu": [simple(lambda node: functions.LeakyReLU(shortest(node.get("alpha", 0.01))))],
+    "Elu": [simple(lambda node: functions.ELU(shortest(node.get("alpha", 1.0))))],
+    "Gelu": [simple(lambda node: functions.GELU(node.get("approximate", "none") == "tanh"))],
+    "Softplus": [simple(lambda node: functions.Softplus())],
+    "Tanh": [simple(lambda node: functions.Tanh())],
+    "Sigmoid": [simple(lambda node: functions.Sigmoid())],
+    "Softmax": [along_axis(functions.Softmax)],
+    "LogSoftmax": [along_axis(functions.LogSoftmax)],
+}
+
+
+# ---- what nodes compute ---------------------------------------------------------------------------------------------
+
+
+def compute_softmax(kind: Any) -> Operator:
+    def rule(node: Node, x: Any) -> Any:
+        axis = node.get("axis", -1 if node.version >= 13 else 1)
+        x = as_tensor(x)
+        if node.version >= 13 or axis % x.ndim == x.ndim - 1:
+            return kind(axis)(x)
+        flat = x.reshape(math.prod(x.shape[: axis % x.ndim]), -1)  # as these versions have it
+        return kind(-1)(flat).reshape(x.shape)
+
+    return rule
+
+
+OPERATORS: dict[str, Operator] = {
+    "Relu": lambda node, x: functions.relu(x),
+    "LeakyRelu": lambda node, x: functions.leaky_relu(x, node.get("alpha", 0.01)),
+    "PRelu": lambda node, x, slope: functions.relu(x) - functions.relu(-x) * slope,
+    "Elu": lambda node, x: functions.elu(x, node.get("alpha", 1.0)),
+    "Celu": lambda node, x: functions.elu(x / node.get("alpha", 1.0)) * node.get("alpha", 1.0),
+    "Selu": lambda node, x: (
+        functions.elu(x, node.get("alpha", 1.6732632423543772)) * node.get("gamma", 1.0507009873554805)
+    ),
+    "ThresholdedRelu": lambda node, x: functions.where(
+        in_steps(np.greater, "Greater")(node, x, node.get("alpha", 1.0)), x, 0.0
+    ),
+    "Gelu": lambda node, x: functions.gelu(x, node.get("approximate", "none") == "tanh"),
+    "Sigmoid": lambda node, x: functions.sigmoid(x),
+    "HardSigmoid": lambda node, x: functions.clip(x * node.get("alpha", 0.2) + node.get("beta", 0.5), 0, 1),
+    "HardSwish": lambda node, x: x * functions.clip(x / 6.0 + 0.5, 0, 1),
+    "Swish": lambda node, x: x * functions.sigmoid(x * node.get("alpha", 1.0)),
+    "Mish": lambda node, x: x * functions.tanh(functions.softplus(x)),
+    "Softplus": lambda node, x: functions.softplus(x),
+    "Softsign": lambda node, x: x / (functions.abs(x) + 1.0),
+    "Tanh": lambda node, x: functions.tanh(x),
+    "Softmax": compute_softmax(functions.Softmax),
+    "LogSoftmax": compute_softmax(functions.LogSoftmax),
+}

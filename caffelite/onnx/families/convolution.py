@@ -1,0 +1,275 @@
+"""Convolutions and pools: windows that move over images or series."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite import functions
+from caffelite.functions.arithmetic import as_tensor
+from caffelite.model.dataflow import Application
+from caffelite.onnx.families.shape import padded
+from caffelite.onnx.nodes import Find, Node, Nodes, Operator, integers
+from caffelite.onnx.writing import Rule, Value, Writer
+
+
+def window_of(node: Node, axes: int) -> tuple[list[int], list[int], list[int]]:
+    """The strides, the dilations and the pads, before and after, of a node with windows of so many axes."""
+    names = {"strides": [1] * axes, "dilations": [1] * axes, "pads": [0] * 2 * axes}
+    for name, default in names.items():
+        if len(node.get(name) or default) != len(default):
+            raise node.refuse(f"has {name} = {node.get(name)}, expected {len(default)} numbers")
+    strides, dilations, pads = [node.get(name) or default for name, default in names.items()]
+    return strides, dilations, pads
+
+
+def pads_of(node: Node, lengths: Sequence[int]) -> list[tuple[int, int]]:
+    """The pads before and after each axis of these lengths: those of the node, or those that `auto_pad` asks for."""
+    window = node.get("kernel_shape")
+    strides, dilations, pads = window_of(node, len(window))
+    auto = node.get("auto_pad", "NOTSET")
+    if auto == "NOTSET":
+        return list(zip(pads[: len(window)], pads[len(window) :], strict=True))
+    found = []
+    for n, k, s, d in zip(lengths, window, strides, dilations, strict=True):
+        more = 0 if auto == "VALID" else max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
+        found.append((more // 2, more - more // 2) if auto != "SAME_LOWER" else (more - more // 2, more // 2))
+    return found
+
+
+def _ceiling(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pads. With `ceil_mode` they are as large as the last window needs."""
+    if not node.get("ceil_mode", 0) or node.get("auto_pad", "NOTSET") != "NOTSET":
+        return pads
+    window, strides = node.get("kernel_shape"), node.get("strides") or [1] * len(lengths)
+    found = []
+    for n, k, s, (before, after) in zip(lengths, window, strides, pads, strict=True):
+        count = -(-(n + before + after - k) // s) + 1
+        if (count - 1) * s >= n + before:  # a window that would begin in the pads behind
+            count -= 1
+        found.append((before, max(after, (count - 1) * s + k - n - before)))
+    return found
+
+
+# ---- Functions, as nodes --------------------------------------------------------------------------------------------
+
+
+def write_convolution(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    before = list(f.padding)
+    after = before
+    if f.same:
+        after = [d * (k - 1) - p for p, k, d in zip(before, f.kernel_size, f.dilation, strict=True)]
+    return _convolution(g, "Conv", f, x, pads=[*before, *after])
+
+
+def write_transposed_convolution(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    after, more = list(f.padding), list(f.output_padding)
+    for i, stride in enumerate(f.stride):
+        if more[i] >= stride:  # which onnxruntime refuses; to cut less from the end is the same
+            after[i], more[i] = max(0, after[i] - more[i]), max(0, more[i] - after[i])
+    return _convolution(g, "ConvTranspose", f, x, pads=[*f.padding, *after], output_padding=more)
+
+
+def _convolution(g: Writer, operator: str, f: Any, x: Value, **attributes: Any) -> str:
+    bias = None if f.bias is None else g.stored(f.bias)
+    attributes |= {"kernel_shape": [*f.kernel_size], "strides": [*f.stride], "dilations": [*f.dilation]}
+    return g.node(operator, x, g.stored(f.weight), bias, group=f.groups, **attributes)
+
+
+def write_pool(operator: str, **attributes: int) -> Rule:
+    def rule(g: Writer, a: Application, x: Value) -> str:
+        f: Any = a.function
+        window: dict[str, Any] = {"kernel_shape": [*f.kernel_size], "strides": [*f.stride], "pads": [*f.padding] * 2}
+        return g.node(operator, x, **window, **attributes)
+
+    return rule
+
+
+def write_global_average_pool(g: Writer, a: Application, x: Value) -> str:
+    return x.name if x.ndim == 2 else g.node("Flatten", g.node("GlobalAveragePool", x))
+
+
+RULES: dict[type, Rule] = {
+    functions.Conv1d: write_convolution,
+    functions.Conv2d: write_convolution,
+    functions.ConvTranspose2d: write_transposed_convolution,
+    functions.MaxPool1d: write_pool("MaxPool"),
+    functions.MaxPool2d: write_pool("MaxPool"),
+    functions.AvgPool1d: write_pool("AveragePool", count_include_pad=1),
+    functions.AvgPool2d: write_pool("AveragePool", count_include_pad=1),
+    functions.GlobalAvgPool: write_global_average_pool,
+}
+
+
+# ---- nodes, as layers -----------------------------------------------------------------------------------------------
+
+
+def find_convolution(g: Nodes, node: Node) -> Node | None:
+    """A convolution of images or series; pads that are not as many on both sides are put around x before."""
+    x, w, *biases = node.inputs
+    a = g.constants.get(w)
+    if (
+        a is None
+        or a.ndim not in (3, 4)
+        or a.dtype != g.reader.dtype
+        or (any(biases) and g.array(biases[0], 1) is None)
+    ):
+        raise node.refuse("has weights that are no constants, or no images or series")
+    k, groups = list(a.shape[2:]), node.get("group", 1)
+    node.attributes["kernel_shape"] = k
+    stride, dilation, pads = window_of(node, len(k))
+    before, after = pads[: len(k)], pads[len(k) :]
+    padding: Any = before
+    total = [d * (n - 1) for d, n in zip(dilation, k, strict=True)]
+    auto = node.get("auto_pad", "NOTSET")
+    if auto == "NOTSET" and before != after:
+        same = all(p == n // 2 and q == n - n // 2 for p, q, n in zip(before, after, total, strict=True))
+        padding = "same" if same and set(stride) == {1} else None
+    elif auto == "SAME_UPPER" and set(stride) == {1}:
+        padding = "same"
+    elif auto == "VALID":
+        padding = 0
+    elif auto != "NOTSET":
+        padding = None
+    if padding is None:
+        padded = f"{node.outputs[0]} padded"
+        pad = Node("PadWindows", node.name, [x], [padded], dict(node.attributes), node.version, node.dtype)
+        g.append(pad)
+        x, padding = padded, 0
+    kind: Any = functions.Conv1d if len(k) == 1 else functions.Conv2d
+    weights = {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
+    return g.layer(
+        node,
+        lambda: kind(a.shape[1] * groups, a.shape[0], k, stride, padding, dilation, groups, bias=any(biases)),
+        [x],
+        weights,
+    )
+
+
+def find_transposed_convolution(g: Nodes, node: Node) -> Node | None:
+    x, w, *biases = node.inputs
+    a = g.array(w, 4)
+    if a is None or (any(biases) and g.array(biases[0], 1) is None):
+        raise node.refuse("has weights that are no constants, or not of images")
+    groups, none = node.get("group", 1), [0, 0]
+    stride, dilation, pads = window_of(node, 2)
+    more = node.get("output_padding") or none
+    if len(more) != 2:
+        raise node.refuse(f"has output_padding = {more}, expected 2 numbers")
+    if node.get("auto_pad") == "VALID":
+        pads = [0] * 4
+    before, after = pads[:2], pads[2:]
+    more = [m + p - q for m, p, q in zip(more, before, after, strict=True)]
+    if min(more) < 0:
+        raise node.refuse(f"cuts {after} pixels behind and {before} before, which caffelite has not")
+    weights = {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
+    sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, before, more, groups
+    return g.layer(node, lambda: functions.ConvTranspose2d(*sizes, bias=any(biases), dilation=dilation), [x], weights)
+
+
+def find_pool(*kinds: Any) -> Callable[[Nodes, Node], Node | None]:
+    """A pool whose pads are as many on both sides, and as caffelite counts them."""
+
+    def found(g: Nodes, node: Node) -> Node | None:
+        window = node.get("kernel_shape") or []
+        strides, _, pads = window_of(node, len(window))
+        before, after = pads[: len(window)], pads[len(window) :]
+        counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
+        fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
+        if len(window) not in (1, 2):
+            raise node.refuse("is no pool of images or series")
+        if (
+            not counts
+            or not fits
+            or node.get("ceil_mode", 0)
+            or node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+        ):
+            return None
+        kind = kinds[len(window) - 1]
+        return g.layer(node, lambda: kind(window, strides, before), node.inputs)
+
+    return found
+
+
+def find_global_pool(g: Nodes, node: Node) -> Node | None:
+    """The means of channels, without the axes that they leave."""
+    pool = g.maker(node.inputs[0], "GlobalAveragePool")
+    if pool is None:
+        return None
+    if node.operator == "Flatten":
+        drops = node.get("axis", 1) == 1
+    elif node.operator == "Reshape":
+        drops = integers(g, node, "shape") == [0, -1]
+    else:
+        drops = sorted(integers(g, node, "axes") or []) in ([2], [2, 3], [-1], [-2, -1])
+    return g.layer(node, functions.GlobalAvgPool, pool.inputs[:1]) if drops else None
+
+
+GROUPS: dict[str, list[Find]] = {
+    "Flatten": [find_global_pool],
+    "Reshape": [find_global_pool],
+    "Squeeze": [find_global_pool],
+}
+
+
+SINGLE: dict[str, list[Find]] = {
+    "Conv": [find_convolution],
+    "ConvTranspose": [find_transposed_convolution],
+    "MaxPool": [find_pool(functions.MaxPool1d, functions.MaxPool2d)],
+    "AveragePool": [find_pool(functions.AvgPool1d, functions.AvgPool2d)],
+}
+
+
+# ---- what nodes compute ---------------------------------------------------------------------------------------------
+
+
+def compute_padded_windows(node: Node, x: Any) -> Any:
+    """x with the zeros around it that a convolution is to see."""
+    for axis, (before, after) in enumerate(pads_of(node, x.shape[2:]), 2):
+        x = padded(node, x, axis, before, after)
+    return x
+
+
+def compute_max_pool(node: Node, x: Any) -> Any:
+    x = as_tensor(x)
+    for axis, (before, after) in enumerate(_ceiling(node, x.shape[2:], pads_of(node, x.shape[2:])), 2):
+        x = padded(node, x, axis, before, after, value=-math.inf)
+    kind = functions.MaxPool1d if x.ndim == 3 else functions.MaxPool2d
+    return kind(node.get("kernel_shape"), node.get("strides") or 1)(x)
+
+
+def compute_average_pool(node: Node, x: Any) -> Any:
+    """The means of windows, and not of what is outside: of its pads, where it has such, only what it counts."""
+    x = as_tensor(x)
+    pads = pads_of(node, x.shape[2:])
+    counted = np.ones((1, 1, *x.shape[2:]), x.dtype)
+    for axis, ((before, after), (_, last)) in enumerate(zip(pads, _ceiling(node, x.shape[2:], pads), strict=True), 2):
+        x = padded(node, x, axis, before, last)
+        counted = padded(node, counted, axis, before, after, value=float(node.get("count_include_pad", 0)))
+        counted = padded(node, counted, axis, 0, last - after)
+    kind = functions.AvgPool1d if x.ndim == 3 else functions.AvgPool2d
+    pool = kind(node.get("kernel_shape"), node.get("strides") or 1)
+    if (counted == 1).all():
+        return pool(x)
+    with kernels.Paused():
+        shares = pool.forward(counted)
+    return pool(x) / node.kept(shares)
+
+
+def over_places(name: str) -> Operator:
+    return lambda node, x: getattr(as_tensor(x), name)(tuple(range(2, x.ndim)), True)
+
+
+OPERATORS: dict[str, Operator] = {
+    "PadWindows": compute_padded_windows,
+    "MaxPool": compute_max_pool,
+    "AveragePool": compute_average_pool,
+    "GlobalAveragePool": over_places("mean"),
+    "GlobalMaxPool": over_places("max"),
+}

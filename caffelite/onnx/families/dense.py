@@ -1,0 +1,223 @@
+"""Linear layers, products of matrices, tables of vectors and Dropout."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite import functions
+from caffelite.core.tensor import Tensor
+from caffelite.functions.arithmetic import as_tensor
+from caffelite.model.dataflow import Application
+from caffelite.onnx.nodes import Find, Node, Nodes, Operator, is_plain, shortest
+from caffelite.onnx.writing import Rule, Value, Writer, same
+
+# ---- Functions, as nodes --------------------------------------------------------------------------------------------
+
+
+def write_linear(g: Writer, a: Application, x: Value) -> str:
+    return linear_nodes(g, a.function, x)
+
+
+def linear_nodes(g: Writer, f: Any, x: Value) -> str:
+    if f.bias is None:
+        return g.node("MatMul", x, g.stored(f.weight))
+    if x.ndim == 2:
+        return g.node("Gemm", x, g.stored(f.weight), g.stored(f.bias))
+    return g.node("Add", g.node("MatMul", x, g.stored(f.weight)), g.stored(f.bias))
+
+
+def write_embedding(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    return g.node("Gather", g.stored(f.weight), x, axis=0)
+
+
+def write_positional_encoding(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    return g.node("Add", x, g.constant(f.table(g.dtype)[: x.shape[1]]))
+
+
+RULES: dict[type, Rule] = {
+    functions.Linear: write_linear,
+    functions.DropConnect: write_linear,
+    functions.MatMul: same("MatMul"),
+    functions.Embedding: write_embedding,
+    functions.PositionalEncoding: write_positional_encoding,
+    functions.Dropout: lambda g, a, x: g.node("Dropout", x, g.constant(np.float32(a.function.p))),
+}
+
+
+# ---- nodes, as layers -----------------------------------------------------------------------------------------------
+
+
+def find_linear_of_product(g: Nodes, node: Node) -> Node | None:
+    """x W + b."""
+    for product, bias in (node.inputs, node.inputs[::-1]):
+        b, matmul = g.row(bias), g.maker(product, "MatMul")
+        if b is None or matmul is None:
+            continue
+        x, w = matmul.inputs
+        weight = g.array(w, 2)
+        if weight is not None and x not in g.constants and b.shape == weight.shape[1:]:
+            return g.layer(node, functools.partial(functions.Linear, *weight.shape), [x], {"weight": w, "bias": bias})
+    return None
+
+
+def find_linear(g: Nodes, node: Node) -> Node | None:
+    """x W."""
+    x, w = node.inputs
+    weight = g.array(w, 2)
+    if weight is None or x in g.constants:
+        return None
+    rows, columns = weight.shape
+    return g.layer(node, lambda: functions.Linear(rows, columns, False), [x], {"weight": w})
+
+
+def find_linear_of_gemm(g: Nodes, node: Node) -> Node | None:
+    """x W + b, or with Wᵀ."""
+    x, w, *biases = node.inputs
+    weight = g.array(w, 2)
+    bias = g.array(biases[0], 1) if any(biases) else None
+    if weight is None or x in g.constants or node.get("transA", 0) or (bias is None and any(biases)):
+        return None
+    if node.get("alpha", 1.0) != 1 or (bias is not None and node.get("beta", 1.0) != 1):
+        return None
+    transposed = bool(node.get("transB", 0))
+    rows, columns = weight.shape[::-1] if transposed else weight.shape
+    if bias is not None and bias.shape != (columns,):
+        return None
+    weights: dict[str, Any] = {"weight": (w,) if transposed else w}
+    if bias is not None:
+        weights["bias"] = biases[0]
+    return g.layer(node, lambda: functions.Linear(rows, columns, bias is not None), [x], weights)
+
+
+def find_embedding(g: Nodes, node: Node) -> Node | None:
+    w, places = node.inputs
+    a = g.array(w, 2)
+    if a is None or node.get("axis", 0) or (places not in g.reader.inputs and places not in g.makers):
+        return None
+    return g.layer(node, lambda: functions.Embedding(*a.shape), [_not_negative(g, places, len(a))], {"weight": w})
+
+
+def _not_negative(g: Nodes, places: str, count: int) -> str:
+    """i, if the places are where(i < 0, i + count, i), by which Keras counts from the end; else the places."""
+    where = g.makers.get(places)
+    if where is None or where.operator != "Where":
+        return places
+    condition, wrapped, i = where.inputs
+    less, add = g.makers.get(condition), g.makers.get(wrapped)
+    if less is None or add is None or (less.operator, add.operator) != ("Less", "Add"):
+        return places
+    is_wrapped = less.inputs[0] == i and g.number(less.inputs[1]) == 0 and i in add.inputs
+    return i if is_wrapped and count in map(g.number, add.inputs) else places
+
+
+def find_positional_encoding(g: Nodes, node: Node) -> Node | None:
+    """x with a table of waves added."""
+    for x, table in (node.inputs, node.inputs[::-1]):
+        a = g.constants.get(table)
+        if a is None or a.ndim not in (2, 3) or a.dtype != g.reader.dtype or a.shape[:-2] not in ((), (1,)):
+            continue
+        if a.size == 0:
+            continue
+        length, size = a.shape[-2:]
+        function = functions.PositionalEncoding(size, length)
+        if x not in g.constants and np.allclose(function.table(a.dtype), a, atol=1e-6):
+            return g.layer(node, function, [x])
+    return None
+
+
+def find_dropout(g: Nodes, node: Node) -> Node | None:
+    ratio = g.number(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else node.get("ratio", 0.5)
+    return None if ratio is None else g.layer(node, lambda: functions.Dropout(shortest(ratio)), node.inputs[:1])
+
+
+GROUPS: dict[str, list[Find]] = {
+    "Add": [find_linear_of_product, find_positional_encoding],
+}
+
+
+SINGLE: dict[str, list[Find]] = {
+    "MatMul": [find_linear],
+    "Gemm": [find_linear_of_gemm],
+    "Gather": [find_embedding],
+    "Dropout": [find_dropout],
+}
+
+
+# ---- what nodes compute ---------------------------------------------------------------------------------------------
+
+
+def compute_gemm(node: Node, a: Any, b: Any, c: Any = None) -> Any:
+    a, b = (as_tensor(x).T if node.get(flag, 0) else as_tensor(x) for x, flag in ((a, "transA"), (b, "transB")))
+    alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
+    y = a @ b if alpha == 1 else (a @ b) * alpha
+    return y if c is None else y + (c if beta == 1 else c * beta)
+
+
+def compute_einsum(node: Node, *values: Any) -> Any:
+    """Sums of products, by letters for axes: of one array, or of two as a product of matrices."""
+    *terms, result = letters_of(node)
+    if is_plain(*values):
+        return np.einsum(node.get("equation"), *values)
+    if any(len(term) != x.ndim for term, x in zip(terms, values, strict=True)):
+        raise node.refuse(f"sums {node.get('equation')!r} of shapes {', '.join(str(x.shape) for x in values)}")
+    lengths = {
+        letter: n for term, x in zip(terms, values, strict=True) for letter, n in zip(term, x.shape, strict=True)
+    }
+    others = [*terms[1:], terms[0]] if len(terms) > 1 else [""]
+    summed = [_summed(as_tensor(x), *letters, result) for x, *letters in zip(values, terms, others, strict=True)]
+    if len(summed) == 1:
+        return _arranged(*summed[0], result)
+    (x, p), (y, q) = summed
+    both, rows, columns = ([n for n in p if n in q], [n for n in p if n not in q], [n for n in q if n not in p])
+    batch, inner = [n for n in both if n in result], [n for n in both if n not in result]
+
+    def matrices(x: Any, letters: Any, left: list[str], right: list[str]) -> Any:
+        groups = [[n] for n in batch] + [left, right]
+        shape = [math.prod(lengths[n] for n in group) for group in groups]
+        return _arranged(x, letters, [*batch, *left, *right]).reshape(shape)
+
+    y = matrices(x, p, rows, inner) @ matrices(y, q, inner, columns)
+    made = [*batch, *rows, *columns]
+    return _arranged(y.reshape([lengths[n] for n in made]), made, result)
+
+
+def letters_of(node: Node) -> list[str]:
+    """The letters of the axes of each input of an Einsum, and at last those of its output."""
+    equation = node.get("equation").replace(" ", "")
+    given, arrow, result = equation.partition("->")
+    terms = given.split(",")
+    if not arrow:
+        result = "".join(sorted(letter for letter in set(given) - {","} if given.count(letter) == 1))
+    are_letters = all(f"a{x}".isalpha() and len(set(x)) == len(x) for x in (*terms, result)) and set(result) <= set(
+        given
+    )
+    if not are_letters or len(terms) != len(node.inputs) or len(terms) > 2:
+        raise node.refuse(f"has the equation {equation!r}, which caffelite has not")
+    return [*terms, result]
+
+
+def _summed(x: Tensor, letters: str, *kept: str) -> tuple[Tensor, str]:
+    """Summed over the axes whose letters are not kept, with the letters that are left."""
+    left = "".join([letter for letter in letters if letter in "".join(kept)])
+    axes = tuple([i for i, letter in enumerate(letters) if letter not in left])
+    return (x.sum(axes) if axes else x), left
+
+
+def _arranged(x: Tensor, letters: Sequence[str], order: Sequence[str]) -> Tensor:
+    """With the axes in this order."""
+    axes = [letters.index(letter) for letter in order]
+    return x if axes == sorted(axes) else x.transpose(axes)
+
+
+OPERATORS: dict[str, Operator] = {
+    "MatMul": lambda node, a, b: a @ b,
+    "Gemm": compute_gemm,
+    "Einsum": compute_einsum,
+}

@@ -1,0 +1,143 @@
+"""Parts of arrays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite import functions
+from caffelite.core.tensor import Tensor
+from caffelite.functions.arithmetic import as_tensor
+from caffelite.functions.indexing import WHOLE, _is_basic, _parted
+from caffelite.model.dataflow import Application, Rows
+from caffelite.onnx.nodes import Node, Operator, is_plain
+from caffelite.onnx.writing import Rule, Value, Writer, known_lengths, name_of
+
+LAST = 2**62  # where a slice that has no end stops
+
+
+# ---- Functions, as nodes --------------------------------------------------------------------------------------------
+
+
+def write_index(g: Writer, a: Application, x: Value) -> str:
+    """Slices, numbers and None one after the other; arrays as `Index.forward` takes them."""
+    entries = a.merged("index")
+    if all(_is_basic(entry) or isinstance(entry, Rows) for entry in entries):
+        return _basic_index(g, entries, x)
+    slices, numbers, side_by_side = _parted(entries, known_lengths(x.shape))
+    view = _basic_index(g, slices, x)
+    ndim = len(slices)
+    axes = list(numbers)
+    if len(axes) == 1 and np.ndim(numbers[axes[0]]) <= 1:
+        return g.node("Gather", view, g.constant(np.asarray(numbers[axes[0]], np.int64)), axis=axes[0])
+    rest = [axis for axis in range(ndim) if axis not in axes]
+    places = np.stack(np.broadcast_arrays(*[np.asarray(x, np.int64) for x in numbers.values()]), axis=-1)
+    y = g.node("GatherND", g.node("Transpose", view, perm=[*axes, *rest]), g.constant(places))
+    first, count = axes[0] if side_by_side else 0, places.ndim - 1
+    order = [*range(count, count + first), *range(count), *range(count + first, count + len(rest))]
+    return g.node("Transpose", y, perm=order)
+
+
+def _basic_index(g: Writer, entries: Sequence[Any], x: Value) -> str:
+    """Slices as one node, then numbers, which take axes away, and None, which makes some."""
+    entries = entries if any(entry is ... for entry in entries) else (*entries, ...)
+    used = sum(entry is not None and entry is not ... for entry in entries)
+    full = [e for entry in entries for e in ([WHOLE] * (x.ndim - used) if entry is ... else [entry])]
+    of_axes = [entry for entry in full if entry is not None]
+    name: Any = x
+    slices = {axis: entry for axis, entry in enumerate(of_axes) if isinstance(entry, slice) and entry != WHOLE}
+    if slices:
+        steps = [1 if entry.step is None else entry.step for entry in slices.values()]
+        starts = [_start(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
+        stops = [_stop(entry, step) for entry, step in zip(slices.values(), steps, strict=True)]
+        name = g.node("Slice", name, *map(g.integers, (starts, stops, list(slices), steps)))
+    for axis in reversed(range(len(of_axes))):
+        if not isinstance(entry := of_axes[axis], slice):
+            place = g.length(entry) if isinstance(entry, Rows) else None
+            place = g.constant(np.int64(entry)) if place is None else g.node("Reshape", place, g.integers(()))
+            name = g.node("Gather", name, place, axis=axis)
+    left = [entry for entry in full if entry is None or isinstance(entry, slice)]
+    if new := [axis for axis, entry in enumerate(left) if entry is None]:
+        name = g.node("Unsqueeze", name, g.integers(new))
+    return name_of(name)
+
+
+def _start(entry: slice, step: int) -> Any:
+    return (0 if step > 0 else LAST) if entry.start is None else entry.start
+
+
+def _stop(entry: slice, step: int) -> Any:
+    return (LAST if step > 0 else -LAST) if entry.stop is None else entry.stop
+
+
+RULES: dict[type, Rule] = {
+    functions.Index: write_index,
+}
+
+
+# ---- what nodes compute ---------------------------------------------------------------------------------------------
+
+
+def taken(x: Any, axis: int, places: Any) -> Any:
+    return x[(*[slice(None)] * (axis % x.ndim), places)]
+
+
+def compute_gather(node: Node, x: Any, places: Any) -> Any:
+    axis = node.get("axis", 0)
+    if is_plain(x, places):
+        return np.take(x, places, axis)
+    if isinstance(x, kernels.Recorded):
+        return taken(x, axis, _as_slice(node, node.constant(places, "place")))
+    if isinstance(places, Tensor):
+        places = np.asarray(places).astype(np.int64)
+    return taken(as_tensor(x), axis, int(places) if places.ndim == 0 and is_plain(places) else places)
+
+
+def _as_slice(node: Node, places: np.ndarray) -> Any:
+    """Places that follow each other at the same distance as a slice; of integers, no others can be taken."""
+    if places.ndim == 0:
+        return int(places)
+    step = int(places[1] - places[0]) if places.size > 1 else 1
+    if places.ndim > 1 or step == 0 or (np.diff(places) != step).any():
+        raise node.refuse("takes integers in an order that caffelite has not")
+    end = int(places[-1]) + step
+    return slice(int(places[0]), None if end < 0 else end, step)
+
+
+def compute_gather_nd(node: Node, x: Any, places: Any) -> Any:
+    places = node.constant(places, "place")
+    return x[tuple(np.moveaxis(places, -1, 0))]
+
+
+def compute_sliced(
+    node: Node, x: Any, starts: Any = None, ends: Any = None, axes: Any = None, steps: Any = None
+) -> Any:
+    starts, ends = node.argument("starts", starts), node.argument("ends", ends)
+    axes = node.argument("axes", axes, list(range(len(starts))))
+    steps = node.argument("steps", steps, [1] * len(starts))
+    index = [slice(None)] * x.ndim
+    for axis, *part in zip(axes, starts, ends, steps, strict=True):
+        index[axis] = slice(*part)
+    return x[tuple(index)]
+
+
+def compute_split(node: Node, x: Any, sizes: Any = None) -> Any:
+    axis, count = node.get("axis", 0), len(node.outputs)
+    sizes = node.argument("split", sizes)
+    if sizes is None:
+        size = -(-x.shape[axis] // count)
+        sizes = [size] * (count - 1) + [x.shape[axis] - size * (count - 1)]
+    ends = np.cumsum([0, *sizes]).tolist()
+    return tuple([taken(x, axis, slice(a, b)) for a, b in itertools.pairwise(ends)])
+
+
+OPERATORS: dict[str, Operator] = {
+    "Gather": compute_gather,
+    "GatherND": compute_gather_nd,
+    "Slice": compute_sliced,
+    "Split": compute_split,
+}

@@ -1,0 +1,120 @@
+"""Images and series of another length: elements that are repeated, or means of neighbours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from caffelite import functions
+from caffelite.model.dataflow import Application
+from caffelite.onnx.families.indexing import taken
+from caffelite.onnx.nodes import Find, Node, Nodes, Operator, bounded
+from caffelite.onnx.writing import Rule, Value, Writer
+
+# ---- Functions, as nodes --------------------------------------------------------------------------------------------
+
+
+def write_upsample(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    scales = np.array([1, 1, *f.scale[: x.ndim - 2]], np.float32)
+    return g.node(
+        *("Resize", x, None, g.constant(scales)),
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
+
+
+RULES: dict[type, Rule] = {
+    functions.Upsample: write_upsample,
+}
+
+
+# ---- nodes, as layers -----------------------------------------------------------------------------------------------
+
+
+def find_upsample(g: Nodes, node: Node) -> Node | None:
+    """Each element repeated in a block."""
+    name = node.inputs[1] if node.operator == "Upsample" else [*node.inputs, "", "", ""][2]
+    scales = g.constants[name].tolist() if name in g.constants else node.get("scales")
+    if not scales or len(scales) not in (3, 4) or scales[:2] != [1, 1] or any(s != int(s) or s < 1 for s in scales):
+        return None
+    how = node.get("coordinate_transformation_mode", "half_pixel"), node.get("nearest_mode", "round_prefer_floor")
+    repeats = how in (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor")) or node.version < 11
+    if node.get("mode", "nearest") != "nearest" or not repeats or node.get("axes"):
+        return None
+    factors = [int(s) for s in scales[2:]]
+    return g.layer(node, lambda: functions.Upsample(factors if len(factors) == 2 else factors[0]), node.inputs[:1])
+
+
+SINGLE: dict[str, list[Find]] = {
+    "Resize": [find_upsample],
+    "Upsample": [find_upsample],
+}
+
+
+# ---- what nodes compute ---------------------------------------------------------------------------------------------
+
+
+def compute_resize(node: Node, x: Any, *inputs: Any) -> Any:
+    """Along each axis the nearest elements, or a mean of two of them, weighed."""
+    if node.operator == "Upsample" or node.version < 11:
+        scales, sizes, mode = node.argument("scales", inputs[0] if inputs else None), None, "asymmetric"
+    else:
+        _, scales, sizes = [*inputs, None, None, None][:3]
+        scales, sizes = (
+            None if s is None or s.size == 0 else node.constant(s, "size").tolist() for s in (scales, sizes)
+        )
+        mode = node.get("coordinate_transformation_mode", "half_pixel")
+    axes = node.get("axes") or list(range(x.ndim))
+    lengths = [math.floor(x.shape[axis] * scales[i]) if sizes is None else sizes[i] for i, axis in enumerate(axes)]
+    bounded(node, [lengths[axes.index(i)] if i in axes else n for i, n in enumerate(x.shape)], x)
+    for i, axis in enumerate(axes):
+        n, m = x.shape[axis], lengths[i]
+        scale = m / n if sizes is not None else scales[i]
+        if n == m and scale == 1:
+            continue
+        places = _places(mode, n, m, scale)
+        if node.get("mode", "nearest") == "nearest":
+            how = node.get("nearest_mode", "round_prefer_floor") if node.version >= 11 else "floor"
+            x = taken(x, axis, np.clip(ROUNDED[how](places), 0, n - 1).astype(np.int64).tolist())
+        else:
+            x = _between(node, x, axis, np.clip(places, 0, n - 1))
+    return x
+
+
+ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "round_prefer_floor": lambda places: np.ceil(places - 0.5),
+    "round_prefer_ceil": lambda places: np.floor(places + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _places(mode: str, n: int, m: int, scale: float) -> np.ndarray:
+    """Where in an axis of length n the m elements of the result are."""
+    i = np.arange(m, dtype=np.float64)
+    if mode == "align_corners":
+        return i * (n - 1) / (n * scale - 1) if n * scale > 1 else i * 0
+    if mode == "asymmetric":
+        return i / scale
+    if mode == "pytorch_half_pixel" and m == 1:
+        return i * 0
+    return (i + 0.5) / scale - 0.5
+
+
+def _between(node: Node, x: Any, axis: int, places: np.ndarray) -> Any:
+    """The means of the elements beside these places."""
+    before = np.floor(places).astype(np.int64)
+    after = np.minimum(before + 1, x.shape[axis] - 1)
+    share = node.kept((places - before).reshape(-1, *[1] * (x.ndim - 1 - axis % x.ndim)).astype(x.dtype))
+    return taken(x, axis, before.tolist()) * node.kept(1 - share) + taken(x, axis, after.tolist()) * share
+
+
+OPERATORS: dict[str, Operator] = {
+    "Resize": compute_resize,
+    "Upsample": compute_resize,
+}

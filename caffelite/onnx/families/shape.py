@@ -1,0 +1,228 @@
+"""Arrays in other shapes, side by side, padded, repeated, and made of nothing but a shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite import functions
+from caffelite.core.arrays import normalized_axes
+from caffelite.core.tensor import Tensor
+from caffelite.functions.arithmetic import as_tensor
+from caffelite.model.dataflow import Application
+from caffelite.onnx.families.indexing import taken
+from caffelite.onnx.nodes import Find, Node, Nodes, Operator, bounded, integers, is_plain, simple
+from caffelite.onnx.writing import Rule, Value, Writer
+
+# ---- Functions, as nodes --------------------------------------------------------------------------------------------
+
+
+def write_reshape(g: Writer, a: Application, x: Value) -> str:
+    return g.node("Reshape", x, g.shape(a.shapes[0]))
+
+
+def write_reshape_rows(g: Writer, a: Application, x: Value) -> str:
+    return g.node("Reshape", x, g.integers((0, *a.shapes[0][1:])))
+
+
+def write_flatten(g: Writer, a: Application, x: Value) -> str:
+    return g.node("Flatten", x, axis=1)
+
+
+def write_transpose(g: Writer, a: Application, x: Value) -> str:
+    axes = a.function.axes or range(x.ndim)[::-1]
+    return g.node("Transpose", x, perm=[axis % x.ndim for axis in axes])
+
+
+def write_concatenate(g: Writer, a: Application, *inputs: Value) -> str:
+    return g.node("Concat", *inputs, axis=a.function.axis)
+
+
+def write_stack(g: Writer, a: Application, *inputs: Value) -> str:
+    axis = a.function.axis % (inputs[0].ndim + 1)
+    return g.node("Concat", *[g.node("Unsqueeze", x, g.integers((axis,))) for x in inputs], axis=axis)
+
+
+RULES: dict[type, Rule] = {
+    functions.Flatten: write_flatten,
+    functions.Reshape: write_reshape_rows,
+    functions.ToShape: write_reshape,
+    functions.Transpose: write_transpose,
+    functions.Concatenate: write_concatenate,
+    functions.Stack: write_stack,
+}
+
+
+# ---- nodes, as layers -----------------------------------------------------------------------------------------------
+
+
+def find_reshape(g: Nodes, node: Node) -> Node | None:
+    lengths = integers(g, node, "shape")
+    if lengths is None or node.inputs[0] in g.constants or 0 in lengths[1 - node.get("allowzero", 0) :]:
+        return None
+    if lengths[:1] == [0] and lengths.count(-1) < 2:
+        return g.layer(
+            node, lambda: functions.Flatten() if lengths == [0, -1] else functions.Reshape(lengths[1:]), node.inputs[:1]
+        )
+    return g.layer(node, lambda: functions.ToShape(*lengths), node.inputs[:1])
+
+
+SINGLE: dict[str, list[Find]] = {
+    "Reshape": [find_reshape],
+    "Flatten": [
+        lambda g, node: simple(lambda node: functions.Flatten())(g, node) if node.get("axis", 1) == 1 else None
+    ],
+    "Transpose": [simple(lambda node: functions.Transpose(*(node.get("perm") or ())))],
+}
+
+
+# ---- what nodes compute ---------------------------------------------------------------------------------------------
+
+
+def compute_shape(node: Node, x: Any) -> np.ndarray:
+    return np.array(x.shape, np.int64)[slice(node.get("start", 0), node.get("end"))]
+
+
+def compute_reshape(node: Node, x: Any, lengths: Any = None) -> Any:
+    given = node.argument("shape", lengths)
+    if not node.get("allowzero", 0):
+        if any(n == 0 and i >= x.ndim for i, n in enumerate(given)):
+            raise node.refuse(f"keeps an axis that shape {x.shape} has not")
+        given = [x.shape[i] if n == 0 else n for i, n in enumerate(given)]
+    return x.reshape(tuple([int(n) for n in given]))
+
+
+def compute_flatten(node: Node, x: Any) -> Any:
+    axis = node.get("axis", 1)
+    axis = axis + x.ndim if axis < 0 else axis
+    return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+def compute_squeeze(node: Node, x: Any, axes: Any = None) -> Any:
+    axes = node.argument("axes", axes)
+    gone = [i for i, n in enumerate(x.shape) if n == 1] if axes is None else normalized_axes(tuple(axes), x.ndim)
+    if any(x.shape[i] != 1 for i in gone):
+        raise node.refuse(f"takes away axes {sorted(gone)} of shape {x.shape}")
+    return x.reshape(tuple([n for i, n in enumerate(x.shape) if i not in gone]))
+
+
+def compute_unsqueeze(node: Node, x: Any, axes: Any = None) -> Any:
+    axes = node.argument("axes", axes)
+    axes = [axes] if isinstance(axes, int) else axes
+    ndim = x.ndim + len(axes)
+    new, left = normalized_axes(tuple(axes), ndim), iter(x.shape)
+    return x.reshape(tuple([1 if i in new else next(left) for i in range(ndim)]))
+
+
+def compute_transpose(node: Node, x: Any) -> Any:
+    return x.transpose(node.get("perm") or range(x.ndim)[::-1])
+
+
+def compute_expand(node: Node, x: Any, lengths: Any) -> Any:
+    to = bounded(node, np.broadcast_shapes(x.shape, tuple(node.constant(lengths, "shape").tolist())), x)
+    if isinstance(x, Tensor):
+        return x if list(x.shape) == to else x + node.kept(np.zeros(to, x.dtype))
+    return np.broadcast_to(x, to)
+
+
+def compute_tile(node: Node, x: Any, repeats: Any) -> Any:
+    counts = node.constant(repeats, "repeats").tolist()
+    bounded(node, [max(1, n) * count for n, count in zip(x.shape, counts, strict=True)], x)
+    if is_plain(x):
+        return np.tile(x, counts)
+    for axis, count in enumerate(counts):
+        if count != 1:
+            x = taken(as_tensor(x), axis, np.tile(np.arange(x.shape[axis]), count).tolist())
+    return x
+
+
+def compute_concat(node: Node, *values: Any) -> Any:
+    return concatenated(values, node.get("axis"))
+
+
+def concatenated(values: Sequence[Any], axis: int) -> Any:
+    return np.concatenate(values, axis) if is_plain(*values) else functions.concatenate(values, axis)
+
+
+def compute_pad(node: Node, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
+    pads, mode = node.argument("pads", pads), node.get("mode", "constant")
+    value = node.argument("value", value, 0.0)
+    axes = node.argument("axes", axes, list(range(x.ndim)))
+    for i, axis in enumerate(axes):
+        x = padded(node, x, axis, pads[i], pads[i + len(axes)], mode, value)
+    return x
+
+
+def padded(node: Node, x: Any, axis: int, before: int, after: int, mode: str = "constant", value: float = 0.0) -> Any:
+    """x with more numbers along an axis, or with fewer where they are below 0."""
+    n = x.shape[axis]
+    if before < 0 or after < 0:
+        x = taken(x, axis, slice(max(0, -before), n + min(0, after)))
+        before, after, n = max(0, before), max(0, after), x.shape[axis]
+    if before == after == 0:
+        return x
+    bounded(node, [before + m + after if i == axis % x.ndim else m for i, m in enumerate(x.shape)], x)
+    if mode != "constant":
+        return taken(x, axis, np.pad(np.arange(n), (before, after), mode).tolist())  # type: ignore[call-overload]
+    shapes = [[m if i == axis % x.ndim else k for i, k in enumerate(x.shape)] for m in (before, after)]
+    first, last = [node.kept(np.full(shape, value, x.dtype)) for shape in shapes]
+    return concatenated([first, x, last], axis)
+
+
+def compute_depth_to_space(node: Node, x: Any) -> Any:
+    n, c, h, w = x.shape
+    b = node.get("blocksize")
+    if node.get("mode", "DCR") == "DCR":
+        return x.reshape((n, b, b, c // b**2, h, w)).transpose((0, 3, 4, 1, 5, 2)).reshape((n, c // b**2, h * b, w * b))
+    return x.reshape((n, c // b**2, b, b, h, w)).transpose((0, 1, 4, 2, 5, 3)).reshape((n, c // b**2, h * b, w * b))
+
+
+def compute_space_to_depth(node: Node, x: Any) -> Any:
+    n, c, h, w = x.shape
+    b = node.get("blocksize")
+    return x.reshape((n, c, h // b, b, w // b, b)).transpose((0, 3, 5, 1, 2, 4)).reshape((n, c * b**2, h // b, w // b))
+
+
+def compute_trilu(node: Node, x: Any, k: Any = None) -> Any:
+    k = 0 if k is None else int(node.constant(k, "diagonal"))
+    if is_plain(x):
+        return np.triu(x, k) if node.get("upper", 1) else np.tril(x, k)
+    ones = np.ones(x.shape[-2:], np.bool_)
+    return functions.where(node.kept(np.triu(ones, k) if node.get("upper", 1) else np.tril(ones, k)), x, 0.0)
+
+
+def compute_constant_of_shape(node: Node, lengths: Any) -> np.ndarray:
+    value = node.get("value", np.zeros(1, np.float32))
+    return np.full(bounded(node, node.constant(lengths, "shape").tolist()), value.item(), value.dtype)
+
+
+def compute_numbers_from_to(node: Node, start: Any, limit: Any, step: Any) -> np.ndarray:
+    dtype: Any = start.dtype
+    start, limit, step = (node.constant(x, "bound").item() for x in (start, limit, step))
+    if step == 0:
+        raise node.refuse("counts in steps of 0")
+    bounded(node, [max(0, math.ceil((limit - start) / step))])
+    return np.arange(start, limit, step).astype(dtype)
+
+
+OPERATORS: dict[str, Operator] = {
+    "Shape": compute_shape,
+    "Size": lambda node, x: np.array(math.prod(x.shape), np.int64),
+    "Reshape": compute_reshape,
+    "Flatten": compute_flatten,
+    "Squeeze": compute_squeeze,
+    "Unsqueeze": compute_unsqueeze,
+    "Transpose": compute_transpose,
+    "Expand": compute_expand,
+    "Tile": compute_tile,
+    "Concat": compute_concat,
+    "Pad": compute_pad,
+    "DepthToSpace": compute_depth_to_space,
+    "SpaceToDepth": compute_space_to_depth,
+    "Trilu": compute_trilu,
+    "ConstantOfShape": compute_constant_of_shape,
+    "Range": compute_numbers_from_to,
+}

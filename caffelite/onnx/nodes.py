@@ -1,0 +1,250 @@
+"""The nodes of a file of ONNX as it is read: `Node`, and `Nodes`, all of a graph with the layers that they become."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.function import Function
+from caffelite.core.modes import without_values
+from caffelite.core.tensor import Tensor
+
+MOST = 2**24  # numbers in an array that a file makes of a few bytes
+GROWTH = 256  # times as many numbers may be made of data
+
+
+Operator = Callable[..., Any]  # a node and its inputs → its output, or a tuple of them
+
+
+class Refused(ValueError):
+    """A file is wrong, or has something that caffelite does not have. Other errors are caffelite's mistakes."""
+
+
+class Kept:
+    """The last hundred arrays that NumPy made of shapes. Recordings take them for constants, so they are kept."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple, np.ndarray] = {}
+
+    def __call__(self, array: np.ndarray) -> np.ndarray:
+        found = self._arrays.setdefault((array.dtype.str, array.shape, array.tobytes()), array)
+        while len(self._arrays) > 100:
+            self._arrays.pop(next(iter(self._arrays)), None)
+        return found
+
+
+@dataclass(eq=False)
+class Node:
+    """A node of a graph."""
+
+    operator: str
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any]
+    version: int  # of the operators
+    dtype: np.dtype  # of the model
+    layer: str | None = None  # the Function that it is, by name
+    kept: Kept = field(default_factory=Kept)
+
+    def get(self, attribute: str, default: Any = None) -> Any:
+        return self.attributes.get(attribute, default)
+
+    def argument(self, name: str, value: Any, default: Any = None) -> Any:
+        """An argument that is an attribute, or an input with this value, as a list or a number."""
+        if value is None:
+            return self.get(name, default)
+        return self.constant(value, name).tolist()
+
+    def constant(self, value: Any, what: str) -> np.ndarray:
+        """The value as a plain array; ValueError if it is none."""
+        if isinstance(value, Tensor | kernels.Recorded):
+            raise self.refuse(f"gets a {what} that depends on data")
+        return np.asarray(value)
+
+    def refuse(self, why: str) -> Refused:
+        return Refused(f"node {self.name!r} ({self.operator}) {why}")
+
+    @contextlib.contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Inside, an error of a Function or of NumPy, which get numbers of the file, becomes a refusal of this node."""
+        try:
+            yield
+        except Refused:
+            raise
+        except (ValueError, TypeError, LookupError, ArithmeticError, MemoryError) as error:
+            raise self.refuse(f"can't be computed: {str(error) or type(error).__name__}") from error
+
+
+def is_plain(*values: Any) -> bool:
+    """Whether these are arrays that NumPy computes with at once."""
+    return not any(isinstance(x, Tensor | kernels.Recorded) for x in values)
+
+
+def bounded(node: Node, shape: Sequence[int], x: Any = None) -> list[int]:
+    """The shape of an array that is made of x, or of nothing; ValueError if it is too large.
+
+    An axis of length 0 counts as one of length 1, because the others cost work all the same.
+    """
+    most = MOST if is_plain(x) else max(MOST, GROWTH * math.prod(x.shape))
+    if any(n < 0 for n in shape) or math.prod([max(1, n) for n in shape]) > most:
+        raise node.refuse(f"makes an array of shape {tuple(shape)}")
+    return [int(n) for n in shape]
+
+
+class Nodes:
+    """The nodes of a graph, those that are layers too, the layers by name, and which node makes and uses what.
+
+    A file may have thousands of nodes, so a replacement costs the nodes that it touches and not the graph: `makers` and
+    `uses` follow each replacement. `leave_out_unused` takes away the nodes that nothing uses any more.
+    """
+
+    def __init__(self, reader: Any) -> None:
+        self.reader = reader
+        self.constants: dict[str, np.ndarray] = reader.constants
+        self.nodes: list[Node] = reader.nodes
+        self.functions: dict[str, Function] = {}
+        self._weights: dict[Any, Tensor] = {}
+        self._layers: dict[Any, str] = {}  # those made before, by what they were made of
+        self._names: Counter[str] = Counter()  # how many layers have a name, but for the number behind it
+        self.index()
+
+    def index(self) -> None:
+        """Note which node makes each value, and how often the value is used, as an output too."""
+        self.makers = {name: node for node in self.nodes for name in node.outputs if name}
+        self.uses = Counter([name for node in self.nodes for name in node.inputs])
+        self.uses.update(self.reader.outputs)
+        self.outputs = set(self.reader.outputs)
+
+    def maker(self, name: str, operator: str) -> Node | None:
+        """The node of this operator that makes a value, if it is not a layer yet and nothing else uses the value."""
+        node = self.makers.get(name)
+        if node is None or node.layer is not None or node.operator != operator:
+            return None
+        return node if self.is_used_once(name) else None
+
+    def is_used_once(self, name: str) -> bool:
+        return self.uses[name] == 1 and name not in self.outputs
+
+    def number(self, name: str) -> float | None:
+        """The constant number of this name."""
+        a = self.constants.get(name)
+        return a.item() if a is not None and a.size == 1 else None
+
+    def array(self, name: str, ndim: int) -> np.ndarray | None:
+        """The constant array of floats of this name and of so many axes."""
+        a = self.constants.get(name)
+        return a if a is not None and a.ndim == ndim and a.dtype == self.reader.dtype else None
+
+    def row(self, name: str) -> np.ndarray | None:
+        """The constant vector of this name. One row becomes a vector, unless something else uses it."""
+        a = self.array(name, 2)
+        if a is not None and len(a) == 1 and self.is_used_once(name):
+            self.constants[name] = a[0]
+        return self.array(name, 1)
+
+    def append(self, node: Node) -> None:
+        """Add a node before the one that is replaced."""
+        self.nodes.append(node)
+        self.makers[node.outputs[0]] = node
+        self.uses.update(node.inputs)
+
+    def put(self, new: Node, old: Node) -> None:
+        """Note that a node is in the place of another one."""
+        self.makers.update({name: new for name in new.outputs if name})
+        self.uses.update(new.inputs)
+        self._release(old)
+
+    def _release(self, node: Node) -> None:
+        """Note that a node is gone, and with it the nodes that only it used."""
+        gone = [node]
+        while gone:
+            for name in gone.pop().inputs:
+                self.uses[name] -= 1
+                maker = self.makers.get(name)
+                if maker is not None and not any(self.uses[y] for y in maker.outputs if y):
+                    gone.append(maker)
+
+    def leave_out_unused(self) -> None:
+        """Leave out nodes that nothing needs any more."""
+        needed, nodes = set(self.reader.outputs), []
+        for node in reversed(self.nodes):
+            if needed.intersection(node.outputs):
+                needed.update(node.inputs)
+                nodes.append(node)
+        self.nodes = nodes[::-1]
+        self.index()
+
+    # ---- layers -------------------------------------------------------------------------------------------------
+
+    def weight(self, name: str, last: str | None = None, transposed: bool = False) -> Tensor:
+        """The parameter of an initializer: the same one for all layers that use it."""
+        key = name, transposed
+        if key not in self._weights:
+            a = self.constants[name]
+            a = np.array(a.T if transposed else a, self.reader.dtype, order="C")
+            self._weights[key] = Tensor(a, True, name=last or name)
+        return self._weights[key]
+
+    def layer(self, node: Node, make: Any, inputs: Sequence[str], weights: dict[str, Any] | None = None) -> Node:
+        """A node that applies a layer: a Function, or what makes one.
+
+        `weights` are its parameters: names of initializers, in a tuple if transposed. A layer that is made of the same
+        initializers as another is the same one.
+        """
+        weights = weights or {}
+        with without_values(), node.blamed():
+            function: Any = make if isinstance(make, Function) else make()
+        key = (*weights.values(), repr(function) if weights else node.outputs[0])
+        if key not in self._layers:
+            for attribute, x in weights.items():
+                name, transposed = (x[0], True) if isinstance(x, tuple) else (x, False)
+                setattr(function, attribute, self.weight(name, attribute, transposed))
+            self._layers[key] = self._name(node, list(weights.values()))
+            self.functions[self._layers[key]] = function
+        return dataclasses.replace(node, inputs=list(inputs), attributes={}, layer=self._layers[key])
+
+    def _name(self, node: Node, weights: list[Any]) -> str:
+        """The name of a layer: that of its weights, `conv1` of `conv1.weight`, or its operator's."""
+        names = [x[0] if isinstance(x, tuple) else x for x in weights]
+        name = names[0].rpartition(".")[0] if names else ""
+        name = name or node.operator.lower()
+        new = name
+        while new in self.functions:
+            self._names[name] += 1
+            new = f"{name}_{self._names[name]}"
+        return new
+
+
+Find = Callable[[Nodes, Node], "Node | None"]  # the node that takes the place of one; None if it stays
+
+
+def simple(make: Callable[[Node], Function]) -> Find:
+    """Find a layer without parameters, of one input."""
+
+    def found(g: Nodes, node: Node) -> Node | None:
+        x, *others = node.inputs
+        return None if x in g.constants or any(others) else g.layer(node, lambda: make(node), [x])
+
+    return found
+
+
+def integers(g: Nodes, node: Node, attribute: str) -> list[int] | None:
+    """What a node has as an attribute, or as its second input if that is a constant."""
+    if len(node.inputs) < 2 or not node.inputs[1]:
+        return node.get(attribute)
+    a = g.constants.get(node.inputs[1])
+    return None if a is None or a.ndim != 1 else a.tolist()
+
+
+def shortest(x: float) -> float:
+    """The shortest number that a float32 stands for: 0.01, and not 0.009999999776482582."""
+    return float(str(np.float32(x)))
