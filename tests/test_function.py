@@ -347,3 +347,80 @@ def test_parameters_of_the_same_given_name_have_those_of_their_attributes():
             return x * self.a + self.b
 
     assert list(Two().named_parameters()) == ["a", "b"]
+
+
+# ---- what a Function requires, and how it is written ----
+
+
+@pytest.mark.parametrize(
+    ("shape", "required", "fit"),
+    [
+        ((2, 3), (None, 3), True),
+        ((None, None), (None, 3), True),
+        ((2, 4), (None, 3), False),
+        ((2,), (None, 3), False),
+        ((2, 3, 1), (None, 3), False),
+        ((2, 3), (None, ..., 3), True),
+        ((2, 9, 8, 3), (None, ..., 3), True),
+        ((2, 9, 8, None), (None, ..., 3), True),
+        ((2, 9, 8), (None, ..., 3), False),
+        ((3,), (None, ..., 3), False),
+        ((), (None, ...), False),
+        ((5,), (None, ...), True),
+        ((), None, True),
+    ],
+)
+def test_a_shape_fits_the_required_one_or_is_refused(shape, required, fit):
+    class Required(cl.Function):
+        required_input_shape = required
+
+        def forward(self, x):
+            return self.checked_input(x)
+
+        def backward(self, dy):
+            return dy
+
+    function = Required()
+    if fit:
+        function.check_input_shape(shape)
+    else:
+        with pytest.raises(ValueError, match=r"^Required\(\) got .*shape .*; expected \(n, .*"):
+            function.check_input_shape(shape)
+    if None not in shape:
+        x = np.ones(shape, np.float32)
+        if fit:
+            assert function.forward(x) is x
+        else:
+            with pytest.raises(ValueError, match="expected"):
+                function.forward(x)
+            with pytest.raises(ValueError, match="expected"):
+                function.forward(np.ones(shape, ">f4"))
+
+
+def test_an_input_is_checked_by_its_dtype_and_comes_in_native_byte_order():
+    linear = cl.Linear(3, 2)
+    x = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    for dtype in (">f4", "<f4"):
+        checked = linear.checked_input(x.astype(dtype), linear.weight)
+        assert checked.dtype == np.float32
+        assert_same_bits(checked, x)
+    for dtype in (np.float64, ">f8", np.int32, np.float16):
+        with pytest.raises(TypeError, match=r"^Linear\(3 → 2\) is float32, got"):
+            linear.checked_input(x.astype(dtype), linear.weight)
+    with pytest.raises(TypeError, match="takes float32 or float64, got int32"):
+        linear.checked_input(x.astype(np.int32))
+
+
+def test_a_subclass_of_a_layer_is_written_with_the_layers_arguments():
+    class Narrow(cl.Linear):
+        def __init__(self, in_features):
+            super().__init__(in_features, 1)
+
+    class Wide(cl.Conv2d):
+        def __init__(self):
+            super().__init__(1, 64, (3, 3), stride=(2, 1), bias=False)
+
+    assert repr(Narrow(5)) == "Narrow(5, 1)"
+    assert repr(Wide()) == "Wide(1, 64, 3, stride=(2, 1), bias=False)"
+    assert repr(cl.Linear(2, 3, initializer=cl.initializers.he_normal)) == "Linear(2, 3, initializer=he_normal)"
+    assert repr(cl.Linear(2, 3, initializer=cl.initializers.normal(0.5))) == "Linear(2, 3, initializer=normal(std=0.5))"

@@ -1,4 +1,4 @@
-"""What several modules ask of the arrays, numbers and axes that they are given."""
+"""Conversions and checks of the arrays, numbers and axes that users give."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def native(array: np.ndarray) -> np.dtype:
 
 
 def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
-    """Data as an array of float32 or float64 in native byte order, shared where possible.
+    """Data as an array of float32 or float64 in native byte order, without a copy if possible.
 
-    Without a dtype, float32 and float64 arrays and NumPy scalars keep theirs, and other real numbers become float32.
-    TypeError, beginning with `what`, for anything else.
+    Without a `dtype`, arrays and NumPy scalars of float32 and float64 keep theirs. Other real numbers become float32.
+    TypeError, whose message begins with `what`, for anything else.
     """
     if type(data) in ARRAY_TYPES and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
         return data
@@ -45,9 +45,9 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
 
 
 def _objects_text(array: np.ndarray) -> str:
-    """What an array of Python objects has that is no number, and where, or how to make numbers of it."""
+    """The first element of an array of objects that is not a number, with its place; or how to make an array."""
     if array.ndim == 0:
-        made = {"toarray": "an array", "collect": "a frame"}  # of sparse matrices, and of frames that are lazy
+        made = {"toarray": "an array", "collect": "a frame"}  # methods of sparse matrices and of lazy frames
         ways_out = [f", of which .{name}() makes {what}" for name, what in made.items() if hasattr(array.item(), name)]
         return f"object, {reprlib.repr(array.item())}{''.join(ways_out)}"
     for place, x in np.ndenumerate(array):
@@ -58,9 +58,9 @@ def _objects_text(array: np.ndarray) -> str:
 
 
 def as_indices(data: Any, what: Any) -> np.ndarray:
-    """Data as an array of int64, shared where possible.
+    """Data as an array of int64, without a copy if possible.
 
-    TypeError, beginning with `what`, for anything but integers; IndexError for one beyond int64.
+    TypeError, whose message begins with `what`, for anything but integers. IndexError for an integer beyond int64.
     """
     array = as_array(data, what)
     if array.dtype.kind not in "iu":
@@ -72,16 +72,17 @@ def as_indices(data: Any, what: Any) -> np.ndarray:
 
 
 def flat_int64(integers: np.ndarray) -> np.ndarray:
-    """Integers as int64 in one axis."""
+    """Integers as int64 along a single axis."""
     if integers.dtype != np.int64 or not integers.flags.c_contiguous:
         integers = kernels.convert(integers, np.int64)
     return integers.reshape(-1)
 
 
 def refuse_indices(what: str, most: Any, shape: tuple[int, ...], dtype: Any, indices: np.ndarray) -> None:
-    """Raise IndexError for the first of these indices, int64 made of that dtype and shape, below 0 or too large.
+    """Raise IndexError for the first of these indices that is below 0 or above `most`.
 
-    `most`, uint64, is the largest that may be, one number for all or one for each place of a row.
+    `indices`, int64, were made of an array of this shape and dtype. `most`, uint64, is the largest index: one number,
+    or one for each place of a row.
     """
     indices, most = indices.reshape(shape), np.broadcast_to(most, shape)
     place = np.unravel_index(int((indices.view(np.uint64) > most).argmax()), shape)
@@ -90,10 +91,7 @@ def refuse_indices(what: str, most: Any, shape: tuple[int, ...], dtype: Any, ind
 
 
 def as_array(data: Any, what: Any) -> np.ndarray:
-    """Data as a plain array, shared where possible.
-
-    Masked elements have no value, and what lies under the mask must not be taken for one: ValueError.
-    """
+    """Data as a plain array, without a copy if possible. ValueError for masked elements, which have no value."""
     if isinstance(data, np.ndarray) and type(data) not in ARRAY_TYPES and np.ma.is_masked(data):
         raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
     try:
@@ -107,7 +105,7 @@ def as_array(data: Any, what: Any) -> np.ndarray:
 
 
 def is_foreign_array(data: Any) -> bool:
-    """Whether it is an array of another library: of PyTorch, JAX or TensorFlow, say, or a column of a frame."""
+    """Whether this is an array of another library, such as PyTorch, JAX or TensorFlow, or a column of a frame."""
     return not isinstance(data, np.ndarray | np.generic) and (hasattr(data, "__array__") or hasattr(data, "__dlpack__"))
 
 
@@ -119,14 +117,14 @@ def base_of(array: np.ndarray) -> np.ndarray:
 
 
 def places_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
-    """Which elements of an array in C order a view of it takes: their places, int64, in the view's shape."""
+    """The places, int64 in the view's shape, of a view's elements in the array, which is in C order."""
     places, scale = np.arange(array.size), 8 // array.itemsize
     offset = (kernels.address(view) - kernels.address(array)) * scale
     return np.ndarray(view.shape, places.dtype, places, offset, [step * scale for step in view.strides])
 
 
 def random_stream(what: str, seed: Any) -> np.random.Generator:
-    """The Generator of a seed, or the one given; TypeError or ValueError, beginning with `what`, for no seed."""
+    """The Generator of a seed, or `seed` itself if it is one. For another value, an error that begins with `what`."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
@@ -134,7 +132,7 @@ def random_stream(what: str, seed: Any) -> np.random.Generator:
 
 
 def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
-    """The first row, and what stands there, that is no integer in least … most; (−1, None) if there are no rows."""
+    """The first row whose value is not an integer in least … most, and this value; (−1, None) without rows."""
     array = np.asarray(values, dtype=object).ravel()
     for row, value in enumerate(array):
         is_integer = isinstance(value, INTEGERS) and not isinstance(value, bool)
@@ -144,20 +142,20 @@ def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
 
 
 def own_copy(data: Any) -> Any:
-    """Data that nobody else can change: an array's copy. In a recorded step it is the step's own already."""
+    """A copy of an array, which nobody else can change. In a recorded step, the array is the step's own already."""
     if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
         data = as_array(data, "targets")
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data
 
 
 def in_shape_of(targets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Targets in the shape of outputs if only axes of length 1 differ, as in (n,) and (n, 1); else as they are."""
+    """Targets in the shape of outputs if only axes of length 1 differ, such as (n,) and (n, 1); else unchanged."""
     alike = [n for n in targets.shape if n != 1] == [n for n in shape if n != 1]
     return targets.reshape(shape) if alike and targets.shape != shape else targets
 
 
 def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    """The axes meant among so many, counted from 0; None is all. ValueError for one that isn't there or comes twice."""
+    """The axes, counted from 0, of `ndim`; None is all. ValueError for an axis that is missing or comes twice."""
     if axis is None:
         return tuple(range(ndim))
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -170,7 +168,7 @@ def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int,
 
 
 def integers(name: str, value: Any, count: int, least: int = 1, most: int = sys.maxsize) -> tuple[int, ...]:
-    """The value as so many integers, one alone repeated; TypeError or ValueError unless they are `least` to `most`."""
+    """The value as `count` integers; one integer is repeated. TypeError or ValueError unless all are least … most."""
     values = tuple(value) if isinstance(value, tuple | list) else (value,) * count
     if len(values) != count:
         raise ValueError(f"{name} takes one integer{f' or {count}' if count > 1 else ''}, got {value!r}")
@@ -216,7 +214,7 @@ def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
 
 
 def positive(name: str, value: float, limit: float = float("inf")) -> float:
-    """As `nonnegative`, and ValueError for 0."""
+    """The value as a float, as `nonnegative` checks it; ValueError for 0 as well."""
     number = nonnegative(name, value, limit)
     if number == 0:
         raise ValueError(f"{name} must be above 0, got {value!r}")

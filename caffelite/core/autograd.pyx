@@ -163,7 +163,10 @@ cdef inline bint alike(a, cnp.ndarray b):
 
 def fits(tuple shape, tuple required):
     """Whether a shape is the one required. None is any length, in `required` ... is any number of axes."""
-    cdef Py_ssize_t n = len(shape), m = len(required), i = 0, j
+    cdef Py_ssize_t n = len(shape), m, i = 0, j
+    if required is None:
+        return True
+    m = len(required)
     for j in range(m):
         if required[j] is Ellipsis:       # what follows it are the last axes
             if n - (m - 1 - j) < i:
@@ -177,11 +180,11 @@ def fits(tuple shape, tuple required):
 
 
 def checked_input(function, x, Node weight=None, weight_shape=None):
-    """x, if it has the shape that this Function requires (`required_input_shape`), and the dtype of its weight.
+    """x, an array of the shape that this Function requires (`required_input_shape`) and of its weight's dtype.
 
-    A list becomes an array, another byte order the native one, a sparse matrix SparseRows. Without a weight, x may be
-    float32 or float64. Raises ValueError for another shape, also if the weight has another one than `weight_shape`,
-    and TypeError for another dtype.
+    A list becomes an array, a sparse matrix SparseRows, and another byte order the native one. Without a weight, x may
+    be float32 or float64. ValueError for another shape, and if the weight has another one than `weight_shape`.
+    TypeError for another dtype.
     """
     cdef bint is_alike = False
     if isinstance(x, cnp.ndarray):

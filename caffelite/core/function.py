@@ -286,7 +286,7 @@ class Function(ABC):
     def check_input_shape(self, shape: Shape) -> None:
         """Raise ValueError, with the expected shape, unless the shape of the input is the required one."""
         required = self.required_input_shape
-        if required is not None and not fits(shape, required):
+        if not fits(shape, required):
             rows = f"rows of {shape[-1]} features, " if ... in required and len(shape) > 1 else ""
             expected = required_text(required, self.axis_names, shape)
             raise ValueError(f"{self._label()} got {rows}shape {shape_text(shape)}; expected {expected}")

@@ -1,8 +1,9 @@
 """Initializers: (shape, rng) -> array, float64, with `rng` a `numpy.random.Generator`.
 
-A weight's shape says how many inputs a unit sums over, `fan_in`, and how many units an input goes to, `fan_out`. With
-two axes it is (in, out), as Linear's. With more it is (out, in, k…), as a convolution's with a window of Πk places:
-fan_in = in · Πk, fan_out = out · Πk. `he_…`, `xavier_…` and `orthogonal` raise ValueError for fewer axes.
+The shape of a weight says how many inputs a unit sums over, `fan_in`, and how many units an input goes to, `fan_out`.
+A weight of two axes is (in, out), such as that of Linear. A weight of more axes is (out, in, k…), such as that of a
+convolution whose window has Πk places: fan_in = in · Πk, fan_out = out · Πk. `he_…`, `xavier_…` and `orthogonal` raise
+ValueError for fewer axes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ Initializer = Callable[[Shape, np.random.Generator], np.ndarray]
 
 
 def checked_initializer(name: str, initializer: Initializer | None) -> Initializer | None:
-    """The initializer; TypeError unless it can be called, or is None."""
+    """The initializer, if it can be called or is None; else TypeError."""
     if initializer is not None and not callable(initializer):
         raise TypeError(f"{name}: initializer: expected a callable (shape, rng) -> array, got {initializer!r}")
     return initializer
 
 
 def he_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """N(0, 2 / fan_in), which keeps the variance of what goes forward through ReLU.
+    """N(0, 2 / fan_in), which keeps the variance of the activations from layer to layer if these have ReLU.
 
     K. He, X. Zhang, S. Ren and J. Sun, "Delving deep into rectifiers", ICCV 2015, eq. 10.
     """
@@ -35,12 +36,12 @@ def he_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def he_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """U(−a, a), a = √(6 / fan_in): the variance of `he_normal`."""
+    """U(−a, a), a = √(6 / fan_in), which has the variance of `he_normal`."""
     return uniform(math.sqrt(6 / fans(shape)[0]))(shape, rng)
 
 
 def xavier_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """N(0, 2 / (fan_in + fan_out)), which about keeps the variance of what goes forward and of gradients, for tanh.
+    """N(0, 2 / (fan_in + fan_out)), which nearly keeps the variance of activations and of gradients with tanh.
 
     X. Glorot and Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks", AISTATS 2010,
     eq. 12.
@@ -49,7 +50,7 @@ def xavier_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """U(−a, a), a = √(6 / (fan_in + fan_out)): the variance of `xavier_normal`.
+    """U(−a, a), a = √(6 / (fan_in + fan_out)), which has the variance of `xavier_normal`.
 
     Eq. 16 of the same paper.
     """
@@ -57,16 +58,16 @@ def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def orthogonal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """A random matrix with orthonormal columns, or rows if there are fewer of them, uniform among all such.
+    """A random matrix with orthonormal columns, or orthonormal rows if there are fewer rows; all are equally likely.
 
-    More than two axes are (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact solutions to the nonlinear
-    dynamics of learning in deep linear neural networks", ICLR 2014; drawn as in F. Mezzadri, "How to generate random
-    matrices from the classical compact groups", Notices of the AMS 54, 2007.
+    A weight of more than two axes is taken as (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact solutions
+    to the nonlinear dynamics of learning in deep linear neural networks", ICLR 2014; drawn as in F. Mezzadri, "How to
+    generate random matrices from the classical compact groups", Notices of the AMS 54, 2007.
     """
     fans(shape)
     rows, columns = shape[0], math.prod(shape[1:])
     q, r = np.linalg.qr(rng.normal(size=(max(rows, columns), min(rows, columns))))
-    q = q * np.copysign(1, r.diagonal())  # QR leaves the signs open, and LAPACK's choice isn't uniform
+    q = q * np.copysign(1, r.diagonal())  # QR leaves the signs open, and LAPACK's choice is not uniform
     return (q if rows >= columns else q.T).reshape(shape)
 
 
@@ -91,8 +92,8 @@ class normal:
 class uniform:
     """U(−limit, limit). ValueError for a `limit` below 0 or not finite.
 
-    With limit 1/√fan_in, what PyTorch's Linear draws; after Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient
-    BackProp", 1998, section 4.6, who ask for a spread of 1/√fan_in.
+    With limit 1/√fan_in it is what PyTorch's Linear draws. Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient
+    BackProp", 1998, section 4.6, ask for a spread of 1/√fan_in.
     """
 
     def __init__(self, limit: float) -> None:
@@ -106,9 +107,9 @@ class uniform:
 
 
 def draw(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> None:
-    """Set a layer's weight and its bias, if it has one: both from U(−a, a), a = 1/√fan_in, as PyTorch's are.
+    """Draw a layer's weight, and its bias if it has one, from U(−a, a), a = 1/√fan_in, as PyTorch does.
 
-    An `initializer` draws the weight instead, and the bias is then 0. `rng` is a Generator or the seed of one.
+    If there is an `initializer`, it draws the weight, and the bias is 0. `rng` is a Generator or a seed.
     """
     rng = np.random.default_rng(rng)
     default = uniform(1 / math.sqrt(fans(weight.shape)[0]))
@@ -118,7 +119,7 @@ def draw(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> N
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """fan_in and fan_out of a weight of this shape; at least 1, that a weight without elements can be drawn too."""
+    """fan_in and fan_out of a weight of this shape, at least 1 each, also if the weight has no elements."""
     if len(shape) < 2:
         raise ValueError(f"a weight (in, out) or (out, in, k…) has inputs and outputs, one of shape {shape} has not")
     if len(shape) == 2:

@@ -1,8 +1,9 @@
-"""Sparse inputs: the rows of matrices of which nearly all numbers are 0, as SciPy keeps them (CSR).
+"""Sparse inputs: rows of a matrix of which nearly all numbers are 0, in the format of SciPy (CSR).
 
-SciPy itself is not needed, and never imported: what has `tocsr` is a sparse matrix. Its numbers stay where they are. A
-row of it is a place in them and a count, and rows are elements of an array (`kernels.sparse_row`), so that they can be
-shuffled, cut into batches and recorded as any others; a `SparseRows` is such an array and what its rows point to.
+caffelite never imports SciPy: an object with the method `tocsr` is a sparse matrix. Its numbers stay where they are. A
+row is the place of its numbers in memory and their count. Such rows are elements of an array (`kernels.sparse_row`),
+so that caffelite can shuffle them, make batches of them and record them as it does rows of numbers. `SparseRows` is
+such an array together with the numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ WAYS_OUT = "go into a Linear as they are; for all else .toarray() makes an array
 
 
 class Numbers(NamedTuple):
-    """What sparse rows point to: the numbers that are not 0, their columns, and the class of the matrix they are of."""
+    """The numbers of sparse rows that are not 0, the columns of these numbers, and the class of the matrix."""
 
     values: np.ndarray
     columns: np.ndarray
@@ -28,7 +29,7 @@ class Numbers(NamedTuple):
 
 
 class SparseFactor(kernels.SparseMatrix):
-    """A sparse matrix as a factor of a product with a Linear's weight or gradient, and good for nothing else."""
+    """A sparse matrix that can be multiplied by the weight or the gradient of a Linear, and do nothing else."""
 
     __array_ufunc__ = None
 
@@ -46,21 +47,21 @@ class SparseFactor(kernels.SparseMatrix):
 
 
 class SparseRows(SparseFactor):
-    """Rows (n, features) of a sparse matrix: what a model gets that is given one.
+    """Rows (n, features) of a sparse matrix: what a model gets if you give it a sparse matrix.
 
     A Linear takes them as they are. For all else `toarray()` makes an array of them, in a recorded step too.
-    Slices, row numbers and masks give some of the rows, which share their numbers.
+    Indexing with slices, row numbers and masks gives some of the rows, which share their numbers with all others.
     """
 
     ndim = 2
 
     def __init__(self, rows: np.ndarray, numbers: Numbers | None = None) -> None:
         super().__init__(rows)
-        self.numbers = numbers  # None in a recorded step, each replay of which has others
+        self.numbers = numbers  # None in a recorded step, since each replay has others
 
     @property
     def T(self) -> SparseFactor:
-        """The transpose (features, n), which `kernels.matmul` multiplies by dy: dW = xᵀ dy."""
+        """The transpose (features, n), for `kernels.matmul`: dW = xᵀ dy."""
         return SparseFactor(self.rows, True)
 
     def __len__(self) -> int:
@@ -74,7 +75,7 @@ class SparseRows(SparseFactor):
         return kernels.sparse_to_dense(self.rows)
 
     def tocsr(self) -> Any:
-        """The rows as a new matrix of the class that they came in."""
+        """The rows as a new matrix of the class of the matrix that they were made of."""
         numbers, counts = self._numbers(), self.rows["count"]
         ends = np.cumsum(counts)
         places = np.arange(counts.sum()) + np.repeat(self._starts() - ends + counts, counts)
@@ -82,7 +83,7 @@ class SparseRows(SparseFactor):
         return numbers.matrix_class(arrays, shape=self.shape)
 
     def astype(self, dtype: Any, name: str = "sparse rows") -> SparseRows:
-        """The rows in float32 or float64, themselves if they are; TypeError, beginning with `name`, for no numbers."""
+        """The rows in float32 or float64. TypeError, which begins with `name`, if they are not real numbers."""
         if self.dtype == dtype:
             return self
         numbers = self._numbers()
@@ -90,7 +91,7 @@ class SparseRows(SparseFactor):
         return sparse_rows(numbers._replace(values=values), self._starts(), self.rows["count"], self.shape[1])
 
     def bytes(self) -> Iterator[Any]:
-        """What tells these rows from others, in pieces of memory."""
+        """The contents of the rows, in pieces of memory, for a checksum."""
         for i in range(0, len(self), 10_000):
             some = self[i : i + 10_000].tocsr()
             yield from (some.indptr.data, some.indices.data, some.data.data)
@@ -104,7 +105,7 @@ class SparseRows(SparseFactor):
         return self.numbers
 
     def _starts(self) -> np.ndarray:
-        """Where the numbers of each row begin among all of them."""
+        """The place of each row's first number among all numbers."""
         columns = self._numbers().columns
         return (self.rows["columns"] - kernels.address(columns)) // columns.itemsize
 
@@ -116,33 +117,33 @@ class SparseRows(SparseFactor):
 
 
 def is_sparse(x: Any) -> bool:
-    """Whether it is a sparse matrix, of any format, or rows of one."""
+    """Whether this is a sparse matrix, of any format, or rows of one."""
     return not isinstance(x, np.ndarray) and (type(x) is SparseRows or hasattr(x, "tocsr"))
 
 
 def as_sparse(x: Any, dtype: Any = None, name: str = "sparse rows") -> SparseRows:
-    """A sparse matrix (n, features) as rows, of this dtype, float32 or float64, or of its own.
+    """A sparse matrix (n, features) as SparseRows, of this dtype, float32 or float64, or of its own.
 
-    The numbers of each row come in the order of their columns; those of one column are added up. Memory is shared
-    where it can be: values of the same dtype, columns in int32, and all as described. ValueError naming the row for
-    arrays that are no matrix, TypeError for what is no real numbers.
+    The numbers of each row are in the order of their columns. Numbers of the same column are added. The rows share the
+    matrix's memory if it has this order, this dtype and columns in int32. Raises ValueError, with the row, for arrays
+    that are no CSR matrix, and TypeError for anything but real numbers.
     """
     rows = x if type(x) is SparseRows else _rows_of_matrix(x, name)
     return rows if dtype is None else rows.astype(dtype, name)
 
 
 def array_of(x: Any) -> np.ndarray:
-    """The array that rows of any kind are kept in."""
+    """The array that has the rows: that of SparseRows, or x itself."""
     return x.rows if type(x) is SparseRows else x
 
 
 def rows_from(array: np.ndarray) -> Any:
-    """Rows of any kind, of the array that they are kept in."""
+    """SparseRows of an array of them, or the array itself if its elements are numbers; undoes `array_of`."""
     return SparseRows(array) if array.dtype.names else array
 
 
 def are_finite(x: Any) -> np.ndarray:
-    """Whether all numbers of a row are finite, bool (n,), for rows of any kind."""
+    """Whether all numbers of each row are finite, bool (n,), for arrays and SparseRows."""
     if type(x) is not SparseRows:
         return np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     of_rows = np.repeat(np.arange(len(x)), x.rows["count"])
@@ -154,7 +155,7 @@ def _rows_of_matrix(x: Any, name: str) -> SparseRows:
         one_row = ": x[i : i + 1] is a matrix of one row" if len(x.shape) == 1 else ""
         raise ValueError(f"{name}: expected a sparse matrix (n, features), got shape {x.shape}{one_row}")
     if x.format != "csr":
-        if hasattr(x, "check_format"):  # what else looks into its arrays believes them
+        if hasattr(x, "check_format"):  # nothing else checks the arrays of this format
             try:
                 x.check_format()
             except ValueError as error:
@@ -172,6 +173,7 @@ def _rows_of_matrix(x: Any, name: str) -> SparseRows:
 
 
 def sparse_rows(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
+    """SparseRows of so many numbers each, `counts`, which begin at `starts`."""
     values, columns, _ = numbers
     values = np.require(values, native(values), ["C", "A"])
     columns = np.require(columns, np.int32, ["C", "A"])
@@ -207,7 +209,7 @@ def _check(values: np.ndarray, columns: np.ndarray, ends: np.ndarray, n: int, fe
 
 
 def _is_in_order(columns: np.ndarray, ends: np.ndarray) -> bool:
-    """Whether the columns of each row rise."""
+    """Whether the columns of each row are in increasing order, without repetitions."""
     rises = columns[1:] > columns[:-1]
     between = ends[(ends > 0) & (ends < len(columns))]
     rises[between - 1] = True
@@ -215,7 +217,7 @@ def _is_in_order(columns: np.ndarray, ends: np.ndarray) -> bool:
 
 
 def _in_order(values: np.ndarray, columns: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The same numbers with the columns of each row in order, those of one column added up in the values' dtype."""
+    """The same numbers with the columns of each row in order, and numbers of the same column added."""
     rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     order = np.lexsort((columns, rows))
     values, columns, rows = values[order], columns[order], rows[order]

@@ -1,11 +1,11 @@
 """Tensor: an array, its gradient, and the Function that made it.
 
-Calling a Function on Tensors leaves a note on the result: the copy of the Function that was applied
-(`Tensor.function`) and the Tensors it was applied to (`Tensor.inputs`). These notes are the graph. `Tensor.backward`
-walks it from the result to the leaves, handing each Function the gradient of its output and passing on the gradients
-of its inputs (`propagate`, in autograd.pyx).
+A call of a Function on Tensors leaves a note on the result: the copy of the Function that was applied
+(`Tensor.function`) and its inputs (`Tensor.inputs`). These notes are the graph. `Tensor.backward` walks it from the
+result to the leaves. It gives each Function the gradient of its output, and passes the gradients of its inputs on
+(`propagate`, in autograd.pyx).
 
-The operators (`a + b`, `a.sum()`, …) are Functions too; `caffelite.functions` gives them to the class.
+The operators (`a + b`, `a.sum()`, …) are Functions too. The files of functions/ add them to the class.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from caffelite.core.modes import initializing, without_values
 
 
 class Tensor(Node):
-    """An array that gradients can be computed for.
+    """An array with a gradient.
 
     Parameters
     ----------
     data : array-like of numbers
-        float32 and float64 arrays and NumPy scalars keep their dtype; Python numbers and lists, bool, integer and
-        float16 data become float32. The array is shared where it can be, and copied if `requires_grad`.
+        Arrays and NumPy scalars of float32 and float64 keep their dtype. Other real numbers become float32. The Tensor
+        shares the array if it can, and copies it if `requires_grad`.
     requires_grad : bool
         Whether `backward` computes a gradient for this Tensor.
     dtype : float32 or float64, optional
@@ -39,18 +39,18 @@ class Tensor(Node):
     Raises
     ------
     TypeError
-        For data that are not real numbers (complex, object, strings) or are longdouble, and for any other dtype.
+        For data that are no real numbers (complex, object, strings), for longdouble, and for another `dtype`.
     ValueError
         For an array with masked elements.
     """
 
-    # Its attributes, `_data`, `function`, `inputs` and so on, are in autograd.pxd.
+    # The attributes, `_data`, `function`, `inputs` and so on, are declared in autograd.pxd.
 
     __array_ufunc__ = None  # an ndarray on the left leaves the operator to the Tensor on the right
     __hash__ = object.__hash__
-    _initial_version = 0  # how many changes there had been when `initialize` last set the values
+    _initial_version = 0  # the version, a count of changes, of the values that `initialize` set last
 
-    # From the files of functions/:
+    # Added by the files of functions/:
     __add__: Callable[..., Tensor]
     __radd__: Callable[..., Tensor]
     __sub__: Callable[..., Tensor]
@@ -98,7 +98,7 @@ class Tensor(Node):
 
     @classmethod
     def _of(cls, data: np.ndarray) -> Tensor:
-        """A Tensor over an array as it is."""
+        """A Tensor over this very array, which has to be float32 or float64."""
         tensor = cls.__new__(cls)
         tensor._data = data
         tensor._version = [0]
@@ -108,7 +108,7 @@ class Tensor(Node):
 
     @property
     def data(self) -> np.ndarray:
-        """The array. Assigning to it copies the values into place: same shape, real numbers."""
+        """The array. Setting it copies the values, real numbers of the same shape, into the array."""
         recording = kernels.recorder()
         return self._data if recording is None else recording.note(self).data
 
@@ -123,18 +123,18 @@ class Tensor(Node):
             self._initial_version = self._version[0]
 
     def _noted_data(self) -> np.ndarray:
-        """The array as it is, noted where a step is recorded."""
+        """The array. If a step is being recorded, the recording notes that somebody looked at it."""
         recording = kernels.recorder()
         if recording is not None:
             recording.note(self)
         return self._data
 
     def _note_change(self) -> None:
-        """Note that the values are others now; all Tensors over the same memory share the count."""
+        """Count a change of the values. All Tensors over the same memory share this count."""
         self._version[0] += 1
 
     def _has_initial_values(self) -> bool:
-        """Whether nobody has changed the values since they were drawn: no optimizer, no file, nobody by hand."""
+        """Whether the values are those that `initialize` set: no optimizer, file or user has changed them since."""
         return self._version[0] == self._initial_version
 
     @property
@@ -143,7 +143,7 @@ class Tensor(Node):
         return self.transpose()
 
     def numpy(self) -> np.ndarray:
-        """The array, shared."""
+        """The array itself, not a copy."""
         return self.data
 
     def item(self) -> float:
@@ -151,13 +151,13 @@ class Tensor(Node):
         return self.data.item()
 
     def copy(self) -> Tensor:
-        """A new leaf with a copy of the values, `requires_grad` and the name as here; no gradient, no graph."""
+        """A new leaf with a copy of the values, the same `requires_grad` and name, and without gradient and graph."""
         return Tensor(self._data.copy(), self.requires_grad, name=self.name)
 
     __copy__ = copy
 
     def detach(self) -> Tensor:
-        """A Tensor over the same memory that is in no graph and needs no gradient."""
+        """A Tensor over the same memory that is not in the graph and requires no gradient."""
         tensor = Tensor._of(self._noted_data())
         tensor._version = self._version
         return tensor
@@ -224,30 +224,30 @@ class Tensor(Node):
 
     @property
     def grad(self) -> np.ndarray | None:
-        """The gradient, of the Tensor's shape and dtype; None until something contributes, and after `zero_grad`."""
+        """The gradient, an array like `data`. None before the first contribution to it, and after `zero_grad`."""
         gradient = self._present_gradient()
         if gradient is not None and self._used_rows is not None and not self._is_sparse:
-            kernels.use_all_rows(self._used_rows)  # whoever has the array may write anywhere
+            kernels.use_all_rows(self._used_rows)  # the caller may write anywhere into the array
         return gradient if gradient is None or kernels.recorder() is None else gradient.view(kernels.Recorded)
 
     def zero_grad(self) -> None:
-        """Forget the gradient. Its memory stays, and the next contribution overwrites it."""
+        """Forget the gradient. Its memory stays; the next contribution overwrites it."""
         recording = kernels.recorder()
         if recording is not None:
             recording.note(self).gradient_set = True
         self._has_gradient = False
 
     def _present_gradient(self) -> np.ndarray | None:
-        """The memory of the gradient if there is one now."""
+        """The memory of the gradient; None if there is no gradient now."""
         recording = kernels.recorder()
         if recording is not None:
             recording.note(self).gradient_is_read(self)
         return self._gradient if self._has_gradient else None
 
     def add_grad(self, g: Any) -> None:
-        """Add an array of the Tensor's shape to its gradient; ValueError for another shape.
+        """Add an array of the Tensor's shape to its gradient. ValueError for another shape.
 
-        A Tensor that requires no gradient, a frozen parameter, takes none.
+        Does nothing if the Tensor requires no gradient, such as a frozen parameter.
         """
         g = as_real(g, self.dtype, "add_grad")
         if g.shape != self.shape:
@@ -264,11 +264,11 @@ class Tensor(Node):
     def add_grad_of(
         self, kernel: Callable[..., Any], *arguments: Any, rows: np.ndarray | None = None, **options: Any
     ) -> None:
-        """Let a kernel write or add its result straight into the gradient: `add_grad(kernel(…))` without a copy.
+        """Do `add_grad(kernel(…))` without a copy: the kernel writes or adds its result into the gradient itself.
 
         The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows`, int64 (m,), says which rows of the
-        gradient of a sparse parameter it changes. The product of a sparse matrix's transpose, xᵀ dy, changes the rows
-        that are columns of x.
+        gradient of a sparse parameter it changes. A product xᵀ dy with sparse rows x changes the rows that x has
+        numbers for.
         """
         if not self.requires_grad:
             return
@@ -282,7 +282,7 @@ class Tensor(Node):
     def _gradient_memory(self, rows: np.ndarray | None) -> np.ndarray:
         """The memory for a contribution to these rows of the gradient, or to all of it; see `add_grad_of`.
 
-        Where it is noted which rows are used, all others are 0.
+        If the Tensor keeps a list of the rows that are used, all other rows of this memory are 0.
         """
         by_columns = rows is not None and rows.dtype.names is not None
         recording = kernels.recorder()
@@ -309,31 +309,31 @@ class Tensor(Node):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether it is noted which rows of the gradient are used; the others are 0, and optimizers leave them alone.
+        """Whether optimizers update only the rows that a step used, so that a step takes no time for the others.
 
-        So that what is done in a step takes time for the rows used, and not for all. (Of a parameter that sparse inputs
-        are multiplied by, the rows used are noted, too, but it changes as any other.)
+        (The weight of a Linear with sparse inputs keeps a list of the used rows, too. Optimizers update all its rows.)
         """
         return self._is_sparse
 
     def _use_no_rows(self) -> None:
-        """Set the gradient, which is new memory, to 0, where it is noted which rows are used."""
+        """Set the gradient, which is new memory, to 0 if the Tensor keeps a list of the rows that are used."""
         if self._used_rows is not None and self._gradient is not None:
-            if not self._used_rows.flags.writeable:  # it was made without values
+            if not self._used_rows.flags.writeable:  # made `without_values`
                 self._used_rows = np.zeros_like(self._used_rows)
             self._gradient[...], self._used_rows[0] = 0, 0
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this Tensor although it is not a leaf."""
+        """Keep the gradient of this Tensor in `backward`, as if it were a leaf."""
         self._retains_grad = True
 
     def backward(self, grad: Any = None) -> None:
         """Add the gradient of this Tensor to `.grad` of every leaf that it was computed from, and free the graph.
 
-        `grad`, of this Tensor's shape, is the gradient of what comes after it; a single element needs none, it is 1.
+        `grad` is the gradient of a later result with respect to this Tensor, and has its shape. A Tensor of a single
+        element needs none: it is 1.
 
-        Raises ValueError without `grad` for several elements or for a `grad` of another shape, and RuntimeError where
-        there is no graph, where it has been freed by an earlier call, or where a value that it kept has changed since.
+        Raises ValueError for a `grad` of another shape, and for several elements without `grad`. Raises RuntimeError if
+        there is no graph, if an earlier call has freed it, or if a value that it needs has changed since.
         """
         if not self.requires_grad:
             raise RuntimeError("backward on a Tensor that needs no gradient, or whose operations were not recorded")
@@ -349,9 +349,9 @@ class Tensor(Node):
         propagate({self: given})
 
     def _refuse_changed(self, t: Tensor, count: list[int]) -> None:
-        """Raise for a Tensor whose memory has changed, unless the Function behind this one did not keep its values."""
+        """Raise for a Tensor whose values have changed, unless the Function that made this one did not keep them."""
         is_parameter = t is not self and not any(t is x for x in self.inputs)
-        has_moved = t._version is not count  # and what was kept can't be known any more
+        has_moved = t._version is not count  # so that nobody knows what the Function kept
         if is_parameter or has_moved or _may_have_kept(self.function, t._data):
             raise RuntimeError(
                 f"{t._description()}, which {self.function!r} needs for its backward, "
@@ -361,7 +361,7 @@ class Tensor(Node):
 
 results_are(Tensor)
 
-# What a leaf has by way of attributes.
+# The attributes of a leaf, which pickles have.
 _LEAF_ATTRIBUTES = (
     "_data",
     "_version",
@@ -377,7 +377,7 @@ _LEAF_ATTRIBUTES = (
 
 
 def _may_have_kept(function: Any, data: np.ndarray) -> bool:
-    """Whether an applied Function may have kept an array over the same memory. What a user's keeps can't be known."""
+    """Whether an applied Function may have kept this array. A user's Function may keep it where nobody finds it."""
     stack, seen = [function], set()
     while stack:
         value = stack.pop()
@@ -404,7 +404,7 @@ def _array(value: Any) -> Any:
 
 
 def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
-    """A parameter of this shape, float32, for a Function in the making; its values are still to be set."""
+    """A new parameter of this shape, float32, whose values are not set yet."""
     tensor = Tensor._of(uninitialized(shape))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:
@@ -413,10 +413,10 @@ def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) 
 
 
 def _list_of_rows(rows: int) -> np.ndarray:
-    """Room for a list of some of so many rows, an empty one; see the kernel `use_rows`."""
+    """An empty list of rows, with room for this many; see the kernel `use_rows`."""
     return np.broadcast_to(np.int64(0), 1 + 2 * rows) if without_values.is_on else np.zeros(1 + 2 * rows, np.int64)
 
 
 def uninitialized(shape: int | tuple[int, ...]) -> np.ndarray:
-    """An array, float32, whose values are still to be set. Made `without_values`, it takes no memory."""
+    """A new array, float32, whose values are not set yet. It takes no memory if it is made `without_values`."""
     return np.broadcast_to(np.float32(0), shape) if without_values.is_on else np.empty(shape, np.float32)

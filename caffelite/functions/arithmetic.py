@@ -1,6 +1,6 @@
 """Arithmetic with NumPy's broadcasting, and Tensor's operators.
 
-A gradient has the shape of what was broadcast; `reduced` sums it back over the repeated axes.
+A gradient has the shape that the operands were broadcast to. `reduced` sums it over the axes that were repeated.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def reduced(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def common_length(lengths: Iterable[int | None]) -> int | None:
-    """The one length that all of these are, None = unknown; ValueError if they differ."""
+    """The length that all of these are; None is unknown. ValueError if they differ."""
     known = set(lengths)
     known.discard(None)
     if len(known) > 1:
@@ -45,7 +45,7 @@ def common_length(lengths: Iterable[int | None]) -> int | None:
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """The shape that these are broadcast to, None = unknown; ValueError naming them if they can't be."""
+    """The shape that these are broadcast to; None is an unknown length. ValueError if they can't be."""
     lengths = [set(along) - {1} for along in zip_longest(*map(reversed, shapes), fillvalue=1)]
     try:
         return tuple([common_length(along) if along else 1 for along in reversed(lengths)])
@@ -54,7 +54,7 @@ def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def listed(shapes: Iterable[Shape]) -> str:
-    """Different shapes, each once."""
+    """The different ones of these shapes, as text."""
     return ", ".join(map(str, dict.fromkeys(shapes)))
 
 
@@ -156,10 +156,10 @@ def as_tensor(x: Any) -> Tensor:
 
 
 def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
-    """What an operator's other side is to a Function: a Tensor, an array of the Tensor's dtype, or a number.
+    """The other operand of an operator as Functions take it: a Tensor, an array of the Tensor's dtype, or a number.
 
-    Numbers and integer or bool arrays adapt to the Tensor's dtype. TypeError for floats of another dtype, and for
-    what is no number.
+    Numbers and arrays of integers or bool become the Tensor's dtype. TypeError for floats of another dtype, and for
+    anything but numbers.
     """
     if isinstance(value, Tensor) and value.dtype == tensor.dtype:
         return value
@@ -176,7 +176,7 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
 
 
 def operands(values: Sequence[Any], name: str) -> list[Any]:
-    """Each as an `operand` of the first Tensor or array of floats; without any, the first of all becomes a Tensor."""
+    """Each value as an `operand` beside the first Tensor or array of floats; without one, beside the first value."""
     floats = (isinstance(x, Tensor) or (isinstance(x, np.ndarray) and x.dtype.kind == "f") for x in values)
     first = next((i for i, is_float in enumerate(floats) if is_float), 0)
     tensor = as_tensor(values[first])
@@ -184,7 +184,7 @@ def operands(values: Sequence[Any], name: str) -> list[Any]:
 
 
 def operator(function: type[Function], symbol: str, *, swapped: bool = False) -> Callable[[Tensor, Any], Tensor]:
-    """Tensor's method for a symbol; `swapped` where the Tensor is on its right."""
+    """Tensor's method for an operator's symbol; `swapped` if the Tensor is on the right."""
     return binary_operator(function, symbol, operand, swapped)
 
 

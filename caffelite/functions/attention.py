@@ -1,4 +1,4 @@
-"""Attention, the layer of transformers that it makes, and the cache with which they sample."""
+"""Attention, the layer of a transformer, and the cache for sampling."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ __all__ = ["MultiHeadAttention", "TransformerBlock"]
 
 
 class MultiHeadAttention(Function, recordable=True):
-    """Each position becomes a mean over all positions, weighed by how well their keys match its query, in every head:
+    """Each position becomes a weighted mean over all positions: more weight to keys that match its query, in each head:
 
         q, k, v = query(x), key(x), value(x)  cut into heads of d = size / heads numbers
         p = softmax(q kᵀ / √d),  y = output(p v)
         dv = pᵀ dh,  ds = p ∘ (dp − Σ p dp),  dp = dh vᵀ,  dq = ds k / √d,  dk = dsᵀ q / √d,  dh of h = p v
 
-    x and y (n, length, size); `query`, `key`, `value`, `output` are Linear(size, size, bias). Causal, a position sees
-    itself and what is before it. A mask, bool (n, length), False where x is padding, hides these positions from all; a
-    position that sees none gets output(0). In training, p are dropped as by Dropout(dropout), the seed and how often
-    was drawn being the buffer `random`. No matrix of length × length is kept: memory is linear in the length.
+    x and y (n, length, size). `query`, `key`, `value` and `output` are Linear(size, size, bias). If the layer is
+    causal, a position sees itself and those before it. A mask, bool (n, length), is False for padding, which no
+    position then sees. A position that sees none gets output(0). In training, p is dropped as by Dropout(dropout); the
+    buffer `random` is the seed and the number of masks. No matrix of length × length is kept.
 
-    To sample position by position, in `inference()`, a causal layer takes a cache of the keys and values before:
+    To sample position by position, in `inference()`, give a causal layer a cache of the earlier keys and values:
 
         cache = attention.cache(rows, max_length)
         y = attention(x, None, cache)           # x (rows, more, size): the positions that follow those in the cache
 
-    whose y have the bits that the whole sequence at once would give them; a mask is then of all positions so far.
+    y has the same bits as for the whole sequence at once. A mask is then of all positions so far.
 
-    ValueError where size is no multiple of heads, for x or a mask of another shape, and for a cache that is full;
-    TypeError for a mask that is not of bool.
+    ValueError unless size is a multiple of heads, for x or a mask of another shape, and for a full cache. TypeError for
+    a mask that is not bool.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
     """
@@ -63,17 +63,17 @@ class MultiHeadAttention(Function, recordable=True):
         self.random = np.array([seed_of(None), 0])
 
     def initialize(self, rng: Any) -> None:
-        """Draw the Linears, take another seed, and begin to count again."""
+        """Draw the Linears, take another seed, and count the masks from 0 again."""
         rng = np.random.default_rng(rng)
         super().initialize(rng)
         self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: the seed, and how often was drawn."""
+        """What is kept but not learned: the seed, and how many masks were drawn."""
         return {"random": self.random, **super().buffers()}
 
     def cache(self, rows: int, max_length: int) -> Cache:
-        """An empty cache for so many rows of at most so many positions; ValueError where the layer is not causal."""
+        """An empty cache for this many rows, each of at most `max_length` positions. ValueError unless causal."""
         if not self.causal:
             raise ValueError(f"{self!r} has no cache: it is not causal, and each position changes those before it")
         return Cache(rows, max_length, self.size, self.query.weight.dtype)
@@ -131,13 +131,13 @@ class MultiHeadAttention(Function, recordable=True):
 
 
 class TransformerBlock(Function, recordable=True):
-    """A layer of a transformer: attention, and then a net of two layers at each position, each beside a connection:
+    """A layer of a transformer: attention, then a net of two layers at each position, each with a residual connection:
 
         h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))
 
-    x and y (n, length, size), a LayerNorm before each branch, `hidden` numbers between `widen` and `narrow`, 4 size by
-    default. In training, dropout drops attention's probabilities and what each branch adds. A mask, a cache for
-    sampling, and errors are those of MultiHeadAttention: `block(x)`, `block(x, mask)`, `block(x, None, cache)`.
+    x and y (n, length, size). A LayerNorm comes before each branch. `hidden`, 4 size by default, is the number of units
+    between `widen` and `narrow`. In training, dropout drops attention's probabilities and the results of both branches.
+    Masks, caches and errors are those of MultiHeadAttention: `block(x)`, `block(x, mask)`, `block(x, None, cache)`.
 
     R. Xiong et al., "On layer normalization in the transformer architecture", ICML 2020.
     """
@@ -199,10 +199,10 @@ class TransformerBlock(Function, recordable=True):
 
 
 class Cache:
-    """The keys and values of the positions seen so far, for sampling; `attention.cache(rows, max_length)` makes one.
+    """The keys and values of the positions so far, for sampling. `attention.cache(rows, max_length)` makes one.
 
-    `keys` and `values` (rows, max_length, size), written in place; `length`, how many positions are in it. Setting
-    `length` to less forgets the later ones.
+    `keys` and `values` (rows, max_length, size) are written in place. `length` is the number of positions. Set it to a
+    smaller number to forget the later ones.
     """
 
     def __init__(self, rows: int, max_length: int, size: int, dtype: np.dtype) -> None:
@@ -210,7 +210,7 @@ class Cache:
         self.keys, self.values, self.length = np.zeros(shape, dtype), np.zeros(shape, dtype), 0
 
     def extended(self, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All keys and values, those of further positions, k and v (rows, more, size), being put in."""
+        """Add the keys and values of further positions, k and v (rows, more, size), and return all of them."""
         rows, max_length = self.keys.shape[:2]
         if len(k) != rows:
             raise ValueError(f"a cache of {rows} rows got {len(k)}")

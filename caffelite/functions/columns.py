@@ -1,4 +1,4 @@
-"""Columns: what stands first in a model of a table, where columns have names and some of them are categories."""
+"""Columns: the first layer of a model of a table, whose columns have names and may be categories."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ __all__ = ["Columns"]
 
 
 class Columns(Function, recordable=True):
-    """The columns of a table as one row of features: numbers standardized, each category by an Embedding.
+    """The columns of a table as rows of features: numbers are standardized, each category has an Embedding.
 
         y = [(x − mean) / deviation, W₁[c₁], W₂[c₂], …]
 
-    x `numbers` (n, k) and c `codes` (n, m), integers, y (n, features); where there are no categories or no numbers,
-    one input alone. The mean is subtracted in float64 also in a model of float32, to which seconds since 1970 would be
-    the same for minutes. It is first in a Model, which then takes frames, `fit(frame, y)`, `predict(frame)`: columns
-    are found by their names, and what other columns there are is left alone. `arrays(frame)` gives the inputs.
+    x `numbers` (n, k) and c `codes` (n, m), integers, y (n, features). Without categories or without numbers there is
+    one input. The mean is subtracted in float64, also in a model of float32, in which seconds since 1970 would not
+    change for minutes. A Model whose first Function it is takes frames, `fit(frame, y)` and `predict(frame)`. It finds
+    the columns by their names, and ignores other columns. `arrays(frame)` returns the inputs.
 
     Parameters
     ----------
     columns : frame
-        Of pandas or polars, or a dict of columns: what there is to know. Numbers and bools get `mean` and `deviation`,
-        which are buffers, of this frame; what is constant is not scaled. Words and categories, those of a categorical
-        type as it lists them, are numbered and remembered by name. What is not to be learned from is left out before,
-        as the targets are.
+        A frame of pandas or polars, or a dict of columns, to learn from; leave the targets out. `mean` and `deviation`,
+        which are buffers, are those of its columns of numbers and bools. Constant columns are not scaled. Words and
+        categories are numbered and remembered; a categorical type has its own order.
         Files have (name, None) for each column of numbers and (name, categories) for the others.
     size : int
-        Of the vectors that categories become; at most as many as there are categories.
+        The size of the vectors that categories become; at most the number of categories.
 
-    ValueError, naming the column, for missing values, in `arrays` also for a column that is not there or a category
-    that was not there, with its row; TypeError for what is neither number nor word.
+    ValueError, with the column, for missing values. In `arrays` also for a missing column, and for an unknown category,
+    with its row. TypeError for values that are neither numbers nor words.
 
     C. Guo and F. Berkhahn, "Entity embeddings of categorical variables", 2016.
     """
@@ -65,7 +64,7 @@ class Columns(Function, recordable=True):
 
     @property
     def takes_float64(self) -> bool:  # type: ignore[override]
-        """Whether there are numbers, which lose their differences if they are rounded before the mean is subtracted."""
+        """Whether there are numbers. They would lose digits if they were rounded before the mean is subtracted."""
         return bool(self.numbers)
 
     def arguments(self) -> dict[str, Any]:
@@ -77,13 +76,13 @@ class Columns(Function, recordable=True):
 
     @property
     def features(self) -> int:
-        """How many numbers a row becomes."""
+        """The number of features in a row of y."""
         return len(self.numbers) + sum(embedding.size for embedding in self.embeddings)
 
     def arrays(self, frame: Any, what: str = "Columns") -> tuple[np.ndarray, ...]:
-        """`numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, or the one of them that there is, in a tuple.
+        """A tuple of `numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, or of the one that there is.
 
-        Columns are found by name. Raises as the class says, beginning with `what`.
+        Columns are found by name. Errors are those that the class lists, and begin with `what`.
         """
         chosen = frames.select(frame, [name for name, _ in self.columns], what)
         inputs = []
@@ -98,9 +97,9 @@ class Columns(Function, recordable=True):
         return tuple(inputs)
 
     def moments(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        """`mean` and `deviation` for a program that gets numbers of this dtype.
+        """`mean` and `deviation` for an exported program that gets numbers of this dtype.
 
-        ValueError naming the column if such numbers are hardly told apart there, as `predict` tells them.
+        ValueError, with the column, if this dtype can hardly tell the numbers of a column apart, as `predict` does.
         """
         for name, mean, deviation in zip(self.numbers, self.mean, self.deviation, strict=True):
             if deviation < 100 * np.finfo(dtype).eps * abs(mean) or not abs(mean) + deviation < np.finfo(dtype).max:
@@ -136,12 +135,12 @@ class Columns(Function, recordable=True):
 
     @property
     def names(self) -> list[list[Any]]:
-        """Of each input the columns, in its order."""
+        """The names of each input's columns, in order."""
         return [names for names in (self.numbers, list(self.categories)) if names]
 
     @property
     def expected(self) -> str:
-        """What it takes, in words."""
+        """What the Function takes, in words, for errors."""
         arrays = " and ".join(
             f"{kind} (n, {len(names)})" for kind, names in zip(self._kinds(), self.names, strict=True)
         )
@@ -165,8 +164,8 @@ class Columns(Function, recordable=True):
         self.output_shape(*[np.shape(x) for x in inputs])
         parts = []
         if self.numbers:
-            self.given = native(inputs[0])
-            of_embeddings = self.embeddings[0].weight.dtype if self.embeddings else self.given
+            self.x_dtype = native(inputs[0])
+            of_embeddings = self.embeddings[0].weight.dtype if self.embeddings else self.x_dtype
             difference = kernels.subtract(as_real(inputs[0], np.float64, self), self.mean)
             standardized = kernels.divide(difference, self.deviation)
             parts.append(as_real(standardized, self.dtype or of_embeddings, self))
@@ -178,7 +177,7 @@ class Columns(Function, recordable=True):
         dx = None
         if self.numbers:
             dx = kernels.divide(as_real(parts.pop(0), np.float64, self), self.deviation)
-            dx = as_real(dx, self.given, self)
+            dx = as_real(dx, self.x_dtype, self)
         for embedding, part in zip(self.embeddings, parts, strict=True):
             embedding.backward(part)
         return (dx, None) if self.numbers and self.categories else dx

@@ -1,4 +1,4 @@
-"""Functions made of Functions."""
+"""Functions that are made of other Functions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Parallel", "Residual"]
 class Residual(Function, recordable=True):
     """A residual connection, y = x + f(x):  dx = dy + df(dy).
 
-    ValueError where f changes the shape.
+    ValueError if f changes the shape.
 
     K. He et al., "Deep residual learning for image recognition", CVPR 2016.
     """
@@ -61,7 +61,7 @@ class Residual(Function, recordable=True):
 class Parallel(Function, recordable=True):
     """Functions side by side, y = [f(x), g(x), …], their outputs concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
 
-    ValueError for no Functions, and where the outputs differ along other axes.
+    ValueError without Functions, and if the outputs differ along other axes.
     """
 
     unwatched = frozenset({"_applied"})
@@ -97,7 +97,7 @@ class Parallel(Function, recordable=True):
         return self.concatenate(*[function(x) for function in self.functions])
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self._applied = [function.copy() for function in self.functions]  # the same one may stand here twice
+        self._applied = [function.copy() for function in self.functions]  # the same one may be in it twice
         return self.concatenate.forward(*[function.forward(x) for function in self._applied])
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:

@@ -117,26 +117,26 @@ class Convolution(Function):
 
 
 class Conv2d(Convolution, recordable=True):
-    """A convolution of images, with a window that moves over them, each output channel a weighting of what it covers:
+    """A convolution of images: a window moves over them, and each output channel is a weighted sum of its pixels:
 
         y[n, o, i, j] = b[o] + Σ x[n, c, s i + d k − p, s j + d l − p] W[o, c, k, l]  over c, k, l
         dW[o, c, k, l] = Σ x[n, c, s i + d k − p, s j + d l − p] dy[n, o, i, j]  over n, i, j,  db = Σ dy
         dx[n, c, s i + d k − p, s j + d l − p] += dy[n, o, i, j] W[o, c, k, l]
 
-    with stride s, dilation d and padding p, in pixels, each one number or a pair for height and width; x is 0 outside.
-    (A cross-correlation, strictly, as everywhere in the field.) With several `groups` channels are divided into so
-    many, and an output channel sees those of its group.
+    The stride s, the dilation d and the padding p are in pixels, each one number or a pair for height and width. x is 0
+    outside. (Strictly, this is a cross-correlation, as everywhere in the field.) With `groups`, the channels are
+    divided into as many groups, and an output channel sees the input channels of its own group.
 
     x (n, in_channels, H, W), W `weight` (out_channels, in_channels / groups, k, l), b `bias` (out_channels,),
-    y (n, out_channels, H′, W′), H′ = ⌊(H + 2p − d (k − 1) − 1) / s⌋ + 1. With padding="same" H′ = H, for stride 1;
-    where the pads are odd in number, one more is behind.
+    y (n, out_channels, H′, W′), H′ = ⌊(H + 2p − d (k − 1) − 1) / s⌋ + 1. With padding="same" and stride 1, H′ = H; if
+    the number of pads is odd, one more is at the end.
 
-    W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as PyTorch's; `initializer`, (shape, rng) ->
-    array, draws W instead, and b is then 0. ValueError for x of another shape, for a window larger than the padded x,
-    for groups that don't divide the channels; TypeError for x of another dtype than W's.
+    W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as in PyTorch. With an `initializer`,
+    (shape, rng) -> array, it draws W, and b is 0. ValueError for x of another shape, for a window larger than the
+    padded x, and for groups that do not divide the channels. TypeError for x of another dtype than W.
 
-    V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", 2016, arXiv:1603.07285, draw all
-    of these.
+    V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", 2016, arXiv:1603.07285, has
+    pictures of all of these.
     """
 
     def __init__(
@@ -202,16 +202,16 @@ class Conv1d(Conv2d, recordable=True):
 
 
 class ConvTranspose2d(Convolution, recordable=True):
-    """A convolution backwards, from the positions of a window to the pixels that it covers, which enlarges images:
+    """A convolution backwards, from the positions of the window to the pixels that it covers. It enlarges images:
 
         y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  and b[o] to all
 
     x (n, in_channels, H, W), W `weight` (in_channels, out_channels / groups, k, l), y (n, out_channels, H′, W′),
-    H′ = (H − 1) s − 2p + d (k − 1) + 1 + `output_padding`: the size of an image whose convolution has height H is told
-    from s others only by that. Its gradients are those of `Conv2d`, with x and dy in each other's place.
+    H′ = (H − 1) s − 2p + d (k − 1) + 1 + `output_padding`. (Images of s different heights have a convolution of height
+    H; `output_padding` says which of these H′ is.) The gradients are those of `Conv2d` with x and dy exchanged.
 
-    W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as PyTorch's, whose order of arguments this is.
-    ValueError for x of another shape, for an `output_padding` that is not less than stride or dilation.
+    W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as in PyTorch; so is the order of the
+    arguments. ValueError for x of another shape, and unless `output_padding` is less than stride or dilation.
 
     M. Zeiler, D. Krishnan, G. Taylor and R. Fergus, "Deconvolutional networks", CVPR 2010.
     """

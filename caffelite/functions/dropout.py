@@ -1,4 +1,4 @@
-"""Dropout, of elements and of weights."""
+"""Dropout of elements and of weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from caffelite.core.arrays import nonnegative
 from caffelite.core.function import Function
 from caffelite.core.modes import is_training
 from caffelite.core.rows import rows_here
+from caffelite.core.sparse import is_sparse
 from caffelite.functions.linear import Linear
 from caffelite.functions.shape import as_rows, from_rows
 
@@ -18,17 +19,17 @@ __all__ = ["DropConnect", "Dropout"]
 
 
 class Dropout(Function, recordable=True):
-    """In training, each element is 0 with probability p and x / (1 − p) else; in inference, y = x. dx likewise of dy.
+    """In training y = m ∘ x, where m is 0 with probability p and else 1 / (1 − p):  dx = m ∘ dy.  In inference y = x.
 
-    Each application in training draws another mask, a function of the layer's seed, of how many were drawn before, and
-    of each element's number in C order: Philox counters, so backward draws it again instead of keeping it, and any
-    number of threads draws the same. Of 16 bits an element, p is rounded to a multiple of 2⁻¹⁶. Seed and count are the
-    buffer `random`; a copy of it made by forward, `drawn`, is what belongs to this application.
+    Each application in training draws another mask m. It is a function of the layer's seed, of the number of masks
+    before, and of the number of each element in C order (Philox counters). So backward draws it again instead of
+    keeping it, and any number of threads draws the same. p is rounded to a multiple of 2⁻¹⁶. The buffer `random` is the
+    seed and the number of masks. `forward` keeps a copy of it, `drawn`, for backward.
 
-    The seed is the operating system's, or of the stream that `initialize` is given: of a child of that stream, which
-    moves on no further. So a Dropout more or less changes no parameter that is drawn, before it or behind it.
+    The seed comes from the operating system, or from the stream that `initialize` gets: from a child of this stream,
+    so that one Dropout more or less does not change which parameters are drawn.
 
-    As in PyTorch, an element that is dropped is multiplied by 0: NaN and infinities become NaN, and are not hidden.
+    As in PyTorch, an element is dropped by multiplying it by 0: NaN and infinities become NaN, and are not hidden.
     ValueError unless 0 ≤ p < 1.
 
     N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
@@ -40,7 +41,7 @@ class Dropout(Function, recordable=True):
         self.initialize(None)
 
     def initialize(self, rng: Any) -> None:
-        """Take another seed, and begin to count again."""
+        """Take another seed, and count the masks from 0 again."""
         self.random[:] = seed_of(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
@@ -62,12 +63,12 @@ class Dropout(Function, recordable=True):
 
 
 class DropConnect(Linear, recordable=True):
-    """A Linear layer whose weights are dropped in training as Dropout drops elements, y = x V + b,  V = M ∘ W:
+    """A Linear layer that drops weights in training as Dropout drops elements,  y = x V + b,  V = M ∘ W:
 
         dW = M ∘ (xᵀ dy),  db = Σ dy over the rows,  dx = dy Vᵀ,  M: 0 with probability p, else 1 / (1 − p)
 
-    x (n, …, in_features), one mask for all its rows, another at each application; the bias is never dropped.
-    Parameters, their draws and errors are Linear's; the buffer `random` is Dropout's.
+    x (n, …, in_features). All rows of x have the same mask M; each application draws another one. The bias is never
+    dropped. Shapes, parameters and errors are those of Linear. The buffer `random` is that of Dropout.
 
     L. Wan et al., "Regularization of neural networks using DropConnect", ICML 2013.
     """
@@ -78,7 +79,7 @@ class DropConnect(Linear, recordable=True):
         super().__init__(in_features, out_features)
 
     def initialize(self, rng: Any) -> None:
-        """Draw the parameters as Linear does, take another seed, and begin to count again."""
+        """Draw the parameters as Linear does, take another seed, and count the masks from 0 again."""
         rng = np.random.default_rng(rng)
         super().initialize(rng)
         self.random[:] = seed_of(rng), 0
@@ -89,9 +90,9 @@ class DropConnect(Linear, recordable=True):
 
     def forward(self, x: Any) -> np.ndarray:
         x = self.checked_input(x, self.weight, (self.in_features, self.out_features))
-        self.x, self.lengths, self.W, self.drawn = as_rows(x), x.shape[:-1], self.weight.data, None
+        self.x, self.W, self.lengths, self.drawn = as_rows(x), self.weight.data, x.shape[:-1], None
         if is_training() and self.p > 0:
-            self.W, self.drawn = kernels.dropout(self.W, self.random, self.p)
+            self.W, self.drawn = kernels.dropout(self.W, self.random, self.p)  # V
         y = kernels.matmul(self.x, self.W, bias=None if self.bias is None else self.bias.data)
         return from_rows(y, self.lengths)
 
@@ -104,13 +105,15 @@ class DropConnect(Linear, recordable=True):
             self.weight.add_grad(kernels.dropout_grad(dV, self.drawn, self.p))
         if self.bias is not None:
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
-        return self.input_gradient(dy)
+        if is_sparse(self.x) or not self.wants_gradient(0):
+            return None
+        return from_rows(kernels.matmul(dy, self.W.T, kernels.output_like(self.x)), self.lengths)
 
     def __repr__(self) -> str:
         return f"DropConnect({self.in_features}, {self.out_features}, {self.p})"
 
 
 def seed_of(rng: Any) -> int:
-    """A seed of 63 bits from a child of a stream, a `numpy.random.Generator` or what makes one; see Dropout."""
+    """A seed of 63 bits from a child of a stream, a `numpy.random.Generator` or a seed of one; see Dropout."""
     (child,) = np.random.default_rng(rng).spawn(1)
     return int(child.integers(2**63))

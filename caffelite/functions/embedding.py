@@ -1,4 +1,4 @@
-"""What numbers of words, categories and places become: rows of a table, learned or given."""
+"""Tables of vectors: for words and categories they are learned, for places in a sequence they are given."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Embedding", "PositionalEncoding"]
 class Embedding(Function, recordable=True):
     """A table of vectors that are learned, y = W[x]:  dW[x[i]] += dy[i], repeated rows in the order of x.
 
-    x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as PyTorch's.
-    TypeError for x that is no integers; IndexError naming the row for a number that is not in the table.
+    x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as in
+    PyTorch. TypeError unless x is integers. IndexError, with the row, for an integer that is not in the table.
 
-    With `sparse`, the rows that a step used are noted, and optimizers update these alone, so that a step takes no time
-    for the others: SGD without momentum, Adagrad and Adam, without weight decay. What is 0 in `weight.grad` stays so.
+    With `sparse`, optimizers update only the rows of W that a step used, so that a step takes no time for the others.
+    SGD without momentum, Adagrad and Adam can do so, without weight decay.
     """
 
     takes_indices = True
@@ -38,7 +38,7 @@ class Embedding(Function, recordable=True):
         self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
-        """Draw the table anew, from a seed or a `numpy.random.Generator`."""
+        """Draw the table from a seed or a `numpy.random.Generator`."""
         self.weight.data = normal(1.0)((self.count, self.size), np.random.default_rng(rng))
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -61,7 +61,7 @@ class Embedding(Function, recordable=True):
 
 
 class PositionalEncoding(Function, recordable=True):
-    """Adds to each vector of a sequence what tells its place p in it, waves of all lengths:  y = x + P[p],  dx = dy:
+    """Adds to each vector of a sequence waves of many lengths, which tell its place p:  y = x + P[p],  dx = dy:
 
         P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))
 
@@ -76,7 +76,7 @@ class PositionalEncoding(Function, recordable=True):
     def __init__(self, size: int, max_length: int) -> None:
         self.size = positive_integer("PositionalEncoding: size", size)
         self.max_length = positive_integer("PositionalEncoding: max_length", max_length)
-        self._tables: dict[np.dtype, np.ndarray] = {}  # by dtype, made when it is needed: a file may say any size
+        self._tables: dict[np.dtype, np.ndarray] = {}  # by dtype; made when needed, since a file may ask for any size
 
     def table(self, dtype: Any) -> np.ndarray:
         """P (max_length, size), float32 or float64."""

@@ -1,4 +1,4 @@
-"""Taking arrays apart and putting them together."""
+"""Indexing: parts of arrays; and arrays put together."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Numbers = np.ndarray | Sequence[int] | int
 
 
 class Index(Function, recordable=True):
-    """y = x[index], as NumPy's; where an element is taken several times, its gradients add up.
+    """y = x[index], as in NumPy. If an element is taken several times, its gradients are added.
 
     `index` is a number, a slice, `...`, None, an array of integers or bool, or a tuple of these. y is a view if there
-    is no array among them. IndexError for what is out of bounds, and for arrays of anything else.
+    is no array among them. IndexError for an index out of bounds, and for arrays of anything else.
     """
 
     def __init__(self, index: Any) -> None:
@@ -64,8 +64,9 @@ class Index(Function, recordable=True):
                     raise IndexError(f"{self!r} is out of bounds for an array of shape {x.shape}") from None
                 raise
 
-        # What is not an array is a view. The axes that arrays index are moved to its front and become one, of rows to
-        # take. The axes of the arrays end where NumPy has them: where those stood, or in front if others are between.
+        # Slices and numbers select a view. Its axes that arrays index are moved to the front and become one axis, of
+        # rows to take. In y, the axes of the arrays are where NumPy has them: at the place of the first of those axes,
+        # or in front if slices are between them.
         self.slices, numbers, side_by_side = _parted(self.index, x.shape)
         self.axes, self.front = list(numbers), list(range(len(numbers)))
         view = _moved(x[self.slices], self.axes, self.front)
@@ -108,8 +109,8 @@ def _length(entry: slice, n: int | None) -> int | None:
 
 
 def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool]:
-    """An index as slices of all axes; by axes of the view they give, the numbers to take; and whether these stand
-    side by side, with no slice, None or `...` between them.
+    """An index in three parts: a slice for each axis, the numbers to take by axes of the view that the slices select,
+    and whether these numbers are side by side, with no slice, None or `...` between them.
     """
     index = index if any(entry is ... for entry in index) else (*index, ...)
     arrays = [None if entry is None or entry is ... or isinstance(entry, slice) else _array(entry) for entry in index]
@@ -129,7 +130,7 @@ def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool
             # A list as it is: a constant, where a step is recorded.
             numbers[len(slices)] = int(entry) if isinstance(entry, np.integer) else entry
             slices.append(WHOLE)
-        elif array.ndim == 0:  # an axis more, of length 1 or 0
+        elif array.ndim == 0:  # a new axis, of length 1 or 0
             numbers[len(slices)] = [0] * int(array)
             slices.append(None)
         else:
@@ -146,7 +147,7 @@ def _parted(index: tuple, shape: Shape) -> tuple[tuple, dict[int, Numbers], bool
 
 
 def _array(entry: Any) -> np.ndarray:
-    """An entry of an index as an array of integers or of bool; IndexError if it is nothing of the kind."""
+    """An entry of an index as an array of integers or of bool; IndexError for anything else."""
     array = entry if isinstance(entry, np.ndarray) else np.asarray(entry)
     if array.dtype.kind not in "iub" and not (array.size == 0 and isinstance(entry, list)):
         raise IndexError(f"an index is of integers, slices, ..., None and arrays of integers or bool, got {entry!r}")
@@ -156,12 +157,12 @@ def _array(entry: Any) -> np.ndarray:
 
 
 def _moved(x: np.ndarray, source: list[int], destination: list[int]) -> np.ndarray:
-    """x with axes moved, as numpy.moveaxis, which takes its time when there is nothing to move."""
+    """x with axes moved, as numpy.moveaxis does, which is slow if there is nothing to move."""
     return x if source == destination else np.moveaxis(x, source, destination)
 
 
 def _text(entry: Any) -> str:
-    """An entry of an index as it is written, without an array's numbers."""
+    """An entry of an index as code; dtype and shape for an array."""
     if isinstance(entry, slice):
         parts = [entry.start, entry.stop, *([] if entry.step is None else [entry.step])]
         return ":".join("" if part is None else str(part) for part in parts)
@@ -171,7 +172,7 @@ def _text(entry: Any) -> str:
 
 
 class Concatenate(Function, recordable=True):
-    """y = the inputs one after the other along an axis; their other lengths are the same, else ValueError."""
+    """y = the inputs one after the other along an axis. ValueError unless their other lengths are the same."""
 
     def __init__(self, axis: int = 0) -> None:
         self.axis = axis
@@ -203,7 +204,7 @@ class Concatenate(Function, recordable=True):
         return tuple([dy[part] for part in self.parts])
 
     def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple]:
-        """The slices of y that are inputs of these shapes."""
+        """The part of y that each input is, for inputs of these shapes."""
         ends = [0, *itertools.accumulate(shape[axis] for shape in shapes)]
         return [(*[WHOLE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
 
@@ -212,7 +213,7 @@ class Concatenate(Function, recordable=True):
 
 
 class Stack(Concatenate, recordable=True):
-    """y = the inputs one after the other along a new axis; their shapes are the same, else ValueError."""
+    """y = the inputs one after the other along a new axis. ValueError unless their shapes are the same."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (axis,) = normalized_axes((self.axis,), len(input_shapes[0]) + 1)
@@ -237,7 +238,7 @@ def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
 
 
 def _arrays(tensors: Iterable[Any], name: str) -> list[Any]:
-    """Tensors and arrays of one dtype, that of the first Tensor or array of floats; TypeError for floats of another."""
+    """The values in the dtype of the first Tensor or array of floats. TypeError for floats of another dtype."""
     values = list(tensors)
     if not values:
         raise ValueError(f"{name} got no Tensors")

@@ -75,10 +75,6 @@ class Linear(Function, recordable=True):
         self.weight.add_grad_of(kernels.matmul, self.x.T, dy)
         if self.bias is not None:
             self.bias.add_grad_of(kernels.sum, dy, axis=0)
-        return self.input_gradient(dy)
-
-    def input_gradient(self, dy: np.ndarray) -> np.ndarray | None:
-        """dx for rows dy; None for a sparse x, and if it is not needed."""
         if is_sparse(self.x) or not self.wants_gradient(0):
             return None
         return from_rows(kernels.matmul(dy, self.W.T, kernels.output_like(self.x)), self.lengths)
@@ -91,8 +87,8 @@ class Linear(Function, recordable=True):
 class MatMul(Function, recordable=True):
     """The matrix product, y = a b, a (…, M, K), b (…, K, N), y (…, M, N):  da = dy bᵀ,  db = aᵀ dy.
 
-    A vector is one row on the left, one column on the right. Axes before the last two are stacks of matrices, which
-    broadcast. ValueError for shapes that don't fit.
+    A vector a is one row, a vector b is one column. Arrays of more than two axes are stacks of matrices, which are
+    broadcast to each other. ValueError for shapes that do not fit.
     """
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -113,7 +109,7 @@ class MatMul(Function, recordable=True):
             return kernels.matmul(a, b)
         shape: Any = self.output_shape(self.a_shape, self.b_shape)
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
-        if a.ndim == 1 or self.b.ndim == 2:  # one row, or a stack of matrices whose rows are all to meet the same b
+        if a.ndim == 1 or self.b.ndim == 2:  # one row, or a stack whose rows are all multiplied by the same b
             self.a = reshaped(a, (math.prod(a.shape[:-1]), a.shape[-1]))
         else:
             self.a = a
@@ -132,7 +128,7 @@ class MatMul(Function, recordable=True):
 
 
 def stacked_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a b for matrices, or for stacks of them, which broadcast."""
+    """a b for matrices, or for stacks of matrices, which are broadcast to each other."""
     if a.ndim == b.ndim == 2:
         return kernels.matmul(a, b)
     stack: Any = broadcast_shape((a.shape[:-2], b.shape[:-2]))

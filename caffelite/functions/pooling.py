@@ -22,7 +22,7 @@ __all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "MaxPool1d", "MaxPool2d", 
 
 
 class Pool(Function):
-    """One number of each window of an image or a series, channel by channel: what pools have in common."""
+    """What pools share: each window of an image or a series becomes one number, channel by channel."""
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         self.kernel_size = integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes))
@@ -36,7 +36,7 @@ class Pool(Function):
     @property
     @abstractmethod
     def axes(self) -> str:
-        """Those of x after n and C."""
+        """The axes of x after n and C."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
@@ -74,15 +74,15 @@ class MaxPool(Pool, recordable=True):
 
 
 class MaxPool1d(MaxPool, recordable=True):
-    """y[i] = the largest element of window i of x, channel by channel; NaN where one is. x (n, C, L).
+    """y[i] = the largest element of window i of x, channel by channel; NaN if the window has one. x (n, C, L).
 
-    dx = Σ dy over the windows that an element is the largest of: the first of equals, or the first NaN. Pads are never
-    the largest. Windows of `kernel_size`, `stride` apart (default: side by side), begin `padding` before the first
-    element; those that would end beyond the pads behind the last one are left out:
+    dx = Σ dy over the windows in which the element is the largest: the first of equals, or the first NaN. Pads are
+    never the largest. The windows have `kernel_size` elements and begin `stride` elements apart (default: side by
+    side), the first one `padding` before the first element. No window goes beyond the pads after the last element:
 
         length of y = ⌊(length of x + 2 padding − kernel_size) / stride⌋ + 1
 
-    y has the memory order of x, dx too. ValueError for windows larger than x with its pads, and for pads of more than
+    y and dx have the memory order of x. ValueError for windows larger than x with its pads, and for pads of more than
     half a window.
     """
 
@@ -90,10 +90,10 @@ class MaxPool1d(MaxPool, recordable=True):
 
 
 class MaxPool2d(MaxPool, recordable=True):
-    """y[i, j] = the largest element of a window of x, channel by channel; NaN where one is. x (n, C, H, W).
+    """y[i, j] = the largest element of a window of x, channel by channel; NaN if the window has one. x (n, C, H, W).
 
     As `MaxPool1d`, along rows and along columns: `kernel_size`, `stride` and `padding` are integers, or pairs for rows
-    and columns. Of equals the first is taken row by row.
+    and columns. The first of equals is the first one row by row.
     """
 
     axes = "HW"
@@ -130,7 +130,7 @@ class AvgPool2d(AvgPool, recordable=True):
 
 
 class GlobalAvgPool(Function, recordable=True):
-    """y (n, C) = the mean of all that x (n, C, …) has in a channel. dx = dy / their number.
+    """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
 
     ValueError for x without an axis of positions, (n, C), and for channels without elements.
     """
@@ -162,10 +162,10 @@ class GlobalAvgPool(Function, recordable=True):
 
 
 class Upsample(Function, recordable=True):
-    """Each element repeated in a block, the nearest: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
+    """Each element repeated in a block: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
 
-    x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair, for rows and columns. y has the memory
-    order of x, dx too. ValueError for x of other axes, and for a y that no memory holds.
+    x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair for rows and columns. y and dx have the
+    memory order of x. ValueError for x of other axes, and for a y that no memory holds.
     """
 
     def __init__(self, scale: Any) -> None:

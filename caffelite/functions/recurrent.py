@@ -1,4 +1,4 @@
-"""Recurrent layers: of sequences of vectors (n, length, features), states (n, hidden), step after step."""
+"""Recurrent layers: they read a sequence of vectors (n, length, features) step by step, into a state (n, hidden)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ __all__ = ["GRU", "LSTM", "RNN"]
 
 
 class Recurrent(Function, recordable=True):
-    """What recurrent layers share: parameters, checks, and the products that are done for all steps at once.
+    """What recurrent layers share: parameters, checks, and the products that are computed for all steps at once.
 
-    What is left is `run`, from the gates' inputs to states, step after step, and `run_back`. A layer says how many
-    `gates` it has, each of `hidden` units, and which kinds of states.
+    A layer says how many `gates` of `hidden` units it has, and which states. It has two methods of its own: `run`
+    computes the states from the inputs of the gates, step by step, and `run_back` the gradients.
     """
 
     gates: int
@@ -59,7 +59,7 @@ class Recurrent(Function, recordable=True):
         return (None, None, self.in_features)
 
     def output_shape(self, *input_shapes: Shape) -> Any:
-        x, states = input_shapes[0], [shape for shape in input_shapes[1:] if len(shape) != 1]  # but for lengths
+        x, states = input_shapes[0], [shape for shape in input_shapes[1:] if len(shape) != 1]  # lengths are (n,)
         self.check_input_shape(x)
         self._check_states(x, states)
         y = (*x[:2], self.hidden) if self.sequences else self._state(x)
@@ -120,17 +120,17 @@ class Recurrent(Function, recordable=True):
 
     @abstractmethod
     def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
-        """The states of all steps (where `sequences`), then the last of each kind, given the gates' inputs of x.
+        """Return the states of all steps (if `sequences`), and then the last state of each kind.
 
-        The states before each step become `previous`.
+        `gates` are the inputs of the gates that come from x. Sets `previous`.
         """
 
     @abstractmethod
     def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        """The gradients of the gates' inputs and of the first states, given those of what `run` returned."""
+        """Return the gradients of `gates` and of the first states, given those of the results of `run`."""
 
     def _checked(self, lengths: Any, rows: int, steps: int) -> np.ndarray:
-        """The lengths as int64; TypeError unless they are integers, ValueError unless there is one for each row."""
+        """The lengths as int64. TypeError unless they are integers, ValueError unless there is one for each row."""
         array = as_array(lengths, f"{self!r}: lengths")
         if array.dtype.kind not in "iu":
             row, value = first_outside(lengths, 1, steps)
@@ -145,12 +145,12 @@ class Recurrent(Function, recordable=True):
 
 
 def _sum_of_given(a: Any, b: Any) -> Any:
-    """The sum of two gradients, None being 0."""
+    """The sum of two gradients; None is 0."""
     return b if a is None else a if b is None else kernels.add(a, b)
 
 
 def _refuse_lengths(layer: Recurrent, steps: int, dtype: np.dtype, lengths: np.ndarray) -> None:
-    """Raise ValueError for the first of these lengths, int64 made of that dtype, that is none."""
+    """Raise ValueError for the first of these lengths, int64 made of this dtype, that is not in 1 … steps."""
     row = int(((lengths < 1) | (lengths > steps)).argmax())
     raise ValueError(f"{layer!r}: length {lengths.astype(dtype)[row]} in row {row} is not in 1 … {steps}")
 
@@ -163,12 +163,12 @@ class RNN(Recurrent, recordable=True):
 
     x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden). W
     `weight_ih` (hidden, in_features), U `weight_hh` (hidden, hidden), b `bias_ih` and c `bias_hh` (hidden,), all drawn
-    from U(−1/√hidden, 1/√hidden): PyTorch's layout and draws.
+    from U(−1/√hidden, 1/√hidden), as in PyTorch.
 
-    The first state is 0. Or it is h (n, hidden): then `rnn(x, h)` gives (y, the last state), from which the next part
-    of a long history goes on. `rnn(x, lengths=…)`, (n,) integers in 1 … length, says how many steps each row has: the
-    last state is that of its own last step, beyond it y is 0, and what x holds there has no influence and no gradient.
-    ValueError for other shapes and, naming the first bad row, for other lengths; TypeError for other dtypes.
+    The first state is 0, or the h (n, hidden) that you give. `rnn(x, h)` returns (y, the last state), from which the
+    next part of a long sequence continues. `rnn(x, lengths=…)`, (n,) integers in 1 … length, says how many steps each
+    row has. The last state is that of the row's own last step. After it y is 0, and x has no influence and no gradient.
+    ValueError for other shapes and, with the first bad row, for other lengths. TypeError for other dtypes.
 
     J. Elman, "Finding structure in time", Cognitive Science 14, 1990.
     """
@@ -191,17 +191,17 @@ class RNN(Recurrent, recordable=True):
 
 
 class GRU(Recurrent, recordable=True):
-    """A layer of gated recurrent units, which learn when to forget and when to keep what they have:
+    """A layer of gated recurrent units, which learn when to forget and when to keep their state:
 
         r = σ(Wᵣ x[t] + bᵣ + Uᵣ h[t − 1] + cᵣ),  z alike,  n = tanh(Wₙ x[t] + bₙ + r (Uₙ h[t − 1] + cₙ))
         h[t] = (1 − z) n + z h[t − 1]
 
     x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden). W
-    `weight_ih` (3 hidden, in_features), U `weight_hh` (3 hidden, hidden), b `bias_ih`, c `bias_hh`, each for r, z, n in
-    this order; as in PyTorch, draws too. States, lengths and errors as of `RNN`.
+    `weight_ih` (3 hidden, in_features), U `weight_hh` (3 hidden, hidden), b `bias_ih`, c `bias_hh`, each for r, z and n
+    in this order, drawn as in PyTorch. States, lengths and errors are those of `RNN`.
 
     K. Cho et al., "Learning phrase representations using RNN encoder–decoder for statistical machine translation",
-    EMNLP 2014; with r where PyTorch has it, behind the product.
+    EMNLP 2014; r is applied after the product, as in PyTorch.
     """
 
     gates = 3
@@ -236,16 +236,16 @@ class GRU(Recurrent, recordable=True):
 
 
 class LSTM(Recurrent, recordable=True):
-    """A layer of long short-term memory: cells c, whose states last, behind gates that write, keep and read them.
+    """A layer of long short-term memory: cells c, with gates that write into them, keep them and read them.
 
         i = σ(Wᵢ x[t] + bᵢ + Uᵢ h[t − 1] + cᵢ),  f and o alike,  g with tanh for σ
         c[t] = f c[t − 1] + i g,  h[t] = o tanh c[t]
 
     x (n, length, in_features) → the last h (n, hidden), or with `sequences` all of them (n, length, hidden). W
-    `weight_ih` (4 hidden, in_features), U `weight_hh` (4 hidden, hidden), b `bias_ih`, c `bias_hh`, each for i, f, g, o
-    in this order; as in PyTorch, draws too. `lstm(x, h, c)` begins with these states, (n, hidden) each, and gives
-    (y, (h, c)); as arrays, `forward(x, h, c)` gives (y, h, c), and `backward` takes their gradients. Lengths and errors
-    as of `RNN`.
+    `weight_ih` (4 hidden, in_features), U `weight_hh` (4 hidden, hidden), b `bias_ih`, c `bias_hh`, each for i, f, g
+    and o in this order, drawn as in PyTorch. `lstm(x, h, c)` begins with these states, (n, hidden) each, and returns
+    (y, (h, c)). With arrays, `forward(x, h, c)` returns (y, h, c), and `backward` gets the gradients of these. Lengths
+    and errors are those of `RNN`.
 
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997; with f of F. Gers,
     J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12, 2000.

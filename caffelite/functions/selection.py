@@ -1,4 +1,4 @@
-"""Choosing between values, element by element."""
+"""Choices between values, element by element."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["clip", "where"]
 
 
 class Clip(Function, recordable=True):
-    """y = min(max(x, low), high), elementwise; None is no bound. Its gradient is dy where y = x, the bounds among them.
+    """y = min(max(x, low), high), elementwise; None is no bound. dx = dy where low ≤ x ≤ high, else 0.
 
-    Where low > high, y is high, as NumPy's.
+    If low > high, y is high, as in NumPy.
     """
 
     def __init__(self, low: float | None, high: float | None) -> None:
@@ -47,9 +47,9 @@ class Clip(Function, recordable=True):
 
 
 class Where(Broadcasting, recordable=True):
-    """y = a where the condition, an array of bool, holds, else b; the three are broadcast to each other.
+    """y = a where the condition is true, else b. The three are broadcast to each other.
 
-    The condition comes last: it has no gradient. Its numbers, if it has such, hold where they are not 0.
+    The condition is an array of bool, or of numbers, which are true if they are not 0. It comes last, without gradient.
     """
 
     def forward(self, a: Any, b: Any, condition: Any) -> np.ndarray:
@@ -67,7 +67,7 @@ class Where(Broadcasting, recordable=True):
 
 
 def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """A condition as numbers of this dtype, not 0 where it holds."""
+    """A condition as numbers of this dtype, 0 where it is false."""
     if native(condition) == dtype:
         return condition
     if condition.dtype.kind == "f":  # a small float64 is no 0 in float32
@@ -76,14 +76,14 @@ def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def clip(x: Any, lo: float | None, hi: float | None) -> Tensor:
-    """x, but lo where it is below, and hi where it is above; None is no bound."""
+    """x, but lo where x is below lo, and hi where it is above hi; None is no bound."""
     return Clip(lo, hi).applied_to(as_tensor(x))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """a where the condition holds, else b; each a Tensor, an array or a number, broadcast.
+    """a where the condition is true, else b: Tensors, arrays or numbers, which are broadcast to each other.
 
-    A condition of numbers holds where they are not 0.
+    Numbers in the condition are true if they are not 0.
     """
     a, b = operands((a, b), "where")
     if isinstance(condition, Tensor):

@@ -1,4 +1,4 @@
-"""Views: other shapes of the same elements. `Reshape` and `Flatten` are layers, which leave the rows as they are."""
+"""Views: the same elements in another shape. `Reshape` and `Flatten` are layers, and do not change the rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Flatten", "Reshape", "reshape", "transpose"]
 
 
 class ToShape(Function, recordable=True):
-    """The elements of x, in order, in another shape; one length may be −1. A view where the memory allows it."""
+    """The elements of x, in order, in another shape; one length may be −1. A view if the memory allows it."""
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
@@ -45,7 +45,7 @@ class ToShape(Function, recordable=True):
 
 
 class Reshape(Function, recordable=True):
-    """The elements of each row of x (n, …), in order, in another shape; one length may be −1. A view if it can be."""
+    """The elements of each row of x (n, …), in order, in another shape; one length may be −1. A view if possible."""
 
     def __init__(self, shape: int | Iterable[int]) -> None:
         self.shape = tuple([operator.index(n) for n in (shape if isinstance(shape, Iterable) else (shape,))])
@@ -75,7 +75,7 @@ class Reshape(Function, recordable=True):
 
 
 class Flatten(Reshape, recordable=True):
-    """Each row of x (n, …) as a vector, y (n, k). A view where it can be."""
+    """Each row of x (n, …) as a vector, y (n, k). A view if it can be one."""
 
     def __init__(self) -> None:
         super().__init__(-1)
@@ -85,19 +85,19 @@ class Flatten(Reshape, recordable=True):
 
 
 def reshaped(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """x in another shape, a view where the memory allows it."""
+    """x in another shape, a view if the memory allows it."""
     view = x.reshape(shape)
     is_view = x.flags.c_contiguous or np.may_share_memory(view, x) or x.size == 0
     return view if is_view else kernels.copy(x).reshape(shape)
 
 
 def as_rows(x: Any) -> Any:
-    """x (…, k) as rows (n, k), a view where the memory allows it; a matrix and sparse rows as they are."""
+    """x (…, k) as rows (n, k), a view if the memory allows it. A matrix and sparse rows stay as they are."""
     return x if x.ndim == 2 else reshaped(x, (-1, x.shape[-1]))
 
 
 def from_rows(rows: np.ndarray, lengths: tuple[int, ...]) -> np.ndarray:
-    """Rows (n, k) with their axes of these lengths again, (*lengths, k)."""
+    """Rows (n, k) as (*lengths, k), which undoes `as_rows`."""
     return rows if len(lengths) == 1 else rows.reshape(*lengths, rows.shape[-1])
 
 
