@@ -1,4 +1,4 @@
-"""Inputs, targets and weights: what turns anything with rows into what a model takes."""
+"""Inputs, targets and weights: conversion of anything with rows into arrays that a model takes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rows_of(name: str, data: Any) -> Any:
 
 
 def _whole(data: Any) -> Any:
-    """What is read of a source; all else as it is."""
+    """All rows of a source; anything else as it is."""
     return data.rows(0, len(data)) if isinstance(data, Source) else data
 
 
@@ -98,7 +98,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
 
 
 def way_to_several(x: Any) -> str:
-    """What to say of a list or a dict if several inputs were expected."""
+    """A hint for a list or a dict, if several inputs were expected."""
     return f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
@@ -123,8 +123,8 @@ def plain_integers(array: np.ndarray) -> np.ndarray:
 def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
     """Weights of so many rows in this dtype, float32 or float64, or in their own.
 
-    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
-    TypeError for what is no number.
+    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite.
+    Raises TypeError for anything but numbers.
     """
     array = as_real(_whole(plain(weights, name)), dtype, name)
     if array.shape != (rows,):
@@ -137,11 +137,11 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
 
 
 class ClassWeights:
-    """How much rows weigh by their labels y (n,) or (n, 1), integers or bool.
+    """Weights of rows by their labels y (n,) or (n, 1), integers or bool.
 
-    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), classes
-    being those that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
-    weights that are negative or not finite, and for other shapes; TypeError for targets that are no labels.
+    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), for the
+    classes that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
+    weights that are negative or not finite, and for other shapes. Raises TypeError for targets that are not labels.
     """
 
     def __init__(self, given: Any, y: Any, ignore: int | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Prefetch, and what goes through the batches of an epoch, whoever makes them."""
+"""Prefetch, and iteration over the batches of an epoch, whoever makes them."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ class Prefetch:
 
         model.fit(cl.Prefetch(batches), …)      # batches: any iterable that `fit` takes, a DataGenerator too
 
-    It pays where making a batch waits, for a disk or a network, or computes without Python's lock, as NumPy does.
+    It is faster if making a batch waits for a disk or a network, or computes without Python's lock, as NumPy does.
 
     Parameters
     ----------
     batches : iterable
-        Gone through once for each pass, in order. Arrays in a batch may be filled again for the next one: they are
-        copied.
+        Iterated once for each pass, in order. It may fill a batch's arrays again for the next one: they are copied.
     depth : int
-        How many batches may be ready, or in the making, besides the one in use.
+        The number of batches that may be ready, or in the making, besides the one in use.
 
-    What is raised while a batch is made is raised in its place. Leaving a pass early stops its thread after the batch
-    in the making; so does Ctrl-C. `len()` is that of `batches`. Raises TypeError for what is no iterable, TypeError or
-    ValueError for a depth that is no positive integer, and RuntimeError where a process that was forked in the midst of
-    a pass goes on with it: threads don't come along.
+    An exception that is raised while a batch is made is raised in place of the batch. If you leave a pass early, its
+    thread stops after the batch in the making; so it does at Ctrl-C. `len()` is that of `batches`. Raises TypeError if
+    `batches` is not iterable, TypeError or ValueError if depth is not a positive integer, and RuntimeError if a process
+    that was forked during a pass continues it: threads are not forked.
     """
 
     def __init__(self, batches: Iterable, depth: int = 2) -> None:
@@ -55,7 +54,7 @@ class Prefetch:
 def epoch_of(batches: Iterable, first: int = 0, copied: bool = False) -> Iterator[Call]:
     """The batches of an epoch, but for so many first ones, each made when it is called; see `DataGenerator.epoch`.
 
-    Those of an iterable that is not caffelite's are made all the same. They can be had as copies of what it gave.
+    An iterable that is not caffelite's makes the first ones, too. With `copied`, its arrays are copied.
     """
     if type(batches) is DataGenerator or type(batches) is Prefetch:
         return batches.epoch(first)
