@@ -58,7 +58,7 @@ def loop(index: str, count: object, *body: str, begin: object = 0) -> str:
 
 
 def loops(counts: Mapping[str, int], *body: str) -> list[str]:
-    """Statements for all values of several indices, the last of which runs fastest."""
+    """Statements for all values of several indices. The last index runs fastest."""
     statements = list(body)
     for index, count in reversed([*counts.items()]):
         statements = [loop(index, count, *statements)]
@@ -66,17 +66,17 @@ def loops(counts: Mapping[str, int], *body: str) -> list[str]:
 
 
 def axes(**counts: int) -> dict[str, int]:
-    """Those axes that are longer than 1, by their indices."""
+    """The axes that are longer than 1, by their indices."""
     return {index: count for index, count in counts.items() if count > 1}
 
 
 def dims(counts: Mapping[str, int]) -> Shape:
-    """How an array with these axes is seen."""
+    """The shape of an array with these axes, as C sees it."""
     return tuple(counts.values()) or (1,)
 
 
 def at(counts: Mapping[str, int]) -> str:
-    """How an element of it is written."""
+    """An element of such an array, as C writes it."""
     return "".join(f"[{index}]" for index in counts) or "[0]"
 
 

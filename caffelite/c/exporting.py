@@ -23,25 +23,25 @@ def export(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | N
 
         void predict(const float *x, float *y);
 
-    It computes the outputs y of a row x as `model.predict` does; `double` for a model of float64. x and y are in C
-    order, so an image comes channel by channel. The function allocates nothing, and needs no library but libm. A
-    comment in the file says how to compile and to call it, what it computes, and how much memory that takes.
+    It computes the outputs y of a row x as `model.predict` does. If the model is of float64, both are `double`. x and y
+    are in C order, so an image comes channel by channel. The function allocates nothing, and needs no library but libm.
+    A comment in the file says how to compile and call it, what it computes, and how much memory it takes.
 
-    The model is made of Linear, convolutions, pools, GlobalAvgPool, Upsample, BatchNorm (by its running mean and
-    variance), LayerNorm, GroupNorm, the activations, Softmax and LogSoftmax, Flatten, Reshape, Dropout and DropConnect
-    (which drop nothing), Columns of numbers, Residual, Parallel, and Models, with one input and one output, and other
-    Functions whose `formula` uses only these. One that writes `call` is followed on zeros: besides those Functions it
-    may use + - * / ** of Tensors of one shape and of numbers, exp, log, sqrt, abs, concatenate and reshape; what it
-    decides by looking at values is refused. `input_shape` is that of a row, needed where the first Function takes any.
+    The model has one input and one output. It may consist of Linear, convolutions, pools, GlobalAvgPool, Upsample,
+    BatchNorm (with its running mean and variance), LayerNorm, GroupNorm, the activations, Softmax and LogSoftmax,
+    Flatten, Reshape, Dropout and DropConnect (which drop nothing), Columns of numbers, Residual, Parallel and Models,
+    and of other Functions if their `formula` uses only these. A `call` may also use + - * / ** of Tensors of one shape
+    and of numbers, exp, log, sqrt, abs, concatenate and reshape. It is applied to zeros, and may not look at values.
+    `input_shape` is the shape of a row. It is needed if the first Function takes rows of any shape.
 
-    Raises, before anything is written, TypeError naming a Function of another kind, and ValueError for shapes that
-    don't fit; OSError naming the path if it can't be written. The file replaces an older one when it is whole.
+    Raises TypeError naming a Function of another kind, and ValueError for shapes that do not fit, before anything is
+    written. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.
     """
     files.replace(path, [source(model, path, input_shape).encode()])
 
 
 def _row_shape(model: Model, given: Any) -> Shape:
-    """The shape of a row, as it is given or as the model requires it; ValueError where it is not known."""
+    """The shape of a row, as it is given or as the model requires it; ValueError if it is not known."""
     if given is not None:
         if not isinstance(given, tuple | list):
             raise TypeError(f"export: expected input_shape to be the shape of a row, such as (64,), got {given!r}")

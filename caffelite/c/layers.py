@@ -38,7 +38,7 @@ def elementwise(shape: Shape, y: str, *inputs: str) -> Layer:
 
 
 def activation(helper: str, *attributes: str) -> Callable[..., Layer]:
-    """What writes an activation that a helper computes of x and of attributes of the Function."""
+    """Make a function that writes an activation: a helper computes it of x and of attributes of the Function."""
 
     def write(f: Function, x: Shape, y: Shape) -> Layer:
         arguments = ["x[]", *[literal(getattr(f, name)) for name in attributes]]
@@ -56,7 +56,7 @@ def copied(shape: Shape) -> Layer:
 
 
 def arithmetic(text: str) -> Callable[..., Layer]:
-    """What writes an operator of Tensors of one shape, or of a Tensor and a number."""
+    """Make a function that writes an operator of Tensors of one shape, or of a Tensor and a number."""
 
     def write(f: Function, a: Any, b: Any, y: Shape) -> Layer:
         operands = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, tuple)}
@@ -168,7 +168,7 @@ def convolution(f: functions.Conv2d, x: Shape, y: Shape) -> Layer:
 
 
 def transposed_convolution(f: functions.ConvTranspose2d, x: Shape, y: Shape) -> Layer:
-    """What a convolution from y to x reads, this writes."""
+    """Write to the places that a convolution from y to x reads."""
     windows = Windows(f, y[1:], x[1:], f.dilation)
     c, o = _channel_of_group(f), "o" if f.groups == 1 else f"o % {f.out_channels // f.groups}"
     taps = windows.each_tap(f"y[o]{windows.place} += weight[{c}][{o}]{windows.tap} * x[{c}]{windows.position};")
@@ -219,7 +219,7 @@ def upsample(f: functions.Upsample, x: Shape, y: Shape) -> Layer:
 
 
 def batch_norm(f: functions.BatchNorm, x: Shape, y: Shape) -> Layer:
-    """By the running moments; what does not depend on x is computed now."""
+    """Use the running moments. Everything that does not depend on x is computed now."""
     counts = {"c": x[0], **axes(i=math.prod(x[1:]))}
     factor = f.scale.data / np.sqrt(f.variance.astype(np.float64) + f.eps)
     body = loops(counts, f"y{at(counts)} = (x{at(counts)} - mean[c]) * factor[c] + shift[c];")
@@ -247,7 +247,7 @@ def group_norm(f: functions.GroupNorm, x: Shape, y: Shape) -> Layer:
 
 
 def normalized(f: Any, groups: dict[str, int], members: dict[str, int], at_scale: str, scale_shape: Shape) -> Layer:
-    """Of differences from a group's first number, which are exact where numbers differ little from their mean."""
+    """Normalize differences from a group's first number. They are exact if numbers differ little from their mean."""
     counts, n = groups | members, math.prod(members.values())
     element, first = at(counts), "".join([f"[{i}]" for i in groups] + ["[0]"] * len(members))
     shift = "" if f.shift is None else f" + shift{at_scale}"
@@ -288,7 +288,7 @@ def softmax(f: functions.Softmax | functions.LogSoftmax, x: Shape, y: Shape) -> 
     return Layer({"x": dims(counts)}, dims(counts), body, in_place=True)
 
 
-#: What writes the layer of a Function, given it, the shapes of its inputs and that of its output.
+#: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
 LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Linear: linear,
     functions.DropConnect: linear,
@@ -328,7 +328,7 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Abs: activation("fabsf"),
 }
 
-#: What writes the layer of a Function of Functions, given what the last Function of its `formula` is given.
+#: Functions that write the layer of a Function of Functions, of the inputs of the last Function in its `formula`.
 COMPOSITES: dict[type, Callable[..., Layer]] = {
     functions.Residual: residual,
     functions.Parallel: side_by_side,

@@ -86,7 +86,7 @@ class Net:
     def follow(self, applications: list[Application], place: Shape, of: Function) -> None:
         """Write the applications by which a Function is followed; `place` says where in the model the Function is.
 
-        Those in a sequence have their places in it. Of all others those that are written are counted.
+        In a sequence their places are those of the Functions. Elsewhere the applications that are written are counted.
         """
         if not (isinstance(of, Model) and of.is_sequence()):
             applications = [a for a in _without_models(applications) if self.is_written(a)]
@@ -130,7 +130,7 @@ class Net:
         self.made(Result(a.number, 0), (self.call(of.function, place, layer, arrays, shape), shape))
 
     def operands(self, a: Application, of: Function) -> list[Part]:
-        """What a Function is applied to. It is read, and no longer kept for that."""
+        """Return the inputs of a Function. They are read now, and no longer kept for it."""
         found = [self.part(source, a, of) for source in a.inputs]
         for value, _ in found:
             if value is not None:
@@ -138,7 +138,7 @@ class Net:
         return found
 
     def part(self, source: Any, a: Application, of: Function) -> Part:
-        """What comes from there: a value, or a number; TypeError for anything else that is made of no row."""
+        """Return the value or number that comes from there; TypeError for an array that depends on no row."""
         if source is None:
             return None, None
         if _is_value(source) and source in self.parts:
@@ -150,7 +150,7 @@ class Net:
         return None, np.asarray(values, self.dtype).reshape(-1)[0]
 
     def _values(self, source: Any) -> Any:
-        """What comes from there, whatever the row is."""
+        """Return the values that come from there. They do not depend on the row."""
         if isinstance(source, Constant):
             return source.values if source.shape is None else None
         if isinstance(source, Stored):
@@ -213,7 +213,7 @@ class Net:
 
 
 def _graph(model: Model, shape: Shape) -> Graph:
-    """What a model applies to a row; TypeError if it can't be followed, or has several outputs."""
+    """Find what a model applies to a row; TypeError if it can't be followed, or has several outputs."""
     if model.is_sequence():
         model.output_shape((None, *shape))  # which says what does not fit
     try:
@@ -227,12 +227,12 @@ def _graph(model: Model, shape: Shape) -> Graph:
 
 
 def _is_value(source: Any) -> bool:
-    """Whether a row may have an influence on what comes from there."""
+    """Return True if the values from there may depend on the row."""
     return isinstance(source, Given | Result)
 
 
 def _made_of_rows(leaves: list[Application]) -> set[int]:
-    """The numbers of the applications whose results depend on the model's input."""
+    """The numbers of the applications that depend on the model's input."""
     found: set[int] = set()
     for a in leaves:
         if any(isinstance(x, Given) or (isinstance(x, Result) and x.application in found) for x in a.inputs):
@@ -256,7 +256,7 @@ def _without_models(applications: Sequence[Application]) -> list[Application]:
 
 
 def _identity(function: Function) -> tuple:
-    """What two Functions share that compute the same with the same weights, copies for example."""
+    """A key that is the same for two Functions if they compute the same with the same weights, such as copies."""
     return repr(function), *map(id, function.parameters()), *map(id, function.buffers().values())
 
 
@@ -273,7 +273,7 @@ def _arrange(values: list[Value]) -> int:
 
 
 def _count(shape: Shape) -> int:
-    """How many numbers an array of this shape has; ValueError for more than a loop in C counts."""
+    """Count the numbers in an array of this shape; ValueError for more than a loop in C counts."""
     count = math.prod(shape)
     if not 0 < count <= LARGEST:
         raise ValueError(f"export: arrays have 1 to {LARGEST:,} numbers, got shape {shape}")

@@ -119,7 +119,7 @@ def _continued(model: Model, text: np.ndarray, count: int, seed: int) -> np.ndar
 
 
 def _documentation() -> str:
-    """What Python's `help()` says of its language, each paragraph once."""
+    """Python's documentation of its language, from `help()`, each paragraph once."""
     from pydoc_data.topics import topics
 
     return "\n\n".join(dict.fromkeys("\n\n".join(topics.values()).split("\n\n")))

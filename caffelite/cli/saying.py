@@ -1,4 +1,4 @@
-"""What all commands do besides computing: refuse arguments, write files, and say how it went."""
+"""Helpers of all commands: refuse arguments, write files, and say how it went."""
 
 from __future__ import annotations
 

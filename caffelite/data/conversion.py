@@ -67,7 +67,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
 
 
 def way_to_several(x: Any) -> str:
-    """What to say of a list or a dict if several inputs were expected."""
+    """A hint for a list or a dict, if several inputs were expected."""
     return f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
@@ -85,8 +85,8 @@ def as_targets(y: Any, dtype: np.dtype) -> Any:
 def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
     """Weights of so many rows in this dtype, float32 or float64, or in their own.
 
-    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite;
-    TypeError for what is no number.
+    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite.
+    Raises TypeError for anything but numbers.
     """
     array = as_real(read_whole(from_library(weights, name)), dtype, name)
     if array.shape != (rows,):
@@ -99,11 +99,11 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
 
 
 class ClassWeights:
-    """How much rows weigh by their labels y (n,) or (n, 1), integers or bool.
+    """Weights of rows by their labels y (n,) or (n, 1), integers or bool.
 
-    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), classes
-    being those that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
-    weights that are negative or not finite, and for other shapes; TypeError for targets that are no labels.
+    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), for the
+    classes that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
+    weights that are negative or not finite, and for other shapes. Raises TypeError for targets that are not labels.
     """
 
     def __init__(self, given: Any, y: Any, ignore: int | None = None) -> None:

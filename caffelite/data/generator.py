@@ -49,9 +49,9 @@ class DataGenerator:
     ----------
     x, y : array-like, a frame of numbers, or a source
         Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
-        many rows. What is mapped from a file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype`
-        and slices is read block by block, if it is larger than 64 MiB: `caffelite.sources` says in what order. x may be
-        a sparse matrix of SciPy's; its batches are CSR matrices.
+        many rows. A mapped file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype` and slices is
+        read block by block if it is larger than 64 MiB; `caffelite.sources` describes the order. x may be a sparse
+        matrix of SciPy's; its batches are CSR matrices.
     batch_size : int
         Rows a batch; the last batch has what is left.
     shuffle : bool
@@ -63,19 +63,19 @@ class DataGenerator:
     sample_weight : array-like (n,), optional
         How much each row weighs in the loss. Needs y.
     transform : callable (x, y) -> (x, y), optional
-        Changes each batch, leaving its number of rows, before anybody sees it; `caffelite.augment` has some, which draw
-        from `seed`. It gets fresh arrays in the data's own dtypes, a tuple x where x is one, and may write to them.
-        Needs y. Training then goes through Python for each batch. What it raises comes through as it is.
+        Changes each batch before anybody sees it, but not its number of rows. `caffelite.augment` has transforms, which
+        draw from `seed`. It gets fresh arrays in the data's own dtypes, and a tuple x if x is one. It may write to
+        them. Needs y. Training then goes through Python for each batch. Its exceptions are passed on unchanged.
 
     `len()` is the number of batches an epoch. Batches, x, (x, y) or (x, y, weights), are fresh arrays, x a tuple of
-    them if it was given as one. Every row comes once, and leaving an epoch early is forgotten: the next pass is a new
-    epoch. A short last batch weighs, in a loss that is a mean, as much as a full one.
+    them if it was given as one. Every row comes once. If you leave an epoch early, the next pass is a new epoch. In a
+    loss that is a mean, a short last batch weighs as much as a full one.
 
     Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
-    finite, and for a batch_size below 1. TypeError for a batch_size that is not an integer, for a shuffle or a
-    drop_last that is not a bool, for Python objects, and for a transform that can't be called. A transform that returns
-    no pair is a TypeError, other numbers of rows a ValueError, and so is a source that changes its shape, or gives
-    other rows than it said; what it raises itself comes through.
+    finite, and for a batch_size below 1. Raises TypeError for a batch_size that is not an integer, for a shuffle or a
+    drop_last that is not a bool, for Python objects, and for a transform that can't be called. During an epoch, raises
+    TypeError if a transform does not return a pair, and ValueError if it returns another number of rows, or if a source
+    changes its shape or gives other rows than it said. Exceptions of a source are passed on.
     """
 
     in_dtype_of_model = False  # whether x, y and weights are as a model takes them
@@ -150,7 +150,7 @@ class DataGenerator:
         return full + (last > 0)
 
     def sizes(self, rows: int) -> tuple[int, int]:
-        """How many batches of so many rows have `batch_size`, and the rows of a last one that has not; 0 for none."""
+        """Count the batches of `batch_size` in so many rows, and the rows of a shorter last one; 0 for none."""
         full, last = divmod(rows, self.batch_size)
         if self.drop_last:
             return full, 0
@@ -168,8 +168,10 @@ class DataGenerator:
         return _made(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
-        """The batches of a new epoch, but for so many first ones, each made when it is called: what a transform raises
-        is then not the iterator's, which would end at a StopIteration."""
+        """The batches of a new epoch, without so many first ones, as calls that make them.
+
+        So an exception of a transform is not the iterator's, which would end at a StopIteration.
+        """
         if self.blocks is not None:
             return self._read_batches(first)
         if self.shuffle:
@@ -194,7 +196,7 @@ class DataGenerator:
                     number += 1
 
     def memory_for(self, columns: list[Any]) -> list[list[np.ndarray]]:
-        """Where two buffers of these columns have room: one in use, and one that is being read."""
+        """Memory for two buffers of these columns: one in use, and one that is being read."""
         assert self.blocks is not None
         size = min(self.blocks.buffer + self._joins, self.rows)
         return [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(2)]
@@ -242,7 +244,7 @@ class DataGenerator:
         return np.random.SeedSequence((self._seed, *numbers)).generate_state(4, np.uint64)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Where it is in its sequence of orders and draws, as copies by name."""
+        """Its position in the sequence of orders and draws, as copies by name."""
         return {"order": self._order.copy(), "words": self._state.copy(), "numbers": self._numbers.copy()}
 
     def check(self, state: dict[str, np.ndarray]) -> None:
@@ -365,7 +367,7 @@ def _copied(batch: Any) -> Any:
 
 
 def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
-    """What a transform returned, as arrays.
+    """Make arrays of the result of a transform.
 
     TypeError unless it is a pair (x, y), ValueError unless both have so many rows.
     """

@@ -1,7 +1,7 @@
 """A drawing of the graph that made a Tensor, as SVG text.
 
-Boxes stand in rows: the Tensor itself in the lowest, what goes into a box above it. What is used further down runs
-through the rows between as one line, which has a place in each of them like a box.
+The boxes are in rows: the Tensor itself in the lowest, the inputs of a box above it. An input that is used further down
+is one line through the rows between. The line has a place in each of these rows, as a box has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class SVG(str):
 
 
 class Node:
-    """A box with one or two lines of text; without text, where a line runs through a row."""
+    """A box with one or two lines of text; without text, the place of a line that runs through a row."""
 
     def __init__(self, kind: str, lines: list[str], inputs: list[Node], row: int = 0) -> None:
         self.kind, self.lines, self.inputs = kind, [_label(line) for line in lines], inputs
@@ -44,12 +44,12 @@ class Node:
 def graph(tensor: Tensor) -> SVG:
     """Draw the graph that made a Tensor: the Functions, and the leaves that they were applied to.
 
-    A leaf has its name, its shape, and whether it requires a gradient; a Function its `repr` and the shape of what it
-    returned; the arrows run from inputs to outputs. A parameter is an input of its Function. What was not a Tensor,
-    such as an array of labels or a number, was not kept: it is a `constant`.
+    A leaf shows its name, its shape, and whether it requires a gradient. A Function shows its `repr` and the shape of
+    its output. The arrows run from inputs to outputs. A parameter is an input of its Function. Inputs that were not
+    Tensors, such as labels or a number, were not kept: each is a `constant`.
 
     Returns SVG text, a `str`: `Path("graph.svg").write_text(cl.graph(loss))`. In a notebook it shows the picture.
-    Raises TypeError for what is no Tensor, and RuntimeError where `backward` has freed the graph.
+    Raises TypeError for anything but a Tensor, and RuntimeError if `backward` has freed the graph.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"graph takes a Tensor, got {tensor!r}")

@@ -1,6 +1,6 @@
-"""Looking into a model: what its layers and its gradients are like on some rows, in numbers, words and pictures.
+"""`inspect`: statistics of a model's layers and gradients on some rows, in numbers, words and pictures.
 
-The words are about what stands out, by these thresholds:
+The words name what stands out, by these thresholds:
 
     DEAD        A few units of a ReLU that no row activates are usual, and harmless. From a tenth on, the layer is
                 noticeably narrower than it was made.
@@ -46,7 +46,7 @@ RANGES = {Tanh: (-1, 1), Sigmoid: (0, 1)}  # of Functions that saturate
 
 
 class Statistics:
-    """Of the finite numbers in an array: mean, standard deviation, extremes, norm, share of zeros, histogram."""
+    """Statistics of the finite numbers in an array: mean, deviation, extremes, norm, share of zeros, histogram."""
 
     def __init__(self, array: np.ndarray) -> None:
         array = np.asarray(array)
@@ -72,7 +72,7 @@ class Statistics:
 
 
 class Layer:
-    """What an application of a Function was like."""
+    """Statistics of one application of a Function."""
 
     def __init__(
         self, name: str, function: Function, inputs: list, output: np.ndarray, gradient: Any, axis: int
@@ -92,7 +92,7 @@ class Layer:
 
 
 class Parameter:
-    """What a parameter and its gradient are like."""
+    """Statistics of a parameter and its gradient."""
 
     def __init__(self, parameter: Tensor, gradient: np.ndarray | None) -> None:
         self.value = Statistics(parameter.data)
@@ -101,7 +101,7 @@ class Parameter:
 
 
 class Inspection:
-    """What `inspect` has found: `loss`, `rows`, `layers` in order, `parameters` by name, and `findings` in words.
+    """The result of `inspect`: `loss`, `rows`, `layers` in order, `parameters` by name, and `findings` in words.
 
     Printed, it is two tables and the findings; `plot` draws histograms. A notebook shows it as HTML.
     """
@@ -192,18 +192,18 @@ class Inspection:
 
 
 def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
-    """Look at what every layer of a model makes of these rows, at its parameters, and at the gradients of all of them.
+    """Inspect the outputs of each layer for these rows, its parameters, and the gradients of both.
 
-    One step as `fit` makes it, forward and backward, in training (Dropout drops) and without an update, on a copy: of
-    the model, its gradients, buffers and random streams, nothing changes. Some hundreds of rows are a good number.
+    `inspect` makes one step as `fit` does, forward and backward, in training (Dropout drops) but without an update. It
+    uses a copy: the model, its gradients, buffers and random streams do not change. Some hundreds of rows are enough.
 
-    The layers are the Functions in the model, in the order in which they are applied, those in others too; and in
-    `call`, activations that are applied as methods, `.relu()`, which have no name. A unit is a feature or a channel:
-    `dead` are those that are 0 for all rows, where it is this layer that makes them so; `saturated` is the share of
-    values of tanh or sigmoid at the ends of their range; the norm of a gradient is √Σ g², an rms the root of the mean
-    square. Plain SGD changes a parameter by lr × ratio of its size.
+    The layers are the Functions in the model, in the order in which they are applied, and the Functions in them. In a
+    `call`, activations that are applied as methods, `.relu()`, count too; they have no name. A unit is a feature or a
+    channel. `dead` units are 0 for all rows, because of this layer. `saturated` is the share of values of tanh or
+    sigmoid at the ends of their range. The norm of a gradient is √Σ g², an rms the root of the mean square. Plain SGD
+    changes a parameter by lr × ratio of its size.
 
-    x, y and loss are as in `fit`, and what is raised.
+    x, y, loss and the errors are those of `fit`.
     """
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")
@@ -261,7 +261,7 @@ def _unit_axis(function: Function, before: int) -> int:
 
 
 def _histogram(numbers: np.ndarray, least: float, most: float) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and edges, whatever the numbers are: equal but for the last digit, or too far apart for a difference."""
+    """Compute counts and edges, also of numbers that differ in the last digit, or are too far apart to subtract."""
     scale = max(abs(least), abs(most)) or 1.0
     low, high = (least / scale, most / scale) if numbers.size else (0.0, 0.0)
     widened = 0.5 if high - low < 1e-9 else 0.0
@@ -270,7 +270,7 @@ def _histogram(numbers: np.ndarray, least: float, most: float) -> tuple[np.ndarr
 
 
 def _dead(array: np.ndarray, axis: int) -> tuple[int, int]:
-    """How many units an array has, and how many of them are 0 for all rows and places."""
+    """Count the units of an array, and those that are 0 for all rows and places."""
     if array.ndim < 2 or not -array.ndim < axis < array.ndim:
         return 0, 0
     units = np.moveaxis(array, axis, 0).reshape(array.shape[axis], -1)
@@ -325,7 +325,7 @@ def _of_gradients(found: Inspection, norm: float) -> Iterator[str]:
 
 
 def _places(layers: list[Layer]) -> list[str]:
-    """How the layers are called in sentences."""
+    """Name the layers, as sentences do."""
     places: list[str] = []
     for layer in layers:
         function = shortened(layer.function, 40)
@@ -355,7 +355,7 @@ def _share(x: float) -> str:
 
 
 def _draw_histogram(axes: Any, statistics: Statistics | None) -> None:
-    """The counts over the numbers, of which the least and the greatest are written below."""
+    """Draw the counts over the numbers. The least and the greatest number are written below."""
     axes.spines[["left", "right", "top"]].set_visible(False)
     axes.spines["bottom"].set_visible(statistics is not None)
     axes.set(xticks=[], yticks=[])

@@ -55,7 +55,7 @@ class Given(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Of each row of an input of the model these elements, an array of places in the row."""
+    """Some elements of each row of an input of the model: `columns` are their places in the row."""
 
     place: int
     columns: Any
@@ -106,7 +106,7 @@ class Application:
 
 @dataclass(eq=False)
 class Graph:
-    """What a model applies, in order."""
+    """A model as the applications that it consists of, in order."""
 
     model: Model
     dtypes: list[np.dtype]  # of the inputs
@@ -127,9 +127,9 @@ def graph_of(
 ) -> Graph:
     """Trace a model for rows of these shapes. `finish` computes the outputs from the model's.
 
-    A Function whose class is native is not followed. An input that is a mask and nothing else is bool. Raises TypeError
-    for what is no list of applications, and ValueError for what depends on the number of rows in another way than
-    `Rows` says.
+    A Function is not followed if its class is native. An input is bool if it is a mask and nothing else. Raises
+    TypeError if the model is not a list of applications, and ValueError if it depends on the number of rows in another
+    way than `Rows` says.
     """
     model.all_functions()
     dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in dtypes_of_inputs(model, [False] * len(rows))]
@@ -145,7 +145,7 @@ def graph_of(
 
 
 class _Flow:
-    """What a model applies to so many rows of zeros, and what flows from where to where."""
+    """A trace of a model on so many rows of zeros, and where the inputs of each step come from."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _Flow:
                 self._by_memory[memory_of(data_of(y))] = source
 
     def _follow(self, step: Step) -> None:
-        """Have a step consist of those by which it is followed, if it is."""
+        """If a step is followed, replace the steps within it by those that its formula or its `call` makes."""
         formula = None if self.is_native(step.kind) else formula_of(step.kind)
         if formula is not None:
             floats = [as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in step.inputs]
@@ -205,7 +205,7 @@ class _Flow:
         return found
 
     def source(self, x: Any) -> Any:
-        """Where an input of a Function comes from; None for None."""
+        """Find where an input of a Function comes from; None for None."""
         if x is None:
             return None
         if id(x) in self._by_tensor:
@@ -250,17 +250,17 @@ class _Flow:
 
 
 def memory_of(array: np.ndarray) -> tuple:
-    """What tells arrays apart that lie in the same memory."""
+    """A key by which arrays in the same memory are told apart."""
     return kernels.address(array), array.shape, array.strides, array.dtype
 
 
 def _is_followed_by_call(kind: type[Function]) -> bool:
-    """Whether a Function is a Model, and computes what its `call` says."""
+    """Return True for a Model that computes what its `call` says."""
     return issubclass(kind, Model) and kind.forward is Model.forward
 
 
 def _columns(array: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Which elements of each row a view of a given array takes; ValueError if it has other rows."""
+    """Find the elements of each row that a view of a given array takes; ValueError if it has other rows."""
     used, row = places_in(given, array), given[0].size
     if len(used) != len(given) or any((used[i] != used[0] + i * row).any() for i in range(len(used))):
         raise ValueError(f"an array of shape {array.shape} that has not a row for each of an input's")
@@ -281,7 +281,7 @@ def _leaves(applications: Iterable[Application]) -> Iterable[Application]:
 def _merged_applications(
     model: Model, flows: Sequence[_Flow], of_flows: Iterable[list[Step]], numbers: dict[Step, int]
 ) -> list[Application]:
-    """The steps of each flow as applications; ValueError if they are of other Functions."""
+    """Make applications of the steps of all flows; ValueError if they apply different Functions."""
     of_flows = [*of_flows]
     if len({tuple([step.kind for step in steps]) for steps in of_flows}) > 1:
         raise ValueError(f"{model!r} applies other Functions to another number of rows")
@@ -300,13 +300,13 @@ def _merged_applications(
 
 
 def _merged_sources(flows: Sequence[_Flow], of_flows: Iterable[list[Any]], what: str) -> list[Any]:
-    """Where values come from, in all flows; ValueError if it differs otherwise than `Rows` says."""
+    """Find where values come from in all flows; ValueError if the flows differ in another way than `Rows` says."""
     sources = [list(map(flow.source, values)) for flow, values in zip(flows, of_flows, strict=True)]
     return [_same_source(of_all, what) for of_all in zip(*sources, strict=True)]
 
 
 def merged(values: Sequence[Any], what: str) -> Any:
-    """What all have, with `Rows` for numbers that follow the number of rows; ValueError for anything else."""
+    """Return the value that all have, with `Rows` for numbers that follow the number of rows; else ValueError."""
     first = values[0]
     if isinstance(first, tuple | list) and len({len(x) for x in values}) == 1:
         return type(first)([merged(items, what) for items in zip(*values, strict=True)])
@@ -340,7 +340,7 @@ def _same_source(sources: Sequence[Any], what: str) -> Any:
 
 
 def _same_values(values: Sequence[Any], what: str) -> Constant:
-    """Constants as one: they are the same, or the same for all rows."""
+    """Make one constant of several: they are the same, or the same for all rows."""
     if isinstance(values[0], np.ndarray) and len({x.ndim for x in values}) == 1:
         shape = merged([x.shape for x in values], what)
         of_rows = tuple([slice(0, 1) if isinstance(n, Rows) else slice(None) for n in shape])

@@ -1,14 +1,14 @@
 """Tracing: which Functions a model applies to what, noted while it is applied.
 
-A `Trace` is a recording that notes `Step`s beside the calls of kernels. It hears of an application in two ways:
+A `Trace` is a recording that notes `Step`s, besides the kernel calls. It learns of an application in two ways:
 
-- A Function that is applied to Tensors tells the recording so, an operator such as `+` too (`note_application`).
-- A Function in another one computes with arrays, by `forward`, and tells nobody. So a trace has a copy of the model in
-  which each Function is made a member of a subclass of its class. The subclass computes the same, and notes what goes
-  in, what comes out and, later, the gradient of what came out. Copies of a Function are of its class. So a trace sees
-  the copies that a call applies, and the Functions in Functions in them.
+- A Function that is applied to Tensors tells the recording (`note_application`). So does an operator such as `+`.
+- A Function inside another one computes with arrays, by `forward`, and tells nobody. So a trace applies a copy of the
+  model. In this copy each Function's class is replaced by a subclass. It computes the same, and notes the inputs, the
+  outputs and, later, the outputs' gradients. A copy of a Function has the same class. So a trace also sees the copies
+  that a call applies, and the Functions inside them.
 
-Summaries and inspections read the steps as they are. `dataflow` makes a graph of them, which ONNX and C write.
+Summaries and inspections read the steps. `dataflow` makes a graph of them, which ONNX and C write.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Trace(Recording):
         return len(self.entries), len(self.steps)
 
     def _add(self, name: str, kind: Any, function: Any, inputs: tuple, outputs: Any, begun: tuple[int, int]) -> None:
-        """Add a step that began when so much had been noted. What was noted since then is within it."""
+        """Add a step that began when so much had been noted. Everything that was noted since then is within it."""
         calls, steps = begun
         step = Step(name, kind, function, [*inputs], listed(outputs), self.entries[calls:], self.steps[steps:])
         self.steps[steps:] = [step]

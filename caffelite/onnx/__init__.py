@@ -1,11 +1,11 @@
-"""Models as files of ONNX, which many programs run; and Models from such files, whoever wrote them.
+"""Models as files of ONNX, which many programs run, and Models of such files.
 
     import caffelite.onnx
 
     caffelite.onnx.export(model, "net.onnx")
     model = caffelite.onnx.load("net.onnx")
 
-It takes the `onnx` package: pip install 'caffelite[onnx]'.
+It needs the `onnx` package: pip install 'caffelite[onnx]'.
 """
 
 try:

@@ -1,10 +1,10 @@
-"""Which attributes of nodes caffelite knows, where ONNX has more."""
+"""The attributes that nodes may have, if ONNX knows more of them than caffelite."""
 
 from __future__ import annotations
 
 from caffelite.onnx.nodes import Node
 
-#: What an attribute may say, where there is something else that it could say.
+#: The values that an attribute may have, if ONNX allows more.
 ONLY: dict[str, dict[str, tuple]] = {
     "Resize": {
         "mode": ("nearest", "linear"),
@@ -31,7 +31,7 @@ ONLY: dict[str, dict[str, tuple]] = {
 }
 
 
-#: Attributes that there may not be.
+#: Attributes that a node may not have.
 NOT_WITH: dict[str, tuple[str, ...]] = {
     "LSTM": ("clip", "activation_alpha", "activation_beta"),
     "GRU": ("clip", "activation_alpha", "activation_beta"),
@@ -40,7 +40,7 @@ NOT_WITH: dict[str, tuple[str, ...]] = {
 
 
 def is_refused(node: Node) -> bool:
-    """Whether the node has an attribute that caffelite has not."""
+    """Return True if the node has an attribute, or a value of one, that caffelite does not know."""
     return any(
         name in node.attributes and node.attributes[name] not in values
         for name, values in ONLY.get(node.operator, {}).items()

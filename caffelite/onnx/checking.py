@@ -1,4 +1,4 @@
-"""Whether a graph computes what its model does, on random rows."""
+"""`check`: compare a graph with its model on random rows."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-7}  # of the l
 
 
 def check(proto: Callable[[np.dtype], onnx.ModelProto], graph: Graph, finish: Callable[[Any], Any]) -> None:
-    """RuntimeError naming the output, unless the graph, made for a dtype by `proto`, computes what the model does.
+    """Compare the graph, which `proto` makes for a dtype, with the model; RuntimeError naming an output that differs.
 
-    Nothing is done where onnxruntime is not installed.
+    Does nothing if onnxruntime is not installed.
     """
     try:
         from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented, RuntimeException
@@ -47,7 +47,7 @@ def _compare(proto: onnx.ModelProto, graph: Graph, finish: Callable[[Any], Any])
 
 
 def difference(y: np.ndarray, other: np.ndarray) -> str | None:
-    """How other numbers differ from these; None if they don't."""
+    """Say how other numbers differ from these; None if they do not."""
     if y.shape != other.shape:
         return f"has shape {other.shape} and not {y.shape}"
     finite = np.isfinite(y) & np.isfinite(other)
@@ -61,7 +61,7 @@ def difference(y: np.ndarray, other: np.ndarray) -> str | None:
 
 
 def runner(proto: onnx.ModelProto) -> Callable[..., list[np.ndarray]]:
-    """What runs a graph, arrays in, arrays out: onnxruntime."""
+    """Make a function that runs a graph with onnxruntime: arrays in, arrays out."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -79,7 +79,7 @@ def runner(proto: onnx.ModelProto) -> Callable[..., list[np.ndarray]]:
 
 
 def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Random inputs, indices and lengths being those that there are."""
+    """Draw random inputs. Indices and lengths are valid ones."""
     inputs: list[np.ndarray] = []
     for i, (shape, dtype) in enumerate(zip(graph.shapes, graph.dtypes, strict=True)):
         row: Any = shape[1:]
@@ -96,7 +96,7 @@ def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarr
 
 
 def _limits(graph: Graph, place: int) -> Iterable[tuple[Any, int, int]]:
-    """Where in a row of an input there are indices or lengths, and from where to where (exclusive) they go."""
+    """Yield the places of indices and lengths in a row of an input, with their least and most (exclusive) values."""
     for a in graph.leaves():
         function: Any = a.function
         for source in a.inputs:

@@ -1,4 +1,4 @@
-"""What a fitted estimator has besides its model: the link from scores to what they mean, and the labels."""
+"""A fitted estimator: its model, the link from scores to what they mean, and its labels."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ LINKS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Estimator:
-    """A fitted estimator of `caffelite.sklearn`, or anything that has its attributes: `model_`, the Model; `_link`,
-    what makes of scores, an array, what they mean; `classes_`, the labels, of a classifier.
+    """A fitted estimator of `caffelite.sklearn`, or anything that has its attributes.
 
-    TypeError for a link that is none of LINKS, ValueError for a classifier of one class.
+    They are `model_`, the Model; `_link`, a function from scores to what they mean, arrays both; and `classes_`, the
+    labels, if it is a classifier. Raises TypeError for a link that is not in LINKS, ValueError for a classifier of one
+    class.
     """
 
     def __init__(self, estimator: Any) -> None:
@@ -45,7 +46,7 @@ class Estimator:
 
 
 def _name_of(link: Callable[[np.ndarray], Any]) -> str:
-    """Which of LINKS does what this one does."""
+    """Return the name of the function in LINKS that computes the same as this link."""
     scores = np.linspace(-2, 2, 6).reshape(2, 3)
     for name, other in LINKS.items():
         if np.allclose(link(scores), other(Tensor(scores)).numpy()):

@@ -25,19 +25,20 @@ from caffelite.onnx.writing import Writer
 def export(model: Any, path: str | os.PathLike, input_shape: Any = None) -> None:
     """Write a model, as it is used and not trained, as a file of ONNX (opset 17), which many programs run.
 
-    Inputs and outputs have any number of rows, an axis named `batch`; `input_shape` is that of one row, without it, or
-    a tuple of such for several inputs; it is needed where the first Function takes any. Inputs are float32 or float64
-    as the model is, int64 where it takes indices, bool where an input is a mask. Parameters and buffers have the
-    model's names, `f.0.weight`. A `call` is written as what it applies: Functions and Tensor's operators. An estimator
-    of `caffelite.sklearn` has the outputs `label` and `probabilities`, or `output`.
+    Inputs and outputs have any number of rows, an axis named `batch`. `input_shape` is the shape of one row, or a tuple
+    of such shapes for several inputs. It is needed if the first Function takes rows of any shape. Inputs are float32 or
+    float64 like the model, int64 if they are indices, bool if they are masks. Parameters and buffers have the model's
+    names, `f.0.weight`. A `call` is written as the Functions and Tensor's operators that it applies. A Function for
+    which there are no nodes is written by its `formula`. An estimator of `caffelite.sklearn` has the outputs `label`
+    and `probabilities`, or `output`.
 
-    The graph is checked by onnx's checker, and its outputs for random rows are compared with the model's, computed by
-    onnxruntime, if it is installed. (It has not all operators in float64; then it computes them in float32.)
+    onnx's checker checks the graph. If onnxruntime is installed, it computes random rows, and the outputs are compared
+    with the model's. (It does not have all operators in float64; then it computes in float32.)
 
-    Raises, before anything is written, TypeError naming a Function that computes in Python or any other that ONNX can't
-    say; ValueError for a shape that is missing or doesn't fit, and for what depends on the number of rows; RuntimeError
-    if the outputs differ. OSError naming the path if it can't be written. The file replaces an older one when it is
-    whole.
+    Raises TypeError naming a Function that computes in Python, or another one that ONNX can't express; ValueError for a
+    shape that is missing or does not fit, and if the model depends on the number of rows; RuntimeError if the outputs
+    differ: all before anything is written. Raises OSError naming the path if it can't be written. The file replaces an
+    older one when it is complete.
     """
     files.replace(path, [written(model, input_shape).SerializeToString()])
 
@@ -75,7 +76,7 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
 
 
 def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
-    """The shapes of a row of each input; ValueError or TypeError where a length is missing, or is none."""
+    """Return the shape of a row of each input; ValueError or TypeError if a length is missing, or is not one."""
     if input_shape is None:
         model.all_functions()
         more = axes_that_fit(model.functions) if model.is_sequence() else None

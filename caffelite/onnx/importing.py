@@ -1,7 +1,7 @@
 """`load`: a Model of a file of ONNX, whoever wrote it.
 
-The nodes of the file are read and checked (`Reader`); those that make up a layer become one (`layers`); and what is
-left is a chain, a Model in sequence then, or any other graph, a `Graph`, which runs the nodes.
+`Reader` reads and checks the nodes of the file. `Layers` makes layers of those that are some. If the rest is a chain,
+the result is a Model in sequence. Otherwise it is a `Graph`, which runs the nodes.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ OF_LABELS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer", "To
 def load(path: str | os.PathLike) -> Model:
     """The model in a file of ONNX: of caffelite's `export`, PyTorch's exporter, Keras' or skl2onnx.
 
-    A chain of layers becomes a Model in sequence, `Linear`, `ReLU`, `Conv2d` …; any other graph one that runs its nodes
-    with caffelite's Functions and Tensor's operators. What are weights in the file are parameters, to be trained on:
-    those of layers, and else every array of floats with an axis or more that is stored as an initializer. Inputs of
-    integers are indices. Outputs are arrays of floats; others, the labels of a classifier, are left out, so that the
-    model of such a file gives the probabilities.
+    A chain of layers becomes a Model in sequence, `Linear`, `ReLU`, `Conv2d` …. Any other graph becomes a model that
+    runs its nodes with caffelite's Functions and Tensor's operators. Weights in the file are parameters, which can be
+    trained on: the weights of layers, and every other array of floats, with an axis or more, that is stored as an
+    initializer. Inputs of integers are indices. Outputs are arrays of floats. Others, such as the labels of a
+    classifier, are left out, so that its model gives the probabilities.
 
-    Raises OSError for a path that can't be read; ValueError, before anything is computed, for what is no such file, and
-    naming the node for an operator, version or attribute that caffelite has not, or the input or array whose type it
-    has not. float32 and float64 are known, opsets from 7. Any other error is a mistake of caffelite's.
+    Raises OSError if the path can't be read. Raises ValueError, before it computes anything, if the file is not ONNX;
+    if it has an operator, version or attribute that caffelite does not know, naming the node; or an input or array of
+    another type, naming it. float32 and float64 are known, and opsets from 7. Any other error is a mistake of
+    caffelite's.
     """
     try:
         return Reader(read(path), Path(path).parent).model()
@@ -54,7 +55,7 @@ def load(path: str | os.PathLike) -> Model:
 
 
 def read(path: str | os.PathLike) -> onnx.ModelProto:
-    """What is in a file; ValueError for what is no ONNX."""
+    """Read a file; ValueError if it is not ONNX."""
     try:
         with open(path, "rb", opener=open_file) as file:
             content = file.read()
@@ -73,7 +74,7 @@ def read(path: str | os.PathLike) -> onnx.ModelProto:
 
 
 def names_in(proto: onnx.ModelProto) -> Iterator[Any]:
-    """All names that are looked at; protobuf gives bytes if one is no text."""
+    """Yield all names that are looked at. protobuf gives bytes for a name that is not text."""
     graph = proto.graph
     yield from [opset.domain for opset in proto.opset_import]
     yield from [x.name for xs in (graph.input, graph.output, graph.initializer, proto.functions) for x in xs]
@@ -127,7 +128,7 @@ class Reader:
         return version
 
     def _dtype(self) -> np.dtype:
-        """The one dtype of all floats; ValueError for others, and for inputs that are no arrays."""
+        """The one dtype of all floats; ValueError for others, and for inputs that are not arrays."""
         found = {a.dtype for a in self.constants.values() if a.dtype.kind == "f" and a.ndim > 0}
         for name, kind in self.inputs.items():
             if not kind.HasField("tensor_type"):
@@ -299,7 +300,7 @@ def first_line(error: Exception) -> str:
 
 
 def without_lengths(kind: onnx.TypeProto) -> onnx.TypeProto:
-    """The type of an array of as many axes, whose lengths are not known."""
+    """The type of an array with as many axes, of unknown lengths."""
     found = onnx.TypeProto()
     found.CopyFrom(kind)
     for dim in found.tensor_type.shape.dim:
@@ -379,7 +380,7 @@ class Graph(Model):
         raise TypeError("it was loaded from a file of ONNX, and caffelite.onnx.export writes it as such again")
 
     def call(self, *inputs: Any) -> Any:
-        """What the nodes compute, one after the other."""
+        """Run the nodes, one after the other."""
         if len(inputs) != len(self.inputs):
             raise TypeError(f"the graph takes {len(self.inputs)} inputs, {', '.join(self.inputs)}, got {len(inputs)}")
         values: dict[str, Any] = {"": None, **self.constants, **self.weights}

@@ -1,8 +1,8 @@
-"""Which nodes of a graph are layers: single ones, and groups that compute what a layer does.
+"""`Layers`: find the nodes of a graph that are layers, single nodes and groups of them.
 
-First what can be computed of constants alone is (`_fold`). Then `GROUPS` says, for the operator of a group's last node,
-which functions look for a group, and `SINGLE`, which make a layer of one node. Each returns the node that takes their
-place, or None. At last, what is beside a connection becomes a Residual, and what is concatenated a Parallel.
+First, everything that depends on constants alone is computed (`_fold`). Then the functions in `GROUPS` look for groups,
+by the operator of a group's last node, and those in `SINGLE` for layers of one node. Each returns the node that takes
+their place, or None. At last, a branch beside a connection becomes a Residual, and concatenated branches a Parallel.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Layers(Nodes):
         return name not in self.outputs and not self._kept_by[name]
 
     def _find_integers(self) -> set[str]:
-        """The names of what is integers or bool, lengths say, of which no layer computes anything."""
+        """The names of integers and bools, such as lengths. No layer computes anything of them."""
         found = {name for name, a in self.constants.items() if a.dtype.kind != "f"}
         found |= {name for name, kind in self.reader.inputs.items() if kind.tensor_type.elem_type not in FLOATS}
         for node in self.nodes:
@@ -201,7 +201,7 @@ class Layers(Nodes):
         self.leave_out_unused()
 
     def _of_rows(self, node: Node, shape: Shape) -> None:
-        """Where a layer puts all elements in another shape, and that leaves rows as they are, say so."""
+        """Replace a layer that reshapes the whole array by one that reshapes rows, if it leaves rows as they are."""
         function = self.functions[node.layer or ""]
         if isinstance(function, functions.ToShape) and function.shape[:1] == (-1,) and None not in shape[1:]:
             row = function.shape[1:]
@@ -209,7 +209,7 @@ class Layers(Nodes):
                 self.functions[node.layer or ""] = functions.Flatten() if len(row) == 1 else functions.Reshape(row)
 
     def _ancestors(self, name: str) -> list[str]:
-        """The value, that of which a layer makes it, if nothing else uses it, and so on."""
+        """The value; then the input of the layer that makes it, if nothing else uses the value; and so on."""
         found = [name]
         while True:
             node = self.makers.get(name)
@@ -285,7 +285,7 @@ class Layers(Nodes):
 
 
 def _most_made(node: Node, arrays: list[np.ndarray]) -> int:
-    """How many numbers a node may make of constants, where it is not asked for a number of them."""
+    """How many numbers a node may make of constants, unless an attribute or an input says how many."""
     if node.operator in NO_LARGER:
         return sum(a.size for a in arrays)
     if node.operator == "Gather":

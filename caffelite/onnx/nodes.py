@@ -238,7 +238,7 @@ def simple(make: Callable[[Node], Function]) -> Find:
 
 
 def integers(g: Nodes, node: Node, attribute: str) -> list[int] | None:
-    """What a node has as an attribute, or as its second input if that is a constant."""
+    """Return the integers that a node has as an attribute, or as its second input if that is a constant."""
     if len(node.inputs) < 2 or not node.inputs[1]:
         return node.get(attribute)
     a = g.constants.get(node.inputs[1])

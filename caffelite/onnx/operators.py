@@ -1,4 +1,4 @@
-"""What the operators of ONNX compute, and what is known of their inputs, outputs and attributes."""
+"""The operators of ONNX: functions that compute them, and facts about their inputs, outputs and attributes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes of ONNX each kind of Function becomes."""
+"""The rules by which each kind of Function becomes nodes of ONNX."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Writer:
         return Value(name, array.shape, self.dtype)
 
     def _columns(self, source: Columns) -> Value:
-        """Of each row of an input the elements in these columns."""
+        """Take the elements in these columns of each row of an input."""
         given, columns = self.inputs[source.place], source.columns
         shape = (N, *columns.shape)
         flat = self.node("Reshape", given, self.integers((0, -1)))
@@ -203,9 +203,9 @@ class Writer:
         return new
 
     def add_labels(self, estimator: Estimator) -> None:
-        """Have the label of the class of the highest score as an output, before the scores or probabilities.
+        """Add an output for the labels, before the scores or probabilities: the class of the highest score.
 
-        Where there are several labels a row, those that are more probable than not, as 1 and 0.
+        If a row has several labels, the output is 1 for those that are more probable than not, else 0.
         """
         if estimator.classes is None:
             return

@@ -5,9 +5,9 @@
 
     model = MLPClassifier(hidden_layer_sizes=(64,), random_state=0).fit(x, y)
 
-`MLPClassifier` and `MLPRegressor` have the parameters and fitted attributes of scikit-learn's own, and what they mean;
-`NetClassifier(build)` and `NetRegressor(build)` train the Model that `build(n_features, n_outputs)` returns. They go
-where estimators go: pipelines, searches, cross-validation, calibration, ensembles.
+`MLPClassifier` and `MLPRegressor` have the parameters and fitted attributes of scikit-learn's own, with the same
+meaning. `NetClassifier(build)` and `NetRegressor(build)` train the Model that `build(n_features, n_outputs)` returns.
+All work in pipelines, searches, cross-validation, calibration and ensembles.
 """
 
 try:

@@ -75,7 +75,7 @@ class Perceptron(Estimator):
 
     @property
     def coefs_(self) -> list[np.ndarray]:
-        """The weights of the layers, (inputs, outputs); those of the model, not copies. What is set is copied."""
+        """The weights of the layers, (inputs, outputs); the model's own arrays. A value that you set is copied."""
         check_is_fitted(self)
         return [layer.weight.data for layer in self._layers_of(self.model_)]
 
@@ -86,7 +86,7 @@ class Perceptron(Estimator):
 
     @property
     def intercepts_(self) -> list[np.ndarray]:
-        """The biases of the layers, (outputs,); those of the model, not copies. What is set is copied."""
+        """The biases of the layers, (outputs,); the model's own arrays. A value that you set is copied."""
         check_is_fitted(self)
         return [layer.bias.data for layer in self._layers_of(self.model_) if layer.bias is not None]
 
@@ -99,8 +99,7 @@ class Perceptron(Estimator):
 
 @dataclass(eq=False, repr=False)
 class NetClassifier(Net, Classification):
-    """A classifier of any Model: scikit-learn's ways with targets, training and its parameters, around a model of one's
-    own.
+    """A classifier of any Model: scikit-learn's ways with targets, training and its parameters, for your own model.
 
         NetClassifier(lambda features, outputs: cl.Model([cl.Linear(features, 64), cl.GELU(), cl.Linear(64, outputs)]))
 
@@ -108,9 +107,9 @@ class NetClassifier(Net, Classification):
     ----------
     build : callable (n_features, n_outputs) -> Model
         Makes a new model of scores: `n_outputs` is the number of classes, or 1 for two classes; of labels, for an
-        indicator matrix. Rows are vectors, of which `cl.Reshape` as the first Function makes images. The model becomes
-        one of X's dtype; what it has not been trained or loaded with is drawn from `random_state`. A function that can
-        be imported is pickled with the estimator, a lambda can't be.
+        indicator matrix. Rows are vectors; `cl.Reshape` as the first Function makes images of them. The model is
+        converted to X's dtype. Parameters that were not trained or loaded are drawn from `random_state`. A function
+        that can be imported is pickled with the estimator, a lambda can't be.
 
     All others are those of `MLPClassifier`, and mean the same. `alpha` is of all parameters of two axes or more. So are
     the attributes, but for `coefs_`, `intercepts_` and `n_layers_`.
@@ -119,7 +118,7 @@ class NetClassifier(Net, Classification):
 
 @dataclass(eq=False, repr=False)
 class NetRegressor(Net, Regression):
-    """A regressor of any Model: scikit-learn's ways with training and its parameters, around a model of one's own.
+    """A regressor of any Model: scikit-learn's ways with training and its parameters, for your own model.
 
         NetRegressor(lambda features, outputs: cl.MLP(features, [64, outputs], cl.Tanh))
 
@@ -135,11 +134,11 @@ class NetRegressor(Net, Regression):
 
 @dataclass(eq=False, repr=False)
 class MLPClassifier(Perceptron, Classification):
-    """A multilayer perceptron that classifies: scikit-learn's, by its parameters, attributes and what it minimizes.
+    """A multilayer perceptron that classifies: scikit-learn's, by its parameters, attributes and objective.
 
-    It minimizes, for the n rows of each batch, (Σ l + alpha/2 Σ W²) / n, where l is the logarithmic loss of a row,
-    summed over its labels where it has several, and W the weights, not the biases. With the same `random_state` the
-    first weights, and the rows held out by `early_stopping`, are scikit-learn's; the orders of the rows are not.
+    It minimizes (Σ l + alpha/2 Σ W²) / n for the n rows of each batch. l is the logarithmic loss of a row, summed over
+    its labels if it has several. W are the weights, not the biases. The same `random_state` gives scikit-learn's first
+    weights and the rows that its `early_stopping` holds out, but another order of rows.
 
     Parameters
     ----------
@@ -162,7 +161,7 @@ class MLPClassifier(Perceptron, Classification):
     Attributes
     ----------
     model_ : Model
-        What was trained; its outputs are scores, of which `predict_proba` gives the probabilities.
+        The trained model. Its outputs are scores; `predict_proba` turns them into probabilities.
     history_ : History
         Of the last call of `fit` or `partial_fit`.
     coefs_, intercepts_
@@ -173,17 +172,17 @@ class MLPClassifier(Perceptron, Classification):
     n_features_in_, feature_names_in_
         As scikit-learn's.
 
-    What differs from scikit-learn's, besides the time it takes:
+    Differences from scikit-learn's, besides the time it takes:
 
     - X of float32 is computed in float32, throughout; all else in float64.
-    - `warm_start` keeps what the optimizer remembers, Adam's moments and the velocity; rates begin anew. `partial_fit`
-      goes on with the orders of rows, where scikit-learn's draws the same ones at each call.
+    - `warm_start` keeps the optimizer's memory, Adam's moments and the velocity; rates begin again. `partial_fit`
+      draws a new order of rows at each call; scikit-learn's draws the same one.
     - Adam's ε is added to √v̂, after the correction for the first steps (Kingma and Ba's algorithm 1); the velocity is
       without the learning rate, so that another rate takes effect at once.
-    - In an epoch's loss a batch weighs as its rows weigh. With several outputs it is the sum over them that is
-      reported, as it is minimized.
-    - A training whose loss or gradient is not finite ends there: with a ValueError naming the batch; with
-      `early_stopping` with a warning, and the best model before that.
+    - In an epoch's loss a batch weighs as much as its rows. With several outputs the loss is the sum over them, which
+      is minimized.
+    - A training ends if its loss or gradient is not finite: with a ValueError naming the batch, or, with
+      `early_stopping`, with a warning and the best model before that.
     - `predict_log_proba` is computed from scores, and finite where a probability is 0 or 1.
 
     A row's prediction does not depend on the rows beside it, and no result on the number of threads. D. Kingma and
@@ -193,12 +192,11 @@ class MLPClassifier(Perceptron, Classification):
 
 @dataclass(eq=False, repr=False)
 class MLPRegressor(Perceptron, Regression):
-    """A multilayer perceptron that predicts numbers: scikit-learn's, by its parameters, attributes and what it
-    minimizes.
+    """A multilayer perceptron that predicts numbers: scikit-learn's, by its parameters, attributes and objective.
 
-    It minimizes, for the n rows of each batch, (Σ l + alpha/2 Σ W²) / n, where l is half the squared error of a row,
-    summed over its targets, or with `loss="poisson"` half the deviance of counts whose rate is the exponential of the
-    output; and W the weights, not the biases.
+    It minimizes (Σ l + alpha/2 Σ W²) / n for the n rows of each batch. l is half the squared error of a row, summed
+    over its targets. With `loss="poisson"` it is half the deviance of counts; their rate is the exponential of the
+    output. W are the weights, not the biases.
 
     Parameters
     ----------

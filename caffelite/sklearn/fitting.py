@@ -1,7 +1,7 @@
-"""What all estimators share: the parameters of a training, and the training.
+"""`Estimator`: the parameters of training, and the training, which all estimators share.
 
-`Estimator` trains a model that `_build` makes, on targets that `_encoded` makes numbers of, and keeps the account that
-scikit-learn's perceptrons keep.
+It trains the model that `_build` makes, on the targets that `_encoded` turns into numbers. It keeps the same account of
+the training as scikit-learn's perceptrons.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ try:
 except ImportError:  # before 1.9
 
     class CallbackSupportMixin:  # type: ignore[no-redef]
-        """There are no callbacks that could be supported."""
+        """Old versions of scikit-learn have no callbacks."""
 
     def with_callbacks(method: Callable) -> Callable:
         """The method."""
@@ -66,7 +66,7 @@ def is_stochastic(estimator: Any) -> bool:
 
 @dataclass(eq=False, repr=False)
 class Estimator(CallbackSupportMixin, BaseEstimator):
-    """What all estimators share: the parameters of training, and the training."""
+    """An estimator, but for its targets and its model: the parameters of training, and the training."""
 
     _: KW_ONLY
     solver: str = "adam"
@@ -112,7 +112,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         raise NotImplementedError
 
     def _learn_targets(self, y: Any, classes: Any) -> None:
-        """Set `n_outputs_`, `out_activation_` and whatever else there is to know of the targets."""
+        """Set `n_outputs_`, `out_activation_` and everything else that is known of the targets."""
         raise NotImplementedError
 
     def _check_same(self, y: Any) -> None:
@@ -127,7 +127,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         raise NotImplementedError
 
     def _link(self, scores: np.ndarray) -> np.ndarray:
-        """What the model's scores mean: probabilities, or what is predicted."""
+        """Turn the model's scores into what they mean: probabilities, or predictions."""
         return self._loss()[0].link(scores)
 
     def _score(self, scores: np.ndarray, targets: np.ndarray, weights: np.ndarray | None) -> float:
@@ -135,7 +135,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         raise NotImplementedError
 
     def _all_weights(self, weights: np.ndarray | None, y: Any, in_parts: bool) -> np.ndarray | None:
-        """How much rows weigh in the loss, given how much they weigh in themselves."""
+        """Compute the weights of rows in the loss from the sample weights."""
         return weights
 
     # ---- what fitting is made of ------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @staticmethod
     def _dtype(X: Any) -> np.dtype:
-        """What is computed in, of such rows."""
+        """The dtype to compute in, for such rows."""
         return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
 
     def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
@@ -168,7 +168,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         return Validation(X, self._encoded(y), *checked)
 
     def _split(self, X: Any, y: Any, weights: np.ndarray | None) -> tuple[Any, Any, np.ndarray | None, Validation]:
-        """What to train on, and what to score: the same rows that scikit-learn's perceptrons hold out."""
+        """Split into rows to train on and rows to score, the same as scikit-learn's perceptrons hold out."""
         kept, held_out = train_test_split(
             np.arange(y.shape[0]),
             test_size=self.validation_fraction,
@@ -203,11 +203,11 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         self.best_validation_score_: float | None = None
 
     def _description(self) -> dict[str, Any]:
-        """What the model is made by."""
+        """The parameters that say what the model is."""
         return {name: getattr(self, name) for name in self._of_model}
 
     def _check_same_model(self) -> None:
-        """ValueError unless a training that goes on is of the model that the parameters say."""
+        """ValueError if a training continues with a model that differs from the parameters."""
         for name, now in self._description().items():
             if not np.array_equal(np.atleast_1d(then := self._made_with[name]), np.atleast_1d(now)):
                 raise ValueError(
@@ -215,7 +215,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
                 )
 
     def _prepare(self, in_parts: bool) -> None:
-        """Have the objective and the optimizer, as the parameters are now, with what the last one remembers."""
+        """Make the objective and the optimizer of the present parameters, with the last optimizer's memory."""
         settings = [getattr(self, name) for name in SETTINGS]
         kept = self._optimizer
         if in_parts and kept is not None and settings == self._settings:
@@ -230,7 +230,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
                 new.load_state_dict(new.state_dict() | remembered)
 
     def _new_optimizer(self, parameters: list[Tensor]) -> Optimizer | None:
-        """That of the solver; None for L-BFGS."""
+        """Make the optimizer of the solver; None for L-BFGS."""
         if self.solver == "sgd":
             nesterov = self.nesterovs_momentum and self.momentum > 0
             return SGD(parameters, self.learning_rate_init, self.momentum, nesterov=nesterov)
@@ -250,10 +250,10 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             float32 is computed in float32, all else in float64.
         y : array-like (n,) or (n, outputs)
         sample_weight : array-like (n,), optional
-            How much each row weighs in the loss, not negative.
+            The weight of each row in the loss, not negative.
         eval_set : (X, y) or (X, y, sample_weight), optional
-            Rows that are not trained on but scored after each epoch (`validation_scores_`); `history_` then has their
-            loss, too. With `early_stopping` they are used instead of a share of X.
+            Rows that are scored after each epoch (`validation_scores_`), and not trained on. `history_` then has their
+            loss, too. `early_stopping` uses them instead of a share of X.
 
         Raises ValueError for parameters and data that cannot be used, and where the training diverges.
         """
@@ -294,7 +294,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         in_parts: bool = False,
         classes: Any = None,
     ) -> Any:
-        """Train a new model, or the present one on; on all rows, or in parts, by one epoch."""
+        """Train a new model, or continue with the present one: on all rows, or, in parts, for one epoch."""
         begins = not hasattr(self, "model_") or not (self.warm_start or in_parts)
         X, y = self._checked(X, y, reset=begins)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
@@ -365,7 +365,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @staticmethod
     def _warn(text: str, category: Any = ConvergenceWarning) -> None:
-        """Warn those who have called `fit`, which has called `_train`, which has called this."""
+        """Warn at the line that called `fit`, which called `_train`, which called this."""
         warnings.warn(text, category, stacklevel=4 + hasattr(Estimator, "_init_callback_context"))
 
     # ---- use --------------------------------------------------------------------------------------------------------

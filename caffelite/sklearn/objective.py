@@ -1,4 +1,4 @@
-"""What scikit-learn's perceptrons minimize."""
+"""The objectives that scikit-learn's perceptrons minimize."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Objective(Function, recordable=True):
         self.loss.check_targets(targets, scores_shape)
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean to the loss."""
+        """Turn scores into what they mean to the loss."""
         return self.loss.link(scores)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -77,7 +77,7 @@ class PoissonLoss(PointwiseLoss, recordable=True):
             raise ValueError(f"target {rows[row, bad[row].argmax()]!s} in row {row}: counts are not below 0")
 
     def link(self, scores: Any) -> np.ndarray:
-        """What scores mean: the rates, exp(scores)."""
+        """Turn scores into what they mean: the rates, exp(scores)."""
         return kernels.exp(super().link(scores))
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What happens after each epoch: the estimator's own bookkeeping, and scikit-learn's callbacks."""
+"""Callbacks after each epoch: the estimator's own bookkeeping, and scikit-learn's callbacks."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ class Validation(NamedTuple):
 
 
 class Improvement:
-    """Keeps an estimator's account of a training, and ends it when there is no improvement any more.
+    """Keeps an estimator's account of a training, and ends the training if it does not improve.
 
-    As scikit-learn's perceptrons do: after more than `n_iter_no_change` epochs in a row of which none was better than
-    the best by `tol` at least, in training loss, or with `early_stopping` in the score on validation rows. The learning
-    rate "adaptive" is then divided by 5, as long as it is above 10⁻⁶; "invscaling" falls after each epoch.
+    scikit-learn's perceptrons do the same. The training ends after more than `n_iter_no_change` epochs in a row without
+    one that is better than the best by `tol` or more: in training loss, or with `early_stopping` in the score on
+    validation rows. The learning rate "adaptive" is then divided by 5 instead, as long as it is above 10⁻⁶.
+    "invscaling" falls after each epoch.
     """
 
     def __init__(self, estimator: Any, rows: int, validation: Validation | None) -> None:

@@ -1,4 +1,4 @@
-"""What classifiers and regressors do with targets: encode them, choose the loss, score, and predict."""
+"""Classification and regression: how targets are encoded, the loss, the score, and predictions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from caffelite.training.metrics import r2
 class Classification(ClassifierMixin, Estimator):
     """Labels, of two or more classes; or several of them, as an indicator matrix.
 
-    The model has an output for each class, of which the softmax are the probabilities; but only one, whose sigmoid is
-    that of the second class, where there are two. With an indicator matrix it has an output for each column.
+    The model has an output for each class. Their softmax gives the probabilities. For two classes it has one output,
+    and its sigmoid is the probability of the second class. For an indicator matrix it has an output for each column.
     """
 
     _: KW_ONLY
@@ -39,9 +39,9 @@ class Classification(ClassifierMixin, Estimator):
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Any:
         """Train for one epoch more, the optimizer being as the last call left it; returns the estimator.
 
-        X, y and sample_weight are as in `fit`. `classes` are all that there will be, in any order; needed with the
-        first call, unless y is an indicator matrix. ValueError with `early_stopping`, which is for whole trainings, and
-        for `class_weight="balanced"`, which is of all rows.
+        X, y and sample_weight are as in `fit`. `classes` are all classes that there will be, in any order. The first
+        call needs them, unless y is an indicator matrix. Raises ValueError with `early_stopping`, which is for whole
+        trainings, and for `class_weight="balanced"`, which depends on all rows.
         """
         self._validate_params()
         if classes is not None:

@@ -1,11 +1,11 @@
-"""What caffelite and ONNX have in common, a file for each family of operators.
+"""Functions of caffelite and operators of ONNX, a file for each family.
 
-In each file there are up to four tables, and the functions in them:
+A file has up to four tables, and the functions in them:
 
-    RULES      `write_…`    which nodes a Function becomes, by its class: of a `Writer`, an application and its inputs
-    GROUPS     `find_…`     which layer several nodes are, by the operator of the last one: of `Nodes` and that node
-    SINGLE     `find_…`     which layer one node is, by its operator
-    OPERATORS  `compute_…`  what an operator computes, written with Tensor's operators, for a node that is no layer
+    RULES      `write_…`    write a Function, by its class, as nodes: (Writer, application, inputs) → outputs
+    GROUPS     `find_…`     find the layer that several nodes are, by the operator of the last: (Nodes, node) → node
+    SINGLE     `find_…`     find the layer that one node is, by its operator: (Nodes, node) → node
+    OPERATORS  `compute_…`  compute what a node does that is not a layer: (node, inputs) → output
 
 A `compute_…` function gets a `Node`, for its attributes, and the node's inputs: Tensors, plain arrays (constants,
 shapes, and the integers and masks that the model is given), or None if one is left out. NumPy computes the same of

@@ -18,7 +18,7 @@ from caffelite.onnx.writing import Rule, Value, Writer, same
 
 
 def write_leaky_relu(g: Writer, a: Application, x: Value) -> str:
-    """With the slope as an array if it is float64: ONNX's attributes are float32."""
+    """Write a LeakyRelu, or a PRelu if the slope is not a float32, because ONNX's attributes are float32."""
     slope = a.function.slope
     if g.dtype == np.float64 and float(np.float32(slope)) != slope:
         return g.node("PRelu", x, g.number(slope))
@@ -84,7 +84,7 @@ MOST_FACTORS = 4  # of 0.044715 x³
 
 
 def factors(g: Nodes, *names: str) -> list[str]:
-    """The values whose product this is, or the product of these; a longer product is not taken apart to its end."""
+    """Take a product apart into its factors. A long product is not taken apart completely."""
     found: list[str] = []
     left = list(names)
     while left:
@@ -140,7 +140,7 @@ def _with_cube(g: Nodes, name: str, x: str) -> bool:
 
 
 def find_leaky_relu(g: Nodes, node: Node) -> Node | None:
-    """A PRelu whose slope is one number, and not learned."""
+    """Find a LeakyReLU: a PRelu with one number as its slope, which is not learned."""
     x, slope = node.inputs
     number = None if slope in g.reader.weights else g.number(slope)
     if number is None or not 0 <= number < math.inf or x in g.constants or g.constants[slope].ndim > 0:

@@ -111,7 +111,7 @@ RULES: dict[type, Rule] = {
 
 
 def find_convolution(g: Nodes, node: Node) -> Node | None:
-    """A convolution of images or series; pads that are not as many on both sides are put around x before."""
+    """Find a convolution of images or series. If its two sides have different pads, x is padded before."""
     x, w, *biases = node.inputs
     a = g.constants.get(w)
     if (
@@ -174,7 +174,7 @@ def find_transposed_convolution(g: Nodes, node: Node) -> Node | None:
 
 
 def find_pool(*kinds: Any) -> Callable[[Nodes, Node], Node | None]:
-    """A pool whose pads are as many on both sides, and as caffelite counts them."""
+    """Find a pool that has the same pads on both sides, and counts them as caffelite does."""
 
     def found(g: Nodes, node: Node) -> Node | None:
         window = node.get("kernel_shape") or []

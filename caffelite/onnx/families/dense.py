@@ -204,14 +204,14 @@ def letters_of(node: Node) -> list[str]:
 
 
 def _summed(x: Tensor, letters: str, *kept: str) -> tuple[Tensor, str]:
-    """Summed over the axes whose letters are not kept, with the letters that are left."""
+    """Sum over the axes that are not kept. Returns the letters that are left, too."""
     left = "".join([letter for letter in letters if letter in "".join(kept)])
     axes = tuple([i for i, letter in enumerate(letters) if letter not in left])
     return (x.sum(axes) if axes else x), left
 
 
 def _arranged(x: Tensor, letters: Sequence[str], order: Sequence[str]) -> Tensor:
-    """With the axes in this order."""
+    """Transpose an array so that its axes have this order."""
     axes = [letters.index(letter) for letter in order]
     return x if axes == sorted(axes) else x.transpose(axes)
 

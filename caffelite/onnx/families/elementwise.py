@@ -20,7 +20,7 @@ from caffelite.onnx.writing import Rule, Value, Writer, code_of, same
 
 
 class Computed(Function):
-    """What NumPy computes, as numbers of a dtype. It changes in steps, or not at all: the gradient is 0.
+    """A computation of NumPy's that gives numbers of a dtype. It changes in steps, so its gradient is 0.
 
     ONNX's `operator` computes the same. If it is Max or Min, the result is whether the first input is the largest or
     smallest, or NaN. `to` is the type to which Cast casts.

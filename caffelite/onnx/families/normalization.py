@@ -111,7 +111,7 @@ def compute_group_norm(node: Node, x: Any, scale: Any, shift: Any) -> Any:
 
 
 def compute_layer_norm(node: Node, x: Any, scale: Any, shift: Any = None) -> Any:
-    """With the means and the inverse deviations, if they are asked for."""
+    """Normalize rows. Returns the means and the inverse deviations, too, if the node has outputs for them."""
     x = as_tensor(x)
     axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
     mean = x.mean(axes, True) if node.operator == "LayerNormalization" else 0.0

@@ -149,8 +149,10 @@ def find_recurrent_last(g: Nodes, node: Node) -> Node | None:
 
 
 def _alone(g: Nodes, name: str, output: int) -> tuple[Node, list[Any]] | None:
-    """The recurrent node of which this output alone is used, where it goes forward, from states of 0, and through
-    sequences of one length whose steps another node has put first; and its layers.
+    """Find a recurrent layer as caffelite has it, for one output of a node. Returns the node before it, and the layers.
+
+    Nothing else of the node may be used. It goes forward, from states of 0, through sequences of one length. The node
+    before it puts the steps first.
     """
     node = g.makers.get(name)
     if node is None or node.operator not in RECURRENT or is_refused(node) or not g.is_used_once(name):
@@ -168,7 +170,7 @@ def _alone(g: Nodes, name: str, output: int) -> tuple[Node, list[Any]] | None:
 
 
 def _layers_of(g: Nodes, node: Node) -> list[Any] | None:
-    """The recurrent layers that a node is, one for each direction; None if its weights are no constants."""
+    """The recurrent layers that a node is, one for each direction; None if its weights are not constants."""
     kind, order = RECURRENT[node.operator]
     w, r = (g.array(name, 3) for name in node.inputs[1:3])
     if w is None or r is None or any(node.inputs[7:8]) or any(node.outputs[3:]):

@@ -95,7 +95,7 @@ ROUNDED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def _places(mode: str, n: int, m: int, scale: float) -> np.ndarray:
-    """Where in an axis of length n the m elements of the result are."""
+    """Compute where in an axis of length n the m elements of the result are."""
     i = np.arange(m, dtype=np.float64)
     if mode == "align_corners":
         return i * (n - 1) / (n * scale - 1) if n * scale > 1 else i * 0
