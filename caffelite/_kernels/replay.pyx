@@ -231,7 +231,7 @@ cdef class Epochs:
             self.epoch += 1
             self.begun = False
 
-    def by_hand(self, step):
+    def step_in_python(self, step):
         """Do the batch that is due by calling `step()`, which finds it through the cursor."""
         self.begin_batch()
         if not self.passes_over():

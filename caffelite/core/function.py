@@ -54,7 +54,7 @@ class Function(ABC):
     recordable = False
     runs_in_python = False  # whether a replayed step calls `forward` and `backward`, because they are not recordable
     _applied_inputs: tuple[Tensor | None, ...] = ()  # the inputs of the call; None for an input that is an array
-    unwatched: frozenset[str] = frozenset()  # attributes that do not change what a recorded step computes
+    not_recorded: frozenset[str] = frozenset()  # attributes that do not change what a recorded step computes
 
     #: The shape that the input has to have, batch axis first. In it, None is any length and ... is any number of axes.
     #: None alone: every shape is taken.
@@ -137,7 +137,7 @@ class Function(ABC):
         found: dict[int, tuple[str, Any]] = {}
         seen: set[int] = set()
         for name, value in list(vars(self).items()):
-            if type(value) not in LEAVES and name not in self.unwatched and name != "_applied_inputs":
+            if type(value) not in LEAVES and name not in self.not_recorded and name != "_applied_inputs":
                 _gather(value, name, found, seen)
         return list(found.values())
 
@@ -271,7 +271,7 @@ class Function(ABC):
         """Replace the children by copies of them. `copies` has those that exist, by the ids of the originals."""
         own = vars(self)
         for name, value in own.items():
-            if type(value) not in LEAVES and name not in self.unwatched:
+            if type(value) not in LEAVES and name not in self.not_recorded:
                 own[name] = _copied(value, copies)
 
     # ---- applying it --------------------------------------------------------------------------------------------

@@ -147,7 +147,9 @@ class Recording(kernels.Recorder):
 def _watched(of: Any, attributes: dict[str, Any]) -> kernels.Attributes:
     """What these attributes are; and how many the object has, since one more may hide one of its class."""
     count = -1 if of.runs_in_python else len(vars(of))
-    return kernels.Attributes(of, {name: x for name, x in attributes.items() if name not in of.unwatched}, count=count)
+    return kernels.Attributes(
+        of, {name: x for name, x in attributes.items() if name not in of.not_recorded}, count=count
+    )
 
 
 class Note:

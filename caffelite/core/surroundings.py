@@ -156,11 +156,11 @@ class Surroundings:
         self.watched.add((id(owner), name))
         return True
 
-    def visit_names(self, owner: Any, values: dict[str, Any], unwatched: Iterable[str]) -> None:
+    def visit_names(self, owner: Any, values: dict[str, Any], not_recorded: Iterable[str]) -> None:
         """Look at the values of the names in the code: globals, or the attributes of an object, its `owner`."""
         for name in self.names & values.keys():
             value = values[name]
-            if name in unwatched:
+            if name in not_recorded:
                 continue
             if not isinstance(value, _CODE_OR_NAMES) and self.is_new(values, name):
                 self.watch.add_item(owner, values, name)
@@ -187,7 +187,7 @@ class Surroundings:
         kind: type = type(value)
         if hasattr(kind, "runs_in_python") and value.runs_in_python and not self.also_replayed:  # a Function
             return
-        self.visit_attributes(value, getattr(kind, "unwatched", ()))
+        self.visit_attributes(value, getattr(kind, "not_recorded", ()))
         for base in bases_of_user(kind):
             for name in self.names & vars(base).keys():
                 if isinstance(vars(base)[name], types.MemberDescriptorType):  # one of the __slots__
@@ -196,14 +196,14 @@ class Surroundings:
                     self.visit(getattr(value, name, None), name)
         self.visit_class(kind)
 
-    def visit_attributes(self, owner: Any, unwatched: Iterable[str] = ()) -> None:
+    def visit_attributes(self, owner: Any, not_recorded: Iterable[str] = ()) -> None:
         """Look at the attributes of an object or a function, there now or set later."""
         own = getattr(owner, "__dict__", None)
         kind: type = type(owner)
         if isinstance(own, dict):
             if isinstance(owner, dict):
                 owner = None  # its content would be taken for its attributes
-            self.visit_names(owner, own, unwatched)
+            self.visit_names(owner, own, not_recorded)
             of_class = [vars(base).keys() for base in bases_of_user(kind)]  # which one that is set later hides
             for name in self.names & self.missing.union(*of_class) - own.keys():
                 if self.is_new(own, name):

@@ -78,7 +78,7 @@ def as_targets(y: Any, dtype: np.dtype) -> Any:
         return given.astype(as_targets(given.blank, dtype).dtype)
     array = as_array(given, "targets")
     if array.dtype.kind in "iub":
-        return plain_integers(array)
+        return native_integers(array)
     return as_real(array, dtype, "targets")
 
 
@@ -139,7 +139,7 @@ def _labels(y: Any) -> np.ndarray:
     return labels.reshape(-1)
 
 
-def plain_integers(array: np.ndarray) -> np.ndarray:
+def native_integers(array: np.ndarray) -> np.ndarray:
     """Integers or bools in native byte order and, of two integer types of one size, in that which kernels know."""
     if array.dtype is INT64:  # as is usual
         return array

@@ -16,8 +16,8 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, boolean, positive_integer, random_stream
 from caffelite.core.sparse import SparseRows, is_sparse
 from caffelite.data import frames, sources
-from caffelite.data.ahead import Call, ahead, raise_
 from caffelite.data.augment import drawing
+from caffelite.data.background import Call, in_background, raise_
 from caffelite.data.conversion import as_rows, as_weights, from_library, in_order, same_length, way_to_several
 from caffelite.data.sources import Blocks, Source
 
@@ -237,7 +237,7 @@ class DataGenerator:
                 for number in range(first if epoch == begun else 0, count):
                     yield functools.partial(buffer, epoch, ranges, number, next(rooms))
 
-        return ahead(calls(), 1, left.set)
+        return in_background(calls(), 1, left.set)
 
     def _words(self, *numbers: int) -> np.ndarray:
         """Random bits of an epoch, or of a buffer in it, from the seed."""
@@ -320,7 +320,7 @@ class Prefetch:
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
         """The batches of a pass, but for so many first ones, each given when it is called."""
-        return ahead(epoch_of(self.batches, first, copied=True), self.depth)
+        return in_background(epoch_of(self.batches, first, copied=True), self.depth)
 
 
 def without_single_rows(batches: Any) -> Any:

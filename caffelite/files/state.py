@@ -78,7 +78,7 @@ def fill(model: Any, file: files.File) -> None:
     older = {name for name in exact_names if name in file.forms and file.forms[name].dtype == model.dtype}
     expected.update({name: expected[name]._replace(dtype=model.dtype) for name in older})
     found_in(file, expected, exactly=True)
-    model._own.take_memory(model, model._descendants())
+    model._own.allocate(model, model._descendants())
     now = {name: p._data for name, p in parameters.items()} | model.buffers()
     rounded = {name: np.empty_like(now[name], model.dtype) for name in older}
     file.read(now | rounded)

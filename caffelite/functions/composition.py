@@ -64,7 +64,7 @@ class Parallel(Function, recordable=True):
     ValueError without Functions, and if the outputs differ along other axes.
     """
 
-    unwatched = frozenset({"_applied"})
+    not_recorded = frozenset({"_applied"})
 
     def __init__(self, functions: Iterable[Function], axis: int = -1) -> None:
         if isinstance(functions, Function):

@@ -71,7 +71,7 @@ class PositionalEncoding(Function, recordable=True):
     """
 
     axis_names = ("n", "length")
-    unwatched = frozenset({"_tables"})
+    not_recorded = frozenset({"_tables"})
 
     def __init__(self, size: int, max_length: int) -> None:
         self.size = positive_integer("PositionalEncoding: size", size)

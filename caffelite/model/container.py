@@ -151,11 +151,11 @@ class Container(Function, recordable=True, metaclass=_Complete):
     # ---- copies -------------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = {name: x for name, x in vars(self).items() if name not in self.unwatched}
+        kept = {name: x for name, x in vars(self).items() if name not in self.not_recorded}
         return kept | {"_own": self._own.kept()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._own = Own(self, *state["_own"])
-        self._own.note_known(self._descendants())  # they stay drawn as they are
+        self._own.note_adopted(self._descendants())  # they stay drawn as they are
         self.all_functions()

@@ -196,7 +196,7 @@ class Form:
             text += (len(x), *x)
             return self._note_all(x.values())
         if isinstance(x, Function | Optimizer | Followed):
-            own = {name: part for name, part in vars(x).items() if name not in x.unwatched}
+            own = {name: part for name, part in vars(x).items() if name not in x.not_recorded}
             text += (len(own), *own)
             repeats = not x.runs_in_python and (x.recordable if isinstance(x, Optimizer) else True)
             return repeats and self._note_all(own.values())
@@ -237,7 +237,7 @@ class StandIn:
 
 
 def _step(model: Model, loss: Function, optimizer: Optimizer) -> Step:
-    return Step(model, Objective(loss, {}, model._own.programs.told), optimizer)
+    return Step(model, Objective(loss, {}, model._own.programs.warned_of), optimizer)
 
 
 def _stand_in(fit: Fit) -> StandIn | None:
@@ -289,7 +289,7 @@ def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Step, Stop], InMe
             while run.epoch < epochs and not stop.pending[0]:
                 done = run.epoch
                 try:
-                    run.go(min(epochs, run.last(done)))
+                    run.run_until(min(epochs, run.last(done)))
                 finally:
                     fit.history["loss"] += run.results(done)[:, 0].tolist()
         except TrainingDiverged as error:

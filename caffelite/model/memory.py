@@ -22,7 +22,7 @@ from caffelite.files.state import exact_buffers
 from caffelite.functions import BatchNorm, Columns
 from caffelite.program import Programs
 
-MAX_REMEMBERED = 64  # shapes for which a model remembers what applying it to zeros has shown
+MAX_FOUND = 64  # shapes for which a model remembers what applying it to zeros has shown
 
 
 class _Adopting:
@@ -65,8 +65,8 @@ class Own:
         self.structure: tuple = ()  # how the Functions follow and contain each other
         self.tree: list[kernels.Attributes] = []  # the attributes in which they were found; at first none
         self.is_adopting = False
-        self.known: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all ever adopted, by id
-        self.remembered: dict[tuple, tuple[kernels.Attributes, Any]] = {}  # what applying the model to zeros showed
+        self.adopted_before: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all ever adopted, by id
+        self.found_before: dict[tuple, tuple[kernels.Attributes, Any]] = {}  # what applying the model to zeros showed
         renew_in_children(self)
 
     def _after_fork(self) -> None:
@@ -96,11 +96,11 @@ class Own:
         self.splits[rows] = copy.deepcopy(rng)
         return rng
 
-    def remember(self, key: tuple, found: tuple[kernels.Attributes, Any]) -> None:
+    def keep_found(self, key: tuple, found: tuple[kernels.Attributes, Any]) -> None:
         """Remember what was found by applying the model, and the attributes that it depends on."""
-        if len(self.remembered) >= MAX_REMEMBERED:
-            self.remembered.clear()
-        self.remembered[key] = found
+        if len(self.found_before) >= MAX_FOUND:
+            self.found_before.clear()
+        self.found_before[key] = found
 
     # ---- adoption -----------------------------------------------------------------------------------------------
 
@@ -126,8 +126,8 @@ class Own:
             try:
                 same = bool(self.tree) and _are_same(functions, self.functions)
                 if not (same and _are_same(Function.parameters(model), self.parameters)):
-                    self._make_own(model, functions)
-                self._note_tree(model, functions)
+                    self._adopt_functions(model, functions)
+                self.remember_functions(model, functions)
             finally:
                 self.is_adopting = False
 
@@ -135,7 +135,7 @@ class Own:
         """Return whether `parameters` is up to date for this model; for a copy it never is."""
         return not self.is_adopting and self.parameters_found == parameters_so_far() and self.is_of(model)
 
-    def _note_tree(self, model: Any, functions: tuple[Function, ...]) -> None:
+    def remember_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
         """Note that these are the model's own, as long as no attribute of them changes."""
         self.parameters_found = parameters_so_far()
         self.functions, self.parameters = functions, Function.parameters(model)
@@ -143,11 +143,11 @@ class Own:
         self.structure = _structure_of(model)
         self.tree = [_attributes(f) for f in (model, *functions)]
 
-    def note_known(self, functions: Iterable[Function]) -> None:
+    def note_adopted(self, functions: Iterable[Function]) -> None:
         """Note that these have the parameters that they are to have: they are not drawn again."""
-        self.known.update({id(f): f for f in functions})
+        self.adopted_before.update({id(f): f for f in functions})
 
-    def _make_own(self, model: Any, functions: tuple[Function, ...]) -> None:
+    def _adopt_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
         recording = kernels.recorder()
         if recording is not None and recording.entries:  # which know the parameters where they are now
             recording.refuse(f"{type(model).__name__} got Functions in the midst of a recorded step; add them before")
@@ -155,39 +155,39 @@ class Own:
             models: list[Any] = [f for f in functions if own_of(f) is not None]
             drawn = self._drawn(functions, models)
             for m in models:
-                m._own.remembered.clear()
+                m._own.found_before.clear()
                 if m.dtype != model.dtype:
                     m.dtype = model.dtype
             for m in reversed(models):  # what is inside first: what it found serves those that contain it
                 if not _is_settled(m):
-                    m._own._note_tree(m, _all_within(m))
-                    m._own.note_known(m._own.functions)
-            self.remembered.clear()
+                    m._own.remember_functions(m, _all_within(m))
+                    m._own.note_adopted(m._own.functions)
+            self.found_before.clear()
             if not without_values.is_on:
-                self.take_memory(model, functions)
+                self.allocate(model, functions)
                 if self.seeded:
                     drawn.update(id(f) for f in functions if not all(p._has_initial_values() for p in f.parameters()))
                     model._draw_children(self.rng, drawn)
-            self.note_known(functions)
+            self.note_adopted(functions)
         if recording is not None:
             recording.look_again()
 
     def _drawn(self, functions: tuple[Function, ...], models: list[Any]) -> set[int]:
         """Return the ids of the Functions that the model or a model in it has adopted before."""
-        drawn = {id(f) for f in functions if self.known.get(id(f)) is f}
+        drawn = {id(f) for f in functions if self.adopted_before.get(id(f)) is f}
         for m in models:
             if not self.seeded:
                 m.all_functions()  # which draws from its own seed, if it has one
             if id(m) in drawn:  # what it has adopted since, it has drawn or kept
-                drawn.update(id(f) for f in _all_within(m) if m._own.known.get(id(f)) is f)
+                drawn.update(id(f) for f in _all_within(m) if m._own.adopted_before.get(id(f)) is f)
         return drawn
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
-    def take_memory(self, model: Any, functions: Iterable[Function]) -> None:
+    def allocate(self, model: Any, functions: Iterable[Function]) -> None:
         """Move parameters and buffers, which may have been made `without_values`, to memory of the model's dtype."""
         _convert_buffers(model, [model, *functions])
-        _lay_out(model)
+        _into_one_vector(model)
 
 
 def own_of(function: Any) -> Own | None:
@@ -236,7 +236,7 @@ def _attributes(function: Function) -> kernels.Attributes:
     own = {
         name: value
         for name, value in vars(function).items()
-        if name not in function.unwatched
+        if name not in function.not_recorded
         and type(value) not in ARRAY_TYPES
         and (not isinstance(value, Tensor) or parameters_of(value))
     }
@@ -281,7 +281,7 @@ def _replaced(value: Any, arrays: dict[int, np.ndarray], seen: set[int]) -> Any:
     return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
-def _lay_out(model: Any) -> None:
+def _into_one_vector(model: Any) -> None:
     """Move the parameters into one vector, and their gradients into another, of the model's dtype."""
     parameters = model.parameters()
     size = sum(p.size for p in parameters)

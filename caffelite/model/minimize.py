@@ -112,7 +112,7 @@ def minimize(
     max_iterations = positive_integer("max_iterations", max_iterations)
     max_evaluations = positive_integer("max_evaluations", max_evaluations)
     tolerance, called = positive("tolerance", tolerance), Callbacks(callbacks)
-    for callback in called.all:
+    for callback in called.callbacks:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
     loss = door.as_loss(loss)
@@ -187,7 +187,7 @@ class Objective:
     """The loss over all rows, and its gradient, as a function of the trainable parameters: a vector, float64."""
 
     def __init__(self, model: Model, loss: Function, given: Any) -> None:
-        self.model, self.loss_of = model, Loss(loss, {}, model._own.programs.told)
+        self.model, self.loss_of = model, Loss(loss, {}, model._own.programs.warned_of)
         self.batch = as_batch(EvaluationStep(model, self.loss_of), given)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:

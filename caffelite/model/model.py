@@ -67,7 +67,7 @@ class Model(Container, recordable=True):
     updates them in one call.
     """
 
-    unwatched = frozenset({"_own", "_applied"})
+    not_recorded = frozenset({"_own", "_applied"})
     _applied: Any = None  # what the last `forward` made, for `backward`
 
     def __init__(self, functions: Iterable[Function] = (), *, seed: int | None = None, dtype: Any = np.float32) -> None:
@@ -285,7 +285,7 @@ class Model(Container, recordable=True):
         measures = named(metrics)
         given = {"batch_size": batch_size}
         batches = door.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
-        step = EvaluationStep(self, Objective(loss, measures, self._own.programs.told))
+        step = EvaluationStep(self, Objective(loss, measures, self._own.programs.warned_of))
         return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 
     def summary(self, input_shape: tuple[Any, ...] | None = None) -> Table:

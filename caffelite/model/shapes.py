@@ -141,13 +141,13 @@ def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
 
 def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any:
     """What `find` returns of a copy of the model, kept by the key as long as the model's attributes stay."""
-    attributes, found = model._own.remembered.get(key, (None, None))
+    attributes, found = model._own.found_before.get(key, (None, None))
     if attributes is None or not kernels.are_unchanged([attributes]):
         with applying_to_zeros(model):
             other: Any = model._shallow_copy()  # for what `call` may keep
             found = find(other)
-        own = {k: x for k, x in model._attributes_used(other).items() if k not in model.unwatched}
-        model._own.remember(key, (kernels.Attributes(model, own), found))
+        own = {k: x for k, x in model._attributes_used(other).items() if k not in model.not_recorded}
+        model._own.keep_found(key, (kernels.Attributes(model, own), found))
     return found
 
 

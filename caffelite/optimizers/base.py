@@ -68,7 +68,7 @@ class Optimizer(ABC):
     changes_all: ClassVar[frozenset[str] | None] = frozenset()
     nonnegative_state: ClassVar[frozenset[str]] = frozenset()  # which of the rule's own vectors are never below 0
 
-    unwatched = frozenset({"_layout", "_runs"})  # as Function's
+    not_recorded = frozenset({"_layout", "_runs"})  # as Function's
     _kept: dict[np.dtype, np.ndarray] | None = None  # for each dtype, a row for each vector
     _kept_names: tuple[str, ...] = ()
     _stays_0: frozenset[str] = frozenset()  # hyper-parameters without the vector that they need; see `keep`

@@ -134,7 +134,7 @@ class Followed:
     """The schedules that an optimizer's groups follow, and how far each has come."""
 
     # As an Optimizer's: a recorded step depends on which schedules there are.
-    unwatched: frozenset[str] = frozenset()
+    not_recorded: frozenset[str] = frozenset()
     runs_in_python = False
 
     def __init__(self, groups: int) -> None:

@@ -17,7 +17,7 @@ from caffelite.optimizers import Optimizer
 from caffelite.parallel.ranks import Ranks, RowsOfRank
 from caffelite.parallel.stop import Stop
 from caffelite.parallel.summation import Summation
-from caffelite.training.objective import Objective, guard
+from caffelite.training.objective import Objective, check_finite
 from caffelite.training.step import EvaluationStep, Step
 
 
@@ -52,7 +52,7 @@ class StepOfPart(Step):
         if part.counted:
             self.objective.measure(summation.cursor, outputs, batch)
         call_python("add up over ranks", summation, loss.data, weight)
-        guard(summation.value)
+        check_finite(summation.value)
         self.optimizer.step(clip_norm=self.clip_norm)  # type: ignore[call-arg]
         return outputs
 
@@ -108,7 +108,7 @@ class ObjectiveOfPart(Objective):
 
     @classmethod
     def like(cls, objective: Objective) -> ObjectiveOfPart:
-        return cls(objective.loss, objective.metrics, objective.told)
+        return cls(objective.loss, objective.metrics, objective.warned_of)
 
     def judged(self, outputs: Any, batch: Batch) -> Any:
         if batch.weights is None or (isinstance(self.loss, Loss) and not self.loss.runs_in_python):

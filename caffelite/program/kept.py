@@ -17,7 +17,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.forks import renew_in_children
 from caffelite.program.program import Program
-from caffelite.program.running import Borrowed
+from caffelite.program.running import Locked
 
 BUDGET = 64 << 20  # bytes that the Programs of a model may take
 LEAST, MOST = 4, 1024  # of one name are kept whatever they take, and not more however small they are: of a training's
@@ -37,16 +37,16 @@ class Programs:
         self.cursor = self._memory.view(kernels.CURSOR)  # through which steps find their batch and their sums
         # The forms of the rows of outputs that a Program keeps, for metrics of the epoch.
         self.kept: weakref.WeakKeyDictionary[Program, list[tuple]] = weakref.WeakKeyDictionary()
-        self.told: set[str] = set()  # what the user has been warned of
+        self.warned_of: set[str] = set()  # what the user has been warned of
         self._last: tuple | None = None  # what was asked for last, and found: it is usual to ask for it again
 
     def _after_fork(self) -> None:
         """In a forked child, no other thread is looking for a Program, and none has the cursor."""
         self._lock, self._cursor_lock = threading.Lock(), threading.RLock()
 
-    def using_cursor(self) -> Borrowed:
+    def using_cursor(self) -> Locked:
         """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
-        return Borrowed(self._memory, self._cursor_lock)
+        return Locked(self._memory, self._cursor_lock)
 
     def find(self, used: tuple, *key: Any) -> Program:
         """The Program of a step that uses these objects, for this key; a new one if there is none yet.
@@ -62,7 +62,7 @@ class Programs:
             program = self._programs.get(of_objects)
             if program is None:
                 program = Program()
-                program.told = self.told
+                program.warned_of = self.warned_of
                 if not self._has_room(key[0]):
                     program.runs_eagerly = True
                     return program

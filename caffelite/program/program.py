@@ -25,7 +25,7 @@ from caffelite.core.recording import Obstacle, PythonCall, Recording, with_tenso
 from caffelite.core.sparse import array_of, rows_from
 from caffelite.core.tables import Table, table
 from caffelite.program.passes import PASSES
-from caffelite.program.running import Effect, Found, Runner, mapped, plain
+from caffelite.program.running import Precondition, Runner, StateChange, mapped, plain
 from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
 
 
@@ -43,7 +43,7 @@ class Program(Runner):
         self._step = Step([], [])
         self.used: Any = None  # what has to live as long as the Program does
         self.strict = strict
-        self.told: set[str] = set()  # of which obstacles the user has been warned
+        self.warned_of: set[str] = set()  # of which obstacles the user has been warned
         self.nbytes = 0  # of the memory that it has for itself: what it reads, and what it keeps between kernels
         self.asked_for = 0  # which request for one of a model's Programs was the last for this one
         self._changes = 0  # how many times in a row the step has changed what it decides by
@@ -75,7 +75,7 @@ class Program(Runner):
         del entries
         notes = with_tensors(all_notes)  # of Tensors that others know, now that the recording has let go of its own
         del all_notes
-        found = [Found(t, note.gradient_before, needed=t._serial_number <= results_before) for t, note in notes]
+        found = [Precondition(t, note.gradient_before, needed=t._serial_number <= results_before) for t, note in notes]
         of_python = [array for call in step.instructions if isinstance(call, PythonCall) for array in call.outputs]
         of_tensors = [array for t, _ in notes for array in (t._data, t._gradient)]
         if obstacle := _foreign(result, [*inputs, *of_python, *of_tensors], buffers) or _read_early(buffers, replaced):
@@ -84,7 +84,7 @@ class Program(Runner):
             return
         written = {id(buffer.owner()) for buffer in buffers if buffer.written is not False} | {id(x) for x in inputs}
         effects = [
-            Effect(t, t._has_gradient if note.gradient_set else None, changed)
+            StateChange(t, t._has_gradient if note.gradient_set else None, changed)
             for t, note in notes
             if (changed := id(owner_of(t._data)) in written or t._version[0] != note.version) or note.gradient_set
         ]
@@ -110,9 +110,9 @@ class Program(Runner):
         if self.strict:
             raise TypeError(reason if line is None else f"{reason} ({line})")
         self.runs_eagerly = True
-        if reason in self.told:
+        if reason in self.warned_of:
             return
-        self.told.add(reason)
+        self.warned_of.add(reason)
         text = f"steps run in Python, with the right numbers but slower, since they can't be recorded: {reason}"
         warn(text, NotRecorded, line)
 

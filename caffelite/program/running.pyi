@@ -9,10 +9,10 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.tensor import Tensor
 
-class Found:
+class Precondition:
     def __init__(self, t: Tensor, had_gradient: bool | None, needed: bool) -> None: ...
 
-class Effect:
+class StateChange:
     def __init__(self, t: Tensor, has_gradient: bool | None, changed: bool) -> None: ...
 
 class Runner:
@@ -27,9 +27,9 @@ class Runner:
         replay: kernels.Replay,
         inputs: list[np.ndarray],
         result: Any,
-        found: list[Found],
+        found: list[Precondition],
         attributes: list[kernels.Attributes],
-        effects: list[Effect],
+        effects: list[StateChange],
     ) -> None: ...
     def _after_fork(self) -> None: ...
     def forget(self, result: Any) -> None: ...
@@ -38,7 +38,7 @@ class Runner:
     def is_current(self) -> bool: ...
     def replayed(self) -> None: ...
 
-class Borrowed:
+class Locked:
     def __init__(self, array: np.ndarray, lock: threading.RLock) -> None: ...
     def __enter__(self) -> None: ...
     def __exit__(self, *exception: object) -> None: ...

@@ -26,7 +26,7 @@ cdef int ANY = -1                         # whether there is a gradient makes no
 cdef Py_ssize_t AT_ONCE = 65_536          # bytes that are copied faster than NumPy lets other threads run
 
 
-cdef class Found:
+cdef class Precondition:
     """How a step has to find a Tensor if it is to do what it did when it was recorded.
 
     `had_gradient` is whether it had a gradient, None where that made no difference. A Tensor that is `needed` may not
@@ -50,7 +50,7 @@ cdef class Found:
                 and (self.had_gradient == ANY or (<Node> t)._has_gradient == self.had_gradient))
 
 
-cdef class Effect:
+cdef class StateChange:
     """What a step does to a Tensor, besides what its kernels write.
 
     `has_gradient` is whether it has one afterwards, None where the step leaves that as it was; `changed`, whether its
@@ -209,7 +209,7 @@ cdef class Runner:
 
     cpdef bint is_current(self) except -1:
         """Whether a replay would do what the step would."""
-        cdef Found one
+        cdef Precondition one
         if not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training():
             return False
         for one in self.found:
@@ -219,12 +219,12 @@ cdef class Runner:
 
     cpdef replayed(self):
         """After replays, note on the Tensors what has happened to them."""
-        cdef Effect one
+        cdef StateChange one
         for one in self.effects:
             one.happen()
 
 
-cdef class Borrowed:
+cdef class Locked:
     """Inside, this thread has an array for itself, by a lock; it is given back as it was.
 
     (Compiled, so that no Ctrl-C comes between half of entering or leaving and the other half.)

@@ -85,8 +85,8 @@ class Classification(ClassifierMixin, Estimator):
             return weights
         if in_parts and isinstance(self.class_weight, str):
             raise ValueError('class_weight="balanced" is of all rows: give partial_fit {class: weight}')
-        of_classes = compute_sample_weight(self.class_weight, y)
-        return of_classes if weights is None else weights * of_classes
+        class_weights = compute_sample_weight(self.class_weight, y)
+        return class_weights if weights is None else weights * class_weights
 
     def _loss(self) -> tuple[Loss, float]:
         return (SoftmaxLoss(), 1) if self.out_activation_ == "softmax" else (SigmoidLoss(), self.n_outputs_)

@@ -55,12 +55,12 @@ class Buffered(Steps):
         """How many steps are done."""
         return self.epoch * len(self.generator) + self.batch
 
-    def go(self, epochs: int) -> None:
+    def run_until(self, epochs: int) -> None:
         """Take steps towards the end of the epoch, for a while. A Ctrl-C takes effect between two steps or buffers."""
         if self.batch < len(self.generator):
             if self.run is None:
                 self.run = self._next_run()
-            self.run.go(1)
+            self.run.run_until(1)
         with nullcontext() if self.interrupts is None else self.interrupts.held():
             if self.run is not None and self.run.epoch == 1:
                 self._end_buffer(self.run)

@@ -85,8 +85,8 @@ class Callbacks:
     def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
         if callable(callbacks) or not isinstance(callbacks, Iterable):
             raise TypeError(f"callbacks: expected a list of callables (epoch, history), got {callbacks!r}")
-        self.all = list(callbacks)
-        for callback in self.all:
+        self.callbacks = list(callbacks)
+        for callback in self.callbacks:
             not_called = [name for name in _OF_OTHERS if hasattr(type(callback), name)]
             if not callable(callback) or isinstance(callback, type):
                 raise TypeError(
@@ -103,7 +103,7 @@ class Callbacks:
         self.ended = False  # whether one of them has ended the training
 
     def __len__(self) -> int:
-        return len(self.all)
+        return len(self.callbacks)
 
     def during(self, training: Training) -> Callbacks:
         """What is to be entered for this training."""
@@ -111,11 +111,11 @@ class Callbacks:
         return self
 
     def __enter__(self) -> Callbacks:
-        if not self.all:
+        if not self.callbacks:
             return self
         with ExitStack() as stack:
             stack.callback(self._end)
-            for callback in self.all:
+            for callback in self.callbacks:
                 if hasattr(callback, "begin"):
                     callback.begin(self._training)
                 self._begun.append(callback)
@@ -123,12 +123,12 @@ class Callbacks:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if self.all:
+        if self.callbacks:
             self._end()
 
     def __call__(self, epoch: int, history: History) -> bool:
         """Whether one of them ends the training after this epoch; all are called, those that write it down last."""
-        in_order = sorted(self.all, key=lambda callback: isinstance(callback, Checkpoint))
+        in_order = sorted(self.callbacks, key=lambda callback: isinstance(callback, Checkpoint))
         measured = _lengths(history)
         for callback in in_order:
             stop = callback(epoch, history)
@@ -142,13 +142,13 @@ class Callbacks:
 
     def due(self, epochs: int) -> float:
         """After how many epochs one of them has to be called next, so many being completed."""
-        own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.all]
+        own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.callbacks]
         return min(own, default=math.inf)
 
     @property
     def between_steps(self) -> Callable[[], None] | None:
         """What is to be called now and then between two steps, if anything is."""
-        wanted = [callback.between_steps for callback in self.all if hasattr(callback, "between_steps")]
+        wanted = [callback.between_steps for callback in self.callbacks if hasattr(callback, "between_steps")]
 
         def call_all() -> None:
             for call in wanted:
@@ -158,7 +158,7 @@ class Callbacks:
 
     def with_state(self) -> list[Any]:
         """Those that have a state, and it is not empty."""
-        return [callback for callback in self.all if hasattr(callback, "state_dict") and callback.state_dict()]
+        return [callback for callback in self.callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
 
     def states(self) -> list[tuple[str, dict[str, Any]]]:
         """The names of their classes, and the states."""

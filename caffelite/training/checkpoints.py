@@ -143,7 +143,7 @@ class Checkpoints:
 
     def _facts_of_others(self) -> dict[str, Any]:
         """What ranks that train together have to have the same, besides."""
-        data, callbacks = self.validation, [type(callback).__name__ for callback in self.called.all]
+        data, callbacks = self.validation, [type(callback).__name__ for callback in self.called.callbacks]
         known = {"validation data": _forms_and_digests(data)} if isinstance(data, DataGenerator) else {}
         return {"list of callbacks": callbacks, **known}
 
@@ -289,7 +289,7 @@ class Start:
         self._frozen = {name for name, p in model.named_parameters().items() if not p.requires_grad}
         self._of_optimizer = optimizer.state_dict()
         self._of_data: list[tuple[DataGenerator, dict[str, np.ndarray]]] = []
-        self._of_callbacks = [(x, dict(vars(x))) for x in called.all if hasattr(x, "__dict__")]
+        self._of_callbacks = [(x, dict(vars(x))) for x in called.callbacks if hasattr(x, "__dict__")]
 
     def __enter__(self) -> Start:
         return self

@@ -21,7 +21,7 @@ class Position(NamedTuple):
     batch: int
 
 
-class located(noting):
+class naming_epoch_and_batch(noting):
     """Inside a step, an exception says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1.
 
     A TrainingDiverged also says why. It names the data or the parameter that is not finite; else the gradient that was

@@ -89,16 +89,16 @@ def _rows(
 
     Weights of classes count in training alone.
     """
-    of_classes = None if class_weight is None else ClassWeights(class_weight, y, getattr(loss, "ignore", None))
+    class_weights = None if class_weight is None else ClassWeights(class_weight, y, getattr(loss, "ignore", None))
     if validation_split == 0:
-        weights = weights if of_classes is None else of_classes.times(weights, y)
+        weights = weights if class_weights is None else class_weights.times(weights, y)
         data, columns = checked(model, "x", x, y, weights, loss)
         return data, None, columns
     data, columns = checked(model, "x", x, y, weights, loss)
     drawn_from = model._own.stream_of_split(len(data.targets), rng, drawn_anew=is_seeded)
     data, held_out = split(data, validation_split, drawn_from)
-    if of_classes is not None:
-        weights = of_classes.times(data.weights, data.targets)
+    if class_weights is not None:
+        weights = class_weights.times(data.weights, data.targets)
         data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
     for part_of_data in (data, held_out):
         check_weights(loss, part_of_data.weights)

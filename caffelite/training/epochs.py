@@ -22,7 +22,7 @@ class Epochs(ABC):
     is_told_each = False  # whether the results of each epoch are told before the next one begins
 
     @abstractmethod
-    def go(self, epochs: int) -> None:
+    def run_until(self, epochs: int) -> None:
         """Take steps towards so many epochs, for a while. A Ctrl-C takes effect between two steps."""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Epochs(ABC):
         """Go through the next epoch: its row of loss and metrics."""
         done = self.epoch
         while self.epoch == done:
-            self.go(done + 1)
+            self.run_until(done + 1)
         return self.results(done)
 
 
@@ -79,7 +79,7 @@ class State(NamedTuple):
             raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
         measured = len(arrays.get("targets", ()))
         outputs = self.kept()[:-1]
-        if measured and not (step.objective.of_epoch and all(rows.dtype == step.model.dtype for rows in outputs)):
+        if measured and not (step.objective.epoch_metrics and all(rows.dtype == step.model.dtype for rows in outputs)):
             raise ValueError(f"expected no outputs of the epoch, or ones of {step.model.dtype}")
         if any(len(rows) != measured for rows in outputs):
             raise ValueError("expected as many outputs as targets of the epoch")

@@ -41,8 +41,8 @@ class Fitting:
     ) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.called, self.team, self.start = called, team, start
-        self.step = team.step(model, Objective(loss, metrics, model._own.programs.told), optimizer, clip_norm)
-        self.is_watched = bool(called.all) or start.saved is not None or team is not ONE_PROCESS
+        self.step = team.step(model, Objective(loss, metrics, model._own.programs.warned_of), optimizer, clip_norm)
+        self.is_watched = bool(called.callbacks) or start.saved is not None or team is not ONE_PROCESS
         self.streams = streams_of(model, rng) if self.is_watched else {}  # before anything is drawn
 
     def run(
@@ -58,7 +58,7 @@ class Fitting:
         listeners: list[Listener] = []
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
-            objective = Objective(self.loss, self.metrics, model._own.programs.told)
+            objective = Objective(self.loss, self.metrics, model._own.programs.warned_of)
             listeners.append(Validation(Evaluation(team.evaluation_step(model, objective), validation, team)))
         resumed = checkpoints = None
         if self.is_watched:

@@ -20,7 +20,7 @@ from caffelite.data.conversion import as_inputs, as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator
 from caffelite.program import Program
 from caffelite.training import door
-from caffelite.training.divergence import located
+from caffelite.training.divergence import naming_epoch_and_batch
 from caffelite.training.epochs import Epochs, State, named_rows
 from caffelite.training.objective import means
 from caffelite.training.step import Step
@@ -45,7 +45,7 @@ class Steps(Epochs):
             outputs = self.step(batch)
             self.step.warn_of_untrained()
             self.step.measure(self.cursor, outputs, batch)
-        return outputs if self.objective.of_epoch else None
+        return outputs if self.objective.epoch_metrics else None
 
     def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
         """The Program for steps of this name on batches of so many rows of these columns."""
@@ -75,7 +75,7 @@ class Sums:
                 "__iter__ makes one gives them every epoch"
             )
         sums = self.team.all_sums(self.step, self.means)
-        if not self.objective.of_epoch:
+        if not self.objective.epoch_metrics:
             return self.objective.means(sums)
         *outputs, targets = [self.team.all_rows(rows) for rows in self.all_kept()]
         return self.step.results(sums, outputs, targets)
@@ -85,8 +85,8 @@ class Sums:
         first, now = [[x.shape[1:] for x in kept] for kept in (self.kept[0] if self.kept else rows, rows)]
         if first != now:
             raise ValueError(
-                f"{', '.join(self.objective.of_epoch)}: metrics of the whole epoch take rows of one shape; a batch has "
-                f"outputs and targets of shape {_rows_text(now)}, others of shape {_rows_text(first)}"
+                f"{', '.join(self.objective.epoch_metrics)}: metrics of the whole epoch take rows of one shape; a "
+                f"batch has outputs and targets of shape {_rows_text(now)}, others of shape {_rows_text(first)}"
             )
         self.kept.append(rows)
 
@@ -142,17 +142,17 @@ class InMemory(Steps):
         return self.loop.epoch * self.loop.batches + self.loop.batch
 
     def last(self, done: int) -> int:
-        return done + 1 if self.objective.of_epoch else done - done % AT_ONCE + AT_ONCE
+        return done + 1 if self.objective.epoch_metrics else done - done % AT_ONCE + AT_ONCE
 
-    def go(self, epochs: int) -> None:
+    def run_until(self, epochs: int) -> None:
         for seconds in self.team.stretches(lambda: self.epoch >= epochs):
-            self._go(epochs, seconds)
+            self._run_for(epochs, seconds)
 
-    def _go(self, epochs: int, seconds: float) -> None:
+    def _run_for(self, epochs: int, seconds: float) -> None:
         """Go on for so many seconds, or to a batch that has to be recorded, and take that."""
         weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
-        with held, self.programs.using_cursor(), located(self.at, self.data, self.step):
+        with held, self.programs.using_cursor(), naming_epoch_and_batch(self.at, self.data, self.step):
             programs = [
                 self.program("fetch and step", weighted, self.columns, rows) if rows else None for rows in self.rows
             ]
@@ -161,9 +161,9 @@ class InMemory(Steps):
             if current[due] is None:
                 new = programs[due]
                 assert new is not None
-                self.loop.by_hand(lambda: self._record(new))
+                self.loop.step_in_python(lambda: self._record(new))
                 return
-            if self.objective.of_epoch:
+            if self.objective.epoch_metrics:
                 for program in current:
                     if program is not None:
                         self._make_room(self.programs.kept[program])
@@ -228,7 +228,7 @@ class InMemory(Steps):
     def results(self, done: int) -> np.ndarray:
         first = done % len(self.sums)
         sums = self.team.all_sums(self.step, self.sums[first : first + self.epoch - done])
-        if not self.objective.of_epoch:
+        if not self.objective.epoch_metrics:
             return self.objective.means(sums)
         kept = [self.team.all_rows(rows[: self.loop.measured]) for rows in self.kept or [np.empty(0)] * 2]
         results = self.step.results(sums, kept[:-1], kept[-1])

@@ -100,7 +100,7 @@ class Loop:
         epochs, done, steps, stopped = self.epochs, self.epochs.epoch, self.epochs.steps, None
         due = done + 1 if epochs.is_told_each else self.due(done)
         try:
-            epochs.go(int(min(self.until, max(due, done + 1), epochs.last(done))))
+            epochs.run_until(int(min(self.until, max(due, done + 1), epochs.last(done))))
         except (KeyboardInterrupt, TrainingDiverged) as error:
             stopped = error
         for listener in self.listeners:

@@ -44,15 +44,15 @@ class Objective:
     loss : Function
     metrics : dict of Metric
         By name.
-    told : set of str
+    warned_of : set of str
         The warnings that the model's user has had.
     """
 
-    def __init__(self, loss: Any, metrics: dict[str, Metric], told: set[str]) -> None:
-        self.loss, self.metrics, self.told = loss, metrics, told
+    def __init__(self, loss: Any, metrics: dict[str, Metric], warned_of: set[str]) -> None:
+        self.loss, self.metrics, self.warned_of = loss, metrics, warned_of
         self.names = ["loss", *metrics]
-        self.of_epoch = {name: metric for name, metric in metrics.items() if metric is not accuracy}
-        self.counts_correct = len(self.of_epoch) < len(metrics)
+        self.epoch_metrics = {name: metric for name, metric in metrics.items() if metric is not accuracy}
+        self.counts_correct = len(self.epoch_metrics) < len(metrics)
         # The score above which class 1 is, if there is one score a row. None: the loss does not say.
         self.threshold: float | None = 0.0
         if any(metric is accuracy or isinstance(metric, OfPredictions) for metric in metrics.values()):
@@ -67,7 +67,7 @@ class Objective:
     def __call__(self, outputs: Any, batch: Batch) -> Tensor:
         """The loss of a batch; TrainingDiverged unless it is finite."""
         value = self.of(outputs, batch)
-        guard(value.data)
+        check_finite(value.data)
         return value
 
     def of(self, outputs: Any, batch: Batch) -> Tensor:
@@ -136,8 +136,8 @@ class Objective:
 
     def warn_once(self, text: str) -> None:
         """Warn, unless this model has been the reason for the same warning."""
-        if text not in self.told:
-            self.told.add(text)
+        if text not in self.warned_of:
+            self.warned_of.add(text)
             warn(text)
 
     def weights(self, batch: Batch) -> np.ndarray | None:
@@ -192,7 +192,7 @@ class Objective:
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
         """A row of loss and metrics for one epoch, of its sums, and of the outputs and targets of all its rows."""
         values = dict(zip(["loss", "accuracy"], self.means(sums)[0].tolist(), strict=False))
-        for name, metric in self.of_epoch.items():
+        for name, metric in self.epoch_metrics.items():
             values[name] = self._of_rows(name, metric, outputs, targets) if len(targets) else np.nan
         return np.array([[values[name] for name in self.names]])
 
@@ -220,7 +220,7 @@ class Objective:
             warn_of_probabilities()
 
 
-def guard(value: np.ndarray) -> None:
+def check_finite(value: np.ndarray) -> None:
     """Raise TrainingDiverged unless all elements, a loss usually, are finite."""
 
     def diverged(value: np.ndarray) -> None:

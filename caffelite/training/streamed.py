@@ -16,7 +16,7 @@ from caffelite.core.tracebacks import noting
 from caffelite.data.conversion import as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator, epoch_of
 from caffelite.training import door
-from caffelite.training.divergence import Position, located
+from caffelite.training.divergence import Position, naming_epoch_and_batch
 from caffelite.training.epochs import State, named_rows
 from caffelite.training.in_memory import Steps, Sums
 from caffelite.training.objective import check_takes_weights
@@ -46,7 +46,7 @@ class Streamed(Steps):
         self.rest: Iterator[Callable[[], Any]] | None = None
         self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
 
-    def go(self, epochs: int) -> None:
+    def run_until(self, epochs: int) -> None:
         """Take the step that is due or, if the epoch has no more batches, end it."""
         with noting(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
             batch = self._next()
@@ -57,7 +57,7 @@ class Streamed(Steps):
             self._begin_epoch()
             return
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
-        with held, located(Position(self.epoch, self.batch), batch, self.step):
+        with held, naming_epoch_and_batch(Position(self.epoch, self.batch), batch, self.step):
             self.replay(batch, self.sums)
             self.batch += 1
             self.steps += 1
@@ -93,7 +93,7 @@ class Streamed(Steps):
             self.cursor["sums"] = kernels.address(sums.means)
             program = self.program("step", weighted, columns, rows)
             outputs = program.run(functools.partial(self.take_step, weighted, part), *columns)
-        if self.objective.of_epoch:
+        if self.objective.epoch_metrics:
             targets = batch.targets.copy()  # whoever made the batch may fill it again
             kept = [*(outputs if isinstance(outputs, tuple) else (outputs,)), targets]
             if part is not None:

@@ -21,7 +21,7 @@ class _Shared:
         self.stopped = False
 
 
-def ahead(made: Iterator[Call], depth: int, left: Callable[[], object] | None = None) -> Generator[Call]:
+def in_background(made: Iterator[Call], depth: int, left: Callable[[], object] | None = None) -> Generator[Call]:
     """What these calls return or raise, in order, made by a thread; each is given, or raised, when it is called.
 
     At most `depth` results are ready or in the making besides the last one that was taken. When this is left, `left` is
@@ -33,7 +33,9 @@ def ahead(made: Iterator[Call], depth: int, left: Callable[[], object] | None = 
     try:
         while True:
             if os.getpid() != process:
-                raise RuntimeError("batches are read ahead by a thread, which this forked process has not: begin anew")
+                raise RuntimeError(
+                    "batches are read ahead by a thread, which a forked process does not have: begin again"
+                )
             shared.ready.acquire()
             result = shared.results.popleft()
             if result is None:
