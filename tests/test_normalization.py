@@ -568,3 +568,45 @@ def test_running_moments_have_the_same_bits_wherever_they_lie_in_memory():
             kernels.follow_moments(arrays["mean"], arrays["variance"], arrays["moments"], 16, 0.1)
             found.add(arrays["mean"].tobytes() + arrays["variance"].tobytes())
     assert len(found) == 1
+
+
+# ---- groups ----
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: cl.GroupNorm(3, 8), ValueError, "8 features can't be divided into 3 equal groups"),
+        (lambda: cl.GroupNorm(0, 8), ValueError, "groups must be at least 1, got 0"),
+        (lambda: cl.GroupNorm(2, 4.0), TypeError, "features must be an integer, got 4.0"),
+        (lambda: cl.GroupNorm(2, 8, eps=-1.0), ValueError, "eps must be 0 or more and finite, got -1.0"),
+        (
+            lambda: cl.GroupNorm(2, 8)(numbers(2, 6, 3)),
+            ValueError,
+            r"\(2, 8\) got shape \(2, 6, 3\); expected \(n, 8, …\)",
+        ),
+        (lambda: cl.GroupNorm(2, 8)(numbers(8)), ValueError, r"got shape \(8,\); expected \(n, 8, …\)"),
+        (lambda: cl.GroupNorm(2, 8).output_shape((None, 6, None)), ValueError, r"got shape \(n, 6, \?\)"),
+        (lambda: cl.GroupNorm(2, 8)(numbers(2, 8, dtype=np.float64)), TypeError, "expected float64, got float32"),
+    ],
+)
+def test_what_groups_cannot_be_normalized_is_named(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+@both_dtypes
+def test_one_group_of_each_channel_is_layer_norm_of_its_places(dtype):
+    x = numbers(4, 6, 10, dtype=dtype)
+    alone = cl.Model([cl.GroupNorm(6, 6)], dtype=dtype).predict(x)
+    assert_same_bits(alone, cl.Model([cl.LayerNorm(10)], dtype=dtype).predict(x))
+
+
+@both_dtypes
+def test_group_norm_has_the_same_bits_in_training_and_for_a_row_alone(dtype):
+    x = numbers(5, 6, 4, dtype=dtype)
+    layer = cl.Model([cl.GroupNorm(2, 6)], dtype=dtype)
+    together = layer(x).data
+    assert_same_bits(layer.predict(x), together)
+    for i in range(len(x)):
+        assert_same_bits(layer.predict(x[i : i + 1]), together[i : i + 1])
