@@ -70,10 +70,11 @@ class PoissonLoss(PointwiseLoss, recordable=True):
     def check_values(self, targets: np.ndarray) -> None:
         if kernels.recorder() is not None:  # `fit` has had all of them checked
             return
-        bad = ~(targets.reshape(len(targets), -1) >= 0).all(axis=1)
+        rows = targets.reshape(len(targets), -1)
+        bad = ~(rows >= 0)
         if bad.any():
-            row = int(bad.argmax())
-            raise ValueError(f"target {targets[row]!s} in row {row}: counts are not below 0")
+            row, column = np.unravel_index(int(bad.argmax()), bad.shape)
+            raise ValueError(f"target {rows[row, column]!s} in row {row}: counts are not below 0")
 
     def link(self, scores: Any) -> np.ndarray:
         """What scores mean: the rates, exp(scores)."""
