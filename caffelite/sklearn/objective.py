@@ -73,8 +73,8 @@ class PoissonLoss(PointwiseLoss, recordable=True):
         rows = targets.reshape(len(targets), -1)
         bad = ~(rows >= 0)
         if bad.any():
-            row = int(bad.any(axis=1).argmax())
-            raise ValueError(f"target {rows[row, bad[row].argmax()]!s} in row {row}: counts are not below 0")
+            row, column = np.unravel_index(int(bad.argmax()), bad.shape)
+            raise ValueError(f"target {rows[row, column]!s} in row {row}: counts are not below 0")
 
     def link(self, scores: Any) -> np.ndarray:
         """Turn scores into what they mean: the rates, exp(scores)."""
