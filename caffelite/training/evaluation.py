@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import closing
 
-from caffelite.core.interrupts import InterruptsBetweenSteps
-from caffelite.data.generator import is_replayed
-from caffelite.training.buffered import Buffered
+from caffelite.training.choosing import epochs_of
 from caffelite.training.epochs import Epochs
 from caffelite.training.in_memory import InMemory
-from caffelite.training.step import EvaluationStep, Step
-from caffelite.training.streamed import Streamed
+from caffelite.training.step import EvaluationStep
 from caffelite.training.team import ONE_PROCESS, Team
-
-
-def epochs_of(
-    step: Step, team: Team, batches: Iterable, epochs: int, interrupts: InterruptsBetweenSteps | None = None
-) -> Epochs:
-    """So many epochs over batches, where they are: in memory, in files, or made one by one."""
-    if is_replayed(batches):
-        return (InMemory if batches.blocks is None else Buffered)(step, team, batches, epochs, interrupts)
-    return Streamed(step, team, batches, interrupts)
 
 
 class Evaluation:

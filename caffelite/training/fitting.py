@@ -13,8 +13,9 @@ from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import door, step
 from caffelite.training.callbacks import Callbacks, Training
 from caffelite.training.checkpoints import Checkpoints, Start, streams_of
+from caffelite.training.choosing import epochs_of
 from caffelite.training.epochs import Epochs
-from caffelite.training.evaluation import Evaluation, epochs_of
+from caffelite.training.evaluation import Evaluation
 from caffelite.training.history import History
 from caffelite.training.listeners import Called, EndingSchedule, Shown, Validation
 from caffelite.training.loop import Listener

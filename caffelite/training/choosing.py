@@ -1,0 +1,23 @@
+"""Which Epochs go through the batches: those for data in memory, in files, or made one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.data.generator import is_replayed
+from caffelite.training.buffered import Buffered
+from caffelite.training.epochs import Epochs
+from caffelite.training.in_memory import InMemory
+from caffelite.training.step import Step
+from caffelite.training.streamed import Streamed
+from caffelite.training.team import Team
+
+
+def epochs_of(
+    step: Step, team: Team, batches: Iterable, epochs: int, interrupts: InterruptsBetweenSteps | None = None
+) -> Epochs:
+    """Return the epochs over these batches."""
+    if is_replayed(batches):
+        return (InMemory if batches.blocks is None else Buffered)(step, team, batches, epochs, interrupts)
+    return Streamed(step, team, batches, interrupts)
