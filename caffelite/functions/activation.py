@@ -39,7 +39,7 @@ __all__ = [
 
 
 class ReLU(Function, recordable=True):
-    """The rectified linear unit, y = max(x, 0), elementwise; its gradient at 0 is 0.
+    """The rectified linear unit, elementwise:  y = max(x, 0),  dx = dy where x > 0, else 0.
 
     V. Nair and G. Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
     """

@@ -121,7 +121,7 @@ class Conv2d(Convolution, recordable=True):
 
         y[n, o, i, j] = b[o] + Σ x[n, c, s i + d k − p, s j + d l − p] W[o, c, k, l]  over c, k, l
         dW[o, c, k, l] = Σ x[n, c, s i + d k − p, s j + d l − p] dy[n, o, i, j]  over n, i, j,  db = Σ dy
-        dx[n, c, s i + d k − p, s j + d l − p] += dy[n, o, i, j] W[o, c, k, l]
+        dx[n, c, s i + d k − p, s j + d l − p] += dy[n, o, i, j] W[o, c, k, l]  for all o, i, j, k, l
 
     The stride s, the dilation d and the padding p are in pixels, each one number or a pair for height and width. x is 0
     outside. (Strictly, this is a cross-correlation, as everywhere in the field.) With `groups`, the channels are

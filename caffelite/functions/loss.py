@@ -225,8 +225,8 @@ class LabelLoss(Loss, recordable=True):
 class HingeLoss(LabelLoss, recordable=True):
     """The hinge of several classes, yᵢ = Σⱼ max(0, sᵢⱼ − sᵢ,label + margin) over the other classes j, and their mean.
 
-    Scores s (n, C), labels (n,) integers in 0 … C − 1. ds is dy / n where a class adds to the loss, and at the label
-    the negative sum of those. Bad labels raise as for `SoftmaxLoss`.
+    dsᵢⱼ = dy / n if sᵢⱼ − sᵢ,label + margin > 0, else 0;  dsᵢ,label = −Σⱼ dsᵢⱼ. Scores s (n, C), labels (n,) integers in
+    0 … C − 1. Bad labels raise as for `SoftmaxLoss`.
 
     J. Weston and C. Watkins, "Support vector machines for multi-class pattern recognition", ESANN 1999.
     """
@@ -248,9 +248,9 @@ class HingeLoss(LabelLoss, recordable=True):
 class SoftmaxLoss(LabelLoss, recordable=True):
     """Softmax and the mean negative log-likelihood of the labels (cross-entropy), fused:
 
-        p = softmax(scores),  y = −mean log p[i, label i],  dscores = dy (p − onehot) / n
+        p = softmax(s),  y = −mean log p[i, label i],  ds = dy (p − onehot) / n
 
-    scores (n, C) unnormalised, targets (n,) integers in 0 … C − 1. `probabilities` (n, C) are the last forward's.
+    Scores s (n, C) unnormalised, targets (n,) integers in 0 … C − 1. `probabilities` (n, C) are the last forward's.
     Bad labels raise ValueError or TypeError, naming the first bad row and the allowed range.
 
     Scores may be (n, …, C) with labels (n, …): the mean is over the labels, each with the weight of its row. Labels
