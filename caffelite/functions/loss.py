@@ -225,8 +225,8 @@ class LabelLoss(Loss, recordable=True):
 class HingeLoss(LabelLoss, recordable=True):
     """The hinge of several classes, yᵢ = Σⱼ max(0, sᵢⱼ − sᵢ,label + margin) over the other classes j, and their mean.
 
-    dsᵢⱼ = dy / n if sᵢⱼ − sᵢ,label + margin > 0, else 0;  dsᵢ,label = −Σⱼ dsᵢⱼ. Scores s (n, C), labels (n,) integers in
-    0 … C − 1. Bad labels raise as for `SoftmaxLoss`.
+    dsᵢⱼ = dy / n if sᵢⱼ − sᵢ,label + margin > 0, else 0;  dsᵢ,label = −Σⱼ dsᵢⱼ. Scores s (n, C), labels (n,) integers
+    in 0 … C − 1. Bad labels raise as for `SoftmaxLoss`.
 
     J. Weston and C. Watkins, "Support vector machines for multi-class pattern recognition", ESANN 1999.
     """
