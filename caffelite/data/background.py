@@ -13,7 +13,7 @@ Call = Callable[[], Any]
 
 
 class _Shared:
-    """What the thread that makes results shares with the one that uses them."""
+    """State that the thread that makes results shares with the thread that uses them."""
 
     def __init__(self, depth: int) -> None:
         self.results: deque[Call | None] = deque()  # None marks the end

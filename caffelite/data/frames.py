@@ -112,8 +112,8 @@ def check_names(expected: list[list[Any] | None], given: list[list[Any] | None] 
             how = f"have moved: column {i} is {now[i]!r}, and was {before[i]!r}"
         else:
             missing, new = ([name for name in a if name not in b] for a, b in ((before, set(now)), (now, set(before))))
-            how = f"are others than the model was fitted on: {_listed(missing)} missing, {_listed(new)} new"
-        raise ValueError(f"{what}: the frame's columns {how}; frame[{before}] has them, if there are such")
+            how = f"are not those the model was fitted on: {_listed(missing)} missing, {_listed(new)} new"
+        raise ValueError(f"{what}: the frame's columns {how}; frame[{before}] selects the right ones, if it has them")
 
 
 def _listed(names: list[Any]) -> str:
@@ -262,8 +262,8 @@ def _way_out(column: Any) -> str:
     """Return a hint for such a column if numbers are expected."""
     if _holds_categories(column) or isinstance(_first(column), str):
         return (
-            ": cl.Columns(frame), a layer, learns what words and categories mean, and its arrays(frame) go into a "
-            "DataGenerator; of labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
+            ": cl.Columns(frame) is a layer that learns what words and categories mean, and its arrays(frame) go into "
+            "a DataGenerator; for labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
         )
     return DATES if _holds_dates(column) else ""
 

@@ -254,9 +254,9 @@ class DataGenerator:
         """Raise ValueError if this can't be the `state()` of a generator of as many rows."""
         mine = self.state()
         if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in mine.items()):
-            raise ValueError("the state of a DataGenerator of as many rows was expected")
+            raise ValueError("expected the state of a DataGenerator with as many rows")
         if not np.array_equal(np.sort(state["order"]), np.sort(self._order)) or (state["numbers"] < 0).any():
-            raise ValueError("the order of a DataGenerator has each of its rows once")
+            raise ValueError("expected the state of a DataGenerator, whose order has each row once")
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Go back to the position of a `state()`."""

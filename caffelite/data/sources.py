@@ -232,7 +232,7 @@ def read(
 ) -> None:
     """Read the rows in these ranges of all columns, sources or arrays, one after the other into arrays.
 
-    It ends early if `left()` is True: then nobody needs the rows any more.
+    It ends early if `left()` is True: then the rows are no longer needed.
     """
     for column in columns:
         if isinstance(column, Source):
@@ -251,7 +251,7 @@ def read(
 
 
 class Blocks:
-    """How the rows of columns, sources or arrays, are divided into blocks and buffers; see the top of this file.
+    """Divides the rows of columns, sources or arrays, into blocks and buffers; see the top of this file.
 
     A buffer has a whole number of batches, and at most `BUFFER` bytes if one batch fits. A row counts 8 bytes for its
     place in an order. An element counts at least 4 bytes, because it may be converted.

@@ -1,4 +1,4 @@
-"""What `Model.forward` keeps for `Model.backward`: a chain of Functions, or the graph that `call` makes."""
+"""`Model.forward` and `Model.backward` by a chain of Functions, or by the graph that `call` makes."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class _Complete(ABCMeta):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """The signature that `help` shows: that of `__init__`, not of `__call__` below."""
+        """The signature that `help` shows: the one of `__init__`, not of `__call__` below."""
         return signature_of(cls)
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
@@ -56,7 +56,7 @@ class Container(Function, recordable=True, metaclass=_Complete):
     # ---- the Functions in it ------------------------------------------------------------------------------------
 
     def all_functions(self) -> tuple[Function, ...]:
-        """Return the Functions in it and in its Functions, each once. It adopts those that are new."""
+        """Return the Functions in it and in its Functions, each once. New ones become its own."""
         own = self._own
         if not own.tree or not kernels.are_unchanged(own.tree):
             own.adopt(self)

@@ -263,7 +263,7 @@ def _columns(array: np.ndarray, given: np.ndarray) -> np.ndarray:
     """Return the elements of each row that a view of a given array takes; ValueError if its rows differ."""
     used, row = places_in(given, array), given[0].size
     if len(used) != len(given) or any((used[i] != used[0] + i * row).any() for i in range(len(used))):
-        raise ValueError(f"an array of shape {array.shape} that has not a row for each of an input's")
+        raise ValueError(f"an array of shape {array.shape} that does not have one row for each row of an input")
     return used[0].copy()
 
 
@@ -336,7 +336,7 @@ def _same_source(sources: Sequence[Any], what: str) -> Any:
             return Columns(first.place, merged([source.columns for source in sources], what))
         if len(set(sources)) == 1:
             return first
-    raise ValueError(f"{what} gets something else for another number of rows")
+    raise ValueError(f"{what} gets different values for another number of rows")
 
 
 def _same_values(values: Sequence[Any], what: str) -> Constant:

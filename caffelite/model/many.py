@@ -80,8 +80,8 @@ def fit_many(
     seed : int, optional
         For the orders, the same in all models. Without it, each model draws from its own stream, as in `fit`.
     rows : iterable of array-like of int, optional
-        The rows that each model is trained on, as if it got x[rows] and y[rows]: `[train for train, test in
-        KFold(5).split(x)]`. A row may occur several times. None means all rows.
+        The rows that each model is trained on, as if it got x[rows] and y[rows]:
+        `[train for train, test in KFold(5).split(x)]`. A row may occur several times. None means all rows.
 
     Returns a History for each model, with its losses.
 
@@ -91,9 +91,9 @@ def fit_many(
         Before the first step. The message has the model's number if the error is about one model.
     TrainingDiverged
         If a loss or a gradient is not finite, after all other models are trained. That model's parameters are as they
-        were before that step. `histories` holds those of all models, `history` that of the first one that diverged.
+        were before that step. `histories` has every model's History, `history` is the first diverged one's.
     KeyboardInterrupt
-        On Ctrl-C. Each model has taken a whole number of steps. `histories` holds those of all models.
+        On Ctrl-C. Each model has taken a whole number of steps. `histories` has every model's History.
     """
     epochs, batch_size = positive_integer("epochs", epochs), positive_integer("batch_size", batch_size)
     if isinstance(seed, np.random.Generator | np.random.BitGenerator):
@@ -146,10 +146,10 @@ class Fit:
 
 
 class Form:
-    """How the model, optimizer and loss of a training are made; and all their arrays and Tensors, in a fixed order.
+    """A description of a training's model, optimizer and loss; and all their arrays and Tensors, in a fixed order.
 
     If two Forms have the same `text`, their steps do the same, each with its own arrays. `text` is None if that can't
-    be known. Then steps call Python, or there is an object of an unknown type. The known types are Functions, Tensors,
+    be known: steps call Python, or there is an object of an unknown type. The known types are Functions, Tensors,
     optimizers, arrays, constants, and containers of these. The values of an array count too if steps do not change it,
     because a step may depend on them.
     """
@@ -454,9 +454,9 @@ def _is_one_for_each(data: Any, count: int) -> bool:
 def _rows(given: Any, n: int) -> np.ndarray:
     """Return the indices of given rows, int64, below n."""
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, np.ndarray) for part in given):
-        raise TypeError("rows: got a pair of arrays; of folds, rows=[train for train, test in folds] has the first")
+        raise TypeError("rows: got a pair of arrays; for folds, give rows=[train for train, test in folds]")
     if getattr(given, "dtype", None) == np.bool_:
-        raise TypeError("rows: expected the indices of rows, got a mask, of which np.flatnonzero(mask) makes indices")
+        raise TypeError("rows: expected the indices of rows, got a mask; np.flatnonzero(mask) gives its indices")
     rows = as_indices(given, "rows")
     if rows.ndim != 1 or not rows.size:
         raise ValueError(f"rows: expected the indices of some rows, (m,), got shape {rows.shape}")

@@ -1,4 +1,4 @@
-"""What a Model owns: its Functions, one vector of their parameters, its random stream and its recorded steps."""
+"""Own: a Model's Functions, one vector of their parameters, its random stream and its recorded steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from caffelite.files.state import exact_buffers
 from caffelite.functions import BatchNorm, Columns
 from caffelite.program import Programs
 
-MAX_FOUND = 64  # a model remembers for so many shapes what it found by applying itself to zeros
+MAX_FOUND = 64  # results of `found_by_applying` that a model keeps at most
 
 
 class _Adopting:
@@ -40,8 +40,9 @@ _adopting = _Adopting()
 
 
 class Own:
-    """What one Model owns. A shallow copy of the model shares it, and changes nothing in it.
+    """The Functions, parameters, random stream and recorded steps of one Model.
 
+    A shallow copy of the model shares its `Own`, and changes nothing in it.
     Pickles and deep copies of a model keep the random stream, the splits and the names of columns: see `kept`.
     """
 
@@ -87,7 +88,7 @@ class Own:
         return rng
 
     def stream_of_split(self, rows: int, rng: np.random.Generator, drawn_anew: bool) -> np.random.Generator:
-        """Return the stream for a validation split of this many rows: the same as last time, unless drawn anew.
+        """Return the stream for a validation split of this many rows: the same as last time, unless `drawn_anew`.
 
         So a further `fit` never evaluates a row that the model was trained on.
         """

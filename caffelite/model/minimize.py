@@ -115,7 +115,7 @@ def minimize(
     tolerance, called = positive("tolerance", tolerance), Callbacks(callbacks)
     for callback in called.callbacks:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
-            raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
+            raise ValueError(f"minimize has no optimizer, and {type(callback).__name__} needs one; use fit")
     loss = door.as_loss(loss)
     # All rows as one batch.
     (batch,) = door.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
@@ -221,7 +221,7 @@ class Objective:
                 buffer[...] = values
         if first[0] != second[0] or not np.array_equal(first[1], second[1]):
             raise ValueError(
-                "minimize: the same parameters gave another loss the second time, so that there is no one loss to "
+                "minimize: the same parameters gave another loss the second time, so there is no single loss to "
                 "minimize. Leave out Dropout and whatever else draws at random, or use fit"
             )
 

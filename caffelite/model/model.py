@@ -48,7 +48,7 @@ class Model(Container, recordable=True):
         Makes the model's random stream. The model draws its parameters from it, and `fit` draws its orders. Without a
         seed, Functions keep the parameters they came with.
     dtype : float32 or float64
-        What the model computes in. `fit`, `predict` and `evaluate` convert their data to it.
+        The model computes in it. `fit`, `predict` and `evaluate` convert their data to it.
 
     If a model is not a sequence, write a subclass: put its Functions in attributes and write `call`:
 
@@ -207,7 +207,7 @@ class Model(Container, recordable=True):
             on as many rows holds out the same rows, unless you give a `seed`. Copies and pickles remember it too; files
             do not.
         callbacks : iterable of callables (epoch, history)
-            Called after each epoch, counted from 0. If one returns True, the training ends. They may also have `begin`
+            Called after each epoch, counted from 0. If one returns True, training ends. They may also have `begin`
             and `end`. `caffelite.callbacks` has ready-made ones.
         metrics : iterable of names or callables (outputs, targets) -> float
             "accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2" (see
@@ -220,10 +220,10 @@ class Model(Container, recordable=True):
             How much each row weighs in the loss, not negative. The loss of an epoch is then Σ w l / Σ w. `fit` skips a
             batch whose weights are all 0.
         class_weight : {label: weight} or "balanced", optional
-            How much each row weighs by its label in y: one integer label a row. Labels that are not in the dict weigh
-            1. "balanced" is n / (number of classes · rows of the class), over all given rows, as in scikit-learn. It
-            multiplies `sample_weight` and does not change validation. A DataGenerator and batches bring their own
-            weights instead.
+            How much each row weighs by its label in y: one integer label a row. Labels that are not in the dict have
+            weight 1. "balanced" is n / (number of classes · rows of the class), over all given rows, as in
+            scikit-learn. It multiplies `sample_weight` and does not change validation. A DataGenerator and batches
+            bring their own weights instead.
         clip_norm : float, optional
             The largest norm that all gradients together may have. Larger ones are scaled down to it; see
             `Optimizer.clip_gradients`.

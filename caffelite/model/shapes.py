@@ -136,7 +136,7 @@ def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, .
 
 
 def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
-    """Return the dtype in which the model gets each of these inputs; for sparse inputs, that of their rows."""
+    """Return the dtype in which the model gets each of these inputs; for sparse inputs, the dtype of a row."""
     dtypes = dtypes_of_inputs(model, [array_of(x).dtype == np.bool_ for x in inputs])
     pairs = zip(inputs, dtypes, strict=True)
     return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
@@ -156,7 +156,7 @@ def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any
 
 @contextmanager
 def applying_to_zeros(model: Any) -> Iterator[None]:
-    """Let the body apply the model to find out what it does.
+    """Let the body apply the model without any effect that lasts.
 
     It makes no graph, records nothing and warns of nothing. At the end, the counters and random streams of a user's
     `call` or `forward` are set back.

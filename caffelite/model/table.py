@@ -1,4 +1,4 @@
-"""TableModel: a Model for the rows of a table, which knows the name of what it predicts."""
+"""TableModel: a Model for the rows of a table, which knows the name of its target."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class TableModel(Model):
         outputs = 1 if self.classes is None else len(set(self.classes))
         rows = [(None, len(given)) for given in (self.columns.numbers, self.columns.categories) if given]
         if outputs != len(self.classes or "1") or self.output_shape(*rows) != (None, outputs):
-            raise ValueError(f"TableModel: {self.classes} are no names of outputs {self.output_shape(*rows)}")
+            raise ValueError(
+                "TableModel: expected a different name for each class, or classes=None for one output; "
+                f"got {self.classes} for outputs {self.output_shape(*rows)}"
+            )
 
     @property
     def columns(self) -> Columns:

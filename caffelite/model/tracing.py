@@ -35,7 +35,7 @@ class Step:
     inputs: list[Any]  # Tensors, arrays, numbers or None
     outputs: list[Any]  # Tensors; arrays, of a Function in a Function
     calls: list[Any]  # kernel calls, and calls into Python, that the recording noted during this step
-    within: list[Step]  # the steps of which this one consists
+    within: list[Step]  # the inner steps that this one consists of
     gradients: list[np.ndarray | None] = field(init=False)  # of the outputs, from `backward`
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Trace(Recording):
 
     def __init__(self, model: Function, strict: bool = True) -> None:
         super().__init__(strict)
-        self.steps: list[Step] = []  # in the order in which they ended, without those that are within another
+        self.steps: list[Step] = []  # in the order in which they ended, without inner steps
         self._begun: dict[int, tuple[int, int]] = {}  # copies, by their ids: what was noted when they were made
         self._latest: dict[int, Step] = {}  # the last step of each copy, by the copy's id
         self._kinds: dict[type, type] = {}  # the original class of each noting subclass

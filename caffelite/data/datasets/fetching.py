@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    """Where to fetch files, their SHA-256 by name, and the folder inside the user's folder to put them in."""
+    """The address of files, their SHA-256 by name, and the folder inside the user's folder to put them in."""
 
     url: str
     sha256: dict[str, str]

@@ -127,7 +127,7 @@ def _check_labels(path: Path, labels: np.ndarray, first_row: int) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
-    """Give a file's content, unpacked if it is gzip; its size in bytes; and whether that is only an upper bound.
+    """Give a file's content, unpacked if it is gzip; its size in bytes; and whether the size is an upper bound.
 
     If the gzip file turns out to be damaged while it is read, raises ValueError.
     """
