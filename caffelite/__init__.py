@@ -7,9 +7,9 @@
     model.add(cl.Linear(2, 100)).add(cl.ReLU()).add(cl.Linear(100, 3))
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1, momentum=0.9), epochs=300)
 
-A Function is an operator with `forward` and `backward`; a Model is Functions in sequence; an Optimizer updates
-parameters; a Tensor is an array that knows the Function that made it. What computes is compiled, in
-`caffelite._kernels`.
+A Function is an operator with `forward` and `backward`. A Model is Functions in sequence. An Optimizer updates
+parameters. A Tensor is an array that knows the Function that made it. Compiled code in `caffelite._kernels` does all
+the computing.
 """
 
 import sys
@@ -40,7 +40,7 @@ from caffelite.training import callbacks, metrics
 from caffelite.training.history import History
 
 for _module in (augment, callbacks, datasets, initializers, metrics, plots, sources):
-    # In which room a module stands is caffelite's own business: `from caffelite.callbacks import Checkpoint` finds it.
+    # So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
     sys.modules[f"caffelite.{_module.__name__.rpartition('.')[2]}"] = _module
 del _module
 
@@ -81,8 +81,11 @@ __all__ += optimizers.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """What is looked up when somebody asks: `minimize`, which needs SciPy; and `__version__`, since the metadata takes
-    longer to read than all else here to import. For names of Keras and PyTorch, the error says caffelite's."""
+    """Look up `minimize` and `__version__` only on demand.
+
+    `minimize` needs SciPy, and the metadata with the version takes longer to read than everything else here to import.
+    For names of Keras and PyTorch, the error gives caffelite's name.
+    """
     if name == "minimize":
         from caffelite.model.minimize import minimize
 

@@ -1,7 +1,7 @@
 """caffelite in a hundred lines of NumPy: how a framework trains a net, without what makes it fast.
 
-Start reading here. Each class has a namesake in caffelite, which takes the same arguments and computes the same
-numbers; the last line of each docstring names its file. A program needs to change only its import:
+Start reading here. Each class has a namesake in caffelite that takes the same arguments and computes the same numbers.
+The last line of each docstring names its file. In a program, you only change the import:
 
     from caffelite import textbook as cl
 
@@ -9,8 +9,8 @@ numbers; the last line of each docstring names its file. A program needs to chan
     optimizer = cl.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     history = model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=300)
 
-Shapes: n rows in a batch, of d features, which become m outputs or c classes. dy is the gradient of the loss with
-respect to y, of the same shape as y. Nothing is checked here: caffelite says what is wrong with an argument.
+Shapes: a batch has n rows of d features, which become m outputs or c classes. dy is the gradient of the loss with
+respect to y, and has the shape of y. Nothing is checked here; caffelite says what is wrong with an argument.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SGD", "DataGenerator", "Function", "Linear", "Model", "Optimizer", "
 
 
 class Parameter:
-    """An array that is learned, `data`, and the gradient of the loss with respect to it, `grad`.
+    """A learned array, `data`, and the gradient of the loss with respect to it, `grad`.
 
     In caffelite it is a Tensor: core/tensor.py
     """
@@ -48,7 +48,7 @@ class Function(ABC):
         """Return dx, by the chain rule."""
 
     def parameters(self) -> list[Parameter]:
-        """Return what is learned."""
+        """Return the learned arrays."""
         return []
 
     def initialize(self, rng: np.random.Generator) -> None:  # noqa: B027 (not abstract: most Functions learn nothing)
@@ -154,7 +154,7 @@ class SGD(Optimizer):
 
 
 class DataGenerator:
-    """Mini-batches of rows of x and y. Each pass over it is an epoch, with an order of its own if it shuffles.
+    """Mini-batches of rows of x and y. Each pass over it is an epoch; with `shuffle`, each has its own order.
 
     In caffelite: data/generator.py
     """
@@ -174,7 +174,7 @@ class Model(Function):
     """Functions, one after the other.
 
     With a seed, `add` draws parameters from it: the same ones as caffelite draws.
-    In caffelite: model/model.py; what `fit` does for each batch is in training/step.py
+    In caffelite: model/model.py. What `fit` does for each batch is in training/step.py
     """
 
     def __init__(self, *, seed: int | None = None) -> None:

@@ -303,7 +303,11 @@ def test_ctrl_c_ends_it_between_evaluations():
         ({"max_evaluations": 1.5}, TypeError, "max_evaluations must be an integer"),
         ({"tolerance": 0}, ValueError, "tolerance must be above 0"),
         ({"loss": "mse"}, TypeError, "loss: expected a Function"),
-        ({"callbacks": [cl.callbacks.ReduceLROnPlateau("loss")]}, ValueError, "no optimizer, which ReduceLROnPlateau"),
+        (
+            {"callbacks": [cl.callbacks.ReduceLROnPlateau("loss")]},
+            ValueError,
+            "no optimizer, and ReduceLROnPlateau needs one",
+        ),
         ({"callbacks": [3]}, TypeError, "callbacks: expected callables"),
         ({"verbose": 7}, ValueError, "verbose: expected"),
         ({"sample_weight": np.ones(3)}, ValueError, "a weight for each of 60 rows"),

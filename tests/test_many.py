@@ -468,7 +468,7 @@ BAD = [
     (
         lambda: {"rows": [np.ones(50, bool), None, None, None]},
         TypeError,
-        r"model 0: rows: .* got a mask, of which np\.flatnonzero",
+        r"model 0: rows: .* got a mask; np\.flatnonzero\(mask\) gives",
     ),
     (
         lambda: {"rows": [(np.arange(40), np.arange(40, 50))] * 4},

@@ -570,10 +570,10 @@ def test_the_file_is_the_whole_model_and_load_makes_it_again(trained):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"classes": ["a"]}, "are no names of outputs"),
-        ({"classes": ["a", "a"]}, "are no names of outputs"),
-        ({"classes": ["a", "a", "b"]}, "are no names of outputs"),
-        ({"classes": None}, "are no names of outputs"),
+        ({"classes": ["a"]}, "expected a different name for each class, .* for outputs"),
+        ({"classes": ["a", "a"]}, "expected a different name for each class, .* for outputs"),
+        ({"classes": ["a", "a", "b"]}, "expected a different name for each class, .* for outputs"),
+        ({"classes": None}, "expected a different name for each class, .* for outputs"),
         ({"classes": ["a", 1]}, "classes that are words"),
         ({"classes": 10**9}, "can't be made"),
         ({"target": 3}, "target and classes that are words"),

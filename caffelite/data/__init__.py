@@ -1,1 +1,1 @@
-"""Data on their way to a model: mini-batches, frames, files that are read block by block, augmentation, datasets."""
+"""Data on their way to a model: mini-batches, frames, sources that are read block by block, augmentation, datasets."""

@@ -1,22 +1,21 @@
-"""Augmentation: images changed at random, in ways that leave them what they show. For `DataGenerator(transform=)`.
+"""Augmentation: random changes of images that keep what they show. For `DataGenerator(transform=)`.
 
     data = cl.DataGenerator(x, y, transform=cl.augment.shift(2), seed=0)
 
-Each augmentation is a callable (x, y) -> (x, y). Several are a function:
+Each augmentation is a callable (x, y) -> (x, y). To use several, write a function:
 
     flip, shift = cl.augment.flip(), cl.augment.shift(4)
 
     def augmented(x, y):
         return flip(*shift(x, y))
 
-x are images (n, C, H, W) or (n, H, W), float32 or float64, of which a new array is made; y comes back as it is. Another
-number of axes is a ValueError, another dtype a TypeError.
+x are images (n, C, H, W) or (n, H, W), float32 or float64. An augmentation returns a new array, and y as it is. It
+raises ValueError for another number of axes, and TypeError for another dtype.
 
-What happens to an image is a function of the generator's seed, the epoch, the batch, which augmentation of the batch it
-is, and the image's row: Philox counters, as Dropout's. So it is the same for any number of threads, and an augmentation
-more, behind the others, changes nothing of theirs. An augmentation learns seed and batch from the generator that is
-calling in the same thread, through whatever functions; called by nobody's transform, it takes a seed of the operating
-system's.
+The change of an image depends only on the generator's seed, the epoch, the batch, the image's row, and how many
+augmentations of the batch came before. It uses Philox counters, as Dropout does. So it is the same for any number of
+threads, and an augmentation that you add at the end does not change the others. An augmentation gets seed and batch
+from the generator that runs in the same thread. Outside a transform, it takes a seed from the operating system.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from caffelite.core.arrays import positive_integer
 
 __all__ = ["cutout", "flip", "shift"]
 
-# (seed, batch, how many augmentations of the batch were drawn before), where a generator's transform is running
+# (seed, batch, number of augmentations of the batch so far), while a generator's transform is running
 _drawn: ContextVar[np.ndarray | None] = ContextVar("caffelite.augment", default=None)
 
 
@@ -50,7 +49,7 @@ class drawing:
 
 
 class Augmentation:
-    """A kernel that changes images at random, with what it takes beside them: a transform of a DataGenerator."""
+    """A kernel that changes images at random, and its arguments: a transform of a DataGenerator."""
 
     def __init__(self, kernel: str, **arguments: int) -> None:
         self.kernel, self.arguments = kernel, arguments
@@ -70,9 +69,9 @@ class Augmentation:
 
 
 def shift(pixels: int) -> Augmentation:
-    """Move each image by whole pixels, −pixels … pixels down and as many to the right, each as likely; zeros enter.
+    """Move each image by whole pixels, −pixels … pixels down and to the right. Zeros fill the gap.
 
-    ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
+    All moves are equally likely. ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
     """
     return Augmentation("shift", pixels=_pixels("shift: pixels", pixels))
 
@@ -83,10 +82,11 @@ def flip() -> Augmentation:
 
 
 def cutout(size: int) -> Augmentation:
-    """Set a square of size × size pixels to 0, in all channels, around a pixel of each image, each as likely.
+    """Set a square of size × size pixels to 0, in all channels, around a random pixel of each image.
 
-    Of a square that reaches over the border, what is inside. With an even size the pixel is the one below and to the
-    right of the middle. ValueError or TypeError unless size is an integer from 1 to 2³¹ − 1.
+    All pixels are equally likely. If the square crosses the border, only the part inside is set. If the size is even,
+    the pixel is the one below and to the right of the middle. ValueError or TypeError unless size is an integer from 1
+    to 2³¹ − 1.
 
     T. DeVries and G. W. Taylor, "Improved regularization of convolutional neural networks with cutout",
     arXiv:1708.04552, 2017.

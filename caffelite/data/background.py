@@ -1,4 +1,4 @@
-"""What comes next is made by a thread, while what came before is in use."""
+"""A thread makes the next result while the last one is in use."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Call = Callable[[], Any]
 
 
 class _Shared:
-    """What the thread that makes results and the one that uses them have in common."""
+    """State that the thread that makes results shares with the thread that uses them."""
 
     def __init__(self, depth: int) -> None:
-        self.results: deque[Call | None] = deque()  # None: there are no more
+        self.results: deque[Call | None] = deque()  # None marks the end
         self.ready, self.free = threading.Semaphore(0), threading.Semaphore(depth)
         self.stopped = False
 
 
 def in_background(made: Iterator[Call], depth: int, left: Callable[[], object] | None = None) -> Generator[Call]:
-    """What these calls return or raise, in order, made by a thread; each is given, or raised, when it is called.
+    """Yield the results of these calls, in order, made by a thread. Each is a call that returns it or raises its error.
 
-    At most `depth` results are ready or in the making besides the last one that was taken. When this is left, `left` is
-    called, which may cut short the one in the making, and the thread is waited for.
+    At most `depth` results are ready or in the making, besides the last one that was taken. When the generator ends or
+    is closed, it calls `left`, which may shorten the current call, and waits for the thread.
     """
     shared, process = _Shared(depth), os.getpid()
     thread = threading.Thread(target=_make, args=(made, shared), name="caffelite prefetch", daemon=True)
@@ -71,7 +71,7 @@ def _make(made: Iterator[Call], shared: _Shared) -> None:
 
 
 def _result(call: Call) -> Call:
-    """What gives the result of this call, made now."""
+    """Make the result of this call now. Return a call that gives it."""
     try:
         value = call()
         return lambda: value
@@ -80,5 +80,5 @@ def _result(call: Call) -> Call:
 
 
 def raise_(error: BaseException) -> None:
-    """Raise this."""
+    """Raise this exception."""
     raise error

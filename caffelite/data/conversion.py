@@ -1,4 +1,4 @@
-"""Conversion: from what users give, anything with rows, to the arrays, sparse rows and Sources that are used inside."""
+"""Conversion of users' data, anything with rows, to the arrays, sparse rows and Sources that are used inside."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ INT64 = np.dtype(np.int64)
 
 
 def from_library(data: Any, what: str) -> Any:
-    """Numbers in a frame, or in a column of one, as an array, and rows of a source; all else as it is.
+    """Return the numbers of a frame or of its column as an array, and rows of a source; everything else as it is.
 
-    A source that is larger than a buffer becomes a Source, which is read later. TypeError for a sparse matrix, which
-    can be an input alone; else it raises as `frames.as_array` and `Source.read` do.
+    A source that is larger than a buffer becomes a Source, which is read later. Raises TypeError for a sparse matrix,
+    because only inputs may be sparse. Raises what `frames.as_array` and `Source.read` raise.
     """
     if type(data) is np.ndarray or isinstance(data, Source):
         return data
@@ -35,13 +35,13 @@ def from_library(data: Any, what: str) -> Any:
 
 
 def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], name: str) -> tuple[Any, ...]:
-    """The inputs of a model of this dtype: x, or each member of a tuple x.
+    """Return the inputs of a model of this dtype: x, or each member of a tuple x.
 
-    Numbers become `dtype`; what the model takes as indices, integers of any width, becomes int64. One of several inputs
-    that is bool stays bool: a mask. Raises TypeError for anything else, ValueError where `takes_indices` speaks of
-    another number of inputs, IndexError for an index beyond int64.
+    Numbers become `dtype`. If the model takes indices, integers of any width become int64. If there are several inputs,
+    a bool one stays bool: it is a mask. Raises TypeError for anything else, ValueError if `takes_indices` has another
+    number of inputs, and IndexError for an index beyond int64.
     """
-    if not takes_indices and type(x) is np.ndarray:  # as is usual
+    if not takes_indices and type(x) is np.ndarray:  # the usual case, without what follows
         return (as_real(x, dtype, name),)
     inputs = x if isinstance(x, tuple) else (x,)
     takes = takes_indices if isinstance(takes_indices, tuple) else (takes_indices,) * len(inputs)
@@ -67,12 +67,12 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
 
 
 def way_to_several(x: Any) -> str:
-    """A hint for a list or a dict, if several inputs were expected."""
+    """Return a hint for a list or a dict, if several inputs were expected."""
     return f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
 def as_targets(y: Any, dtype: np.dtype) -> Any:
-    """Targets for a model of this dtype: floats in it, integers and bools as they are. TypeError for anything else."""
+    """Return targets for a model of this dtype: floats converted, integers and bools unchanged, else TypeError."""
     given = from_library(y, "targets")
     if isinstance(given, Source):
         return given.astype(as_targets(given.blank, dtype).dtype)
@@ -83,9 +83,9 @@ def as_targets(y: Any, dtype: np.dtype) -> Any:
 
 
 def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
-    """Weights of so many rows in this dtype, float32 or float64, or in their own.
+    """Return the weights of this number of rows in this dtype, float32 or float64, or in their own.
 
-    Raises ValueError for other shapes and, naming the first bad row, for weights that are negative or not finite.
+    Raises ValueError for other shapes, and for weights that are negative or not finite: it names the first bad row.
     Raises TypeError for anything but numbers.
     """
     array = as_real(read_whole(from_library(weights, name)), dtype, name)
@@ -101,9 +101,10 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
 class ClassWeights:
     """Weights of rows by their labels y (n,) or (n, 1), integers or bool.
 
-    `given` is {label: weight}, 1 for all others; or "balanced": n / (number of classes · rows of the class), for the
-    classes that occur. The label `ignore` counts nowhere. Raises ValueError for labels that do not occur in y, for
-    weights that are negative or not finite, and for other shapes. Raises TypeError for targets that are not labels.
+    `given` is {label: weight}, with 1 for all other labels. Or it is "balanced": n / (number of classes · rows of the
+    class), for the classes that occur. The label `ignore` does not count. Raises ValueError for labels that do not
+    occur in y, for weights that are negative or not finite, and for other shapes. Raises TypeError for targets that are
+    not labels.
     """
 
     def __init__(self, given: Any, y: Any, ignore: int | None = None) -> None:
@@ -124,7 +125,7 @@ class ClassWeights:
             self.weights[here] = nonnegative(f"class_weight: the weight of label {label}", weight)
 
     def times(self, sample_weight: Any, y: Any) -> np.ndarray:
-        """The weights of rows with these labels, multiplied by others unless these are None."""
+        """Return the weights of rows with these labels, multiplied by `sample_weight` unless it is None."""
         weights = self.weights[np.searchsorted(self.labels, _labels(y))]
         return weights if sample_weight is None else weights * as_weights(sample_weight, len(weights), np.float64)
 
@@ -132,7 +133,7 @@ class ClassWeights:
 def _labels(y: Any) -> np.ndarray:
     labels = as_array(read_whole(from_library(y, "y")), "y")
     if labels.dtype.kind not in "iub":
-        hint = ", of which y.argmax(axis=1) makes some" if labels.ndim == 2 and labels.shape[1] > 1 else ""
+        hint = "; y.argmax(axis=1) makes labels" if labels.ndim == 2 and labels.shape[1] > 1 else ""
         raise TypeError(f"class_weight goes with labels: expected integers, got targets of {labels.dtype}{hint}")
     if labels.ndim == 0 or labels.size != len(labels):
         raise ValueError(f"class_weight goes with one label a row, got targets of shape {labels.shape}")
@@ -140,14 +141,14 @@ def _labels(y: Any) -> np.ndarray:
 
 
 def native_integers(array: np.ndarray) -> np.ndarray:
-    """Integers or bools in native byte order and, of two integer types of one size, in that which kernels know."""
-    if array.dtype is INT64:  # as is usual
+    """Return integers or bools in native byte order, in the integer types that the kernels know."""
+    if array.dtype is INT64:  # the usual case
         return array
     return np.asarray(array, dtype=np.dtype(f"{array.dtype.kind}{array.dtype.itemsize}"))
 
 
 def same_length(name: str, inputs: tuple[Any, ...]) -> int:
-    """The number of rows that all inputs have; ValueError where they have none or different numbers."""
+    """Return the number of rows of all inputs; ValueError if they have none or different numbers."""
     for x in inputs:
         if x.ndim == 0 or len(x) == 0:
             raise ValueError(f"{name} has no rows: shape {x.shape}")
@@ -161,12 +162,12 @@ def same_length(name: str, inputs: tuple[Any, ...]) -> int:
 
 
 def read_whole(data: Any) -> Any:
-    """What is read of a source; all else as it is."""
+    """Return all rows of a Source; everything else as it is."""
     return data.rows(0, len(data)) if isinstance(data, Source) else data
 
 
 def as_rows(name: str, data: Any) -> Any:
-    """Rows as an array, as sparse rows or as a Source; ValueError for none, TypeError for Python objects."""
+    """Return rows as an array, sparse rows or a Source; ValueError for no rows, TypeError for Python objects."""
     given = as_sparse(data, name=name) if is_sparse(data) else from_library(data, name)
     is_array = type(given) is not SparseRows and type(given) is not Source
     array = as_array(given, name) if is_array else given
@@ -178,5 +179,5 @@ def as_rows(name: str, data: Any) -> Any:
 
 
 def in_order(rows: Any) -> Any:
-    """An array with its rows one after the other in memory; sparse rows and Sources as they are."""
+    """Return an array with its rows one after the other in memory; sparse rows and Sources as they are."""
     return np.ascontiguousarray(rows) if isinstance(rows, np.ndarray) else rows

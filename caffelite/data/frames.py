@@ -1,4 +1,4 @@
-"""Frames: columns with names, made by pandas, by polars or in a dict. Here they become arrays; nothing is imported."""
+"""Frames: named columns in pandas, polars or a dict. Here they become arrays, without importing either library."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import numpy as np
 
 
 class Categories(NamedTuple):
-    """A column of categories: each row's place among the names, −1 where it is missing."""
+    """A column of categories: each row's place among the names, −1 if it is missing."""
 
     codes: np.ndarray  # (n,) integers
-    names: list[Any]  # that differ
+    names: list[Any]  # all different
 
 
 def is_frame(x: Any) -> bool:
-    """Whether it is a frame of pandas or polars, or a dict of columns."""
+    """Return whether it is a frame of pandas or polars, or a dict of columns."""
     if isinstance(x, Mapping):
-        return not hasattr(x, "tocsr")  # as a sparse matrix by keys has
+        return not hasattr(x, "tocsr")  # a sparse matrix by keys is a mapping too
     return _is(x, "pandas", "DataFrame") or _is(x, "polars", "DataFrame")
 
 
 def is_series(x: Any) -> bool:
-    """Whether it is a column of such a frame."""
+    """Return whether it is a column of such a frame."""
     return _is(x, "pandas", "Series") or _is(x, "polars", "Series")
 
 
@@ -35,7 +35,7 @@ def _is(x: Any, library: str, kind: str) -> bool:
 
 
 def columns(frame: Any, what: Any) -> dict[Any, Any]:
-    """The columns of a frame by name. ValueError, beginning with `what`, for none, and for a name that comes twice."""
+    """Return the columns of a frame by name. ValueError, beginning with `what`, for none or equal names."""
     if isinstance(frame, Mapping):
         named = [(name, x if isinstance(x, Categories) or is_series(x) else np.asarray(x)) for name, x in frame.items()]
     elif _is(frame, "pandas", "DataFrame"):
@@ -59,7 +59,7 @@ def columns(frame: Any, what: Any) -> dict[Any, Any]:
 
 
 def select(frame: Any, names: list[Any], what: Any) -> Any:
-    """These columns of a frame, as a frame. ValueError, beginning with `what`, for one that is not there."""
+    """Return these columns of a frame, as a frame. ValueError, beginning with `what`, if one is missing."""
     if isinstance(frame, Mapping):
         frame = columns(frame, what)
     given = list(frame if isinstance(frame, Mapping) else frame.columns)
@@ -71,7 +71,7 @@ def select(frame: Any, names: list[Any], what: Any) -> Any:
 
 
 def _check_different(names: list[Any], what: Any) -> None:
-    """ValueError, beginning with `what`, for no names, and for one that comes twice."""
+    """Raise ValueError, beginning with `what`, for no names or equal names."""
     if not names:
         raise ValueError(f"{what}: the frame has no columns")
     if len(set(names)) < len(names):
@@ -80,17 +80,17 @@ def _check_different(names: list[Any], what: Any) -> None:
 
 
 def listed(names: list[Any], most: int = 8) -> str:
-    """The first names, and how many more there are."""
+    """Write the first names, and how many more there are."""
     return ", ".join([*map(str, names[:most]), *([f"… {len(names) - most} more"] if len(names) > most else [])])
 
 
 def _inferred(column: Any) -> Any:
-    """A column of pandas; one of Python's objects that are all numbers, as numbers."""
+    """Return a column of pandas. If its objects are all numbers, it becomes a column of numbers."""
     return column.infer_objects() if column.dtype == object else column
 
 
 def names_of_inputs(x: Any) -> list[list[Any] | None] | None:
-    """The names of the columns of a frame, or of each frame in a tuple of inputs; None where there are no frames."""
+    """Return the column names of each frame among the inputs; None if there are no frames."""
     if type(x) is np.ndarray:
         return None
     inputs = x if isinstance(x, tuple) else (x,)
@@ -103,7 +103,7 @@ def _names(frame: Any) -> list[Any]:
 
 
 def check_names(expected: list[list[Any] | None], given: list[list[Any] | None] | None, what: Any) -> None:
-    """ValueError, beginning with `what`, unless the columns of each frame are those expected, in their order."""
+    """Raise ValueError, beginning with `what`, unless each frame has the expected columns in their order."""
     for before, now in zip(expected, given or (), strict=False):
         if before is None or now is None or before == now:
             continue
@@ -112,8 +112,8 @@ def check_names(expected: list[list[Any] | None], given: list[list[Any] | None] 
             how = f"have moved: column {i} is {now[i]!r}, and was {before[i]!r}"
         else:
             missing, new = ([name for name in a if name not in b] for a, b in ((before, set(now)), (now, set(before))))
-            how = f"are others than the model was fitted on: {_listed(missing)} missing, {_listed(new)} new"
-        raise ValueError(f"{what}: the frame's columns {how}; frame[{before}] has them, if there are such")
+            how = f"are not those the model was fitted on: {_listed(missing)} missing, {_listed(new)} new"
+        raise ValueError(f"{what}: the frame's columns {how}; frame[{before}] selects the right ones, if it has them")
 
 
 def _listed(names: list[Any]) -> str:
@@ -121,10 +121,10 @@ def _listed(names: list[Any]) -> str:
 
 
 def as_array(frame: Any, what: Any) -> np.ndarray:
-    """The numbers and bools in a frame, (n, columns), or in a column of one, (n,); of the dtype that holds them all.
+    """Return the numbers and bools of a frame, (n, columns), or of a column, (n,), in the dtype that holds them all.
 
-    Naming the column, and where there is one the row: ValueError for a missing value, TypeError for words, categories
-    and other things.
+    Raises ValueError for a missing value, and TypeError for words, categories and anything else. The message names the
+    column and, if it is about one, the row.
     """
     if is_series(frame):
         column = _inferred(frame) if _is(frame, "pandas", "Series") else frame
@@ -139,7 +139,7 @@ def as_array(frame: Any, what: Any) -> np.ndarray:
 
 
 def _at_once(frame: Any) -> np.ndarray | None:
-    """The numbers in a frame of many columns without a step for each; None if one of them needs a look of its own."""
+    """Return the numbers of a frame without a step for each column; None if a column needs its own conversion."""
     whole = None
     if _is(frame, "pandas", "DataFrame"):
         dtypes = set(frame.dtypes)
@@ -155,7 +155,10 @@ def _at_once(frame: Any) -> np.ndarray | None:
 
 
 def numbers(column: Any, what: Any) -> np.ndarray:
-    """The numbers or bools of a column (n,). TypeError, beginning with `what`, for others, ValueError for missing."""
+    """Return the numbers or bools of a column (n,).
+
+    TypeError for anything else, ValueError for missing ones; messages begin with `what`.
+    """
     if not are_numbers(column):
         raise TypeError(f"{what} holds {_content(column)}; expected numbers{_way_out(column)}")
     values = column
@@ -164,34 +167,34 @@ def numbers(column: Any, what: Any) -> np.ndarray:
         values = (column.cast(sys.modules["polars"].Float64) if column.dtype.is_decimal() else column).to_numpy()
     elif is_series(column):
         check_missing(column.isna().to_numpy(), what)
-        values = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))  # which nullable types have
+        values = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))  # nullable types have `numpy_dtype`
     if values.dtype.kind == "f":
         check_missing(np.isnan(values), what)
     return values
 
 
 def are_numbers(column: Any) -> bool:
-    """Whether a column holds numbers or bools, some of which may be missing."""
+    """Return whether a column holds numbers or bools. Some may be missing."""
     if isinstance(column, Categories):
         return False
     if _is(column, "polars", "Series"):
         return column.dtype.is_numeric() or column.dtype == sys.modules["polars"].Boolean
     if _is(column, "pandas", "Series"):
         pandas, dtype = sys.modules["pandas"], column.dtype
-        if isinstance(dtype, pandas.CategoricalDtype):  # of bools, to whom it would be bool
+        if isinstance(dtype, pandas.CategoricalDtype):  # pandas takes categories True and False for bools
             return False
         return pandas.api.types.is_any_real_numeric_dtype(dtype) or pandas.api.types.is_bool_dtype(dtype)
     return column.dtype.kind in "biuf"
 
 
 def categories(column: Any, what: Any) -> Categories:
-    """The categories of a column, or its words or numbers taken for such, in order where they have none of their own.
+    """Return the categories of a column. Words or numbers become categories, in sorted order.
 
-    TypeError, beginning with `what`, for what is none of these.
+    TypeError, beginning with `what`, for anything else.
     """
     try:
         codes, names = _categories(column)
-    except TypeError:  # which have no order among each other
+    except TypeError:  # values that cannot be sorted
         codes, names = np.zeros(0, np.int64), [None]
     names = [name.item() if isinstance(name, np.generic) else name for name in names]
     if not all(isinstance(name, str | int | float) for name in names):
@@ -221,9 +224,9 @@ def _categories(column: Any) -> tuple[np.ndarray, list[Any]]:
 
 
 def codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
-    """The numbers that rows have by their categories, (n,) int64, where these names have such.
+    """Return the number of each row's category, (n,) int64, given the numbers of categories by name.
 
-    ValueError, beginning with `what` and naming the row, for a missing value, and for a category without a number.
+    ValueError, beginning with `what` and naming the row, for a missing value or a category without a number.
     """
     own, mine = categories(column, what)
     check_missing(own < 0, what)
@@ -236,7 +239,7 @@ def codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
 
 
 def check_missing(missing: np.ndarray, what: Any) -> None:
-    """ValueError naming the first row that is True, if there is one."""
+    """Raise ValueError naming the first row that is True, if there is one."""
     if missing.any():
         others = np.count_nonzero(missing) - 1
         raise ValueError(
@@ -246,7 +249,7 @@ def check_missing(missing: np.ndarray, what: Any) -> None:
 
 
 def _content(column: Any) -> str:
-    """What a column without numbers holds."""
+    """Describe what a column without numbers holds."""
     if _holds_categories(column):
         return "categories"
     value = _first(column)
@@ -256,11 +259,11 @@ def _content(column: Any) -> str:
 
 
 def _way_out(column: Any) -> str:
-    """What to do with such a column where numbers are expected."""
+    """Return a hint for such a column if numbers are expected."""
     if _holds_categories(column) or isinstance(_first(column), str):
         return (
-            ": cl.Columns(frame), a layer, learns what words and categories mean, and its arrays(frame) go into a "
-            "DataGenerator; of labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
+            ": cl.Columns(frame) is a layer that learns what words and categories mean, and its arrays(frame) go into "
+            "a DataGenerator; for labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
         )
     return DATES if _holds_dates(column) else ""
 
@@ -277,6 +280,6 @@ def _holds_dates(column: Any) -> bool:
 
 
 def _first(column: Any) -> Any:
-    """The first word in a column or, without words, the first value that is not missing; None where there is none."""
+    """Return the first word in a column; without words, the first value that is not missing; else None."""
     values = [x for x in (column.to_list() if hasattr(column, "to_list") else column.tolist()) if x is not None]
     return next((x for x in values if isinstance(x, str)), values[0] if values else None)

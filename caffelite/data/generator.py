@@ -1,4 +1,4 @@
-"""DataGenerator and Prefetch: mini-batches."""
+"""DataGenerator makes mini-batches; Prefetch makes them ahead, in a thread."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from caffelite.data.sources import Blocks, Source
 
 
 class Batch(NamedTuple):
-    """Rows: what a model takes, what its outputs should be, and how much each row weighs (None: all the same).
+    """Rows: the inputs of a model, its targets, and the rows' weights in the loss (None: all the same).
 
-    Inputs are arrays, sparse rows, or Sources, which are read as they are needed; so may targets be.
+    Inputs are arrays, sparse rows, or Sources, which are read when they are needed. Targets may be a Source too.
     """
 
     inputs: tuple[Any, ...]
@@ -33,52 +33,54 @@ class Batch(NamedTuple):
     weights: np.ndarray | None = None
 
     def columns(self) -> list[Any]:
-        """All of it, in this order."""
+        """Return inputs, targets and weights (if any) in one list."""
         return [*self.inputs, self.targets, *([] if self.weights is None else [self.weights])]
 
     @classmethod
     def of(cls, columns: list[np.ndarray], weighted: bool) -> Batch:
-        """From what `columns()` gave."""
+        """Make a Batch of what `columns()` returned."""
         return cls(tuple(columns[:-2]), *columns[-2:]) if weighted else cls(tuple(columns[:-1]), columns[-1])
 
 
 class DataGenerator:
-    """Mini-batches of x, or of x and y, or of x, y and weights: each pass over it is one epoch.
+    """Mini-batches of x, or of x and y, or of x, y and weights. Each pass over it is one epoch.
 
     Parameters
     ----------
     x, y : array-like, a frame of numbers, or a source
-        Rows on the first axis, as many in y as in x. Any dtype but object. A tuple x holds several inputs, each with as
-        many rows. A mapped file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype` and slices is
-        read block by block if it is larger than 64 MiB; `caffelite.sources` describes the order. x may be a sparse
-        matrix of SciPy's; its batches are CSR matrices.
+        Rows on the first axis, the same number in x and y. Any dtype but object. A tuple x holds several inputs, each
+        with this number of rows. A mapped file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype`
+        and slices is read block by block if it is larger than 64 MiB; `caffelite.sources` describes the order. x may be
+        a sparse matrix of SciPy's; its batches are CSR matrices.
     batch_size : int
-        Rows a batch; the last batch has what is left.
+        Rows a batch; the last batch has the rows that are left.
     shuffle : bool
-        Whether every epoch has an order of its own.
+        Whether every epoch has its own order.
     drop_last : bool
         Leave out a last batch that is short.
     seed : int or numpy.random.Generator, optional
-        The same seed gives the same orders, here and in `Model.fit`. None draws one.
+        The same seed gives the same orders, here and in `Model.fit`. None draws a seed.
     sample_weight : array-like (n,), optional
         How much each row weighs in the loss. Needs y.
     transform : callable (x, y) -> (x, y), optional
-        Changes each batch before anybody sees it, but not its number of rows. `caffelite.augment` has transforms, which
-        draw from `seed`. It gets fresh arrays in the data's own dtypes, and a tuple x if x is one. It may write to
-        them. Needs y. Training then goes through Python for each batch. Its exceptions are passed on unchanged.
+        Changes each batch before it is used, but not its number of rows. `caffelite.augment` has transforms, which draw
+        from `seed`. It gets fresh arrays in the data's own dtypes, and a tuple x if x is one. It may write to them.
+        Needs y. Training then goes through Python for each batch. Its exceptions are passed on unchanged.
 
-    `len()` is the number of batches an epoch. Batches, x, (x, y) or (x, y, weights), are fresh arrays, x a tuple of
-    them if it was given as one. Every row comes once. If you leave an epoch early, the next pass is a new epoch. In a
-    loss that is a mean, a short last batch weighs as much as a full one.
+    `len()` is the number of batches an epoch. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x is a tuple if
+    you gave a tuple. Every row comes once. If you leave an epoch early, the next pass is a new epoch. If the loss is a
+    mean, a short last batch weighs as much as a full one.
 
     Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
     finite, and for a batch_size below 1. Raises TypeError for a batch_size that is not an integer, for a shuffle or a
-    drop_last that is not a bool, for Python objects, and for a transform that can't be called. During an epoch, raises
-    TypeError if a transform does not return a pair, and ValueError if it returns another number of rows, or if a source
-    changes its shape or gives other rows than it said. Exceptions of a source are passed on.
+    drop_last that is not a bool, for Python objects, and for a transform that can't be called.
+
+    During an epoch, raises TypeError if a transform does not return a pair, and ValueError if it returns another number
+    of rows. Raises ValueError if a source changes its shape or gives other rows than it said. Exceptions of a source
+    are passed on.
     """
 
-    in_dtype_of_model = False  # whether x, y and weights are as a model takes them
+    in_dtype_of_model = False  # whether x, y and weights are already converted to a model's dtype
 
     def __init__(
         self,
@@ -112,7 +114,7 @@ class DataGenerator:
 
     @classmethod
     def of(cls, data: Batch, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> DataGenerator:
-        """Batches of rows that are in a model's dtype already, and have been checked."""
+        """Make batches of rows that are already checked and in a model's dtype."""
         self = cls.__new__(cls)
         self.columns, self.transform, self.in_dtype_of_model = None, None, True
         inputs = tuple(map(in_order, data.inputs))
@@ -131,17 +133,17 @@ class DataGenerator:
         is_read = Source in map(type, columns)
         if is_read and SparseRows in map(type, columns):
             raise ValueError("x is sparse, and so in memory; expected y in memory, too: np.array(y)")
-        #: How the rows are read, where not all of them are in memory.
+        #: How the rows are read, if not all of them are in memory.
         self.blocks = Blocks(columns, rows, self.batch_size) if is_read else None
-        # The order of the last epoch, which the next one shuffles on; and the shuffle's generator.
+        # The order of the last epoch, which the next one shuffles further; and the state of the shuffle's generator.
         self._order = np.arange(0 if is_read else rows, dtype=np.int64)
         self._state = _four_words(random_stream("seed", seed))
-        # The seed of augmentations, and of the order of what is read; and how many epochs were begun.
+        # The seed of augmentations and of the order of blocks; and the number of epochs begun.
         self._numbers = np.array([self._state[0] >> np.uint64(1), 0], np.int64)
         self._joins = False  # see `without_single_rows`
 
     def only(self, rows: np.ndarray) -> DataGenerator:
-        """The generator itself, before its first epoch, of these rows alone, int64 (m,), as they would be given."""
+        """Restrict the generator, before its first epoch, to these rows, int64 (m,), in this order. Return it."""
         self._order, self.rows = rows.copy(), len(rows)
         return self
 
@@ -150,7 +152,7 @@ class DataGenerator:
         return full + (last > 0)
 
     def sizes(self, rows: int) -> tuple[int, int]:
-        """Count the batches of `batch_size` in so many rows, and the rows of a shorter last one; 0 for none."""
+        """Return the number of batches of `batch_size`, and the rows of a last batch of another size; 0 for none."""
         full, last = divmod(rows, self.batch_size)
         if self.drop_last:
             return full, 0
@@ -168,9 +170,9 @@ class DataGenerator:
         return _made(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
-        """The batches of a new epoch, without so many first ones, as calls that make them.
+        """Return the batches of a new epoch, from batch `first` on, as calls that make them.
 
-        So an exception of a transform is not the iterator's, which would end at a StopIteration.
+        An exception of a transform is raised by the call, not by the iterator, which would end at a StopIteration.
         """
         if self.blocks is not None:
             return self._read_batches(first)
@@ -196,24 +198,25 @@ class DataGenerator:
                     number += 1
 
     def memory_for(self, columns: list[Any]) -> list[list[np.ndarray]]:
-        """Memory for two buffers of these columns: one in use, and one that is being read."""
+        """Allocate two buffers for these columns: one in use, one that is being read."""
         assert self.blocks is not None
         size = min(self.blocks.buffer + self._joins, self.rows)
         return [[np.empty((size, *x.shape[1:]), x.dtype) for x in columns] for _ in range(2)]
 
     def begin(self) -> int:
-        """A new epoch begins: its number."""
+        """Begin a new epoch and return its number."""
         self._numbers[1] += 1
         return self._epochs
 
     def buffers(
         self, columns: list[Any], memory: list[list[np.ndarray]], first: int = 0, epochs: int = 1
     ) -> Generator[Callable[[], Buffer]]:
-        """The buffers of a new epoch, but for so many first ones, and of the epochs after it; see `caffelite.sources`.
+        """Return the buffers of a new epoch, from buffer `first` on, and of the epochs after it.
 
-        The columns are mine, read as they are to be. A thread reads each buffer while the one before is in use, which
-        ends when the next one is asked for: its memory is used again. The first epoch has begun; of those after it, who
-        goes on with them says so by `begin`.
+        `caffelite.sources` describes buffers. The columns are the generator's, in the dtypes they are to be read in. A
+        thread reads each buffer while the one before is in use. Asking for the next buffer ends the use of the last
+        one: its memory is used again. This call begins the first epoch. Whoever goes on to a later epoch calls `begin`
+        for it.
         """
         assert self.blocks is not None
         blocks, begun = self.blocks, self.begin()
@@ -240,34 +243,34 @@ class DataGenerator:
         return in_background(calls(), 1, left.set)
 
     def _words(self, *numbers: int) -> np.ndarray:
-        """Random bits of an epoch, or of a buffer in it, from the seed."""
+        """Return random bits for an epoch, or for a buffer in it, from the seed."""
         return np.random.SeedSequence((self._seed, *numbers)).generate_state(4, np.uint64)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Its position in the sequence of orders and draws, as copies by name."""
+        """Return copies, by name, of its position in the sequence of orders and draws."""
         return {"order": self._order.copy(), "words": self._state.copy(), "numbers": self._numbers.copy()}
 
     def check(self, state: dict[str, np.ndarray]) -> None:
-        """ValueError unless this may have been the `state()` of a generator of as many rows."""
+        """Raise ValueError if this can't be the `state()` of a generator of as many rows."""
         mine = self.state()
         if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in mine.items()):
-            raise ValueError("the state of a DataGenerator of as many rows was expected")
+            raise ValueError("expected the state of a DataGenerator with as many rows")
         if not np.array_equal(np.sort(state["order"]), np.sort(self._order)) or (state["numbers"] < 0).any():
-            raise ValueError("the order of a DataGenerator has each of its rows once")
+            raise ValueError("expected the state of a DataGenerator, whose order has each row once")
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Be where `state()` was."""
+        """Go back to the position of a `state()`."""
         self._order[:], self._state[:], self._numbers[:] = state["order"], state["words"], state["numbers"]
 
     def _columns(self) -> list[Any]:
-        """The inputs, and targets and weights where there are any."""
+        """List the inputs, and targets and weights if there are any."""
         return [*self._inputs(), *[a for a in (self.y, self.sample_weight) if a is not None]]
 
     def _inputs(self) -> tuple[Any, ...]:
         return self.x if isinstance(self.x, tuple) else (self.x,)
 
     def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
-        """Batch i of columns in this order, which is that of this number in its epoch."""
+        """Make batch i of columns in this order. `number` counts the batches of the epoch."""
         first, stop = i * self.batch_size, (i + 1) * self.batch_size
         rows, n = order[first : stop if i < self.sizes(len(order))[0] else None], len(self._inputs())
         taken = [_taken(column, rows) for column in columns]
@@ -279,7 +282,7 @@ class DataGenerator:
 
 
 class Buffer(NamedTuple):
-    """Rows that were read, in columns; the order in which they are due; and the ranges in which they lay, in theirs."""
+    """Rows that were read, in columns; the order in which to use them; and the ranges that were read, in file order."""
 
     columns: list[np.ndarray]
     order: np.ndarray
@@ -287,24 +290,26 @@ class Buffer(NamedTuple):
 
 
 class Prefetch:
-    """Batches that are made ahead of their use, by a thread that begins and ends with each pass over them.
+    """Batches that a thread makes ahead of their use. The thread begins and ends with each pass over them.
 
         model.fit(cl.Prefetch(batches), …)      # batches: any iterable that `fit` takes, a DataGenerator too
 
-    It pays where making a batch waits, for a disk or a network, or computes without Python's lock, as NumPy does.
+    Use it if making a batch waits for a disk or a network, or computes without Python's lock, as NumPy does.
 
     Parameters
     ----------
     batches : iterable
-        Gone through once for each pass, in order. Arrays in a batch may be filled again for the next one: they are
-        copied.
+        Each pass goes through it once, in order. Arrays in a batch are copied, so you may fill them again for the next
+        batch.
     depth : int
         How many batches may be ready, or in the making, besides the one in use.
 
-    What is raised while a batch is made is raised in its place. Leaving a pass early stops its thread after the batch
-    in the making; so does Ctrl-C. `len()` is that of `batches`. Raises TypeError for what is no iterable, TypeError or
-    ValueError for a depth that is no positive integer, and RuntimeError where a process that was forked in the midst of
-    a pass goes on with it: threads don't come along.
+    An exception while a batch is made is raised in place of that batch. If you leave a pass early, or press Ctrl-C, the
+    thread stops after the batch it is making. `len()` is that of `batches`.
+
+    Raises TypeError if `batches` is not an iterable, and TypeError or ValueError if the depth is not a positive
+    integer. Raises RuntimeError if a process is forked during a pass and the child goes on with it, because a child has
+    no copies of threads.
     """
 
     def __init__(self, batches: Iterable, depth: int = 2) -> None:
@@ -319,35 +324,37 @@ class Prefetch:
         return _made(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
-        """The batches of a pass, but for so many first ones, each given when it is called."""
+        """Return the batches of a pass, from batch `first` on, each as a call."""
         return in_background(epoch_of(self.batches, first, copied=True), self.depth)
 
 
 def without_single_rows(batches: Any) -> Any:
-    """The same batches, but that a last batch of one row joins the one before it, for a BatchNorm that is trained.
+    """Return the same batches, but a last batch of one row joins the one before it.
 
-    They come from the same place in the same sequence of orders. Batches that others make stay as they are.
+    This is for training a BatchNorm, which needs more than one row. The new batches start at the same place in the same
+    sequence of orders. Batches that are not caffelite's stay as they are.
     """
     if type(batches) is Prefetch:
         return Prefetch(without_single_rows(batches.batches), batches.depth)
     if type(batches) is not DataGenerator:
         return batches
-    joining = copy.copy(batches)  # which has the arrays of the original that an epoch changes
+    joining = copy.copy(batches)  # shares the arrays that an epoch changes
     joining._joins = True
     return joining
 
 
 def _made(batches: Any) -> Iterator[Any]:
-    """What these calls return. Where one raises, a thread that makes them ends, whoever keeps the exception."""
+    """Yield the result of each call. If a call raises, the thread that makes batches ends."""
     with closing(batches):
         for batch in batches:
             yield batch()
 
 
 def epoch_of(batches: Iterable, first: int = 0, copied: bool = False) -> Iterator[Call]:
-    """The batches of an epoch, but for so many first ones, each made when it is called; see `DataGenerator.epoch`.
+    """Return the batches of an epoch, from batch `first` on, as calls that make them; see `DataGenerator.epoch`.
 
-    Those of an iterable that is not caffelite's are made all the same. They can be had as copies of what it gave.
+    An iterable that is not caffelite's makes the first ones too, which are then left out. With `copied`, the calls
+    return copies of its batches.
     """
     if type(batches) is DataGenerator or type(batches) is Prefetch:
         return batches.epoch(first)
@@ -360,16 +367,16 @@ def _given(batches: Iterator, first: int, change: Callable[[Any], Any]) -> Itera
 
 
 def _copied(batch: Any) -> Any:
-    """A batch with copies of its arrays."""
+    """Return a batch with copies of its arrays."""
     if isinstance(batch, tuple | list):
         return type(batch)(map(_copied, batch)) if type(batch) in (tuple, list) else batch
     return batch.copy() if isinstance(batch, np.ndarray) else batch
 
 
 def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
-    """Make arrays of the result of a transform.
+    """Return the result of a transform as arrays.
 
-    TypeError unless it is a pair (x, y), ValueError unless both have so many rows.
+    TypeError unless it is a pair (x, y), ValueError unless both have this number of rows.
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
         what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
@@ -389,17 +396,17 @@ def _transformed(x: Any) -> Any:
 
 
 def _taken(x: np.ndarray | SparseRows, rows: np.ndarray) -> Any:
-    """These rows, as new arrays, or as a new matrix."""
+    """Return these rows as new arrays, or as a new matrix."""
     return x[rows].tocsr() if isinstance(x, SparseRows) else kernels.take(x, rows)
 
 
 def _four_words(rng: np.random.Generator) -> np.ndarray:
-    """64 random bits, four times."""
-    if type(rng.bit_generator) is np.random.PCG64:  # which gives the same words by itself, in a third of the time
+    """Draw 64 random bits, four times."""
+    if type(rng.bit_generator) is np.random.PCG64:  # the same words, in a third of the time
         return rng.bit_generator.random_raw(4)
     return rng.integers(0, 2**64, size=4, dtype=np.uint64)
 
 
 def is_replayed(batches: Iterable) -> TypeGuard[DataGenerator]:
-    """Whether steps fetch their batches by themselves, from arrays or from buffers that are read."""
+    """Return whether steps fetch their batches themselves, from arrays or from buffers that are read."""
     return type(batches) is DataGenerator and batches.transform is None

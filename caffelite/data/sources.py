@@ -1,10 +1,12 @@
-"""Sources: rows that don't have to be in memory, read in blocks as they are needed.
+"""Sources: rows that don't have to be in memory. They are read in blocks when they are needed.
 
-An epoch over a source reads blocks of neighbouring rows, as many as fill a buffer, in the order in which they lie; the
-rows of a buffer are shuffled together, and trained on while the next buffer is read. The blocks of a buffer are drawn
-at random from the whole source, anew for each epoch. So every row comes once, the disk reads in long stretches, and a
-batch has rows from some 64 places. Rows of one block come within the same buffer: where neighbours are alike, as in a
-file that is sorted by label, a batch is as mixed as 64 places are that were drawn at random.
+A block is some neighbouring rows. An epoch over a source reads as many blocks as fill a buffer, in the order of the
+file. It shuffles the rows of a buffer together, and trains on them while the next buffer is read. For each epoch, the
+blocks of each buffer are drawn again, at random from the whole source.
+
+So every row comes once, the disk reads in long stretches, and a batch has rows from about 64 places. Rows of one block
+always come in the same buffer. If neighbours are alike, as in a file sorted by label, a batch is as mixed as 64 random
+places.
 """
 
 from __future__ import annotations
@@ -20,18 +22,21 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.tensor import Tensor
 
-BUFFER = 64 * 2**20  # bytes of rows that are in memory, twice: in use, and being read
-BLOCK = BUFFER // 64  # bytes of neighbouring rows that are read in one go
-SAMPLED = 64  # blocks that tell a source from another
+BUFFER = 64 * 2**20  # bytes; there are two buffers: one in use, one being read
+BLOCK = BUFFER // 64  # bytes of neighbouring rows that are read together
+SAMPLED = 64  # places that a source's hash reads
 
 
 def is_source(x: Any) -> bool:
-    """Whether rows can be read from it by slices, and it is not all in memory: it has `shape`, `dtype` and slices."""
+    """Return whether its rows can be read by slices, and are not all in memory.
+
+    It has `shape`, `dtype` and slices.
+    """
     if isinstance(x, np.ndarray | np.generic | Tensor):
         return isinstance(x, np.memmap) and x.ndim > 0
     if not all(hasattr(x, name) for name in ("shape", "dtype", "__getitem__")) or not isinstance(x.shape, tuple):
         return False
-    if any(hasattr(x, name) for name in ("__dlpack__", "toarray", "columns")):  # arrays in memory, sparse ones, frames
+    if any(hasattr(x, name) for name in ("__dlpack__", "toarray", "columns")):  # array in memory, sparse matrix, frame
         return False
     try:
         np.dtype(x.dtype)
@@ -41,10 +46,10 @@ def is_source(x: Any) -> bool:
 
 
 class Source:
-    """Rows (n, …) of anything with `shape`, `dtype` and slices, to be read as `dtype`; `name` is what errors call it.
+    """Rows (n, …) of anything with `shape`, `dtype` and slices, read as `dtype`; errors call it `name`.
 
-    Reading raises ValueError where the source has another shape than it had, or gives other rows than it said, and
-    where a mapped file has become shorter, of which the system would end the process.
+    Reading raises ValueError if the source has changed its shape, or gives other rows than it said. It also raises
+    ValueError if a mapped file has become shorter, because reading it would end the process.
     """
 
     def __init__(self, data: Any, name: str, dtype: Any = None) -> None:
@@ -64,20 +69,20 @@ class Source:
 
     @property
     def row_bytes(self) -> int:
-        """The memory of a row, in this dtype."""
+        """The bytes of a row in this dtype."""
         return int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
 
     @property
     def blank(self) -> np.ndarray:
-        """No rows, of this shape and dtype."""
+        """An array without rows, of this shape and dtype."""
         return np.empty((0, *self.shape[1:]), self.dtype)
 
     def astype(self, dtype: Any) -> Source:
-        """The same rows, read as another dtype."""
+        """Return the same rows, read as another dtype."""
         return Source(self.data, self.name, dtype)
 
     def expect(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """The rows in these ranges will be read, all of them: the disk may fetch many at once, in its own order."""
+        """Announce that all rows in these ranges will be read, so that the disk may fetch many at once."""
         if isinstance(self.data, Ranges):
             self.data.expect(pieces)
         elif self.extent is not None:
@@ -85,7 +90,7 @@ class Source:
                 self.extent.expect(start, stop)
 
     def read(self, start: int, stop: int, into: np.ndarray) -> None:
-        """Have these rows in an array."""
+        """Read these rows into an array."""
         now = tuple(self.data.shape)
         if now != self.shape:
             raise ValueError(f"{self.name} has shape {now} now; it had {self.shape} when it was given")
@@ -103,13 +108,13 @@ class Source:
             self.extent.forget(start, stop)
 
     def rows(self, start: int, stop: int) -> np.ndarray:
-        """These rows in an array of their own."""
+        """Return these rows in a new array."""
         into = np.empty((stop - start, *self.shape[1:]), self.dtype)
         self.read(start, stop, into)
         return into
 
     def digest(self) -> str:
-        """A hash of rows from all over the source: of all of them where they are few."""
+        """Return a hash of rows from all over the source, or of all rows if they are few."""
         found, step = hashlib.blake2b(), max(1, BLOCK // 16 // max(self.row_bytes, 1))
         for start in dict.fromkeys(np.linspace(0, max(len(self) - step, 0), SAMPLED).astype(int).tolist()):
             found.update(self.rows(start, min(start + step, len(self))).data)
@@ -120,38 +125,38 @@ class _File:
     """The file that an array is mapped from."""
 
     def __init__(self, array: np.memmap) -> None:
-        from mmap import ALLOCATIONGRANULARITY  # which whoever has mapped the file has imported
+        from mmap import ALLOCATIONGRANULARITY  # already imported, since the file is mapped
 
         self.map: Any = array._mmap  # type: ignore[attr-defined]
         self.end = array.offset - array.offset % ALLOCATIONGRANULARITY + len(self.map)  # of what is mapped
 
     def check(self, name: str) -> None:
-        """ValueError, beginning with the name, where the file ends before what is mapped of it."""
+        """Raise ValueError, beginning with the name, if the file is now shorter than the mapped part."""
         if (size := self.map.size()) < self.end:
             raise ValueError(f"{name}: its file has {size:,} bytes now, and {self.end:,} were mapped")
 
 
 def _extent(data: Any) -> _Mapped | _InFile | None:
-    """Where in a file the rows of these data lie one behind the other, if they do."""
+    """Return the part of a file that holds these rows one after the other, if there is one."""
     if isinstance(data, np.memmap):
         in_file = data._mmap is not None and data.mode != "c"  # type: ignore[attr-defined]  # c: private
         return _Mapped(data) if in_file and data.flags.c_contiguous and data.size else None
-    try:  # an h5py dataset says so; in chunks there is no offset
+    try:  # an h5py dataset knows its offset, unless it is stored in chunks
         offset, file = data.id.get_offset(), data.file.id.get_vfd_handle()
         return None if offset is None else _InFile(file, offset, data.nbytes // len(data))
-    except Exception:  # anything else that has slices
+    except Exception:  # not an h5py dataset
         return None
 
 
 class _Mapped:
-    """The part of a mapped file in which the rows of an array lie one behind the other.
+    """The part of a mapped file that holds the rows of an array one after the other.
 
-    What has been read is dropped from the process's memory, where it would stay as long as there is any; from the
-    system's cache it is not, and writes are kept.
+    Rows that have been read are dropped from the process's memory, where they would otherwise stay as long as there is
+    room. They stay in the system's cache, and writes are kept.
     """
 
     def __init__(self, array: np.memmap) -> None:
-        import mmap  # which whoever has mapped the file has imported
+        import mmap  # already imported, since the file is mapped
 
         self.map: Any = array._mmap  # type: ignore[attr-defined]
         self.page, self.advice = mmap.PAGESIZE, vars(mmap)
@@ -159,38 +164,38 @@ class _Mapped:
         self.offset, self.row_bytes = array.__array_interface__["data"][0] - begin, array.nbytes // len(array)
 
     def expect(self, start: int, stop: int) -> None:
-        """These rows will be read, all of them."""
+        """Announce that all these rows will be read."""
         self._advise("MADV_WILLNEED", start, stop)
 
     def forget(self, start: int, stop: int) -> None:
-        """These rows have been read."""
+        """Note that these rows have been read."""
         self._advise("MADV_DONTNEED", start, stop)
 
     def _advise(self, advice: str, start: int, stop: int) -> None:
         begin, end = self.offset + start * self.row_bytes, self.offset + stop * self.row_bytes
         begin -= begin % self.page
-        with suppress(OSError, ValueError, KeyError):  # it is advice, which some systems don't take
+        with suppress(OSError, ValueError, KeyError):  # some systems don't take this advice
             self.map.madvise(self.advice[advice], begin, end - begin)
 
 
 class _InFile:
-    """The part of a file, open under this number, in which rows of so many bytes lie one behind the other."""
+    """The part of an open file that holds rows one after the other; `file` is its descriptor."""
 
     def __init__(self, file: int, offset: int, row_bytes: int) -> None:
         self.file, self.offset, self.row_bytes = file, offset, row_bytes
 
     def expect(self, start: int, stop: int) -> None:
-        """These rows will be read, all of them."""
-        with suppress(OSError, AttributeError):  # it is advice, which some systems don't take
+        """Announce that all these rows will be read."""
+        with suppress(OSError, AttributeError):  # some systems don't take this advice
             begin, count = self.offset + start * self.row_bytes, (stop - start) * self.row_bytes
             os.posix_fadvise(self.file, begin, count, os.POSIX_FADV_WILLNEED)
 
     def forget(self, start: int, stop: int) -> None:
-        """What has been read is in the system's cache alone, which sees to that by itself."""
+        """Do nothing: rows that were read are only in the system's cache, which frees them itself."""
 
 
 class Ranges:
-    """The rows of a source that lie in ranges, (m, 2) ascending, as one: something with shape, dtype and slices."""
+    """The rows of a source in ranges, (m, 2) ascending, as one source with shape, dtype and slices."""
 
     def __init__(self, source: Source, ranges: np.ndarray) -> None:
         self.source, self.ranges = source, ranges
@@ -198,7 +203,7 @@ class Ranges:
         self.dtype = source.dtype
 
     def expect(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """As `Source.expect`, of places in the ranges."""
+        """As `Source.expect`, for places in the ranges."""
         self.source.expect([inner for start, stop in pieces for inner in _pieces(self.ranges, start, stop)])
 
     def __getitem__(self, rows: slice) -> np.ndarray:
@@ -209,7 +214,7 @@ class Ranges:
 
 
 def _pieces(ranges: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
-    """What lies at places start … stop − 1 of these ranges, one behind the other: ranges."""
+    """Yield the ranges of rows at places start … stop − 1, counted through these ranges."""
     ends = np.cumsum(ranges[:, 1] - ranges[:, 0])
     for i in range(int(np.searchsorted(ends, start, "right")), len(ranges)):
         begin = int(ends[i] - (ranges[i, 1] - ranges[i, 0]))
@@ -225,9 +230,9 @@ def read(
     into: Sequence[np.ndarray],
     left: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Have the rows in these ranges of all columns, sources or arrays, one behind the other in arrays.
+    """Read the rows in these ranges of all columns, sources or arrays, one after the other into arrays.
 
-    It ends early where somebody has `left`, who wanted them.
+    It ends early if `left()` is True: then the rows are no longer needed.
     """
     for column in columns:
         if isinstance(column, Source):
@@ -246,10 +251,10 @@ def read(
 
 
 class Blocks:
-    """How rows of columns, sources or arrays, are divided into blocks and buffers; see above.
+    """Divides the rows of columns, sources or arrays, into blocks and buffers; see the top of this file.
 
-    A buffer has a whole number of batches, and so many bytes, counting for each row its place in an order, and for each
-    element no less than the four bytes that it may become.
+    A buffer has a whole number of batches, and at most `BUFFER` bytes if one batch fits. A row counts 8 bytes for its
+    place in an order. An element counts at least 4 bytes, because it may be converted.
     """
 
     def __init__(self, columns: Sequence[Any], rows: int, batch_size: int = 1) -> None:
@@ -258,12 +263,12 @@ class Blocks:
         chunks = [getattr(x.data, "chunks", None) for x in columns if isinstance(x, Source)]
         chunk = max([c[0] for c in chunks if isinstance(c, tuple) and c and isinstance(c[0], int)], default=1)
         self.rows, self.batch_size = rows, batch_size
-        self.block = -(-max(BLOCK // row_bytes, 1) // chunk) * chunk  # whole chunks, where the source has such
-        self.batches = max(BUFFER // row_bytes // batch_size, 1)  # of a buffer
+        self.block = -(-max(BLOCK // row_bytes, 1) // chunk) * chunk  # whole chunks, if the source has chunks
+        self.batches = max(BUFFER // row_bytes // batch_size, 1)  # in a buffer
         self.buffer = self.batches * batch_size
 
     def ranges(self, words: Any = None) -> np.ndarray:
-        """The ranges of all rows, block by block, (m, 2): in their order, or shuffled by random words."""
+        """Return the ranges of all blocks, (m, 2): in their order, or shuffled by random words."""
         starts = np.arange(0, self.rows, self.block)
         if words is not None:
             order = np.arange(len(starts))
@@ -272,11 +277,11 @@ class Blocks:
         return np.stack([starts, np.minimum(starts + self.block, self.rows)], axis=1)
 
     def pieces(self, ranges: np.ndarray, number: int, rows: int, is_last: bool) -> list[tuple[int, int]]:
-        """What the buffer of this number, of so many rows in all, reads: ranges in the order in which they lie."""
+        """Return the ranges that buffer `number` reads, in ascending order. `rows` is the number of rows in all."""
         return sorted(_pieces(ranges, number * self.buffer, rows if is_last else (number + 1) * self.buffer))
 
     def held_out(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """The ranges of all rows but so many, and of these, drawn at random block by block; both ascending."""
+        """Draw `count` rows at random, block by block. Return the ranges of the other rows and of these, ascending."""
         ranges = self.ranges()
         order = rng.permutation(len(ranges))
         shares = np.zeros(len(ranges), np.int64)
@@ -288,7 +293,7 @@ class Blocks:
 
 
 def part(column: Any, ranges: np.ndarray) -> Any:
-    """The rows of a source or an array that lie in these ranges."""
+    """Return the rows of a source or an array in these ranges."""
     if isinstance(column, Source):
         return Source(Ranges(column, ranges), column.name)
     return np.concatenate([column[start:stop] for start, stop in ranges])

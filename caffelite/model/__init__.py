@@ -1,1 +1,1 @@
-"""Model, and what works with whole models: loading, many trainings at once, L-BFGS, the learning rate test."""
+"""Model, and functions for whole models: load a model, train many at once, L-BFGS, find a learning rate."""

@@ -1,4 +1,4 @@
-"""What `Model.forward` keeps for `Model.backward`: a chain of Functions, or the graph that `call` makes."""
+"""`Model.forward` and `Model.backward` by a chain of Functions, or by the graph that `call` makes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from caffelite.model.shapes import listed
 
 
 class Chain:
-    """Copies of a sequence's Functions, which keep what `backward` needs. The Functions themselves keep nothing."""
+    """Copies of a sequence's Functions, which keep what `backward` needs. The originals keep nothing."""
 
     def __init__(self, model: Any) -> None:
         self.functions = [function.copy() for function in model.functions]
@@ -50,7 +50,7 @@ class GraphOfCall:
         self.outputs: Any = ()
 
     def forward(self, *inputs: Any) -> Any:
-        """Compute the arrays that `call` returns; every float input is a leaf that requires a gradient."""
+        """Return the arrays that `call` computes. Every float input is a leaf that requires a gradient."""
         model: Any = self.model()
         self.inputs = [as_input(model, x) for x in inputs]
         for x in self.inputs:
@@ -64,7 +64,7 @@ class GraphOfCall:
         return tuple([y.data for y in self.outputs]) if isinstance(self.outputs, tuple) else self.outputs.data
 
     def backward(self, dy: Any) -> Any:
-        """Return the gradient of every float input, None for the others."""
+        """Return the gradient of every float input, and None for the others."""
         gradients: dict[Tensor, np.ndarray] = {}
         dys = dy if isinstance(self.outputs, tuple) else (dy,)
         if not isinstance(dys, tuple) or len(dys) != len(listed(self.outputs)):
@@ -85,7 +85,7 @@ class GraphOfCall:
 
 
 def as_input(model: Any, x: Any) -> Any:
-    """Return what `call` is given for x: floats as a Tensor, all else as it is."""
+    """Return x as `call` gets it: floats as a Tensor, everything else as it is."""
     if is_sparse(x):
         return as_sparse(x)
     if isinstance(x, list | tuple) and not holds_tensors(x):
@@ -96,7 +96,7 @@ def as_input(model: Any, x: Any) -> Any:
 
 
 def checked_outputs(model: Any, outputs: Any) -> Any:
-    """Return the outputs of `call`; TypeError unless they are a Tensor or a tuple of Tensors."""
+    """Return the outputs of `call`. TypeError unless they are a Tensor or a tuple of Tensors."""
     of_call = listed(outputs)
     for y in of_call or [outputs]:
         if not isinstance(y, Tensor):
@@ -105,6 +105,6 @@ def checked_outputs(model: Any, outputs: Any) -> Any:
 
 
 def _gradient_of(x: Tensor) -> np.ndarray:
-    """The gradient of a leaf; 0 where nothing contributed."""
+    """Return the gradient of a leaf; zeros if it has none."""
     gradient = x.grad
     return kernels.full(x.shape, 0, x.dtype) if gradient is None else gradient

@@ -1,6 +1,6 @@
-"""Container: a Function made of Functions, which it owns. What a Model is before it trains and predicts.
+"""Container: a Function made of Functions, which it owns. A Model is a Container that trains and predicts.
 
-`memory.py` says what owning means: one dtype, one vector of parameters, one random stream.
+To own Functions means: one dtype, one vector of parameters, one random stream. See `memory.py`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FLOAT64 = np.dtype(np.float64)
 
 
 class _Complete(ABCMeta):
-    """The class of Container classes: a container is one whole when `__init__` has run, a subclass's too."""
+    """The metaclass of Containers: it adopts their Functions when `__init__` has run, a subclass's included."""
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """What `help` shows: that of `__init__`, and not of the call below."""
+        """The signature that `help` shows: the one of `__init__`, not of `__call__` below."""
         return signature_of(cls)
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
@@ -40,9 +40,9 @@ class _Complete(ABCMeta):
 
 
 class Container(Function, recordable=True, metaclass=_Complete):
-    """A Function made of Functions: those in `functions`, in sequence, or those in attributes.
+    """A Function made of Functions: `functions` in sequence, or Functions in attributes.
 
-    In a sequence, the first Function says what the container takes, and all of them what comes out.
+    In a sequence, the first Function says what inputs the container takes. All of them together give its output.
     """
 
     functions: list[Function]
@@ -51,28 +51,28 @@ class Container(Function, recordable=True, metaclass=_Complete):
 
     @abstractmethod
     def is_sequence(self) -> bool:
-        """Whether it applies `functions` one after the other."""
+        """Return whether it applies `functions` one after the other."""
 
     # ---- the Functions in it ------------------------------------------------------------------------------------
 
     def all_functions(self) -> tuple[Function, ...]:
-        """The Functions in it and in its Functions, each once. Those that are new become its own."""
+        """Return the Functions in it and in its Functions, each once. New ones become its own."""
         own = self._own
         if not own.tree or not kernels.are_unchanged(own.tree):
             own.adopt(self)
         return own.functions
 
     def structure(self) -> tuple:
-        """How the Functions follow and contain each other; `all_functions` looks whether that has changed."""
+        """Return how the Functions follow and contain each other, as `all_functions` has last found it."""
         return self._own.structure
 
     def parameters(self) -> list[Tensor]:
-        """The parameters in order, W₁, b₁, W₂, b₂ …, a shared one once; see `Function.parameters`."""
+        """Return the parameters in order, W₁, b₁, W₂, b₂ …, each once; see `Function.parameters`."""
         self.all_functions()
         return self._own.parameters.copy() if self._own.has_parameters(self) else super().parameters()
 
     def initialize(self, seed: Any) -> None:
-        """Draw all parameters anew, from a seed (which also restarts the model's stream) or from a Generator."""
+        """Draw all parameters again, from a seed (which also restarts the model's stream) or a Generator."""
         rng = self._own.restart_stream(seed)
         self.all_functions()
         self._draw_children(rng, set())
@@ -84,14 +84,14 @@ class Container(Function, recordable=True, metaclass=_Complete):
             super()._draw(rng, drawn)
 
     def _parts(self) -> list[tuple[str, Any]]:
-        """As every Function's; those in `functions` have their numbers alone as names."""
+        """List the parts of a Function by name; those in `functions` have only their numbers as names."""
         return [(name.removeprefix("functions."), part) for name, part in super()._parts()]
 
     # ---- what it takes ------------------------------------------------------------------------------------------
 
     @property
     def takes_float64(self) -> bool:  # type: ignore[override]
-        """Whether floats come as float64: as the first Function has it."""
+        """Whether floats come as float64: the first Function decides."""
         return bool(self.functions) and self.functions[0].takes_float64
 
     @property
@@ -102,9 +102,9 @@ class Container(Function, recordable=True, metaclass=_Complete):
 
     @property
     def takes_indices(self) -> bool | tuple[bool, ...]:
-        """Whether the input is integers, which are not converted to the model's dtype: as the first Function has it.
+        """Whether the input is integers, which are not converted to the model's dtype. The first Function decides.
 
-        A model that writes `call` sets it, with several inputs to a tuple.
+        A model that writes `call` sets it: to a tuple, if it has several inputs.
         """
         given = vars(self).get("_takes_indices")
         return given if given is not None else bool(self.functions) and self.functions[0].takes_indices
@@ -115,7 +115,7 @@ class Container(Function, recordable=True, metaclass=_Complete):
 
     @property
     def takes_sparse(self) -> bool:  # type: ignore[override]
-        """Whether the input may be sparse: as the first Function has it; in `call`, those that get it say so."""
+        """Whether the input may be sparse. The first Function decides; in `call`, each Function that gets it checks."""
         return not self.is_sequence() or (bool(self.functions) and self.functions[0].takes_sparse)
 
     def _first_input(self, x: Any) -> Any:
@@ -125,27 +125,27 @@ class Container(Function, recordable=True, metaclass=_Complete):
 
     @property
     def required_input_shape(self) -> Any:
-        """The shape of the input that the first Function of a sequence requires."""
+        """The input shape that the first Function of a sequence requires."""
         return self.functions[0].required_input_shape if self.functions else None
 
     # ---- shapes -------------------------------------------------------------------------------------------------
 
     def output_shape(self, *input_shapes: Shape) -> Any:
-        """The shape of y, or of each of several; of a model that writes `call`, by calling it on zeros.
+        """Return the shape of the output, or of each of several outputs.
 
-        For that, all lengths but the first have to be known, else ValueError.
+        A model that writes `call` is called on zeros. Then ValueError unless all lengths but the first are known.
         """
         return shapes.output_shape(self, input_shapes)
 
     def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
-        """`output_shape` for n rows like these; a model that writes `call` is called with masks where these are."""
+        """Return `output_shape` for n rows like these. A model that writes `call` is called with masks for masks."""
         of_inputs: list[Any] = [(n, *x.shape[1:]) for x in inputs]
         if self.is_sequence() or type(self).output_shape is not Container.output_shape:
             return self.output_shape(*of_inputs)
         return shapes.shape_by_call(self, tuple(of_inputs), shapes.dtypes_like(self, inputs))
 
     def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-        """The largest index that the model takes at each place of a row, for each input; None where any will do."""
+        """Return, for each input, the largest index that the model takes at each place of a row; None for no limit."""
         return shapes.index_limits(self, inputs)
 
     # ---- copies -------------------------------------------------------------------------------------------------
@@ -157,5 +157,5 @@ class Container(Function, recordable=True, metaclass=_Complete):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._own = Own(self, *state["_own"])
-        self._own.note_adopted(self._descendants())  # they stay drawn as they are
+        self._own.note_adopted(self._descendants())  # so that their parameters are not drawn again
         self.all_functions()

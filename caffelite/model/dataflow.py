@@ -1,11 +1,11 @@
-"""A model as a graph of applications: which Functions it applies, and where everything that goes in comes from.
+"""A model as a graph of applications: which Functions it applies, and where each input comes from.
 
-The model is applied to zeros in a `Trace`. The trace refuses what a list of applications can't say: NumPy on the
-model's arrays, or a look at their values. This is done for three numbers of rows. Whatever differs between them, a
-length in `x.reshape(len(x) * 2, -1)` for example, has to follow the number of rows.
+The model is applied to zeros in a `Trace`. The trace refuses what a list of applications can't express: NumPy on the
+model's arrays, or a look at their values. This is done for three numbers of rows. Whatever differs between them, such
+as a length in `x.reshape(len(x) * 2, -1)`, has to follow the number of rows.
 
-ONNX and C write such graphs. A Function for which they have no code is followed instead: a Model by the steps of its
-`call`, any other Function by the operators of its `formula`.
+The exports to ONNX and C write such graphs. If they have no code for a Function, the graph follows it: a Model by the
+steps of its `call`, any other Function by the operators of its `formula`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MASKS = {(functions.MultiHeadAttention, 1), (functions.Where, 2)}  # inputs that
 
 
 class Rows(NamedTuple):
-    """A number that follows the number n of rows: scale · n + offset."""
+    """A number that depends on the number n of rows: scale · n + offset."""
 
     scale: int
     offset: int
@@ -62,7 +62,7 @@ class Columns(NamedTuple):
 
 
 class Result(NamedTuple):
-    """A result of an application before, by the application's number."""
+    """An output of an earlier application, by the application's number."""
 
     application: int
     place: int
@@ -88,8 +88,8 @@ class Application:
     steps: tuple[Step, ...]  # for each number of rows
     inputs: list[Any]  # none, of a Model
     shapes: list[Lengths]
-    number: int  # by which a `Result` names it; -1 if it is followed
-    within: list[Application] | None  # those by which it is followed
+    number: int  # of the application in a `Result`; -1 if it is followed
+    within: list[Application] | None  # the inner ones, if it is followed
 
     @property
     def kind(self) -> type[Function]:
@@ -100,13 +100,13 @@ class Application:
         return self.steps[0].function
 
     def merged(self, attribute: str) -> Any:
-        """Return an attribute of the Function, with `Rows` for numbers that follow the number of rows."""
+        """Return an attribute of the Function, with `Rows` for numbers that depend on the number of rows."""
         return merged([getattr(step.function, attribute) for step in self.steps], repr(self.function))
 
 
 @dataclass(eq=False)
 class Graph:
-    """A model as the applications that it consists of, in order."""
+    """A model as a list of applications, in order."""
 
     model: Model
     dtypes: list[np.dtype]  # of the inputs
@@ -115,7 +115,7 @@ class Graph:
     outputs: list[Any]  # where they come from
 
     def leaves(self) -> list[Application]:
-        """The applications that are not followed, in order. Their numbers are their places in the list."""
+        """Return the applications that are not followed, in order. Their numbers are their places in the list."""
         return [*_leaves(self.applications)]
 
 
@@ -125,11 +125,11 @@ def graph_of(
     is_native: Callable[[type[Function]], bool],
     finish: Callable[[Any], Any] = lambda y: y,
 ) -> Graph:
-    """Trace a model for rows of these shapes. `finish` computes the outputs from the model's.
+    """Trace a model for rows of these shapes. `finish` is applied to the model's outputs.
 
-    A Function is not followed if its class is native. An input is bool if it is a mask and nothing else. Raises
-    TypeError if the model is not a list of applications, and ValueError if it depends on the number of rows in another
-    way than `Rows` says.
+    A Function is not followed if its class is native. An input is bool if it is used only as a mask. Raises TypeError
+    if the model is not a list of applications. Raises ValueError if it depends on the number of rows in another way
+    than `Rows` allows.
     """
     model.all_functions()
     dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in dtypes_of_inputs(model, [False] * len(rows))]
@@ -145,7 +145,7 @@ def graph_of(
 
 
 class _Flow:
-    """A trace of a model on so many rows of zeros, and where the inputs of each step come from."""
+    """A trace of a model on n rows of zeros, and where the inputs of each step come from."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Flow:
     ) -> None:
         self.is_native = is_native
         self.followed: set[Step] = set()
-        self.formulas: list[tuple[list[Any], list[Any]]] = []  # results, and those of the formula
+        self.formulas: list[tuple[list[Any], list[Any]]] = []  # a step's outputs, and those of its formula
         self.given = zeros([(n, *row) for row in rows], tuple(dtypes))
         with applying_to_zeros(model), Trace(model) as self.trace:
             self.outputs = listed(finish(self.trace.model(*[x.view(kernels.Recorded) for x in self.given])))
@@ -176,7 +176,7 @@ class _Flow:
                 self._by_memory[memory_of(data_of(y))] = source
 
     def _follow(self, step: Step) -> None:
-        """If a step is followed, replace the steps within it by those that its formula or its `call` makes."""
+        """If a step is followed, replace its inner steps by those of its formula or its `call`."""
         formula = None if self.is_native(step.kind) else formula_of(step.kind)
         if formula is not None:
             floats = [as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in step.inputs]
@@ -189,7 +189,7 @@ class _Flow:
         self.followed.add(step)
         for inner in step.within:
             self._follow(inner)
-        if formula is not None:  # after the formulas in it, of which its results may be
+        if formula is not None:  # after the inner formulas: its outputs may be theirs
             self.formulas.append((step.outputs, results))
 
     def leaves(self) -> list[Step]:
@@ -226,7 +226,7 @@ class _Flow:
 
     @functools.cached_property
     def _computed(self) -> set[int]:
-        """The ids of the arrays that kernels compute of the inputs, or of what the model stores."""
+        """The ids of the arrays that kernels compute from the inputs, or from what the model stores."""
         found = {id(owner_of(a)) for a in (*self.given, *arrays_of(self.trace.model).values())}
         for call in self.trace.entries:
             if isinstance(call, PythonCall):
@@ -239,7 +239,7 @@ class _Flow:
         return found
 
     def masks(self) -> set[int]:
-        """The inputs that are masks or conditions, and nothing else."""
+        """Return the inputs that are used only as masks or conditions."""
         uses: dict[int, set[bool]] = {}
         for step in self.leaves():
             for i, x in enumerate(step.inputs):
@@ -250,7 +250,7 @@ class _Flow:
 
 
 def memory_of(array: np.ndarray) -> tuple:
-    """A key by which arrays in the same memory are told apart."""
+    """Return a key for an array's memory, shape, strides and dtype."""
     return kernels.address(array), array.shape, array.strides, array.dtype
 
 
@@ -260,10 +260,10 @@ def _is_followed_by_call(kind: type[Function]) -> bool:
 
 
 def _columns(array: np.ndarray, given: np.ndarray) -> np.ndarray:
-    """Find the elements of each row that a view of a given array takes; ValueError if it has other rows."""
+    """Return the elements of each row that a view of a given array takes; ValueError if its rows differ."""
     used, row = places_in(given, array), given[0].size
     if len(used) != len(given) or any((used[i] != used[0] + i * row).any() for i in range(len(used))):
-        raise ValueError(f"an array of shape {array.shape} that has not a row for each of an input's")
+        raise ValueError(f"an array of shape {array.shape} that does not have one row for each row of an input")
     return used[0].copy()
 
 
@@ -300,13 +300,13 @@ def _merged_applications(
 
 
 def _merged_sources(flows: Sequence[_Flow], of_flows: Iterable[list[Any]], what: str) -> list[Any]:
-    """Find where values come from in all flows; ValueError if the flows differ in another way than `Rows` says."""
+    """Find where values come from in all flows; ValueError if they differ in another way than `Rows` allows."""
     sources = [list(map(flow.source, values)) for flow, values in zip(flows, of_flows, strict=True)]
     return [_same_source(of_all, what) for of_all in zip(*sources, strict=True)]
 
 
 def merged(values: Sequence[Any], what: str) -> Any:
-    """Return the value that all have, with `Rows` for numbers that follow the number of rows; else ValueError."""
+    """Return the value that all have, with `Rows` for numbers that depend on the number of rows; else ValueError."""
     first = values[0]
     if isinstance(first, tuple | list) and len({len(x) for x in values}) == 1:
         return type(first)([merged(items, what) for items in zip(*values, strict=True)])
@@ -336,11 +336,11 @@ def _same_source(sources: Sequence[Any], what: str) -> Any:
             return Columns(first.place, merged([source.columns for source in sources], what))
         if len(set(sources)) == 1:
             return first
-    raise ValueError(f"{what} gets something else for another number of rows")
+    raise ValueError(f"{what} gets different values for another number of rows")
 
 
 def _same_values(values: Sequence[Any], what: str) -> Constant:
-    """Make one constant of several: they are the same, or the same for all rows."""
+    """Make one constant of several: they are equal, or equal for all rows."""
     if isinstance(values[0], np.ndarray) and len({x.ndim for x in values}) == 1:
         shape = merged([x.shape for x in values], what)
         of_rows = tuple([slice(0, 1) if isinstance(n, Rows) else slice(None) for n in shape])

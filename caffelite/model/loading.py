@@ -1,4 +1,4 @@
-"""`load`: the Model that `Model.save` has written, or a checkpoint has."""
+"""`load`: make a Model from a file that `Model.save` or a checkpoint has written."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from caffelite.training import door
 
 
 def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Model:
-    """The Model in a file that `Model.save` or a checkpoint has written, with its parameters and buffers.
+    """Return the Model in a file that `Model.save` or a checkpoint has written.
 
-    `custom` gives the classes, by name, of the Functions in it that are not caffelite's, and the functions that are
-    their initializers: `load("net.safetensors", custom={"Swish": Swish})`. They are made with what their `arguments()`
-    said. Nothing else in a file is called, and nothing is imported.
+    It has the file's parameters and buffers. `custom` gives, by name, the classes of its Functions that are not
+    caffelite's, and functions that are their initializers: `load("net.safetensors", custom={"Swish": Swish})`. `load`
+    calls them with what their `arguments()` returned. It calls nothing else that is named in a file, and imports
+    nothing.
 
-    Raises OSError for a path that can't be read, and ValueError, saying what is wrong, for anything but such a file,
-    before memory is taken for what is in it. A file of weights alone is for `Model.load`.
+    Raises OSError if the path can't be read. Raises ValueError with the reason if the file is not valid, before it
+    allocates memory for the contents. A file with weights only is for `Model.load`.
     """
     custom = {} if custom is None else custom
     if not isinstance(custom, Mapping) or not all(callable(x) for x in custom.values()):

@@ -1,12 +1,12 @@
 """fit_many: many small models trained at once, each as `Model.fit` trains it, on several threads.
 
-A small model's training is short, and a good part of it is recording. So models that are made alike share that: each
-thread has a stand-in for them, a copy of one with Programs of its own, which takes over the values of the next model,
-is trained, and gives them back. `Form` says what is alike, and what the values are. A model whose steps call Python, or
-that is like no other, is trained where it is.
+The training of a small model is short, and recording takes a large part of it. So models that are made alike share one
+recording. Each thread has a stand-in, a copy of one of these models with its own Programs. The stand-in takes the
+values of the next model, is trained, and gives the values back. `Form` says which models are alike, and what their
+values are. A model whose steps call Python, or that is like no other, is trained itself.
 
-A thread trains one model after the other, whichever is next, and runs the kernels of its steps alone. Between the
-replays, of 50 ms at most, it looks whether somebody wants the training to stop.
+A thread trains one model after the other and takes whichever is next. It runs the kernels of its steps alone. Its
+replays take 50 ms at most; between them it looks whether the training has to stop.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from caffelite.training.objective import Objective
 from caffelite.training.step import Step
 from caffelite.training.team import ONE_PROCESS
 
-WAKING = 0.05  # seconds of waiting after which this thread looks for a Ctrl-C, which the system may give to another one
+WAKING = 0.05  # seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal
 CONSTANTS: tuple[type, ...] = (bool, int, float, str, bytes, NoneType, frozenset, type, FunctionType)
 CONSTANTS += (BuiltinFunctionType, np.dtype, np.generic)
 
@@ -60,16 +60,16 @@ def fit_many(
     seed: int | None = None,
     rows: Iterable[Any] | None = None,
 ) -> list[History]:
-    """Train many small models on the same data at once, on as many threads as `get_num_threads()` says.
+    """Train many small models on the same data at once, on `get_num_threads()` threads.
 
-    Each model, its optimizer and its History end with the bits that `model.fit(x, y, …, verbose=0)` gives alone, on any
-    number of threads. For seeds, learning rates and folds, say; it is fastest where models are made alike but for the
-    values of their parameters and the numbers of their optimizers, and have no Functions of one's own.
+    Each model, its optimizer and its History end with the same bits as after `model.fit(x, y, …, verbose=0)`, on any
+    number of threads. Use it for many seeds, learning rates or folds. It is fastest if the models differ only in the
+    values of their parameters and the numbers of their optimizers, and have no Functions of your own.
 
     Parameters
     ----------
     models : iterable of Model
-        Any models; none may share parameters or buffers with another one.
+        Any models that share no parameters or buffers with each other.
     x, y : array-like (n, …)
         As for `fit`; checked and converted once.
     loss : Function, or a list with one for each model
@@ -78,22 +78,22 @@ def fit_many(
     epochs, batch_size, shuffle
         As for `fit`.
     seed : int, optional
-        For the orders, the same in all models. Without it, each draws from the model's own stream, as `fit` does.
+        For the orders, the same in all models. Without it, each model draws from its own stream, as in `fit`.
     rows : iterable of array-like of int, optional
-        The rows that each model is trained on, as if it were given x[rows] and y[rows]:
-        `[train for train, test in KFold(5).split(x)]`. A row may be there several times. None: all rows.
+        The rows that each model is trained on, as if it got x[rows] and y[rows]:
+        `[train for train, test in KFold(5).split(x)]`. A row may occur several times. None means all rows.
 
     Returns a History for each model, with its losses.
 
     Raises
     ------
     ValueError, TypeError, IndexError
-        Before the first step; with the model's number where it is about one.
+        Before the first step. The message has the model's number if the error is about one model.
     TrainingDiverged
-        When all others are trained, if a loss or a gradient was not finite; that model's parameters are as they were
-        before that step. `histories` are all models', `history` is that of the first one that diverged.
+        If a loss or a gradient is not finite, after all other models are trained. That model's parameters are as they
+        were before that step. `histories` has every model's History, `history` is the first diverged one's.
     KeyboardInterrupt
-        On Ctrl-C; each model has taken a whole number of steps. `histories` are all models'.
+        On Ctrl-C. Each model has taken a whole number of steps. `histories` has every model's History.
     """
     epochs, batch_size = positive_integer("epochs", epochs), positive_integer("batch_size", batch_size)
     if isinstance(seed, np.random.Generator | np.random.BitGenerator):
@@ -126,7 +126,7 @@ def fit_many(
 
 
 class Fit:
-    """The training of one model: what belongs to it, and what came of it."""
+    """The training of one model: its parts and its results."""
 
     data: DataGenerator  # of all rows, converted
     rows: np.ndarray | None = None
@@ -138,7 +138,7 @@ class Fit:
         self.history = History({"loss": []})
 
     def step(self) -> Step:
-        """The step that trains the model itself."""
+        """Return the step that trains the model itself."""
         return _step(self.model, self.loss, self.optimizer)
 
 
@@ -146,33 +146,34 @@ class Fit:
 
 
 class Form:
-    """How all that a training works with is made, and the arrays and Tensors in it, in an order that follows from that.
+    """A description of a training's model, optimizer and loss; and all their arrays and Tensors, in a fixed order.
 
-    Where two have the same `text`, their steps do the same, each with its own arrays. It is None where that can't be
-    known: where steps call Python, or something is neither a Function, Tensor, optimizer or array, nor a container of
-    such, nor a constant. What an array holds counts where it is a constant, too, of a Function, for a step may look.
+    If two Forms have the same `text`, their steps do the same, each with its own arrays. `text` is None if that can't
+    be known: steps call Python, or there is an object of an unknown type. The known types are Functions, Tensors,
+    optimizers, arrays, constants, and containers of these. The values of an array count too if steps do not change it,
+    because a step may depend on them.
     """
 
     def __init__(self, model: Model, optimizer: Optimizer, loss: Function) -> None:
         self.arrays: list[np.ndarray] = []
         self.tensors: list[Tensor] = []
         self._text: list[Any] = []
-        self._numbers: dict[int, int] = {}  # of the objects, by their ids, as they were met
+        self._numbers: dict[int, int] = {}  # the order in which objects were met, by their ids
         self._changing = {id(buffer) for buffer in model.buffers().values()}
-        self._in_optimizer = False  # whose arrays all change
+        self._in_optimizer = False  # there, all arrays change
         is_known = self._note(model)
         self._in_optimizer = True
         is_known = is_known and self._note(optimizer)
         self._in_optimizer = False
-        self.own = len(self.arrays)  # these are the model's and the optimizer's; the loss may be other models', too
+        self.own = len(self.arrays)  # the model's and the optimizer's; models may share the loss
         self.text = tuple(self._text) if is_known and self._note(loss) else None
 
     def _note(self, x: Any) -> bool:
-        """Note what x is and what is in it; whether all of that is known."""
+        """Note what x is and what is in it. Return whether all of that is known."""
         text, number = self._text, self._numbers.get(id(x))
         text.append(type(x))
         if isinstance(x, CONSTANTS):
-            text.append(repr(x) if isinstance(x, float | np.floating) else x)  # for 0.0 and −0.0 are equal
+            text.append(repr(x) if isinstance(x, float | np.floating) else x)  # since 0.0 == −0.0
             return True
         if number is not None:
             text.append(number)
@@ -207,9 +208,9 @@ class Form:
 
 
 class StandIn:
-    """A model, optimizer and loss that are trained in the place of those of any `Fit` that is made alike.
+    """A model, optimizer and loss that are trained in place of those of any `Fit` that is made alike.
 
-    `with stand_in.of(fit)` they have its values, which it has back afterwards.
+    Inside `with stand_in.of(fit)` they have the values of `fit`, which gets them back at the end.
     """
 
     def __init__(self, fit: Fit) -> None:
@@ -219,7 +220,7 @@ class StandIn:
 
     @contextmanager
     def of(self, fit: Fit) -> Iterator[Step]:
-        """The step that trains in its place."""
+        """Give the step that trains in place of `fit`."""
         arrays = list(zip(self.form.arrays, fit.form.arrays, strict=True))
         tensors = list(zip(self.form.tensors, fit.form.tensors, strict=True))
         for mine, theirs in arrays:
@@ -230,7 +231,7 @@ class StandIn:
             yield self.step
         finally:
             for mine, theirs in arrays[: self.form.own]:
-                if theirs.flags.writeable:  # else it has not changed
+                if theirs.flags.writeable:  # a read-only one has not changed
                     theirs[...] = mine
             for t, other in tensors:
                 other._has_gradient, other._version[0] = t._has_gradient, t._version[0]
@@ -241,7 +242,7 @@ def _step(model: Model, loss: Function, optimizer: Optimizer) -> Step:
 
 
 def _stand_in(fit: Fit) -> StandIn | None:
-    """One for those that are like this; None where classes have their own way of being copied, and it is no other."""
+    """Return a StandIn for this training; None if copies of its parts are not made alike."""
     try:
         made = StandIn(fit)
     except Exception:
@@ -253,18 +254,18 @@ def _stand_in(fit: Fit) -> StandIn | None:
 
 
 class Stop:
-    """Ends all trainings, each after the step under way, as a Ctrl-C ends one."""
+    """Ends all trainings, each after its current step, as a Ctrl-C ends one."""
 
     def __init__(self) -> None:
-        self.pending = np.zeros(1, np.int32)  # anything but 0 does
+        self.pending = np.zeros(1, np.int32)  # not 0: stop
 
     def held(self) -> AbstractContextManager:
-        """What a training does not look at it in."""
+        """Return a context in which a training does not look at it."""
         return nullcontext()
 
 
 def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Step, Stop], InMemory]) -> None:
-    """Train all models, on several threads; a divergence is raised when the others are trained."""
+    """Train all models, on several threads. Raise TrainingDiverged at the end, if any has diverged."""
     stop = Stop()
     left = iter(fits)
     threads = min(kernels.team_size(), len(fits))
@@ -275,7 +276,7 @@ def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Step, Stop], InMe
         with kernels.Alone() if threads > 1 else nullcontext():
             for fit in left:
                 text = fit.form.text
-                if text not in stand_ins:  # one that has a single model to stand in for gains nothing
+                if text not in stand_ins:  # a stand-in for a single model gains nothing
                     stand_ins[text] = _stand_in(fit) if alike[text] > threads else None
                 stand_in = stand_ins[text]
                 with nullcontext(fit.step()) if stand_in is None else stand_in.of(fit) as step:
@@ -306,10 +307,10 @@ def _train(fits: list[Fit], epochs: int, begin: Callable[[Fit, Step, Stop], InMe
 
 
 def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
-    """Do the work on so many new threads, in the modes of this one, and wait for them.
+    """Run `work` on new threads, in the modes of this one, and wait for them.
 
-    What one of them raises is raised when all have ended, and so is what a signal's handler raises here, a Ctrl-C; they
-    are told to `stop` then.
+    If one of them raises an exception, or a signal's handler does so here (a Ctrl-C), the others are asked to `stop`.
+    The first exception is raised when all have ended.
     """
     errors: list[BaseException] = []
     modes, line = (mode.records_graph, mode.training), users_line()
@@ -328,7 +329,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
         finally:
             ended.set()
 
-    # Thread.join takes a thread for one that has ended where a Ctrl-C interrupts it (CPython issue 90882).
+    # If a Ctrl-C interrupts Thread.join, it takes the thread for ended (CPython issue 90882). So wait for events.
     ends = [threading.Event() for _ in range(number)]
     threads = [threading.Thread(target=contextvars.copy_context().run, args=(run, end)) for end in ends]
     try:
@@ -353,7 +354,7 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
 
 
 def _checked(models: Any, loss: Any, optimizers: Any) -> list[Fit]:
-    """The trainings, each with what is its own; ValueError or TypeError, naming the model, where they can't be."""
+    """Return the trainings. ValueError or TypeError, naming the model, if one of them is not possible."""
     models = _listed("models", models)
     if not models:
         raise ValueError("models: expected one or more, got none")
@@ -361,10 +362,10 @@ def _checked(models: Any, loss: Any, optimizers: Any) -> list[Fit]:
         if not isinstance(model, Model):
             raise TypeError(f"model {i}: expected a Model, got {model!r}")
     optimizers = _for_each("optimizers", optimizers, len(models))
-    is_one = isinstance(loss, Function | str) or not isinstance(loss, Iterable)  # if it is no Function, see below
+    is_one = isinstance(loss, Function | str) or not isinstance(loss, Iterable)  # `as_loss` refuses what is not a loss
     losses = [loss] * len(models) if is_one else _for_each("loss", loss, len(models))
     fits: list[Fit] = []
-    owners: dict[int, int] = {}  # which model's something is, by its id
+    owners: dict[int, int] = {}  # the model's number, by the ids of what its training changes
     for i, model in enumerate(models):
         with _naming(i):
             losses[i] = door.as_loss(losses[i])
@@ -377,13 +378,13 @@ def _checked(models: Any, loss: Any, optimizers: Any) -> list[Fit]:
 
 
 def _changed_by(fit: Fit) -> list[Any]:
-    """What a training changes."""
+    """List everything that a training changes."""
     buffers = *fit.model.buffers().values(), *fit.loss.buffers().values()
     return [fit.optimizer, *fit.model.parameters(), *fit.optimizer.parameters, *fit.loss.parameters(), *buffers]
 
 
 def _name(changed: Any) -> str:
-    """What one of these is."""
+    """Describe one item of `_changed_by`."""
     if isinstance(changed, np.ndarray):
         return f"a buffer {changed.shape}"
     return f"the parameter {changed._description()}" if isinstance(changed, Tensor) else repr(changed)
@@ -396,7 +397,7 @@ def _listed(name: str, given: Any) -> list[Any]:
 
 
 def _for_each(name: str, given: Any, n: int) -> list[Any]:
-    """What is given, in a list; ValueError unless it is one for each of n models."""
+    """Return what is given as a list. ValueError unless it has one item for each of n models."""
     listed = _listed(name, given)
     if len(listed) != n:
         raise ValueError(f"{name}: expected one for each of {n} models, got {len(listed)}")
@@ -405,7 +406,7 @@ def _for_each(name: str, given: Any, n: int) -> list[Any]:
 
 @contextmanager
 def _naming(i: int) -> Iterator[None]:
-    """What is wrong inside is wrong with this model."""
+    """Raise errors of the body again, with the number of the model."""
     try:
         yield
     except (ValueError, TypeError, IndexError) as error:
@@ -414,7 +415,7 @@ def _naming(i: int) -> Iterator[None]:
 
 
 def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
-    """Give each training its data, converted once for each kind of model, and checked once for those made alike."""
+    """Give each training its data: converted once for each kind of model, checked once for models made alike."""
     if _is_one_for_each(x, len(fits)) and _is_one_for_each(y, len(fits)):
         raise TypeError(
             f"x and y are lists of {len(fits)} arrays, and there are {len(fits)} models; all models get the same x and "
@@ -446,16 +447,16 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any) -> None:
 
 
 def _is_one_for_each(data: Any, count: int) -> bool:
-    """Whether data are a list of as many arrays, perhaps one for each model."""
+    """Return whether data are a list of `count` arrays, perhaps meant as one for each model."""
     return isinstance(data, list) and len(data) == count and all(isinstance(a, np.ndarray) and a.ndim for a in data)
 
 
 def _rows(given: Any, n: int) -> np.ndarray:
-    """Indices of rows, int64, of which there are n."""
+    """Return the indices of given rows, int64, below n."""
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, np.ndarray) for part in given):
-        raise TypeError("rows: got a pair of arrays; of folds, rows=[train for train, test in folds] has the first")
+        raise TypeError("rows: got a pair of arrays; for folds, give rows=[train for train, test in folds]")
     if getattr(given, "dtype", None) == np.bool_:
-        raise TypeError("rows: expected the indices of rows, got a mask, of which np.flatnonzero(mask) makes indices")
+        raise TypeError("rows: expected the indices of rows, got a mask; np.flatnonzero(mask) gives its indices")
     rows = as_indices(given, "rows")
     if rows.ndim != 1 or not rows.size:
         raise ValueError(f"rows: expected the indices of some rows, (m,), got shape {rows.shape}")

@@ -1,4 +1,4 @@
-"""What a Model owns: its Functions, one vector of their parameters, its random stream and its recorded steps."""
+"""Own: a Model's Functions, one vector of their parameters, its random stream and its recorded steps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from caffelite.files.state import exact_buffers
 from caffelite.functions import BatchNorm, Columns
 from caffelite.program import Programs
 
-MAX_FOUND = 64  # shapes for which a model remembers what applying it to zeros has shown
+MAX_FOUND = 64  # results of `found_by_applying` that a model keeps at most
 
 
 class _Adopting:
-    """Lets one thread at a time make Functions a model's own."""
+    """A lock: only one thread at a time makes Functions a model's own."""
 
     def __init__(self) -> None:
         self._after_fork()
@@ -40,9 +40,10 @@ _adopting = _Adopting()
 
 
 class Own:
-    """What one Model owns. A shallow copy of the model has the same one, and changes nothing in it.
+    """The Functions, parameters, random stream and recorded steps of one Model.
 
-    Pickles and deep copies of a model take over the random stream, the splits and the names of columns: see `kept`.
+    A shallow copy of the model shares its `Own`, and changes nothing in it.
+    Pickles and deep copies of a model keep the random stream, the splits and the names of columns: see `kept`.
     """
 
     def __init__(
@@ -53,43 +54,43 @@ class Own:
         splits: dict[int, np.random.Generator] | None = None,
         column_names: list[list[Any] | None] | None = None,
     ) -> None:
-        self.model = ref(model)  # not a copy of it; weak, so that a model is freed when its last user lets it go
+        self.model = ref(model)  # weak, so that a model is freed with its last reference
         self.seeded, self.rng = seeded, rng
-        self.splits = {} if splits is None else splits  # the streams that validation splits were drawn from, by rows
-        self.column_names = column_names  # of the frames that the model was fitted on, for each input
+        self.splits = {} if splits is None else splits  # the streams of validation splits, by the number of rows
+        self.column_names = column_names  # of each input, if the model was fitted on frames
         self.programs = Programs()
-        self.functions: tuple[Function, ...] = ()  # the model's own, those inside them included
-        self.batch_norms: list[BatchNorm] = []  # of these
+        self.functions: tuple[Function, ...] = ()  # all Functions in the model, at any depth
+        self.batch_norms: list[BatchNorm] = []  # among them
         self.parameters: list[Tensor] = []
-        self.parameters_found = -1  # after how many parameters had been made in all
+        self.parameters_found = -1  # how many parameters existed in the process when they were found
         self.structure: tuple = ()  # how the Functions follow and contain each other
-        self.tree: list[kernels.Attributes] = []  # the attributes in which they were found; at first none
+        self.tree: list[kernels.Attributes] = []  # the attributes in which the Functions were found
         self.is_adopting = False
         self.adopted_before: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all ever adopted, by id
-        self.found_before: dict[tuple, tuple[kernels.Attributes, Any]] = {}  # what applying the model to zeros showed
+        self.found_before: dict[tuple, tuple[kernels.Attributes, Any]] = {}  # results of `found_by_applying`
         renew_in_children(self)
 
     def _after_fork(self) -> None:
-        """In a forked child no other thread draws from the stream or adopts Functions."""
+        """Reset after a fork: in the child, no other thread draws from the stream or adopts Functions."""
         self.rng = copy.deepcopy(self.rng)  # with a lock of its own
         if self.is_adopting:
             self.is_adopting, self.tree = False, []
 
     def kept(self) -> tuple:
-        """Return what pickles and deep copies take over, as arguments of `Own`."""
+        """Return what pickles and deep copies keep, as arguments of `Own`."""
         return self.seeded, self.rng, self.splits, self.column_names
 
     def restart_stream(self, seed: Any) -> np.random.Generator:
-        """Return the stream of a seed, which the model draws from now on; or the Generator that is given instead."""
+        """Return the stream of a seed, which is now the model's. A Generator is returned unchanged."""
         rng = random_stream("seed", seed)
         if rng is not seed:
             self.rng, self.splits = rng, {}
         return rng
 
     def stream_of_split(self, rows: int, rng: np.random.Generator, drawn_anew: bool) -> np.random.Generator:
-        """Return the random stream that a split of so many rows is drawn from: that of the last such split, if any.
+        """Return the stream for a validation split of this many rows: the same as last time, unless `drawn_anew`.
 
-        So a further `fit` evaluates no row that the model was trained on.
+        So a further `fit` never evaluates a row that the model was trained on.
         """
         if not drawn_anew and rows in self.splits:
             return copy.deepcopy(self.splits[rows])
@@ -97,7 +98,7 @@ class Own:
         return rng
 
     def keep_found(self, key: tuple, found: tuple[kernels.Attributes, Any]) -> None:
-        """Remember what was found by applying the model, and the attributes that it depends on."""
+        """Keep a result of `found_by_applying`, with the attributes that it depends on."""
         if len(self.found_before) >= MAX_FOUND:
             self.found_before.clear()
         self.found_before[key] = found
@@ -105,15 +106,15 @@ class Own:
     # ---- adoption -----------------------------------------------------------------------------------------------
 
     def is_of(self, model: Any) -> bool:
-        """Return whether this model is the owner, and no copy of it."""
+        """Return whether this model is the owner, not a copy of it."""
         return self.model() is model
 
     def is_settled(self) -> bool:
-        """Return whether the Functions were found, and no attribute of them has changed since."""
+        """Return whether the Functions are known, and none of their attributes has changed since."""
         return bool(self.tree) and kernels.are_unchanged(self.tree)
 
     def adopt(self, model: Any) -> None:
-        """Make all Functions in the model its own: its dtype, its vectors, and new ones drawn from its seed.
+        """Make all Functions in the model its own: convert them, move their parameters, draw new ones from its seed.
 
         For a copy of the model this does nothing.
         """
@@ -132,11 +133,11 @@ class Own:
                 self.is_adopting = False
 
     def has_parameters(self, model: Any) -> bool:
-        """Return whether `parameters` is up to date for this model; for a copy it never is."""
+        """Return whether `parameters` is up to date for this model. For a copy it never is."""
         return not self.is_adopting and self.parameters_found == parameters_so_far() and self.is_of(model)
 
     def remember_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
-        """Note that these are the model's own, as long as no attribute of them changes."""
+        """Note that these are the model's own, until one of their attributes changes."""
         self.parameters_found = parameters_so_far()
         self.functions, self.parameters = functions, Function.parameters(model)
         self.batch_norms = [f for f in functions if isinstance(f, BatchNorm)]
@@ -144,12 +145,12 @@ class Own:
         self.tree = [_attributes(f) for f in (model, *functions)]
 
     def note_adopted(self, functions: Iterable[Function]) -> None:
-        """Note that these have the parameters that they are to have: they are not drawn again."""
+        """Note that these Functions keep the parameters they have: they are not drawn again."""
         self.adopted_before.update({id(f): f for f in functions})
 
     def _adopt_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
         recording = kernels.recorder()
-        if recording is not None and recording.entries:  # which know the parameters where they are now
+        if recording is not None and recording.entries:  # its kernel calls are bound to the parameters' old memory
             recording.refuse(f"{type(model).__name__} got Functions in the midst of a recorded step; add them before")
         with kernels.Paused():
             models: list[Any] = [f for f in functions if own_of(f) is not None]
@@ -158,7 +159,7 @@ class Own:
                 m._own.found_before.clear()
                 if m.dtype != model.dtype:
                     m.dtype = model.dtype
-            for m in reversed(models):  # what is inside first: what it found serves those that contain it
+            for m in reversed(models):  # inner models first: outer ones use what they found
                 if not _is_settled(m):
                     m._own.remember_functions(m, _all_within(m))
                     m._own.note_adopted(m._own.functions)
@@ -173,19 +174,19 @@ class Own:
             recording.look_again()
 
     def _drawn(self, functions: tuple[Function, ...], models: list[Any]) -> set[int]:
-        """Return the ids of the Functions that the model or a model in it has adopted before."""
+        """Return the ids of the Functions that the model, or a model in it, has adopted before."""
         drawn = {id(f) for f in functions if self.adopted_before.get(id(f)) is f}
         for m in models:
             if not self.seeded:
-                m.all_functions()  # which draws from its own seed, if it has one
-            if id(m) in drawn:  # what it has adopted since, it has drawn or kept
+                m.all_functions()  # draws new parameters from its own seed, if it has one
+            if id(m) in drawn:  # it has already drawn or kept what it adopted itself
                 drawn.update(id(f) for f in _all_within(m) if m._own.adopted_before.get(id(f)) is f)
         return drawn
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def allocate(self, model: Any, functions: Iterable[Function]) -> None:
-        """Move parameters and buffers, which may have been made `without_values`, to memory of the model's dtype."""
+        """Move parameters and buffers to memory of the model's dtype. They may have been made `without_values`."""
         _convert_buffers(model, [model, *functions])
         _into_one_vector(model)
 
@@ -197,19 +198,19 @@ def own_of(function: Any) -> Own | None:
 
 
 def _is_settled(model: Any) -> bool:
-    """Return whether a model, and no copy of it, knows its Functions."""
+    """Return whether a model knows its Functions and is not a copy."""
     return model._own.is_of(model) and model._own.is_settled()
 
 
 def _all_within(model: Any) -> tuple[Function, ...]:
-    """The descendants. A Model among them that knows its own, and has not changed since, is not searched again."""
+    """Return the descendants. A Model among them that knows its Functions is not searched again."""
     found: dict[int, Function] = {}
     _search(model, found)
     return tuple(found.values())
 
 
 def _search(function: Function, found: dict[int, Function]) -> None:
-    """Add what `_all_within` gives to the Functions found, by their ids."""
+    """Add all descendants of a Function to `found`, by their ids."""
     for child in function.children():
         if id(child) not in found:
             found[id(child)] = child
@@ -222,17 +223,17 @@ def _search(function: Function, found: dict[int, Function]) -> None:
 
 
 def _structure_of(model: Any) -> tuple:
-    """How the Functions of a model follow and contain each other, by their ids."""
+    """Return how the Functions of a model follow and contain each other, by their ids."""
     return tuple([id(f) if own_of(f) is None else _structure_of(f) for f in model.functions])
 
 
 def _are_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
-    """Whether these objects are those."""
+    """Return whether both sequences hold the same objects."""
     return len(these) == len(those) and all(map(operator.is_, these, those))
 
 
 def _attributes(function: Function) -> kernels.Attributes:
-    """The attributes of a Function in which there are Functions or parameters, or could be when they are others."""
+    """Return the attributes of a Function that hold, or could hold, Functions or parameters."""
     own = {
         name: value
         for name, value in vars(function).items()
@@ -244,7 +245,7 @@ def _attributes(function: Function) -> kernels.Attributes:
 
 
 def _convert_buffers(model: Any, functions: list[Function]) -> None:
-    """Have the buffers of floats in the model's dtype, and all where they can be written."""
+    """Convert float buffers to the model's dtype, and copy buffers that are read-only."""
     for function in model._descendants():
         if isinstance(function, Columns):
             function.dtype = model.dtype
@@ -261,7 +262,7 @@ def _convert_buffers(model: Any, functions: list[Function]) -> None:
 
 
 def _replaced(value: Any, arrays: dict[int, np.ndarray], seen: set[int]) -> Any:
-    """The value with these arrays in the place of others, whose ids are given. Lists and dicts stay the same ones."""
+    """Return the value with some arrays replaced, given by the old ones' ids. Lists and dicts are changed in place."""
     if id(value) in arrays:
         return arrays[id(value)]
     if not isinstance(value, list | tuple | dict) or id(value) in seen:
@@ -282,14 +283,14 @@ def _replaced(value: Any, arrays: dict[int, np.ndarray], seen: set[int]) -> Any:
 
 
 def _into_one_vector(model: Any) -> None:
-    """Move the parameters into one vector, and their gradients into another, of the model's dtype."""
+    """Move the parameters into one vector of the model's dtype, and their gradients into another."""
     parameters = model.parameters()
     size = sum(p.size for p in parameters)
     data, gradients = np.empty(size, model.dtype), np.empty(size, model.dtype)
     start = 0
     for p in parameters:
         here = slice(start, start + p.size)
-        if p.size == 1 or any(p._data.strides):  # else it has no values
+        if p.size == 1 or any(p._data.strides):  # else it was made without values
             data[here] = p._data.reshape(-1)
         if p._has_gradient and p._gradient is not None:
             gradients[here] = p._gradient.reshape(-1)

@@ -1,8 +1,8 @@
-"""minimize: a model's parameters by L-BFGS, on all rows at once. SciPy's, so this module is only imported when needed.
+"""minimize: train a model by L-BFGS, on all rows at once. Imported only when it is used, since it needs SciPy.
 
-SciPy minimizes a function of one vector, float64. Here that is the loss over all rows as a function of what is
-trainable, forward and backward recorded as a Program; each evaluation copies the vector into the parameters, replays
-it, and copies the gradients out.
+SciPy minimizes a function of one float64 vector. Here the vector holds the trainable parameters, and the function is
+the loss over all rows. Forward and backward are recorded as a Program. Each evaluation copies the vector into the
+parameters, replays the Program and copies the gradients out.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ except ImportError as error:
 
 
 class Minimization(History):
-    """The History of `minimize`: the loss after each iteration, penalties not included; and how it ended.
+    """The History of `minimize`: the loss after each iteration, without penalties, and how the search ended.
 
     objective : float
-        What was minimized, penalties included, at its end.
+        The value that was minimized, penalties included, at the end.
     converged : bool
         Whether it ended because nothing was left to gain.
     message : str
-        Why it ended, in SciPy's words; or that a callback said so.
+        Why it ended, in SciPy's words, or that a callback ended it.
     evaluations : int
         How often the loss and its gradient were computed.
     """
@@ -68,38 +68,39 @@ def minimize(
     verbose: int | str = "auto",
     sample_weight: Any = None,
 ) -> Minimization:
-    """Minimize the loss over all rows by L-BFGS, from the present parameters on.
+    """Minimize the loss over all rows by L-BFGS, starting from the present parameters.
 
-    For small data, where it gets further than gradient descent, without a learning rate: each iteration is a line
-    search along a direction that the last ten gradients give. The trainable parameters are one vector; frozen ones
-    stay. D. C. Liu and J. Nocedal, "On the limited memory BFGS method for large scale optimization", Mathematical
-    Programming 45, 1989; SciPy's L-BFGS-B, whose memory and arithmetic are float64, whatever the model's dtype. (In
-    float32 the loss itself has seven digits: where steps become smaller than that, the line search ends "abnormally",
-    and only a float64 model goes further.)
+    For small data, L-BFGS gets further than gradient descent and needs no learning rate. Each iteration is a line
+    search along a direction that the last ten gradients give. The trainable parameters form one vector; frozen ones do
+    not change. The search is SciPy's L-BFGS-B, which stores and computes in float64 for any dtype of the model. But a
+    float32 loss has only seven digits. When steps become smaller than that, the line search ends "abnormally"; only a
+    float64 model gets further. D. C. Liu and J. Nocedal, "On the limited memory BFGS method for large scale
+    optimization", Mathematical Programming 45, 1989.
 
     Parameters
     ----------
     x, y, sample_weight : array-like (n, …), (n, …), (n,)
-        As for `Model.fit`; copied, and kept in memory with the outputs of all Functions for all rows.
+        As for `Model.fit`. They are copied, and kept in memory with the outputs of all Functions for all rows.
     loss : Function
-        As for `fit`; with `Penalized` the penalties are minimized, too.
+        As for `fit`. With `Penalized`, the penalties are minimized too.
     max_iterations, max_evaluations : int
-        It ends after so many iterations, or after the iteration in which the loss was computed as often.
+        The search ends after this many iterations, or after the iteration that reaches this many evaluations of the
+        loss.
     tolerance : float
-        It ends where no element of the gradient is larger than this, or where an iteration has lowered the loss by no
-        more than 2.2·10⁻⁹ of it (of 1 where it is less).
+        The search ends if no element of the gradient is larger than this. It also ends if an iteration has lowered the
+        loss by at most 2.2·10⁻⁹ · max(loss, 1).
     callbacks, verbose
-        As for `fit`, with iterations for epochs; the parameters are then those after the iteration. There is no
-        optimizer, so neither Checkpoint nor ReduceLROnPlateau.
+        As for `fit`, with iterations instead of epochs. A callback sees the parameters after the iteration. There is no
+        optimizer, so Checkpoint and ReduceLROnPlateau can't be used.
 
-    Functions behave as in training. BatchNorm takes the statistics of all rows, and its running ones follow as in
-    `fit`. A loss that is another one each time can't be minimized so, and Dropout makes it that.
+    Functions behave as in training. BatchNorm uses the statistics of all rows and updates its running ones as in `fit`.
+    The loss must be the same each time it is computed, so Dropout can't be used.
 
     Raises
     ------
     ValueError
-        If nothing is trainable, or the loss of the same parameters is not the same twice, besides what `fit` raises for
-        data and options that cannot be used: all before anything is changed.
+        If nothing is trainable, or if the same parameters give two different losses. Also what `fit` raises for data
+        and options that cannot be used. All this before anything changes.
     TrainingDiverged
         If the loss or a gradient is not finite. Has `history`.
     KeyboardInterrupt
@@ -114,9 +115,9 @@ def minimize(
     tolerance, called = positive("tolerance", tolerance), Callbacks(callbacks)
     for callback in called.callbacks:
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
-            raise ValueError(f"minimize has no optimizer, which {type(callback).__name__} is for; use fit")
+            raise ValueError(f"minimize has no optimizer, and {type(callback).__name__} needs one; use fit")
     loss = door.as_loss(loss)
-    # As one batch, which is as large as it may be.
+    # All rows as one batch.
     (batch,) = door.batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
     door.remember_columns(model, names_of_inputs(x))
     objective = Objective(model, loss, batch)
@@ -151,12 +152,12 @@ def _search(
     shown: Progress,
     options: Mapping[str, Any],
 ) -> tuple[OptimizeResult, bool]:
-    """SciPy's search from the present parameters on, and whether a callback ended it."""
-    raised: list[StopIteration] = []  # by a callback, which SciPy would take for its own
+    """Run SciPy's search from the present parameters. Also return whether a callback ended it."""
+    raised: list[StopIteration] = []  # by a callback: SciPy would treat it as its own signal to stop
     ends = False
 
     def completed(intermediate_result: OptimizeResult) -> None:
-        """An iteration is."""
+        """Note the end of an iteration; SciPy calls this."""
         nonlocal ends
         objective.accept(intermediate_result.x)
         history["loss"].append(objective.loss)
@@ -184,7 +185,7 @@ def _search(
 
 
 class Objective:
-    """The loss over all rows, and its gradient, as a function of the trainable parameters: a vector, float64."""
+    """The loss over all rows, and its gradient, as a function of the trainable parameters: one float64 vector."""
 
     def __init__(self, model: Model, loss: Function, given: Any) -> None:
         self.model, self.loss_of = model, Loss(loss, {}, model._own.programs.warned_of)
@@ -196,13 +197,13 @@ class Objective:
         self.accepted = self._vector()  # the parameters after the last iteration
 
     def evaluate(self, vector: np.ndarray, interrupts: InterruptsBetweenSteps) -> tuple[float, np.ndarray]:
-        """The loss with its penalties, and the gradient; TrainingDiverged where they are not finite."""
+        """Return the loss with its penalties, and the gradient; TrainingDiverged if they are not finite."""
         with interrupts.held():
             self._set(vector)
             return self._compute()
 
     def accept(self, vector: np.ndarray) -> None:
-        """These are the parameters after an iteration, which it has evaluated last."""
+        """Take these as the parameters after an iteration. The iteration has evaluated them last."""
         self.accepted = vector.copy()
 
     def restore(self) -> None:
@@ -210,7 +211,7 @@ class Objective:
         self._set(self.accepted)
 
     def check_repeatable(self) -> None:
-        """ValueError unless the same parameters give the same loss and gradient again."""
+        """Raise ValueError unless the same parameters give the same loss and gradient twice."""
         buffers = self.model.buffers().values()
         before = [buffer.copy() for buffer in buffers]
         try:
@@ -220,7 +221,7 @@ class Objective:
                 buffer[...] = values
         if first[0] != second[0] or not np.array_equal(first[1], second[1]):
             raise ValueError(
-                "minimize: the same parameters gave another loss the second time, so that there is no one loss to "
+                "minimize: the same parameters gave another loss the second time, so there is no single loss to "
                 "minimize. Leave out Dropout and whatever else draws at random, or use fit"
             )
 

@@ -22,7 +22,7 @@ def MLP(
     seed: int | None = None,
     dtype: Any = np.float32,
 ) -> Model:
-    """A multilayer perceptron: a Model of Linear layers with an activation between them, and none after the last.
+    """A multilayer perceptron: Linear layers with an activation between them, and none after the last.
 
     `MLP(2, [100, 3])` is `Model([Linear(2, 100), ReLU(), Linear(100, 3)])`.
 
@@ -31,13 +31,13 @@ def MLP(
     inputs : int
         The number of features of a row.
     sizes : iterable of int
-        The number of outputs of each layer; the last is that of the model.
+        The number of outputs of each layer; the last is the model's.
     activation : class or callable without arguments that returns a Function
-        Called for each hidden layer, so that each has an activation of its own.
+        Called for each hidden layer, so that each has its own activation.
     seed, dtype
         As in `Model`.
 
-    Raises TypeError or ValueError for sizes that are no positive integers, for no sizes, and for other activations.
+    Raises TypeError or ValueError for sizes that are not positive integers, for no sizes, and for other activations.
     """
     if not isinstance(sizes, Iterable):
         raise TypeError(f"MLP takes the sizes of its layers in a list, MLP(2, [100, 3]), got {sizes!r}")

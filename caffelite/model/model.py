@@ -1,8 +1,8 @@
 """Model: Functions in sequence, with `fit`, `predict` and `evaluate`.
 
-A Model is a Container (`container.py`), which owns Functions and says what they take and compute. What it uses stands
-beside it: `applied.py` for `forward` and `backward`, `predicting.py`, `summary.py`; `training/fitting.py` trains it,
-`files/state.py` saves and loads it.
+A Model is a Container (`container.py`), which owns its Functions and their parameters. Other files do most of the work:
+`applied.py` does `forward` and `backward`, `predicting.py` predicts, and `summary.py` makes the table.
+`training/fitting.py` trains a model, and `files/state.py` saves and loads it.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from caffelite.training.team import OfTeam, optimizer_and_team
 
 
 class Model(Container, recordable=True):
-    """Functions in sequence; or any graph of them, by `call`. Itself a Function, so that Models nest.
+    """Functions in sequence, or any graph of them if you write `call`. A Model is a Function, so Models nest.
 
     Parameters
     ----------
     functions : iterable of Function
         Added in order.
     seed : int, optional
-        Makes the model's random stream: parameters are drawn from it, and the orders of `fit`. Without a seed,
-        Functions keep the parameters they came with.
+        Makes the model's random stream. The model draws its parameters from it, and `fit` draws its orders. Without a
+        seed, Functions keep the parameters they came with.
     dtype : float32 or float64
-        What the model computes in; `fit`, `predict` and `evaluate` convert their data to it.
+        The model computes in it. `fit`, `predict` and `evaluate` convert their data to it.
 
     If a model is not a sequence, write a subclass: put its Functions in attributes and write `call`:
 
@@ -59,12 +59,14 @@ class Model(Container, recordable=True):
             def call(self, x):
                 return self.f(x) * self.g(x).sigmoid()
 
-    A model owns the Functions that are added to it or stored in its attributes (lists, tuples and dicts included). It
+    A model owns the Functions that you `add` to it or store in its attributes (lists, tuples and dicts included). It
     looks for new ones when `__init__` ends and before each use. It converts a new Function to its dtype and draws its
-    parameters from its seed, once. Parameters that were trained, loaded or set keep their values: so a Function that
-    one model has trained can go into another. Then both share it; `copy.deepcopy` of a Function makes another one.
-    A model keeps its parameters side by side in one vector, and their gradients in another, so that an optimizer
-    updates them in one call.
+    parameters from its seed, once. Parameters that were trained, loaded or set keep their values. So you can put a
+    Function that one model has trained into another; both then share it. `copy.deepcopy` of the Function makes a
+    separate one.
+
+    A model keeps its parameters side by side in one vector, and their gradients in another. So an optimizer updates
+    them in one call.
     """
 
     not_recorded = frozenset({"_own", "_applied"})
@@ -85,7 +87,8 @@ class Model(Container, recordable=True):
     def add(self, function: Function) -> Model:
         """Append a Function and return the model.
 
-        Raises TypeError for anything but a Function and ValueError where its input can't have the shape before it.
+        Raises TypeError for anything but a Function, and ValueError if its input can't have the shape of the output
+        before it.
         """
         self._extend([function])
         return self
@@ -104,7 +107,7 @@ class Model(Container, recordable=True):
             self.all_functions()
 
     def is_sequence(self) -> bool:
-        """Whether the model applies `functions` one after the other."""
+        """Return whether the model applies `functions` one after the other."""
         return type(self).call is Model.call
 
     # ---- forward and backward -----------------------------------------------------------------------------------
@@ -113,32 +116,35 @@ class Model(Container, recordable=True):
         return self.call
 
     def call(self, *inputs: Any) -> Any:
-        """What the model computes: Tensors in (integers and bool as arrays), a Tensor or a tuple of Tensors out.
+        """Compute the model's outputs. A subclass may write its own; this one applies `functions` in sequence.
 
-        By default the `functions` in sequence.
+        Inputs are Tensors (integers and bools come as arrays). It returns a Tensor or a tuple of Tensors.
         """
         for function in self.functions:
             inputs = (function(*inputs),)
         return inputs[0]
 
     def __call__(self, *inputs: Any) -> Any:
-        """`call` on Tensors, arrays or lists of the model's dtype; the graph is that of the Functions it applies."""
+        """Apply `call` to Tensors, or to arrays or lists of the model's dtype.
+
+        The outputs' graph consists of the model's Functions, not of the model itself.
+        """
         self.all_functions()
         if type(self).forward is not Model.forward and self.is_sequence():
-            return super().__call__(*inputs)  # a subclass's own
+            return super().__call__(*inputs)  # the subclass has a `forward` of its own
         recording = kernels.recorder()
         if recording is not None:
             self._shallow_copy()
         return checked_outputs(self, self.call(*[as_input(self, x) for x in inputs]))
 
     def forward(self, *inputs: Any) -> Any:
-        """Arrays in, arrays out, through copies of all Functions, which keep what `backward` needs."""
+        """Compute with arrays, through copies of all Functions. The copies keep what `backward` needs."""
         self.all_functions()
         applied = self._applied = Chain(self) if self.is_sequence() else GraphOfCall(self)
         return applied.forward(*inputs)
 
     def backward(self, dy: Any) -> Any:
-        """Back through what the last `forward` applied: the gradient of every float input."""
+        """Return the gradient of every float input, back through what the last `forward` applied."""
         if self._applied is None:
             raise RuntimeError(f"{type(self).__name__}.backward without a forward")
         return self._applied.backward(dy)
@@ -166,75 +172,80 @@ class Model(Container, recordable=True):
         clip_norm: float | None = None,
         resume: str | os.PathLike | None = None,
     ) -> History:
-        """Train from the present parameters on.
+        """Train the model, starting from its present parameters.
 
         Parameters
         ----------
         x, y : array-like (n, …)
-            The rows and their targets; or x a DataGenerator or any iterable of (x, y) or (x, y, weights) batches, which
-            each epoch goes through once, and no y. A tuple x, of arrays of as many rows, is several inputs. Converted
-            to the model's dtype (integer targets stay integers, and so do inputs that the model takes as indices) and
-            never written. Frames of pandas or polars, or dicts of columns, are arrays of their numbers, and tables for
-            a model that begins with `Columns`. A sparse matrix of SciPy's stays sparse where it goes into a Linear, and
-            its gradient too. Mapped files, h5py datasets and what else has `shape`, `dtype` and slices are read block
-            by block where they are large; `caffelite.sources` says in what order.
+            The rows and their targets. Instead, x may be a DataGenerator or any iterable of (x, y) or (x, y, weights)
+            batches, without y; each epoch goes through it once. A tuple x holds several inputs, arrays with the same
+            number of rows. `fit` converts data to the model's dtype and never writes to them. Integer targets stay
+            integers, and so do inputs that the model takes as indices.
+
+            x and y may also be frames of pandas or polars, or dicts of columns. `fit` makes arrays of their numbers; a
+            model that begins with `Columns` takes them as tables. A sparse matrix of SciPy's stays sparse if it goes
+            into a Linear, and so does the gradient. `fit` reads large mapped files, h5py datasets and other data with
+            `shape`, `dtype` and slices block by block; `caffelite.sources` describes the order.
         loss : Function, or callable (outputs, targets) -> Tensor
-            Called with outputs and targets, and with weights if there are any; returns a single element. If the model
+            Called with outputs and targets, and with weights if there are any. Returns a single element. If the model
             has several outputs, it gets a tuple.
         optimizer : Optimizer
-            Has to know every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
-            processes, each of which takes its share of every batch.
+            Must hold every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
+            processes, which share the rows of every batch.
         epochs : int
         batch_size : int, optional
-            32 if it is None. A DataGenerator and batches have their own: ValueError for another one. The last batch
-            of an epoch may be short; its rows weigh as the loss weighs them. If a BatchNorm is trained
-            and the last batch would have one row, that row joins the batch before it.
+            32 if it is None. A DataGenerator and batches have their own; another one is a ValueError. The last batch of
+            an epoch may be short; the loss says how much its rows weigh. If a BatchNorm is trained and the last batch
+            would have one row, that row joins the batch before it.
         shuffle : bool, optional
             Whether each epoch has its own order; True if it is None. A DataGenerator and batches have their own order.
         validation_data : (x, y), (x, y, weights) or DataGenerator
             Evaluated after each epoch.
         validation_split : float in [0, 1)
-            The share of the rows, drawn at random before the first epoch, that is not trained on but evaluated
-            instead; of what is read, whole blocks. A model remembers its split: every further `fit` on as many rows
-            holds out the same rows, unless it is given a `seed`. Copies and pickles remember it, too; files do not.
+            The share of the rows that `fit` evaluates instead of training on them. It draws them at random before the
+            first epoch: whole blocks, if it reads the data block by block. A model remembers its split: a further `fit`
+            on as many rows holds out the same rows, unless you give a `seed`. Copies and pickles remember it too; files
+            do not.
         callbacks : iterable of callables (epoch, history)
-            Called after each epoch, counted from 0; one that returns True ends the training. They may also have
-            `begin` and `end`; see `caffelite.callbacks`, where some are ready-made.
+            Called after each epoch, counted from 0. If one returns True, training ends. They may also have `begin`
+            and `end`. `caffelite.callbacks` has ready-made ones.
         metrics : iterable of names or callables (outputs, targets) -> float
             "accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2" (see
-            `caffelite.metrics`). A callable is called once an epoch, with the outputs and the targets of all its rows;
-            targets (n,) for outputs (n, 1) come as (n, 1). The outputs are those that the steps computed.
+            `caffelite.metrics`). A callable is called once an epoch, with the outputs and the targets of all rows. The
+            outputs are those that the steps computed. If outputs are (n, 1), targets (n,) come as (n, 1).
         verbose : 0 silent, 1 a bar, 2 a line an epoch, "auto"
         seed : int, optional
             For the split and the orders, instead of the model's own stream.
         sample_weight : array-like (n,), optional
-            How much each row weighs in the loss, not negative. The loss of an epoch is then Σ w l / Σ w; a batch whose
-            weights are all 0 is passed over.
+            How much each row weighs in the loss, not negative. The loss of an epoch is then Σ w l / Σ w. `fit` skips a
+            batch whose weights are all 0.
         class_weight : {label: weight} or "balanced", optional
-            How much each row weighs by its label in y, labels being integers, one a row; 1 for labels that are missing.
-            "balanced" is n / (number of classes · rows of the class), of all rows given, as scikit-learn has it. It
-            multiplies `sample_weight`, and has no part in validation. A DataGenerator and batches bring their own
-            weights instead.
+            How much each row weighs by its label in y: one integer label a row. Labels that are not in the dict have
+            weight 1. "balanced" is n / (number of classes · rows of the class), over all given rows, as in
+            scikit-learn. It multiplies `sample_weight` and does not change validation. A DataGenerator and batches
+            bring their own weights instead.
         clip_norm : float, optional
-            The largest norm that the gradients, all together, may have; larger ones are scaled down to it, as
-            `Optimizer.clip_gradients` says.
+            The largest norm that all gradients together may have. Larger ones are scaled down to it; see
+            `Optimizer.clip_gradients`.
         resume : path, optional
-            A checkpoint (`callbacks.Checkpoint`) of the same training, which goes on there and ends with the bits of
-            one that never stopped; `epochs` includes what was done before. Data, batch size, model, optimizer, loss,
-            metrics, dtype and what is frozen have to be the same, else ValueError saying which is not, and all is left
-            as it was. The optimizer's rates and other numbers are those of the checkpoint; but if the optimizer has
-            another schedule than it had then, it follows that, from the checkpoint's step on. Of what is read block by
-            block, rows from all over it are compared. An iterable of batches is gone through again up to there. A path
-            where there is no file is a FileNotFoundError.
+            A checkpoint (`callbacks.Checkpoint`) of the same training. The training goes on there and ends with the
+            same bits as if it had never stopped. `epochs` includes the epochs before. Data, batch size, model,
+            optimizer, loss, metrics, dtype and frozen parameters have to be the same. If one is not, `fit` raises
+            ValueError that names it and changes nothing. If data are read block by block, it compares rows from all
+            over them.
+
+            The checkpoint also sets the optimizer's learning rates and other numbers. But if the optimizer now has
+            another schedule, it follows that schedule from the checkpoint's step on. `fit` goes through an iterable of
+            batches again up to that step. If there is no file at the path, it raises FileNotFoundError.
 
         Raises
         ------
         ValueError, TypeError, IndexError
-            For data, labels, indices and options that cannot be used, before the first step where data are in memory.
+            For data, labels, indices and options that cannot be used: before the first step, if data are in memory.
         TrainingDiverged
-            If the loss or a gradient is not finite; parameters are as they were before that step. Has `history`.
+            If the loss or a gradient is not finite. Parameters are as they were before that step. Has `history`.
         KeyboardInterrupt
-            On Ctrl-C, after the step under way. Has `history`, of the completed epochs.
+            On Ctrl-C, after the current step. Has `history`, of the completed epochs.
         """
         rule, team = optimizer_and_team(optimizer)
         with team.entered(), Start(resume, self, rule, called := Callbacks(callbacks)) as start:
@@ -256,12 +267,14 @@ class Model(Container, recordable=True):
         return history
 
     def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
-        """The outputs (n, …) for the rows of x (n, …), taken as in `fit`; a tuple where the model has several.
+        """Return the outputs (n, …) for the rows of x (n, …), or a tuple if the model has several outputs.
 
-        Of a classifier they are scores: `argmax(axis=1)` are the labels, `loss.link` of them the probabilities.
-        A row's output does not depend on the rows beside it. May be called from several threads at once.
-        Raises ValueError for no rows or rows of another shape, TypeError for what is not numbers, IndexError for an
-        index that is not in its table.
+        x is as in `fit`. The outputs of a classifier are scores: `argmax(axis=1)` of them gives the labels, `loss.link`
+        the probabilities. A row's output does not depend on the rows beside it. Several threads may call `predict` at
+        once.
+
+        Raises ValueError for no rows or rows of another shape, TypeError if x does not hold numbers, and IndexError if
+        an index is not in its table.
         """
         batch_size = positive_integer("batch_size", batch_size)
         inputs, _ = door.model_inputs(self, "predict", x)
@@ -277,9 +290,9 @@ class Model(Container, recordable=True):
         batch_size: int | None = None,
         sample_weight: Any = None,
     ) -> dict[str, float]:
-        """The loss and the metrics on x (n, …) and y (n, …), or on a DataGenerator or an iterable of batches.
+        """Return the loss and the metrics on x (n, …) and y (n, …), a DataGenerator or an iterable of batches.
 
-        Data, weights and metrics are as in `fit`; `batch_size` is 1024 if it is None. Raises as `fit` does.
+        Data, weights and metrics are as in `fit`. `batch_size` is 1024 if it is None. Raises what `fit` raises.
         """
         loss = door.as_loss(loss)
         measures = named(metrics)
@@ -289,16 +302,18 @@ class Model(Container, recordable=True):
         return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 
     def summary(self, input_shape: tuple[Any, ...] | None = None) -> Table:
-        """A table of the Functions: the shapes of their outputs, their parameters, and what they cost.
+        """Return a table of the Functions: the shapes of their outputs, their parameters, and their costs.
 
-        `input_shape` is that of one row, without the batch axis, or a tuple of such for several inputs; it is needed
-        where the first Function takes any shape. `memory` is that of the parameters; `multiply-adds`, those in products
-        and convolutions, and `activations`, the memory of all outputs of Functions, are counted while the model is used
-        on one row of zeros: "?" where lengths are unknown, Python computes, or a Function raises for zeros. What the
-        model multiplies besides is in the total alone. What is frozen has a row of its own. A notebook shows the table
-        as HTML.
+        `input_shape` is the shape of one row, without the batch axis, or a tuple of shapes for several inputs. Give it
+        if the first Function takes any shape. A notebook shows the table as HTML.
 
-        Raises TypeError for what is no shape, and ValueError for one that does not fit.
+        - `memory` is the memory of the parameters.
+        - `multiply-adds` counts those in products and convolutions; `activations` is the memory of all outputs of
+          Functions. Both are counted on one row of zeros. They are "?" if lengths are unknown, if Python computes, or
+          if a Function raises an error for zeros. Products outside of the Functions count in the total only.
+        - Frozen parameters have a row of their own.
+
+        Raises TypeError if `input_shape` is not a shape, and ValueError if it does not fit.
         """
         return summary.summary(self, input_shape)
 
@@ -313,42 +328,44 @@ class Model(Container, recordable=True):
     # ---- state --------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of the parameters, `0.weight`, `0.bias`, `2.weight` …, and of the buffers, by name."""
+        """Return copies of the parameters (`0.weight`, `0.bias`, `2.weight` …) and of the buffers, by name."""
         return state_dict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the values of a `state_dict`, parameters in the model's dtype, buffers in their own.
+        """Set parameters and buffers to the values of a `state_dict`.
 
-        Raises ValueError, before anything is written, for names or shapes that are not this model's, and for values
-        that a buffer of integers can't hold; TypeError for what is not numbers.
+        Parameters are converted to the model's dtype, buffers to their own. Raises ValueError if names or shapes are
+        not this model's, or if a buffer of integers can't hold a value. Raises TypeError for anything but numbers.
+        After an error, nothing has changed.
         """
         load_state_dict(self, state)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write parameters and buffers to a safetensors file, of which Functions the model is made, and what is frozen.
+        """Write parameters, buffers, the model's structure and what is frozen to a safetensors file.
 
-        The file replaces an older one when it is whole. `caffelite.load` makes the model again, given its classes that
-        are not caffelite's: they say by `arguments()` what they are made with. Where something can't say it, its
-        parameters are saved nevertheless, for `Model.load`.
+        The new file replaces an older one when it is complete. `caffelite.load` makes the model again; give it the
+        classes that are not caffelite's. Their `arguments()` say how to make them. If a Function can't say that, its
+        parameters are saved anyway, for `Model.load`.
 
         Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
         """
         save(self, path)
 
     def load(self, path: str | os.PathLike) -> Model:
-        """Take over parameters and buffers from a file that a model of the same structure has saved; returns the model.
+        """Read parameters and buffers from a file that a model of the same structure has saved. Return the model.
 
-        Any safetensors file will do that has arrays of the same names and shapes, but for one whose metadata say that
-        it is PyTorch's: its weights are transposed. Floats are converted to the model's dtype. Raises OSError for a
-        path that can't be read, and ValueError, before anything is written, for what is no such file, and for other
-        names, shapes or kinds of numbers.
+        Any safetensors file will do if its arrays have the same names and shapes. But PyTorch's weights are transposed,
+        so a file whose metadata names PyTorch is a ValueError. Floats are converted to the model's dtype.
+
+        Raises OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
+        kinds of numbers. After a ValueError, nothing has changed.
         """
         load(self, path)
         return self
 
 
 def _instead_of(x: Any) -> str:
-    """What to do, for those who have given this as a Function."""
+    """Return a hint for users who gave this instead of a Function."""
     if isinstance(x, type) and issubclass(x, Function):
         return f"; {x.__name__}(…) makes one"
     return "; functions of Tensors are for a Model that writes `call`" if callable(x) else ""

@@ -1,4 +1,4 @@
-"""Predict: a model's outputs for rows in memory, or for rows that are read."""
+"""Predict: a model's outputs for rows in memory, or for rows that are read block by block."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from caffelite.training import door
 
 
 def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
-    """The outputs for all rows of these inputs, so many rows at a time."""
+    """Return the outputs for all rows of the inputs, computed in batches of `batch_size` rows."""
     rows = same_length("predict", inputs)
     if Source in map(type, inputs):
         return _outputs_of_source(model, inputs, batch_size)
@@ -27,7 +27,7 @@ def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
             batches = [tuple([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
             outputs = [_outputs_of_batch(model, batch) for batch in batches]
     except IndexError:
-        door.check_indices(model, "predict", inputs)  # which knows the row, and not only that in the batch
+        door.check_indices(model, "predict", inputs)  # raises an error with the row's number among all rows
         raise
     if isinstance(outputs[0], tuple):
         return tuple([np.concatenate(column) for column in zip(*outputs, strict=True)])
@@ -35,7 +35,7 @@ def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
 
 
 def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
-    """The outputs for rows of which some are read, a buffer of them at a time."""
+    """Return the outputs for rows that are read, a buffer at a time. Some inputs may be in memory."""
     outputs: Any = None
     generator = DataGenerator(inputs, batch_size=batch_size, shuffle=False, seed=0)
     columns, place = list(inputs), 0
@@ -55,7 +55,7 @@ def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> 
 
 
 def _outputs_of_batch(model: Any, inputs: tuple[np.ndarray, ...]) -> Any:
-    """The outputs for one batch. Rows of a shape are checked once: the call that is recorded for them is replayed."""
+    """Return the outputs for one batch. The first batch of a shape is checked and recorded; later ones are replayed."""
     forms = [(x.shape, x.dtype, type(x)) for x in inputs]
     functions = model.all_functions()
     program = model._own.programs.find(functions, "outputs", model.structure(), *forms)

@@ -1,4 +1,4 @@
-"""find_lr: which learning rate to begin with."""
+"""find_lr: find a learning rate to begin with."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from caffelite.optimizers import Optimizer, TrainingDiverged, schedules
 from caffelite.training import door
 from caffelite.training.history import History
 
-SMOOTHING = 0.9  # how much of the mean of the losses so far is kept at each step
-FAR = 3.0  # how far the smoothed loss may rise above the lowest one, in lowest ones
+SMOOTHING = 0.9  # the share of the running mean that each step keeps
+FAR = 3.0  # the smoothed loss may rise above the lowest one by this many times the lowest
 
 
 class RateTest:
-    """What `find_lr` found: `lrs` and `losses`, an element for each step, `smoothed`, and `suggestion`.
+    """The result of `find_lr`: `lrs` and `losses`, an element for each step, `smoothed`, and `suggestion`.
 
-    `smoothed` is the running mean of the losses, m ← 0.9 m + 0.1 loss, divided by 1 − 0.9ᵗ for its start at 0.
-    `suggestion` is a tenth of the rate at which that was lowest: well below the rates at which steps go too far. The
-    first tenth of the steps, where it is a mean of few losses, is left out. None where the loss never fell.
+    `smoothed` is the running mean of the losses, m ← 0.9 m + 0.1 loss, divided by 1 − 0.9ᵗ because it starts at 0.
+    `suggestion` is a tenth of the rate at which `smoothed` was lowest: well below the rates at which steps go too far.
+    It leaves out the first tenth of the steps, because the mean there is over few losses. It is None if the loss never
+    fell.
     """
 
     def __init__(self, lrs: np.ndarray, losses: np.ndarray) -> None:
@@ -42,7 +43,7 @@ class RateTest:
         return f"RateTest(suggestion={found}, {len(self.lrs)} steps)"
 
     def plot(self) -> Any:
-        """Draw the losses over the rates; returns the matplotlib figure. Needs the extra `plot`."""
+        """Draw the losses over the rates and return the matplotlib figure. Needs the extra `plot`."""
         from caffelite.core.figures import Figure
 
         figure = Figure(5, 3.5)
@@ -68,11 +69,11 @@ def find_lr(
     high: float = 10.0,
     steps: int = 100,
 ) -> RateTest:
-    """Try learning rates on a copy of a model: a step with each, from `low` up to `high`, by the same factor.
+    """Try learning rates on a copy of a model: one step with each, from `low` to `high`, by a constant factor.
 
-    It ends earlier where the loss has risen to four times the lowest, or the training diverges. The model, the loss,
-    the optimizer and their random streams are left as they are. L. N. Smith, "Cyclical learning rates for training
-    neural networks", WACV 2017.
+    It ends early if the loss rises to four times the lowest, or if the training diverges. The model, the loss, the
+    optimizer and their random streams do not change. L. N. Smith, "Cyclical learning rates for training neural
+    networks", WACV 2017.
 
     Parameters
     ----------
@@ -81,7 +82,7 @@ def find_lr(
     loss, optimizer
         As for `fit`. All groups of the optimizer get the same rates.
     batch_size : int, optional
-        32 if it is None. ValueError for one beside a DataGenerator that has another.
+        32 if it is None. A DataGenerator has its own; another one is a ValueError.
     steps : int
     low, high : float
         The rates of the first and the last step.
@@ -98,7 +99,7 @@ def find_lr(
         x._order, x._state, x._numbers = x._order.copy(), x._state.copy(), x._numbers.copy()
     elif y is None:
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
-    model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # at once: they share parameters
+    model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # together, since they share parameters
     given = {"batch_size": batch_size}
     batches = door.batches(model, "x", x, y, None, loss, given, batch_size=32, shuffle=True, seed=0)
     if door.trains_batch_norm(model):
@@ -116,7 +117,7 @@ def find_lr(
 
 
 class _OneByOne:
-    """Batches, each as an epoch of its own; again from the first one after the last."""
+    """Batches as an iterable: each pass over it gives the next single batch, and starts again after the last."""
 
     def __init__(self, batches: Any) -> None:
         self._batches = (batch for epoch in itertools.repeat(batches) for batch in epoch)
@@ -126,7 +127,7 @@ class _OneByOne:
 
 
 def _has_risen(epoch: int, history: History) -> bool:
-    """Whether the loss is far above the lowest one."""
+    """Return whether the loss is far above the lowest one."""
     smoothed = _smoothed(np.array(history["loss"]))
     lowest = smoothed.min()
     return bool(smoothed[-1] > lowest + FAR * abs(lowest))

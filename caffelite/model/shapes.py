@@ -1,4 +1,4 @@
-"""The shapes of what a model computes, and what else is found by applying it to zeros."""
+"""The shapes of a model's outputs, and other facts that are found by applying it to zeros."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from caffelite.model.tracing import Step, Trace, data_of
 from caffelite.program.step import owner_of
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
-UNLIMITED = np.uint64(2**64 - 1)  # negative indices are, as numbers without a sign, beyond all others
+UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are larger than all others
 
 
 class UnknownLengths(ValueError):
-    """A model that writes `call` was asked for its output's shape without all lengths of its input's."""
+    """The output shape of a model that writes `call` needs all lengths of a row, and one is unknown."""
 
 
 @functools.lru_cache(maxsize=1024)
 def takes(forward: Callable[..., Any], inputs: int) -> bool:
-    """Whether a Function's `forward` can be called with so many inputs."""
+    """Return whether you can call a Function's `forward` with this number of inputs."""
     try:
         inspect.signature(forward).bind(None, *[None] * inputs)
     except TypeError:
@@ -38,13 +38,13 @@ def takes(forward: Callable[..., Any], inputs: int) -> bool:
 
 
 def check_sequence(functions: list[Function]) -> None:
-    """ValueError where a Function can't follow the one before it, whatever number of axes the input has."""
+    """Raise ValueError if a Function can't follow the one before it, for any number of axes of the input."""
     if axes_that_fit(functions) is None:
         shape_after(functions)
 
 
 def axes_that_fit(functions: list[Function]) -> int | None:
-    """With how many axes more than it requires the first input that fits all Functions comes; None if none does."""
+    """Return how many axes for `...` the first input needs, so that all Functions fit; None if no number does."""
     for more in range(4):
         with suppress(ValueError):
             shape_after(functions, more=more)
@@ -53,23 +53,26 @@ def axes_that_fit(functions: list[Function]) -> int | None:
 
 
 def shape_after(functions: list[Function], shape: Any = None, *, more: int = 0) -> Any:
-    """The shape after these; where it is not known, it is the one required, with so many axes more if it may."""
+    """Return the shape after these Functions; None if it is not known.
+
+    Without a shape to start from, it takes the first required one, with `more` axes for its `...`.
+    """
     for function in functions:
         shape = with_axes(function.required_input_shape, more) if shape is None else shape
         try:
             shape = None if shape is None else function.output_shape(*listed(shape, of=tuple))
-        except UnknownLengths:  # as after a convolution, before there are images
+        except UnknownLengths:  # after a convolution, for example, if the size of the images is unknown
             shape = None
     return shape
 
 
 def with_axes(shape: Any, more: int = 0) -> Any:
-    """A required shape with so many axes for the `...` in it, if there is one."""
+    """Return a required shape with `more` axes in place of its `...`, if it has one."""
     return shape and tuple([n for m in shape for n in ((None,) * more if m is ... else (m,))])
 
 
 def listed(outputs: Any, of: type = Tensor) -> list[Any]:
-    """The outputs, or shapes, of a model in a list, a single one too."""
+    """Return a model's outputs, or their shapes, as a list. A single one becomes a list of one."""
     is_single = not isinstance(outputs, tuple) or (of is tuple and not any(isinstance(y, tuple) for y in outputs))
     return [outputs] if is_single else list(outputs)
 
@@ -92,7 +95,7 @@ def output_shape(model: Any, input_shapes: tuple[Shape, ...]) -> Any:
 
 
 def shape_by_call(model: Any, input_shapes: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
-    """Return the shapes of the outputs of a model that writes `call`: it is called on zeros of these dtypes."""
+    """Return the output shapes of a model that writes `call`, by calling it on zeros of these dtypes."""
     model.all_functions()
     rows = tuple([shape[1:] for shape in input_shapes])
     shapes = found_by_applying(model, ("shapes", rows, dtypes), lambda model: shapes_of_call(model, rows, dtypes))
@@ -102,20 +105,20 @@ def shape_by_call(model: Any, input_shapes: tuple[Shape, ...], dtypes: tuple[np.
 
 
 def shapes_of_call(model: Any, rows: tuple[Shape, ...], dtypes: tuple[np.dtype, ...]) -> Any:
-    """The shapes of the outputs for rows of these shapes, None for the number of rows."""
+    """Return the output shapes for rows of these shapes, with None for the number of rows."""
     if any(None in shape for shape in rows):
         raise UnknownLengths(
             f"{type(model).__name__}.output_shape calls the model, and has to know all lengths but the first; "
             f"got rows of {', '.join(map(str, rows))}"
         )
-    n = 2  # as good as any other number, but no length that something is broadcast from
+    n = 2  # any number but 1, which could be broadcast
     outputs = model(*zeros([(n, *shape) for shape in rows], dtypes))
     shapes = [(None, *y.shape[1:]) if y.shape[:1] == (n,) else y.shape for y in listed(outputs)]
     return tuple(shapes) if isinstance(outputs, tuple) else shapes[0]
 
 
 def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
-    """Inputs of these shapes: zeros, masks that are True everywhere, and sparse rows with nothing in them."""
+    """Return inputs of these shapes: zeros, masks that are True everywhere, or empty sparse rows."""
     return [
         rows_from(np.zeros(shape[0], dtype)) if dtype.names else np.full(shape, dtype == np.bool_, dtype)
         for shape, dtype in zip(shapes, dtypes, strict=True)
@@ -123,7 +126,7 @@ def zeros(shapes: list[Any], dtypes: tuple[np.dtype, ...]) -> list[np.ndarray]:
 
 
 def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, ...]:
-    """What the model gets where inputs are bool, or are not; see `as_inputs`."""
+    """Return the dtype in which the model gets each input, given which inputs are bool; see `as_inputs`."""
     n, takes = len(are_masks), model.takes_indices
     takes = takes if isinstance(takes, tuple) else (takes,) * n
     if len(takes) != n:
@@ -133,18 +136,18 @@ def dtypes_of_inputs(model: Any, are_masks: Sequence[bool]) -> tuple[np.dtype, .
 
 
 def dtypes_like(model: Any, inputs: Sequence[Any]) -> tuple[np.dtype, ...]:
-    """What the model gets where inputs are like these; that of their rows where they are sparse."""
+    """Return the dtype in which the model gets each of these inputs; for sparse inputs, the dtype of a row."""
     dtypes = dtypes_of_inputs(model, [array_of(x).dtype == np.bool_ for x in inputs])
     pairs = zip(inputs, dtypes, strict=True)
     return tuple([kernels.sparse_row(dtype, x.shape[1]) if is_sparse(x) else dtype for x, dtype in pairs])
 
 
 def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any:
-    """What `find` returns of a copy of the model, kept by the key as long as the model's attributes stay."""
+    """Return `find(copy of the model)`. The result is kept by its key until the model's attributes change."""
     attributes, found = model._own.found_before.get(key, (None, None))
     if attributes is None or not kernels.are_unchanged([attributes]):
         with applying_to_zeros(model):
-            other: Any = model._shallow_copy()  # for what `call` may keep
+            other: Any = model._shallow_copy()  # since `call` may store something in the model
             found = find(other)
         own = {k: x for k, x in model._attributes_used(other).items() if k not in model.not_recorded}
         model._own.keep_found(key, (kernels.Attributes(model, own), found))
@@ -153,17 +156,17 @@ def found_by_applying(model: Any, key: tuple, find: Callable[[Any], Any]) -> Any
 
 @contextmanager
 def applying_to_zeros(model: Any) -> Iterator[None]:
-    """Inside, the model may be applied to find out what it does.
+    """Let the body apply the model without any effect that lasts.
 
-    No graph is made and nothing is recorded or warned of. What a user's `call` or `forward` counts and draws is put
-    back at the end.
+    It makes no graph, records nothing and warns of nothing. At the end, the counters and random streams of a user's
+    `call` or `forward` are set back.
     """
     with inference(), placeholders(), kernels.Paused(), np.errstate(all="ignore"), _users_unchanged(model):
         yield
 
 
 def _users_unchanged(model: Any) -> AbstractContextManager[None]:
-    """Put back at the end what the user's Functions in the model count and draw."""
+    """Set back at the end what the user's Functions in the model have counted and drawn."""
     users = [f for f in (model, *model._own.functions) if not f.decider().__module__.startswith("caffelite.")]
     if not users:
         return nullcontext()
@@ -173,7 +176,7 @@ def _users_unchanged(model: Any) -> AbstractContextManager[None]:
 
 
 def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-    """The largest index that each row of two may have, for each input; None if any will do."""
+    """Return, for each input, the largest index allowed at each place of a row; None for no limit."""
     if not any(f.index_count is not None for f in model.all_functions()):
         return [None] * len(inputs)
     dtypes = dtypes_like(model, inputs)
@@ -188,9 +191,9 @@ def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | 
 
 
 def _largest_indices(steps: list[Step], given: np.ndarray) -> np.ndarray | None:
-    """The largest index that may be at each place of a row of an input, uint64; None if nothing is known.
+    """Return the largest index at each place of a row of an input, uint64; None if there is no limit.
 
-    The Functions to which the input, or views of it, went know it.
+    The Functions that got the input, or views of it, give the limits.
     """
     most = np.full(given[0].size, UNLIMITED)
     for step in steps:

@@ -36,7 +36,7 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:
         raise ValueError(f"summary: expected the shape of a row of one input, got {input_shape}")
     known = all(shape is not None and None not in shape[1:] for shape in shapes)
     if known:
-        model.output_shape(*shapes)  # which says what does not fit
+        model.output_shape(*shapes)  # raises an error that says what does not fit
     trace = _applied_to_a_row(model, shapes) if known else None
     known = trace is not None
     calls, steps = ([], []) if trace is None else (trace.entries, trace.steps)
@@ -60,7 +60,7 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:
 
 
 def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[Step]) -> list[tuple]:
-    """List the name, Function, output and step of each place."""
+    """List each Function's name, Function, output and step."""
     left = [*steps]
     first_places = {id(function): name for name, function in model._named_children()}
     shape, parts = shapes[0] if len(shapes) == 1 else tuple(shapes), []
@@ -73,7 +73,7 @@ def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[Step]) -> list
 
 
 def _parts_of_call(model: Any, steps: list[Step], known: bool) -> list[tuple]:
-    """List the name, Function, output, if it is known, and steps of each child."""
+    """List each child's name, Function, output (if known) and steps."""
     parts = []
     for name, function in model._named_children():
         own = [step for step in steps if step.name == name]
@@ -83,10 +83,7 @@ def _parts_of_call(model: Any, steps: list[Step], known: bool) -> list[tuple]:
 
 
 def _applied_to_a_row(model: Any, shapes: list[Shape]) -> Trace | None:
-    """Trace the model on a row of zeros.
-
-    Returns None if one of the Functions in it raises: it may not take zeros.
-    """
+    """Trace the model on a row of zeros. Return None if a Function raises: it may not take zeros."""
     model.all_functions()
     with applying_to_zeros(model), Trace(model, strict=False) as trace:
         try:
@@ -97,17 +94,14 @@ def _applied_to_a_row(model: Any, shapes: list[Shape]) -> Trace | None:
 
 
 def _costs(function: Function, calls: list[Any], steps: list[Step], known: bool) -> tuple[str, ...]:
-    """Return what a Function costs that does this for a row: parameters, memory, multiply-adds, activations."""
+    """Return the costs of a Function for one row: parameters, memory, multiply-adds, activations."""
     made = _multiply_adds(calls) if known else None
     activations = bytes_text(_bytes_made(steps)) if known else "?"
     return *_sizes(function.parameters()), "?" if made is None else f"{made:,}", activations
 
 
 def _multiply_adds(calls: Iterable[Any]) -> int | None:
-    """Count the multiplications with an addition in products and convolutions.
-
-    Returns None if it is not known, because a part is computed in Python.
-    """
+    """Count the multiply-adds in products and convolutions; None if Python computes a part."""
     calls = list(calls)
     if any(isinstance(call, PythonCall) for call in calls):
         return None
@@ -115,7 +109,7 @@ def _multiply_adds(calls: Iterable[Any]) -> int | None:
 
 
 def _bytes_made(steps: Iterable[Step]) -> int:
-    """Count the bytes of what the model's Functions in these steps return: each array once, and no views."""
+    """Count the bytes of the outputs of the model's Functions in these steps: each array once, no views."""
     made: dict[int, int] = {}
     for one in [inner for step in steps for inner in step.all_steps() if inner.name]:
         inputs, outputs = (list(map(data_of, arrays)) for arrays in (one.inputs, one.outputs))
@@ -130,5 +124,5 @@ def _sizes(parameters: list[Tensor]) -> tuple[str, str]:
 
 
 def _text(shape: Any) -> str:
-    """Write a shape, or ? if nothing is known of it."""
+    """Write a shape; "?" if it is unknown."""
     return "?" if shape is None else shape_text(shape)

@@ -1,4 +1,4 @@
-"""TableModel: a Model of the rows of a table, which knows what it predicts."""
+"""TableModel: a Model for the rows of a table, which knows the name of its target."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class TableModel(Model):
     Parameters
     ----------
     functions : list of Function
-        Columns, Linear and what follows.
+        Columns, Linear and the Functions after them.
     target : str
-        The name of the column.
+        The name of the predicted column.
     classes : list of str, optional
-        What the outputs (n, classes) are scores of. Without, they are values (n, 1).
+        The names of the classes: then the outputs (n, classes) are scores. Without them, outputs are values (n, 1).
 
-    ValueError for outputs that are none of these.
+    Raises ValueError for outputs of another shape.
     """
 
     def __init__(
@@ -46,22 +46,25 @@ class TableModel(Model):
         outputs = 1 if self.classes is None else len(set(self.classes))
         rows = [(None, len(given)) for given in (self.columns.numbers, self.columns.categories) if given]
         if outputs != len(self.classes or "1") or self.output_shape(*rows) != (None, outputs):
-            raise ValueError(f"TableModel: {self.classes} are no names of outputs {self.output_shape(*rows)}")
+            raise ValueError(
+                "TableModel: expected a different name for each class, or classes=None for one output; "
+                f"got {self.classes} for outputs {self.output_shape(*rows)}"
+            )
 
     @property
     def columns(self) -> Columns:
-        """What its inputs are made of."""
+        """The first Function, which makes the inputs."""
         return self.functions[0]  # type: ignore[return-value]
 
     def features(self) -> list[str]:
-        """What the numbers of a row are that `as_sequence` takes: "age", and 1 or 0 for "city = Ulm"."""
+        """Return the names of the inputs of `as_sequence`: "age", for example, or "city = Ulm", which is 1 or 0."""
         of_categories = self.columns.categories.items()
         return [*self.columns.numbers, *(f"{name} = {category}" for name, known in of_categories for category in known)]
 
     def as_sequence(self) -> Model:
-        """The same as a Model of one input (n, features), numbers as they are in the table.
+        """Return a Model of one input (n, features) that computes the same; numbers are as in the table.
 
-        The numbers are standardized by a BatchNorm; the vector of a category and the weights that it meets become one
+        A BatchNorm standardizes the numbers. The vector of a category and the weights it is multiplied by become one
         row of weights.
         """
         columns = self.columns

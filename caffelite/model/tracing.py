@@ -29,20 +29,20 @@ from caffelite.core.tensor import Tensor
 class Step:
     """One application of a Function."""
 
-    name: str  # of the Function in the model, `blocks.2.attention`; "" if it is not in the model, as an operator
+    name: str  # of the Function in the model, `blocks.2.attention`; "" if it is not in the model, such as `+`
     kind: type[Function]  # the Function's class
     function: Function  # the copy that was applied
     inputs: list[Any]  # Tensors, arrays, numbers or None
     outputs: list[Any]  # Tensors; arrays, of a Function in a Function
-    calls: list[Any]  # kernel calls, and calls into Python, that the recording noted meanwhile
-    within: list[Step]  # the steps of which this one consists
+    calls: list[Any]  # kernel calls, and calls into Python, that the recording noted during this step
+    within: list[Step]  # the inner steps that this one consists of
     gradients: list[np.ndarray | None] = field(init=False)  # of the outputs, from `backward`
 
     def __post_init__(self) -> None:
         self.gradients = [None] * len(self.outputs)
 
     def all_steps(self) -> Iterator[Step]:
-        """Yield the steps within, those in them, and at last this one: in the order in which they ended."""
+        """Yield all inner steps, then this one: in the order in which they ended."""
         for step in self.within:
             yield from step.all_steps()
         yield self
@@ -59,10 +59,10 @@ class Trace(Recording):
 
     def __init__(self, model: Function, strict: bool = True) -> None:
         super().__init__(strict)
-        self.steps: list[Step] = []  # in the order in which they ended, without those that are within another
+        self.steps: list[Step] = []  # in the order in which they ended, without inner steps
         self._begun: dict[int, tuple[int, int]] = {}  # copies, by their ids: what was noted when they were made
         self._latest: dict[int, Step] = {}  # the last step of each copy, by the copy's id
-        self._kinds: dict[type, type] = {}  # the classes of which there are noting subclasses
+        self._kinds: dict[type, type] = {}  # the original class of each noting subclass
         self.model: Any = model.copy()
         for name, function in _named_descendants(self.model, "", set()):
             function.__class__ = self._noting(type(function), name)
@@ -92,7 +92,7 @@ class Trace(Recording):
         return len(self.entries), len(self.steps)
 
     def _add(self, name: str, kind: Any, function: Any, inputs: tuple, outputs: Any, begun: tuple[int, int]) -> None:
-        """Add a step that began when so much had been noted. Everything that was noted since then is within it."""
+        """Add a step that began when `begun` had been noted. Everything noted since then is part of it."""
         calls, steps = begun
         step = Step(name, kind, function, [*inputs], listed(outputs), self.entries[calls:], self.steps[steps:])
         self.steps[steps:] = [step]
@@ -125,12 +125,12 @@ class Trace(Recording):
 
 
 def data_of(x: Any) -> Any:
-    """Return the array of a Tensor; all else as it is."""
+    """Return the array of a Tensor; everything else as it is."""
     return x._data if isinstance(x, Tensor) else x
 
 
 def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[tuple[str, Function]]:
-    """List the Functions in a Function, each once, with the names of their first places."""
+    """List all Functions in a Function, each once, with the name of its first place."""
     found = []
     for name, child in function._named_children():
         if id(child) not in seen:
@@ -140,5 +140,5 @@ def _named_descendants(function: Function, prefix: str, seen: set[int]) -> list[
 
 
 def listed(outputs: Any) -> list[Any]:
-    """Return the outputs of a Function in a list, a single one too."""
+    """Return a Function's outputs as a list. A single one becomes a list of one."""
     return list(outputs) if isinstance(outputs, tuple) else [outputs]

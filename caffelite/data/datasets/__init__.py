@@ -1,4 +1,4 @@
-"""Data to learn with: made or bundled (offline.py), or in the files that their authors publish (files.py)."""
+"""Datasets to learn with: made or bundled (offline.py), or in the files that their authors publish (files.py)."""
 
 from caffelite.data.datasets.files import cifar10, fashion_mnist, mnist
 from caffelite.data.datasets.offline import digits, spiral

@@ -1,4 +1,4 @@
-"""Fetching files of data from where they are published, through pooch. Nothing else here needs a network."""
+"""Fetching data files from where they are published, through pooch. Nothing else here needs a network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Source(NamedTuple):
-    """Where files can be had, their SHA-256 by name, and the folder in the user's folder that they go to."""
+    """The address of files, their SHA-256 by name, and the folder inside the user's folder to put them in."""
 
     url: str
     sha256: dict[str, str]
@@ -47,10 +47,9 @@ SOURCES = {
 
 
 def fetch(dataset: str, folder: Path, names: list[str]) -> None:
-    """Fetch these files, gzip or out of an archive, into a folder; each is moved there when it is whole.
+    """Fetch these files, as gzip or from an archive, into a folder. Each is moved there when it is complete.
 
-    Raises ImportError without pooch, ConnectionError where a file can't be fetched, ValueError where it has another
-    SHA-256 than it had.
+    Raises ImportError without pooch, ConnectionError if a file can't be fetched, and ValueError if its SHA-256 differs.
     """
     try:
         import pooch
@@ -80,7 +79,7 @@ def fetch(dataset: str, folder: Path, names: list[str]) -> None:
 
 
 def _unpacked(archive: Path, names: list[str]) -> list[Path]:
-    """The files of these names in an archive, in whichever folder they are there, beside it."""
+    """Extract the files of these names from an archive, from whatever folder inside it. Return their paths."""
     files = []
     with tarfile.open(archive) as tar:
         for member in tar:

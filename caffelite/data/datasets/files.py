@@ -1,7 +1,7 @@
 """Data in the files that their authors publish: MNIST and Fashion-MNIST in IDX files, CIFAR-10 in its binary version.
 
-Nothing in a file is believed: what its header says is compared with its size before there is memory for it, and a gzip
-file is unpacked no further than the header says, or at all beyond 256 MiB.
+The loaders trust no file. They compare its header with its size before they allocate memory. They unpack a gzip file
+only as far as the header says, and never beyond 256 MiB.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ IDX = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images
 CIFAR = [*[f"data_batch_{i}.bin" for i in range(1, 6)], "test_batch.bin"]
 CIFAR_ROW = 1 + 3 * 32 * 32  # bytes: the label, and the pixels of three channels
 
-LARGEST_UNPACKED = 2**28  # bytes of a gzip file: several times the largest of these
-LARGEST_RATIO = 1032  # of gzip: two bits for 258 bytes
-AT_ONCE = 256 * CIFAR_ROW  # bytes that are read, whole rows
+LARGEST_UNPACKED = 2**28  # bytes of an unpacked gzip file: several times the largest file of these datasets
+LARGEST_RATIO = 1032  # gzip packs 258 bytes into two bits at best
+AT_ONCE = 256 * CIFAR_ROW  # bytes to read at a time: whole rows
 
 
 def mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
-    """70,000 handwritten digits of 28 × 28 pixels, from files in a folder: (x_train, y_train), (x_test, y_test).
+    """Return 70,000 handwritten digits of 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
 
     x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y int64 in 0 … 9.
-    The files, in the IDX format, are train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
-    t10k-labels-idx1-ubyte, each as it is or with .gz. They may have other numbers of rows.
+    The folder has to hold the files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+    t10k-labels-idx1-ubyte, each as it is or with .gz. They are in the IDX format and may have other numbers of rows.
 
-    With `download=True` those that are missing are fetched, through pooch (`pip install caffelite[data]`), and compared
-    with their SHA-256 as TensorFlow Datasets lists them (tensorflow_datasets/url_checksums).
+    With `download=True`, missing files are fetched through pooch (`pip install caffelite[data]`). Their SHA-256 is
+    compared with the one that TensorFlow Datasets lists (tensorflow_datasets/url_checksums).
 
-    Raises ValueError, naming the file, for contents that are not what the header says, and for a gzip file of more than
-    256 MiB; FileNotFoundError for files that are missing; ConnectionError where one can't be fetched, and ValueError
-    for another SHA-256, of neither of which anything is left.
+    Raises ValueError, naming the file, if the contents are not what the header says, or if a gzip file unpacks to more
+    than 256 MiB. Raises FileNotFoundError if files are missing. With `download`, raises ConnectionError if a file can't
+    be fetched and ValueError if its SHA-256 differs; nothing of such a file is kept.
 
     Y. LeCun, C. Cortes and C. J. C. Burges, "The MNIST database of handwritten digits", 1998.
     """
@@ -48,11 +48,11 @@ def mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
 
 
 def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> Split:
-    """70,000 pictures of clothes, 28 × 28 pixels, from files in a folder: (x_train, y_train), (x_test, y_test).
+    """Return 70,000 pictures of clothes, 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
 
     x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y int64: T-shirt
     0, trouser 1, pullover 2, dress 3, coat 4, sandal 5, shirt 6, sneaker 7, bag 8, ankle boot 9. Files, `download` and
-    errors are `mnist`'s, names of files too: the two need folders of their own.
+    errors are as in `mnist`. The names of the files are the same too, so the two need different folders.
 
     H. Xiao, K. Rasul and R. Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning
     algorithms", arXiv:1708.07747, 2017; MIT licence.
@@ -61,13 +61,15 @@ def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> Spl
 
 
 def cifar10(folder: str | os.PathLike[str], download: bool = False) -> Split:
-    """60,000 photographs of 32 × 32 pixels, from files in a folder: (x_train, y_train), (x_test, y_test).
+    """Return 60,000 photographs of 32 × 32 pixels: (x_train, y_train), (x_test, y_test).
 
-    x_train (50,000, 3, 32, 32) and x_test (10,000, 3, 32, 32) are float32 in 0 … 1 (in the files 0 … 255), channels
-    red, green, blue; y int64: airplane 0, automobile 1, bird 2, cat 3, deer 4, dog 5, frog 6, horse 7, ship 8, truck 9.
-    The files are those of the binary version, data_batch_1.bin to data_batch_5.bin and test_batch.bin, in the folder or
-    in cifar-10-batches-bin there, each as it is or with .gz. They may have other numbers of rows, of 3,073 bytes.
-    `download`, of 170 MB, and errors are `mnist`'s.
+    x_train (50,000, 3, 32, 32) and x_test (10,000, 3, 32, 32) are float32 in 0 … 1 (in the files 0 … 255), with
+    channels red, green, blue. y is int64: airplane 0, automobile 1, bird 2, cat 3, deer 4, dog 5, frog 6, horse 7, ship
+    8, truck 9.
+
+    The files are those of the binary version, data_batch_1.bin to data_batch_5.bin and test_batch.bin, each as it is or
+    with .gz. They are in the folder, or in cifar-10-batches-bin there. They may have other numbers of rows, of 3,073
+    bytes. `download` (170 MB) and errors are as in `mnist`.
 
     A. Krizhevsky, "Learning multiple layers of features from tiny images", University of Toronto, 2009.
     """
@@ -91,7 +93,7 @@ def _images_and_labels(dataset: str, folder: Path, download: bool) -> Split:
 
 
 def _found(dataset: str, folder: Path, names: list[str], download: bool) -> list[Path]:
-    """Where files of these names are, with .gz or without, fetched if they are missing and may be."""
+    """Return the paths of these files, with .gz or without. Missing ones are fetched, if `download`."""
     from caffelite.data.datasets.fetching import SOURCES, fetch  # slow to import
 
     def find(name: str) -> Path | None:
@@ -125,9 +127,9 @@ def _check_labels(path: Path, labels: np.ndarray, first_row: int) -> None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
-    """A file's content, unpacked if it is gzip; how many bytes that are; and whether these are only the most it can be.
+    """Give a file's content, unpacked if it is gzip; its size in bytes; and whether the size is an upper bound.
 
-    What is wrong with a gzip file, wherever it shows while that is read, is a ValueError.
+    If the gzip file turns out to be damaged while it is read, raises ValueError.
     """
     with open(path, "rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
@@ -144,9 +146,9 @@ def _opened(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]
 
 
 def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
-    """The elements (n, *row) of an IDX file of bytes.
+    """Return the elements (n, *row) of an IDX file of bytes.
 
-    It is 0, 0, 8 (for bytes) and the number of axes; the length of each axis, big-endian; the elements.
+    The format: 0, 0, 8 (for bytes) and the number of axes; the length of each axis, big-endian; the elements.
     """
     magic = bytes([0, 0, 8, 1 + len(row)])
     with _opened(path) as (file, size, at_most):
@@ -175,7 +177,7 @@ def _idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
 
 
 def _cifar(path: Path) -> list[np.ndarray]:
-    """The rows of a CIFAR-10 file, in pieces (n, 3073): a byte for the label, then the pixels, channel by channel."""
+    """Return the rows of a CIFAR-10 file, in pieces (n, 3073): the label, then the pixels, channel by channel."""
     pieces: list[np.ndarray] = []
     total = 0
     with _opened(path) as (file, size, _):

@@ -1,4 +1,4 @@
-"""Data that are made, and data that come with the package."""
+"""Data that are computed, and data that come with the package."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from caffelite.core.arrays import nonnegative, positive_integer
 def spiral(
     points_per_class: int = 100, classes: int = 3, noise: float = 0.2, seed: int | np.random.Generator | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Intertwined spirals in the plane, one for each class j, class by class: x (n, 2) float32, y (n,) int64.
+    """Return intertwined spirals in the plane, one for each class j: x (n, 2) float32, y (n,) int64.
 
-    With radius r from 0 to 1 and angle from 4 j to 4 (j + 1) radians, plus noise · N(0, 1), a point is (r sin, r cos).
-    A. Karpathy, Stanford CS231n, "Neural networks case study".
+    The rows are sorted by class. The radius r goes from 0 to 1, and the angle from 4 j to 4 (j + 1) radians, plus noise
+    · N(0, 1). A point is (r sin, r cos) of its angle. A. Karpathy, Stanford CS231n, "Neural networks case study".
 
-    Raises ValueError or TypeError for sizes that are no positive integers and for noise below 0.
+    Raises ValueError or TypeError for sizes that are not positive integers and for noise below 0.
     """
     points_per_class = positive_integer("points_per_class", points_per_class)
     classes = positive_integer("classes", classes)
@@ -31,10 +31,10 @@ def spiral(
 
 
 def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """1,797 handwritten digits of 8 × 8 pixels: (x_train, y_train), (x_test, y_test).
+    """Return 1,797 handwritten digits of 8 × 8 pixels: (x_train, y_train), (x_test, y_test).
 
-    x_train (1437, 8, 8) and x_test (360, 8, 8) are float32 in 0 … 1 (in the source 0 … 16), y int64 in 0 … 9. The
-    split is stratified by class and stored with the data.
+    x_train (1437, 8, 8) and x_test (360, 8, 8) are float32 in 0 … 1 (in the source 0 … 16), y int64 in 0 … 9. The split
+    is stratified by class and stored with the data.
 
     E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998,
     doi:10.24432/C50P49, CC BY 4.0. These are its test images, as scikit-learn distributes them.
