@@ -1,4 +1,4 @@
-"""Evaluations: the loss and the metrics of batches, without training on them."""
+"""Evaluation: compute the loss and the metrics of batches, without training."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from caffelite.training.team import ONE_PROCESS, Team
 def epochs_of(
     step: Step, team: Team, batches: Iterable, epochs: int, interrupts: InterruptsBetweenSteps | None = None
 ) -> Epochs:
-    """So many epochs over batches, where they are: in memory, in files, or made one by one."""
+    """Return Epochs over batches that are in memory, in files, or made one by one."""
     if is_replayed(batches):
         return (InMemory if batches.blocks is None else Buffered)(step, team, batches, epochs, interrupts)
     return Streamed(step, team, batches, interrupts)
 
 
 class Evaluation:
-    """Evaluates the same batches time and again: what is in memory is prepared once, the first time."""
+    """Evaluates the same batches repeatedly. Data in memory is prepared only the first time."""
 
     def __init__(self, step: EvaluationStep, batches: Iterable, team: Team = ONE_PROCESS) -> None:
         self.step, self.batches, self.team = step, batches, team
         self.kept: Epochs | None = None
 
     def __call__(self) -> list[float]:
-        """The loss and the metrics."""
+        """Return the loss and the metrics."""
         if self.kept is not None:
             return self.kept.one_more()[0].tolist()
         epochs = epochs_of(self.step, self.team, self.batches, 1)
