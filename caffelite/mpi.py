@@ -15,7 +15,7 @@ How ranks end, after this module has been imported:
 - A rank may leave `fit` by an exception that the program catches. If others wait for it, they end in the same way. If
   all ranks raise the same error, for example for bad data, none waits, and all continue.
 - If a rank is killed or calls `os._exit`, `mpirun` notices it and ends the others.
-- If all ranks have waited for each other for a minute, they are in different calls. They print these calls, and end.
+- If all ranks have waited for each other for a minute, they don't run the same program. They print their calls, and end.
 - An exception in another thread ends no rank.
 
 Without MPI_THREAD_MULTIPLE, no thread can watch while a rank waits. Then the others may wait for ever for a rank that
@@ -128,7 +128,7 @@ class DataParallel(OfTeam):
 
 @functools.cache
 def _team() -> Team:
-    """Return the team of this process and those that `mpirun` started with it."""
+    """Return the team of all processes that `mpirun` started with this one."""
     if _ranks is None:
         return ONE_PROCESS
     _ranks.meet()

@@ -36,11 +36,11 @@ class Ranks(ABC):
 
     @abstractmethod
     def of_first(self, value: Any) -> Any:
-        """Return rank 0's value. It must be possible to pickle it."""
+        """Return rank 0's value. It can be anything that pickle can write."""
 
     @abstractmethod
     def of_each(self, value: Any) -> list[Any]:
-        """Return the values of all ranks. It must be possible to pickle them."""
+        """Return the values of all ranks. They can be anything that pickle can write."""
 
     @abstractmethod
     def entered(self) -> AbstractContextManager[None]:

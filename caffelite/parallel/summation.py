@@ -56,7 +56,7 @@ class Summation:
         self.begun: dict[int, Callable[[], None]] = {}  # functions that wait for a sum, by its place in `early`
 
     def begin_early(self) -> None:
-        """Change the recording: its replays add up each large gradient as soon as it is complete."""
+        """Change the recording: replays begin to add up each large gradient as soon as it is complete."""
         recording = kernels.recorder()
         if recording is None:
             return

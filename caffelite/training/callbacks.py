@@ -79,7 +79,7 @@ _OF_OTHERS = [
 class Callbacks:
     """The callbacks of one training. The `with` block begins and ends them.
 
-    If a callback's `begin` raises, those that have begun are ended too. Raises TypeError if one cannot be called.
+    If a callback's `begin` raises, the others that have begun are ended. Raises TypeError if one cannot be called.
     """
 
     def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
@@ -91,7 +91,7 @@ class Callbacks:
             if not callable(callback) or isinstance(callback, type):
                 raise TypeError(
                     f"callbacks: expected callables (epoch, history), got {callback!r}, "
-                    + ("a class: make one of it" if isinstance(callback, type) else "which has no __call__")
+                    + ("a class: give an instance of it" if isinstance(callback, type) else "which has no __call__")
                     + (f" (caffelite does not call {', '.join(not_called)})" if not_called else "")
                 )
             if not_called:
@@ -353,8 +353,8 @@ class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by `factor` after `patience` epochs in a row that are not better than the best.
 
     Then it waits for `patience` epochs again. It multiplies the rates of all parameter groups, and of a schedule the
-    rates of future steps. See `Monitor` for what is better. Raises ValueError unless 0 < factor < 1. Raises ValueError
-    before the first step if the training does not measure `monitor`, or if its mode is not known.
+    rates of future steps. `Monitor` defines "better". Raises ValueError unless 0 < factor < 1. Raises ValueError before
+    the first step if the training does not measure `monitor`, or if its mode is not known.
     """
 
     def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5, mode: str = "auto") -> None:
@@ -421,8 +421,7 @@ class Checkpoint:
         One file for all epochs. A complete new file replaces an older one. For one file per epoch, use
         `lambda epoch, history: model.save(f"{epoch}.safetensors")`.
     monitor : str, optional
-        A name in the history. Only an epoch that is better than all before is written. See `Monitor` for what is
-        better.
+        A name in the history. Only an epoch that is better than all before is written. `Monitor` defines "better".
     every : int
         Write after each `every` epochs. With a `monitor`, write after each better epoch instead.
     seconds : float, optional

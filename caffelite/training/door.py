@@ -249,7 +249,7 @@ def checked(
 def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple[tuple[np.ndarray, ...], Names]:
     """Return x as arrays that the model takes, and the column names of its frames. `Columns` converts its own frames.
 
-    Raises ValueError if the columns are not those that the model was fitted on, or else those in `expected`. Raises
+    Raises ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises
     ValueError for rows without names if `Columns` has numbers and categories.
     """
     names = None

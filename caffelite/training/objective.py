@@ -85,7 +85,7 @@ class Objective:
         return self.value
 
     def judged(self, outputs: Any, batch: Batch) -> Any:
-        """Return the part of the model's outputs that the loss gets."""
+        """Return the model's outputs as the loss gets them."""
         return outputs
 
     def _check(self, outputs: Any, batch: Batch) -> None:
