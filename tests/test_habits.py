@@ -271,10 +271,10 @@ ERRORS = {
     "an iterator": (
         lambda: fit(batches(), None, epochs=2),
         ValueError,
-        "whose __iter__ makes one gives them every epoch",
+        "whose __iter__ returns a new iterator: these give their batches in every epoch",
     ),
     "pairs": (lambda: fit(zip(X, Y, strict=True), None), ValueError, "as many rows in x as in y, got one with x of"),
-    "a callback's class": (lambda: fit(callbacks=[cl.callbacks.CSVLog]), TypeError, "a class: make one of it"),
+    "a callback's class": (lambda: fit(callbacks=[cl.callbacks.CSVLog]), TypeError, "a class: give an instance of it"),
     "on_epoch_end": (lambda: fit(callbacks=[object()]), TypeError, "which has no __call__"),
     "val_acc": (
         lambda: fit(validation_split=0.2, callbacks=[cl.callbacks.EarlyStopping("val_acc")]),

@@ -409,7 +409,7 @@ def test_a_metric_of_outputs_that_are_not_rows_is_refused_before_the_first_step(
     def mine(outputs, targets):
         return 0.0
 
-    with pytest.raises(ValueError, match=r"the metric mine is of the outputs of all rows.* \(1, 3\) for 4 rows"):
+    with pytest.raises(ValueError, match=r"the metric mine needs an output for each row.* \(1, 3\) for 4 rows"):
         cl.Model([Mean()]).evaluate(np.zeros((4, 3)), np.zeros((4, 3)), loss=Rows(), metrics=[mine])
 
 

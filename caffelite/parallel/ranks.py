@@ -14,9 +14,9 @@ from caffelite.core.rows import SomeRows
 
 
 class Ranks(ABC):
-    """All processes that share batches, as one of them sees them: it has the number `rank` of `size`.
+    """The processes that share batches. This process has the number `rank` of `size`.
 
-    All ranks have to make each of these calls, in the same order. All get the same bits of what is added up.
+    All ranks must make each of these calls, in the same order. All get the same bits of each sum.
     """
 
     rank: int
@@ -24,30 +24,30 @@ class Ranks(ABC):
 
     @abstractmethod
     def add_up(self, array: np.ndarray) -> None:
-        """Write the sum of the arrays of all ranks into this one, which is contiguous."""
+        """Replace this contiguous array by the sum of all ranks' arrays."""
 
     @abstractmethod
     def begin_to_add_up(self, array: np.ndarray) -> Callable[[], None]:
-        """As `add_up`, while this rank computes other things. Call what this returns to wait for the sum."""
+        """Begin `add_up`, so that this rank can compute meanwhile. Call the returned function to wait for the sum."""
 
     @abstractmethod
     def gathered(self, array: np.ndarray) -> np.ndarray:
-        """The arrays of all ranks, which have the same shape and dtype: (ranks, …)."""
+        """Return the arrays of all ranks: (ranks, …). They must have the same shape and dtype."""
 
     @abstractmethod
     def of_first(self, value: Any) -> Any:
-        """The value that rank 0 has. It can be anything that can be pickled."""
+        """Return rank 0's value. It can be anything that pickle can write."""
 
     @abstractmethod
     def of_each(self, value: Any) -> list[Any]:
-        """The values of all ranks. They can be anything that can be pickled."""
+        """Return the values of all ranks. They can be anything that pickle can write."""
 
     @abstractmethod
     def entered(self) -> AbstractContextManager[None]:
-        """Inside, all ranks train. If one leaves by an exception and others wait for it, all end."""
+        """A context in which all ranks train. If one leaves by an exception and others wait for it, all end."""
 
     def total(self, array: np.ndarray) -> np.ndarray:
-        """The sum of the arrays of all ranks; of bools, whether any is True."""
+        """Return the sum of all ranks' arrays. For bools, return whether any is True."""
         of_numbers = array.view(np.uint8) if array.dtype == np.bool_ else array
         found = np.array(of_numbers, order="C")
         self.add_up(found)
@@ -55,10 +55,10 @@ class Ranks(ABC):
 
 
 class RowsOfRank(SomeRows):
-    """The rows of a batch that this rank computes: equal parts, as far as the number of rows allows.
+    """The rows of a batch that this rank computes. Ranks have equal parts, as far as the number of rows allows.
 
-    If a batch has fewer rows than there are ranks, a rank without rows takes one that is not counted. So its step is
-    like those of the other ranks, and adds 0 to each sum.
+    If a batch has fewer rows than ranks, a rank without rows computes a row that is not counted. So its step is like
+    the steps of other ranks, and adds 0 to each sum.
     """
 
     def __init__(self, ranks: Ranks, whole: int) -> None:

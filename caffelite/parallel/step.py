@@ -57,7 +57,7 @@ class StepOfPart(Step):
         return outputs
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
-        """Add what was measured of the whole batch."""
+        """Add the loss and metrics of the whole batch."""
         for slot in range(len(self.summation.means)):
             here = slice(slot, slot + 1)
             kernels.add_weighted_mean(cursor, slot, self.summation.means[here], self.summation.weights[here])
@@ -67,7 +67,7 @@ class StepOfPart(Step):
 
 
 class EvaluationOfPart(EvaluationStep):
-    """A step of an evaluation on this rank's rows of a batch."""
+    """An evaluation step on this rank's rows of a batch."""
 
     def __init__(self, model: Any, objective: Objective, ranks: Ranks) -> None:
         super().__init__(model, ObjectiveOfPart.like(objective))
@@ -83,9 +83,9 @@ class EvaluationOfPart(EvaluationStep):
 
 
 def weight_of_part(part: RowsOfRank, weight: np.ndarray | None, like: np.ndarray) -> np.ndarray:
-    """What the mean over this rank's rows counts for in the mean over the batch, as an array like the loss.
+    """Return the weight of this rank's mean in the mean over the batch, as an array like the loss.
 
-    `weight`, a single element, is what the rows weigh together; None if all rows weigh the same.
+    `weight`, a single element, is the sum of this rank's weights. It is None if all rows have equal weights.
     """
     if weight is None:
         return kernels.full(like.shape, part.size / part.whole if part.counted else 0.0, like.dtype)
@@ -94,17 +94,17 @@ def weight_of_part(part: RowsOfRank, weight: np.ndarray | None, like: np.ndarray
         own = weight.astype(np.float64).reshape(1) * part.counted
         whole = float(part.ranks.total(own)[0])
         if not 0 < whole < math.inf:
-            raise ValueError("the weights of what counts sum up to nothing, or to infinity: there is no mean")
+            raise ValueError("the weights of the rows that count sum up to 0 or infinity: there is no mean")
         return np.full(like.shape, own[0] / whole, like.dtype)
 
     return call_python("part of the mean", divided, weight)
 
 
-# ---- rows that weigh nothing together -------------------------------------------------------------------------------
+# ---- rows whose weights are all 0 -----------------------------------------------------------------------------------
 
 
 class ObjectiveOfPart(Objective):
-    """The objective of a part of a batch, whose rows may weigh nothing together."""
+    """The objective of a part of a batch. The weights of its rows may all be 0."""
 
     @classmethod
     def like(cls, objective: Objective) -> ObjectiveOfPart:
@@ -119,10 +119,10 @@ class ObjectiveOfPart(Objective):
 
 
 class ZeroIfWeightless(Function):
-    """y = x,  dx = dy; but dx = 0 if the rows, (n, …), weigh nothing together.
+    """y = x,  dx = dy; but dx = 0 if the weights of all rows, (n, …), are 0.
 
-    A user's loss may have divided by the sum of the weights. What is before it gets a gradient all the same, because
-    rows of other ranks depend on these rows by BatchNorm's moments.
+    A user's loss may have divided by the sum of the weights. The layers before it still need a gradient, because other
+    ranks' rows depend on these rows through BatchNorm's mean and variance.
     """
 
     def forward(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What ranks add up: gradients, the loss and what was measured."""
+"""Add up gradients, loss and metrics over all ranks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from caffelite.optimizers.runs import Run
 from caffelite.parallel.ranks import Ranks, RowsOfRank
 from caffelite.parallel.stop import Stop
 
-# Gradients with no more elements than this are copied into one message, in float64, with all else that is added up. Up
-# to this size a second message costs more than the copies. Longer gradients are added up where they are.
+# Gradients of at most this many elements are copied into one float64 message, with the loss and metrics. Up to this
+# size a second message costs more than the copies. Longer gradients are added up in place.
 COPIED = 4096
 
-# The gradient of a parameter with more elements than this is added up while backward goes on.
+# If a parameter has more elements than this, its gradient is added up while backward continues.
 LARGE = 2**16
 
 
 class Summation:
-    """Adds up, between backward and update: the gradients, the loss, what was measured, and requests to stop.
+    """Adds up, between backward and update: the gradients, the loss, the metrics, and requests to stop.
 
-    The call adds up. Then `value` is the loss of the whole batch, and `means` and `weights` are those of each quantity
-    that was added to `cursor`, of the whole batch too. All are float64.
+    A call adds up. Afterwards `value` is the loss of the whole batch. `means` and `weights` are the mean and the weight
+    of each quantity that was added to `cursor`, also of the whole batch. All are float64.
     """
 
     def __init__(self, part: RowsOfRank, stop: Stop, quantities: int) -> None:
@@ -41,7 +41,7 @@ class Summation:
         self.value, self.means, self.weights = np.zeros(1), np.zeros(quantities), np.zeros(quantities)
 
     def of(self, runs: list[Run], parameters: Sequence[Tensor], equal: bool) -> None:
-        """Say which gradients there are. `equal`: all rows weigh the same."""
+        """Set the gradients to add up. `equal`: all rows have equal weights."""
         self.equal = equal  # then the sum of the weights is the size of the batch
         self.listed = [run for run in runs if run.used is not None]
         self.widths = [parameters[run.parameters.start].shape[1:] for run in self.listed]
@@ -52,15 +52,15 @@ class Summation:
         sizes = [gradient.size for gradient in self.copied]
         self.message = np.empty(3 + self.own.size + sum(sizes))
         ends = np.cumsum([3 + self.own.size, *sizes])
-        self.places = [self.message[begin:end] for begin, end in pairwise(ends)]  # of those that are copied
-        self.begun: dict[int, Callable[[], None]] = {}  # how to finish sums, by their places in `early`
+        self.places = [self.message[begin:end] for begin, end in pairwise(ends)]  # of the copied gradients
+        self.begun: dict[int, Callable[[], None]] = {}  # functions that wait for a sum, by its place in `early`
 
     def begin_early(self) -> None:
-        """Have replays of the step that is recorded begin to add up each large gradient as soon as it is complete."""
+        """Change the recording: replays begin to add up each large gradient as soon as it is complete."""
         recording = kernels.recorder()
         if recording is None:
             return
-        # In the order in which they are complete, here too: it has to be the same on all ranks.
+        # The step being recorded uses the same order as its replays, because it must be the same on all ranks.
         places = [_last_write(recording.entries, gradient) for gradient in self.early]
         order = sorted(range(len(places)), key=places.__getitem__)
         self.early = [self.early[i] for i in order]
@@ -76,7 +76,7 @@ class Summation:
         self.begun[i] = self.part.ranks.begin_to_add_up(self.early[i])
 
     def __call__(self, value: np.ndarray, weight: np.ndarray) -> None:
-        """Add up, given the loss of this rank's rows, and what they count for in the mean."""
+        """Add up. `value` is the loss of this rank's rows, and `weight` their share of the mean."""
         ranks, message, n = self.part.ranks, self.message, 3 + self.own.size
         counts = float(weight.reshape(-1)[0])
         if not self.part.counted:
@@ -128,7 +128,7 @@ def average_gradients(ranks: Ranks, optimizer: Optimizer) -> None:
 
 
 def add_up_rows(ranks: Ranks, run: Run, width: tuple[int, ...]) -> np.ndarray:
-    """Add up a gradient of which each rank has used some rows. Returns the rows that any rank has used."""
+    """Add up a gradient with only some rows used on each rank. Return the rows that any rank has used."""
     used = run.used
     assert used is not None
     rows = (len(used) - 1) // 2
@@ -147,7 +147,7 @@ def add_up_rows(ranks: Ranks, run: Run, width: tuple[int, ...]) -> np.ndarray:
 
 
 def _pieces(run: Run, parameters: Sequence[Tensor]) -> list[np.ndarray]:
-    """The gradient of a run in pieces: one for each large parameter, and one for all that is between two of them."""
+    """Return a run's gradient in pieces: one for each large parameter, and one for all parameters between two."""
     cuts, place = [0], 0
     for p in parameters[run.parameters]:
         if p.size > LARGE:
@@ -157,7 +157,7 @@ def _pieces(run: Run, parameters: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def _last_write(entries: list[Any], gradient: np.ndarray) -> int:
-    """The place of the last call that may have written to a gradient."""
+    """Return the place of the last call that may have written to a gradient, or -1."""
     for i in reversed(range(len(entries))):
         entry = entries[i]
         if isinstance(entry, PythonCall):

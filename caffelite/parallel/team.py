@@ -1,4 +1,4 @@
-"""What ranks do together in a training, besides its steps: begin alike, stop together, and check that they agree."""
+"""The team of all ranks: they begin with the same state, stop together, and check that they agree."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep, Step
 from caffelite.training.team import Team
 
-ROWS_COMPARED = 8  # of each batch that was made in Python
+ROWS_COMPARED = 8  # of each batch made in Python
 
 
 class LoopOfRanks(Loop):
-    """The loop of a training on several ranks, which all go on and end after the same epochs."""
+    """The training loop on several ranks. All continue and end after the same epochs."""
 
     def due(self, done: int) -> float:
         return self.team.agreed(super().due(done))
@@ -38,7 +38,7 @@ class LoopOfRanks(Loop):
 
 
 class TeamOfRanks(Team):
-    """All ranks, as one of them sees them in its trainings."""
+    """The team of all ranks, on one of them."""
 
     loop = LoopOfRanks
 
@@ -70,9 +70,9 @@ class TeamOfRanks(Team):
         return made
 
     def begin(self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]) -> None:
-        """Have parameters, buffers, the optimizer's state and the orders of data as they are on rank 0.
+        """Copy parameters, buffers, the optimizer's state and the orders of data from rank 0.
 
-        So what was drawn without a seed is the same everywhere.
+        So random values that were drawn without a seed are the same on all ranks.
         """
         self.check_same("fit", facts())
         for generator in data:
@@ -92,7 +92,7 @@ class TeamOfRanks(Team):
     # ---- between steps ------------------------------------------------------------------------------------------
 
     def agreed(self, value: float) -> float:
-        return float(self.ranks.gathered(np.array([value], np.float64))[0, 0])  # what rank 0 says
+        return float(self.ranks.gathered(np.array([value], np.float64))[0, 0])  # rank 0's value
 
     def stop_flag(self, interrupts: Any) -> np.ndarray:
         return self.stop.flag
@@ -117,7 +117,7 @@ class TeamOfRanks(Team):
     def average(self, optimizer: Optimizer) -> None:
         average_gradients(self.ranks, optimizer)
 
-    # ---- what was measured --------------------------------------------------------------------------------------
+    # ---- outputs, targets and sums ------------------------------------------------------------------------------
 
     def all_rows(self, rows: np.ndarray) -> np.ndarray:
         return self.ranks.total(rows)
@@ -126,16 +126,16 @@ class TeamOfRanks(Team):
         return rows if self.leads else np.zeros_like(rows)
 
     def all_sums(self, step: Step, sums: np.ndarray) -> np.ndarray:
-        return sums if step.trains else self.ranks.total(sums)  # a step of a training adds up by itself
+        return sums if step.trains else self.ranks.total(sums)  # a training step has added them up
 
     def forget(self, rows: list[np.ndarray]) -> None:
-        for kept in rows:  # those of other ranks stay 0
+        for kept in rows:  # the rows of other ranks must stay 0
             kept[...] = 0
 
     # ---- whether all ranks do the same --------------------------------------------------------------------------
 
     def check_same(self, what: str, facts: dict[str, Any]) -> None:
-        """RuntimeError unless all ranks have the same facts. It names the first rank that differs, and in what."""
+        """Raise RuntimeError unless all ranks have the same facts. It names the first rank and fact that differ."""
         of_each = self.ranks.of_each({name: json.dumps(fact, default=str) for name, fact in facts.items()})
         for rank, theirs in enumerate(of_each):
             for name in dict.fromkeys([*of_each[0], *theirs]):
@@ -148,7 +148,7 @@ class TeamOfRanks(Team):
                     )
 
     def check_batch(self, where: str, batch: Batch | None) -> None:
-        """RuntimeError unless all ranks were given the same batch, as far as some of its rows say, or None."""
+        """Raise RuntimeError unless all ranks got the same batch, or None. It compares only some rows."""
         rows = 0 if batch is None else len(batch.targets)
         facts = {"number of rows in the batch": rows}
         if batch is not None:
@@ -158,22 +158,22 @@ class TeamOfRanks(Team):
         self.stop.go_on()
 
     def check_alike(self, model: Any, epoch: int) -> None:
-        """RuntimeError unless all ranks have the same parameters and buffers, to the bit."""
+        """Raise RuntimeError unless all ranks have the same parameters and buffers, to the bit."""
         arrays = [p._data for p in model.parameters()] + list(model.buffers().values())
         sums = self.ranks.gathered(np.array([_checksum(arrays)], np.int64))[:, 0]
         if (sums != sums[0]).any():
             rank = int((sums != sums[0]).argmax())
             raise RuntimeError(
-                f"after epoch {epoch}, rank {rank} has other parameters than rank 0: they have drifted apart. What is "
-                "drawn or decided in Python, batches too, has to be the same on all ranks, and so has the instruction "
-                "set, which CAFFELITE_ISA names"
+                f"after epoch {epoch}, rank {rank} has other parameters than rank 0: they have drifted apart. Random "
+                "numbers, decisions and batches made in Python must be the same on all ranks, and so must the "
+                "instruction set, which CAFFELITE_ISA names"
             )
 
     def ends(self, model: Any, epoch: int, here: bool) -> bool:
         """Whether a callback has ended the training after an epoch, on any rank.
 
-        RuntimeError unless all ranks have frozen the same parameters: a rank would wait for gradients that nobody
-        sends.
+        Raise RuntimeError unless all ranks have frozen the same parameters. Otherwise a rank would wait for gradients
+        that no other rank sends.
         """
         frozen = _checksum([p.requires_grad for p in model.parameters()])
         found = self.ranks.gathered(np.array([frozen, here], np.int64))
@@ -187,7 +187,7 @@ class TeamOfRanks(Team):
 
 
 def _checksum(values: Any) -> int:
-    """A checksum of the bits of arrays, and of other values."""
+    """Return a checksum of the bits of arrays, and of other values."""
     found = 0
     for value in values:
         pieces: Iterable[Any]

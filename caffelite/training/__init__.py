@@ -1,1 +1,1 @@
-"""Trainings: the step, epochs, history, metrics, callbacks, checkpoints, progress."""
+"""Training: the step, epochs, history, metrics, callbacks, checkpoints, progress."""

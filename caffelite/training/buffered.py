@@ -1,4 +1,4 @@
-"""Epochs over data that are read from a source, a buffer at a time."""
+"""Epochs over data from a source, read one buffer at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from caffelite.training.team import Team
 
 
 class Buffered(Steps):
-    """Epochs over a DataGenerator that reads: each buffer is trained on as what is in memory, while the next is read,
-    which may be that of the next epoch.
+    """Epochs over a DataGenerator that reads a source.
+
+    It trains on each buffer as on data in memory. Meanwhile a thread reads the next buffer, also across epochs.
     """
 
     def __init__(
@@ -36,27 +37,27 @@ class Buffered(Steps):
         self.memory = data.memory_for(self.data.columns())
         self.epoch = 0
         self.buffers: Generator[Callable[[], Buffer]] | None = None
-        self.read_epoch = 0  # the number, of the generator's epochs, of the one that was read last
+        self.read_epoch = 0  # which of the generator's epochs was read last
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
         self.before = self.generator.state()
         self.sums = Sums(self.step, self.team)
-        self.done = 0  # batches of the epoch, before the buffer under way
-        self.run: InMemory | None = None  # on the buffer under way
+        self.done = 0  # batches of the epoch before the current buffer
+        self.run: InMemory | None = None  # on the current buffer
 
     @property
     def batch(self) -> int:  # type: ignore[override]
-        """How many batches of the epoch are done."""
+        """The number of finished batches of the epoch."""
         return self.done + (0 if self.run is None else self.run.steps)
 
     @property
     def steps(self) -> int:  # type: ignore[override]
-        """How many steps are done."""
+        """The number of finished steps."""
         return self.epoch * len(self.generator) + self.batch
 
     def run_until(self, epochs: int) -> None:
-        """Take steps towards the end of the epoch, for a while. A Ctrl-C takes effect between two steps or buffers."""
+        """Take steps in the epoch for a while. Ctrl-C takes effect between two steps or buffers."""
         if self.batch < len(self.generator):
             if self.run is None:
                 self.run = self._next_run()
@@ -71,13 +72,13 @@ class Buffered(Steps):
                 self._begin_epoch()
 
     def _next_run(self) -> InMemory:
-        """The training on the next buffer, from its first batch that is due."""
+        """Return the training on the next buffer, from its first batch that is not done."""
         per_buffer = self.generator.blocks.batches  # type: ignore[union-attr]
         first = self.done // per_buffer
         if self.done == 0 and self.buffers is not None:
             if self.generator._epochs == self.read_epoch:
                 self.read_epoch = self.generator.begin()
-            else:  # somebody else has gone through it meanwhile
+            else:  # other code has iterated over the generator in the meantime
                 self.close()
         if self.buffers is None:
             columns, epochs = self.data.columns(), max(self.epochs - self.epoch, 1)
@@ -97,7 +98,7 @@ class Buffered(Steps):
         return run
 
     def _check(self, data: Batch, pieces: list[tuple[int, int]]) -> None:
-        """Raise what the model and the loss raise for these rows, and say which of the source they are."""
+        """Raise the error of the model or the loss for these rows, and name the rows of the source."""
         try:
             self._check_rows(data)
         except (ValueError, IndexError):
@@ -113,7 +114,7 @@ class Buffered(Steps):
             raise
 
     def _check_rows(self, data: Batch) -> None:
-        """Raise what the model and the loss raise for these rows. Targets in memory were checked before."""
+        """Raise the error of the model or the loss for these rows. Targets in memory were checked before."""
         door.check_indices(self.model, "x", data.inputs)
         if hasattr(self.objective.loss, "check_targets") and isinstance(self.data.targets, Source):
             shape = self.model.shape_for(data.inputs, len(data.targets))
@@ -148,7 +149,7 @@ class Buffered(Steps):
             self.sums.kept = [[self.team.own_rows(rows) for rows in kept]]
 
     def close(self) -> None:
-        """Leave the epoch under way: the thread that reads ends."""
+        """Leave the current epoch. The reading thread ends."""
         if self.buffers is not None:
             self.buffers.close()
             self.buffers = None

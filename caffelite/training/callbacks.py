@@ -1,22 +1,22 @@
-"""Callbacks: what `fit` calls after each epoch, and some that are ready-made.
+"""Callbacks: `fit` calls them after each epoch. Some ready-made ones are here.
 
-A callback is a callable (epoch, history), the epochs counted from 0; one that returns True ends the training. Besides,
-it may have any of these:
+A callback is a callable (epoch, history). Epochs are counted from 0. If it returns True, the training ends. It may also
+have any of these methods:
 
-    begin(training)            before the first step. `training` has `.model`, `.optimizer`, `.loss` and `.history`,
-                               and `.write(path)`, which makes a checkpoint of it.
-    due(epochs)                after how many epochs it has to be called next, so many being completed. Where data are
-                               in memory, epochs up to there are replayed in one go, and it is called for the last of
-                               those that have been completed. Without it, a callback is called after each.
-    between_steps()            now and then between two steps: after a batch, or about every 50 ms of replayed ones.
-                               Of several ranks (`caffelite.mpi`), on all of them after the same step.
-    end()                      afterwards: after an exception, too, and in the order of the callbacks. All that have
-                               begun are ended, even if others raise.
-    state_dict()               what it needs to go on where it is: numbers, strings and None, and arrays, by name.
-                               Numbers may be NaN or infinite.
-    load_state_dict(state)     go on there. This comes after `begin`, which starts anew.
+    begin(training)            called before the first step. `training` has `.model`, `.optimizer`, `.loss` and
+                               `.history`, and `.write(path)` writes a checkpoint of the training.
+    due(epochs)                returns the epoch after which it must be called next, when `epochs` are completed. If
+                               data are in memory, `fit` replays the epochs up to there in one go, and calls it for
+                               the last completed one. Without this method, it is called after each epoch.
+    between_steps()            called now and then between two steps: after a batch, or about every 50 ms of replayed
+                               steps. With several ranks (`caffelite.mpi`), all call it after the same step.
+    end()                      called at the end, also after an exception, in the order of the callbacks. Each callback
+                               that has begun is ended, even if another one raises.
+    state_dict()               returns all it needs to continue: numbers, strings, None and arrays, by name. Numbers may
+                               be NaN or infinite.
+    load_state_dict(state)     restores such a state. It is called after `begin`, which resets the callback.
 
-A training that goes on from a checkpoint begins with the history that it had. Nothing of it costs a step anything.
+A training that continues from a checkpoint begins with its old history. Callbacks do not make a step slower.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ __all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Traini
 
 
 class Training(NamedTuple):
-    """What a callback gets to know when a training begins."""
+    """The training, as a callback's `begin` gets it."""
 
-    model: Any  #: What is trained.
-    optimizer: Any  #: What updates it; None in `caffelite.minimize`.
-    loss: Function  #: What is minimized.
-    history: History  #: What is measured, epoch by epoch.
+    model: Any  #: The model to train.
+    optimizer: Any  #: The optimizer that updates the model; None in `caffelite.minimize`.
+    loss: Function  #: The loss to minimize.
+    history: History  #: Loss and metrics, epoch by epoch.
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
-    team: Any = None  #: Who trains: one process if it is None, or several that share each batch.
-    metrics: Mapping[str, Metric] = {}  #: What is measured besides the loss, by name.
+    team: Any = None  #: The processes that share each batch. None: there is only one process.
+    metrics: Mapping[str, Metric] = {}  #: The metrics, by name.
 
     @property
     def leads(self) -> bool:
-        """Whether it is this process that writes files: of several ranks, it is rank 0."""
+        """Whether this process writes files. With several ranks, only rank 0 does."""
         return self.team is None or self.team.leads
 
     def agreed(self, value: bool) -> bool:
-        """What all ranks are to do where that depends on time, say: what rank 0 says."""
+        """Return rank 0's value on all ranks, for decisions that depend on time, for example."""
         return value if self.team is None else bool(self.team.agreed(value))
 
 
-# What other frameworks call the methods of a callback.
+# The names of callback methods in other frameworks.
 _OF_OTHERS = [
     f"on_{what}_{when}"
     for what in ("train", "fit", "epoch", "train_epoch", "batch", "train_batch")
@@ -77,9 +77,9 @@ _OF_OTHERS = [
 
 
 class Callbacks:
-    """The callbacks of one training: begun when this is entered, ended when it is left.
+    """The callbacks of one training. The `with` block begins and ends them.
 
-    Those that have begun are ended, too, if another one's `begin` raises. TypeError for what can't be called.
+    If a callback's `begin` raises, the others that have begun are ended. Raises TypeError if one cannot be called.
     """
 
     def __init__(self, callbacks: Iterable[Callable[[int, History], Any]]) -> None:
@@ -91,7 +91,7 @@ class Callbacks:
             if not callable(callback) or isinstance(callback, type):
                 raise TypeError(
                     f"callbacks: expected callables (epoch, history), got {callback!r}, "
-                    + ("a class: make one of it" if isinstance(callback, type) else "which has no __call__")
+                    + ("a class: give an instance of it" if isinstance(callback, type) else "which has no __call__")
                     + (f" (caffelite does not call {', '.join(not_called)})" if not_called else "")
                 )
             if not_called:
@@ -106,7 +106,7 @@ class Callbacks:
         return len(self.callbacks)
 
     def during(self, training: Training) -> Callbacks:
-        """What is to be entered for this training."""
+        """Set the training and return self, for a `with` block."""
         self._training: Training | None = training
         return self
 
@@ -127,7 +127,7 @@ class Callbacks:
             self._end()
 
     def __call__(self, epoch: int, history: History) -> bool:
-        """Whether one of them ends the training after this epoch; all are called, those that write it down last."""
+        """Call all callbacks, each `Checkpoint` last. Return whether one of them ends the training."""
         in_order = sorted(self.callbacks, key=lambda callback: isinstance(callback, Checkpoint))
         measured = _lengths(history)
         for callback in in_order:
@@ -141,13 +141,13 @@ class Callbacks:
         return self.ended
 
     def due(self, epochs: int) -> float:
-        """After how many epochs one of them has to be called next, so many being completed."""
+        """Return the epoch after which a callback must be called next, when `epochs` are completed."""
         own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.callbacks]
         return min(own, default=math.inf)
 
     @property
     def between_steps(self) -> Callable[[], None] | None:
-        """What is to be called now and then between two steps, if anything is."""
+        """A function to call now and then between two steps, or None."""
         wanted = [callback.between_steps for callback in self.callbacks if hasattr(callback, "between_steps")]
 
         def call_all() -> None:
@@ -157,16 +157,16 @@ class Callbacks:
         return call_all if wanted else None
 
     def with_state(self) -> list[Any]:
-        """Those that have a state, and it is not empty."""
+        """Return the callbacks that have a state that is not empty."""
         return [callback for callback in self.callbacks if hasattr(callback, "state_dict") and callback.state_dict()]
 
     def states(self) -> list[tuple[str, dict[str, Any]]]:
-        """The names of their classes, and the states."""
+        """Return the class names and the states of the callbacks that have a state."""
         return [(type(callback).__name__, callback.state_dict()) for callback in self.with_state()]
 
     def _end(self) -> None:
         self._training = None
-        with ExitStack() as stack:  # which calls each, the last one first, whatever the others raise
+        with ExitStack() as stack:  # it calls each, in reverse order, even if others raise
             for callback in reversed(self._begun):
                 if hasattr(callback, "end"):
                     stack.callback(callback.end)
@@ -177,20 +177,20 @@ def _lengths(history: History) -> dict[str, int]:
 
 
 class Monitor:
-    """Base of callbacks that watch a quantity of the history: its best value, and how long there was no better one.
+    """Base class of callbacks that watch a quantity of the history: its best value, and the epochs since.
 
-    `mode` says what is better: "max" the higher value, "min" the lower one. "auto" knows the built-in names, with
-    `val_` or without, and the modes that `caffelite.metrics.metric` gives. It is a ValueError for all others, before
-    the first step.
+    With `mode="max"` a higher value is better, with "min" a lower one. "auto" knows the built-in names, with or without
+    `val_`, and the modes given to `caffelite.metrics.metric`. For all other names it raises ValueError before the first
+    step.
 
-    A value that is not finite is never better. Of equal values of a metric, that with the lowest `val_loss` is the
-    best; if there is none, that with the lowest `loss`. This changes what the best epoch is, but it does not count as
-    better for `patience`.
+    A value that is not finite is never better. Among equal values of a metric, the epoch with the lowest `val_loss` is
+    the best, or with the lowest `loss` if there is no `val_loss`. Such an epoch becomes the best one, but it does not
+    count as better for `patience`.
     """
 
-    best: float | None  # the best value so far; None as long as there is none
+    best: float | None  # the best value so far, None before the first
     best_epoch: int | None  # its epoch, counted from 0
-    waited: int  # for how many epochs in a row there was none that is better by more than `min_delta`
+    waited: int  # the number of epochs in a row that were not better by more than `min_delta`
 
     def __init__(self, monitor: str, patience: int, min_delta: float = 0.0, mode: str = "auto") -> None:
         if mode not in ("auto", "min", "max"):
@@ -202,7 +202,7 @@ class Monitor:
 
     @property
     def _name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return type(self).__name__
 
     def _start(self) -> None:
@@ -210,7 +210,7 @@ class Monitor:
         self._has_warned = False
 
     def begin(self, training: Training) -> None:
-        """Start anew; ValueError if the training does not measure what is to be watched, or its mode is not known."""
+        """Reset. Raise ValueError if the training does not measure `monitor`, or if its mode is not known."""
         if self.monitor not in training.history:
             name, measured = str(self.monitor), list(training.history)
             is_metric = name.removeprefix("val_") not in measured
@@ -228,7 +228,7 @@ class Monitor:
         self._start()
 
     def look(self, epoch: int, history: History) -> bool:
-        """Look at an epoch's value, and say whether it is the best one."""
+        """Look at an epoch's value. Return whether it is the best one."""
         value = history[self.monitor][-1]
         if math.isnan(value) and self.best is None and not self._has_warned:
             self._has_warned = True
@@ -248,18 +248,18 @@ class Monitor:
         return is_best
 
     def _breaks_tie(self, history: History) -> bool:
-        """Whether the last epoch has a lower loss than the best one, which has the same metric."""
+        """Whether the last epoch has a lower loss than the best one. Their metrics are equal."""
         if self.monitor in ("loss", "val_loss"):
             return False
         losses = history.get("val_loss", history["loss"])
         return losses[-1] < losses[self.best_epoch]
 
     def state_dict(self) -> dict[str, Any]:
-        """`best`, `best_epoch` and `waited`."""
+        """Return `best`, `best_epoch` and `waited` by name."""
         return {"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a `state_dict`; ValueError for one that can't be, before anything is written."""
+        """Load a `state_dict`. Raise ValueError for an impossible one before any change."""
         best, epoch, waited = (state.get(name) for name in ("best", "best_epoch", "waited"))
         has_best = isinstance(best, NUMBERS) and math.isfinite(best) and isinstance(epoch, int) and epoch >= 0
         if not (has_best or best is epoch is None) or not isinstance(waited, int) or waited < 0:
@@ -277,20 +277,20 @@ class EarlyStopping(Monitor):
     monitor : str
         A name in the history.
     patience : int
-        How many epochs.
+        The number of epochs to wait.
     min_delta : float
-        How much better an epoch has to be to count. Slow progress, by no more than this from one best epoch to the
-        next, counts as none.
+        An epoch counts as better only if it beats the best one by more than this. Slow progress, by no more than this
+        from one best epoch to the next, does not count.
     restore_best : bool
-        Whether the model has, afterwards, the parameters and buffers of the best epoch, however the training ended:
-        early, after all its epochs, by Ctrl-C, TrainingDiverged or another exception. Before the first epoch is
-        completed there is no best one, and all is left as it is. The optimizer keeps its state.
+        Whether the model gets the parameters and buffers of the best epoch at the end. This happens however the
+        training ended: early, after all its epochs, by Ctrl-C, TrainingDiverged or another exception. Before the first
+        epoch is completed there is no best one, and the model stays as it is. The optimizer keeps its state.
     mode : "auto", "min" or "max"
         Whether a lower or a higher value is better; see `Monitor`.
 
-    Afterwards `best` is the best value and `best_epoch` its epoch, counted from 0. Raises ValueError where the training
-    does not measure `monitor` or its mode is not known, before the first step, and for a patience below 1, a negative
-    min_delta or another mode.
+    Afterwards `best` is the best value and `best_epoch` its epoch, counted from 0. Raises ValueError for a patience
+    below 1, a negative min_delta or another mode. Raises ValueError before the first step if the training does not
+    measure `monitor`, or if its mode is not known.
     """
 
     def __init__(
@@ -316,13 +316,13 @@ class EarlyStopping(Monitor):
 
     def __call__(self, epoch: int, history: History) -> bool:
         if self.look(epoch, history) and self.restore_best:
-            parameters, buffers = self._named  # found once: `state_dict` looks for the names of all each time
+            parameters, buffers = self._named  # found once, because `state_dict` searches all names each time
             state = {name: p.data.copy() for name, p in parameters.items()}
             self._best_state = state | {name: array.copy() for name, array in buffers.items()}
         return self.waited >= self.patience
 
     def end(self) -> None:
-        """Restore the best parameters and buffers, all or, where a Ctrl-C comes first, none of them."""
+        """Restore the best parameters and buffers: all of them, or none if Ctrl-C comes first."""
         model, state = self._model, self._best_state
         self._model, self._named, self._best_state = None, ({}, {}), {}
         if state:
@@ -330,12 +330,11 @@ class EarlyStopping(Monitor):
                 model.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Monitor` has it, and the best parameters and buffers: `model.0.weight` and so on."""
+        """Return the state of `Monitor`, and the best parameters and buffers: `model.0.weight` and so on."""
         return super().state_dict() | {f"model.{name}": array for name, array in self._best_state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a `state_dict`; ValueError for one that can't be, or not of this model, before anything is
-        written."""
+        """Load a `state_dict`. Raise ValueError before any change if it is impossible, or not of this model."""
         best = {name.removeprefix("model."): array for name, array in state.items() if name.startswith("model.")}
         shapes = {name: np.shape(array) for name, array in best.items()}
         expected = {name: array.shape for name, array in self._model.state_dict().items()}
@@ -353,9 +352,9 @@ class EarlyStopping(Monitor):
 class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by `factor` after `patience` epochs in a row that are not better than the best.
 
-    Then it waits as long again. All groups' rates are multiplied; of a schedule those of the steps to come. `Monitor`
-    says what is better. Raises ValueError where the training does not measure `monitor` or its mode is not known,
-    before the first step, and unless 0 < factor < 1.
+    Then it waits for `patience` epochs again. It multiplies the rates of all parameter groups, and of a schedule the
+    rates of future steps. `Monitor` defines "better". Raises ValueError unless 0 < factor < 1. Raises ValueError before
+    the first step if the training does not measure `monitor`, or if its mode is not known.
     """
 
     def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5, mode: str = "auto") -> None:
@@ -377,12 +376,12 @@ class ReduceLROnPlateau(Monitor):
 
 
 class CSVLog:
-    """Writes the history into a file of comma-separated values, a row as soon as an epoch is completed.
+    """Writes the history to a file of comma-separated values, one row after each completed epoch.
 
-    The first row has the names: `epoch`, counted from 1, `loss` and so on. An older file is replaced when the training
-    begins; of one that goes on from a checkpoint, the new file has the epochs before that, too. Numbers are written
-    with all their digits. What the file system refuses is an OSError naming the file, before the first step where the
-    file can't be made at all. A FIFO or a device is never opened: it is an OSError, too.
+    The first row has the names: `epoch`, counted from 1, `loss` and so on. The file replaces an older one when the
+    training begins. If the training continues from a checkpoint, the file also has the epochs before it. Numbers are
+    written with all their digits. Raises OSError with the file's name if the file cannot be written: before the first
+    step if it cannot be created. A FIFO or a device raises OSError and is never opened.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -412,28 +411,28 @@ class _MonitorOfCheckpoint(Monitor):
 
 
 class Checkpoint:
-    """Writes the training to a file, from which `fit(…, resume=path)` goes on to the same bits; `caffelite.load` reads
-    the model.
+    """Writes the training to a file. `fit(…, resume=path)` continues from it, to the same bits.
+
+    `caffelite.load` reads the model from this file.
 
     Parameters
     ----------
     path : path
-        A file that there is already is replaced when the new one is whole. It is one file for all epochs; a model for
-        each is written by `lambda epoch, history: model.save(f"{epoch}.safetensors")`.
+        One file for all epochs. A complete new file replaces an older one. For one file per epoch, use
+        `lambda epoch, history: model.save(f"{epoch}.safetensors")`.
     monitor : str, optional
-        A name in the history: only epochs that are better than all before are written. See `Monitor` for what is
-        better.
+        A name in the history. Only an epoch that is better than all before is written. `Monitor` defines "better".
     every : int
-        After every so many epochs. With a `monitor`, after all that are better.
+        Write after each `every` epochs. With a `monitor`, write after each better epoch instead.
     seconds : float, optional
-        Whenever so many seconds have passed, in the midst of an epoch too, and not after every so many epochs.
+        Write each time this many seconds have passed, also in the middle of an epoch, instead of after `every` epochs.
     mode : "auto", "min" or "max"
         Whether a lower or a higher value of `monitor` is better.
 
-    It is written when all other callbacks have seen the epoch. What the file system refuses later on, a full disk say,
-    is a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raises OSError
-    before the first step where there is no such folder, ValueError where the training does not measure `monitor`, where
-    the model's names are too long for a file, for `every` below 1 and for negative `seconds`.
+    All other callbacks are called before it writes. If a later write fails, for example on a full disk, caffelite gives
+    a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raises OSError before
+    the first step if the folder does not exist. Raises ValueError if the training does not measure `monitor`, if the
+    model's names are too long for a file, for `every` below 1 and for negative `seconds`.
     """
 
     def __init__(
@@ -454,7 +453,7 @@ class Checkpoint:
             raise ValueError(f"Checkpoint: mode={mode!r} says which values of a monitor are better; give monitor=, too")
 
     def begin(self, training: Training) -> None:
-        """Start anew; OSError where no file can be written, ValueError for a model that no file can have."""
+        """Reset. Raise OSError if the file cannot be written, and ValueError if the model cannot be saved."""
         if training.leads:
             files.check_place(self.path)
             files.content(self.path, arrays_of(training.model), texts_of(training.model))
@@ -473,7 +472,7 @@ class Checkpoint:
             self._write_now()
 
     def between_steps(self) -> None:
-        """Write, if it is time."""
+        """Write if `seconds` have passed since the last time."""
         if self.seconds is not None and self._agreed(time.monotonic() - self._written >= self.seconds):
             self._write_now()
 
@@ -488,10 +487,10 @@ class Checkpoint:
         self._write = self._agreed = None
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Monitor` has it, if there is a monitor."""
+        """Return the state of `Monitor`, or {} without a monitor."""
         return {} if self._monitor is None else self._monitor.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a `state_dict`; ValueError for one that can't be."""
+        """Load a `state_dict`. Raise ValueError for an impossible one."""
         if self._monitor is not None:
             self._monitor.load_state_dict(state)

@@ -1,8 +1,8 @@
-"""A training as a file, from which it goes on to the bits that it would have had if it had never stopped.
+"""A training as a file. A training that continues from it gets the same bits as one that never stopped.
 
-Beside the model, such a file has arrays whose names begin with `training:`, and a text of JSON, `caffelite.training`:
-where the training is in its data, the sums of the epoch under way, optimizer, history, random streams, what callbacks
-say of themselves, and the facts that have to be the same for it to be the same training.
+Besides the model, the file has arrays whose names begin with `training:`, and a JSON text, `caffelite.training`. They
+hold the position in the data, the sums of the current epoch, optimizer, history, random streams and the states of
+callbacks. They also hold facts, for example the batch size. These must be equal when a training continues.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 
 
 def streams_of(model: Any, rng: np.random.Generator) -> dict[str, Any]:
-    """Where the random streams are from which a training draws: the model's, and the one of its seed, if it has one.
+    """Return the states of a training's random streams: the model's, and the one of the seed given to `fit`.
 
-    And those that the model's splits were drawn from, with the number of rows of each.
+    Also those from which the model's validation splits were drawn, with the number of rows of each split.
     """
     splits = [[rows, stream.bit_generator.state] for rows, stream in model._own.splits.items()]
     return {"model": model._own.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
 
 
 def _splits_in(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
-    """The streams of splits, by the number of rows; ValueError for what are none."""
+    """Return the streams of splits, by the number of rows. Raise ValueError for an unknown stream."""
     splits = {}
     for rows, state in streams.get("splits", []):
         if type(rows) is not int or state["bit_generator"] not in BIT_GENERATORS:
@@ -57,9 +57,9 @@ def _splits_in(streams: dict[str, Any]) -> dict[int, np.random.Generator]:
 
 
 class Checkpoints:
-    """Writes a training to a file at any time between two steps, and takes it from there.
+    """Writes a training to a file, at any time between two steps, and restores it.
 
-    `streams` are as they were before anything was drawn for the training.
+    `streams` are the states before the training drew any random number.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class Checkpoints:
     ) -> None:
         self.training, self.step, self.called, self.streams = training, step, called, streams
         self.batches, self.validation = batches, validation
-        self.epochs: Epochs | None = None  # of the training under way
+        self.epochs: Epochs | None = None  # of the running training
         self._facts: dict[str, Any] | None = None
 
     def begin(self) -> None:
-        """Note what a callback may change."""
+        """Remember the frozen parameters and the schedules, because a callback may change them."""
         self._frozen = [p for p in self.training.model.parameters() if not p.requires_grad]
         self._schedules = _digests_of_schedules(self.training.optimizer)
 
     def write(self, path: str | os.PathLike) -> None:
-        """Write the training as it is now; see `files.write`. Of several ranks, all call this, and rank 0 writes."""
+        """Write the training as it is now; see `files.write`. All ranks call this, and rank 0 writes."""
         model, optimizer, _, history = self.training[:4]
         assert self.epochs is not None
         epoch, batch, arrays = self.epochs.state()
-        if not self.training.leads:  # which all ranks have taken part in
+        if not self.training.leads:  # all ranks must call `state` before this
             return
         of_optimizer = optimizer.state_dict()
         callbacks = self.called.states()
@@ -107,7 +107,7 @@ class Checkpoints:
         files.write(path, {**arrays_of(model), **found}, texts)
 
     def facts(self) -> dict[str, Any]:
-        """What has to be the same, by what it is called."""
+        """Return the facts that must be equal when the training continues, by name."""
         model, optimizer, loss, history = self.training[:4]
         names = {p: name for name, p in model.named_parameters().items()}
         groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_of, strict=True)]
@@ -132,7 +132,7 @@ class Checkpoints:
         return found
 
     def facts_of_fit(self, epochs: int, start: Start) -> dict[str, Any]:
-        """What all who train together have to have the same."""
+        """Return the facts that must be equal on all ranks in a call of `fit`."""
         model = self.training.model
         others = {
             "model": [repr(model), texts_of(model)],
@@ -142,16 +142,16 @@ class Checkpoints:
         return others | self.facts() | self._facts_of_others()
 
     def _facts_of_others(self) -> dict[str, Any]:
-        """What ranks that train together have to have the same, besides."""
+        """Return further facts that must be equal on all ranks: the callbacks and the validation data."""
         data, callbacks = self.validation, [type(callback).__name__ for callback in self.called.callbacks]
         known = {"validation data": _forms_and_digests(data)} if isinstance(data, DataGenerator) else {}
         return {"list of callbacks": callbacks, **known}
 
     def resume(self, saved: Saved) -> State:
-        """Have optimizer, model and history as they were; where the data are is returned, for `Epochs.restore`.
+        """Restore optimizer, model and history. Return the position in the data, for `Epochs.restore`.
 
-        Raises ValueError, before anything is written, unless `saved` is of the same training. A schedule that the
-        optimizer did not have then is followed from the step on at which the checkpoint was written.
+        Raises ValueError, before any change, unless `saved` is of the same training. If the optimizer has a new
+        schedule, it follows it from the step at which the checkpoint was written.
         """
         model, optimizer, _, history = self.training[:4]
         saved.check_model(model)
@@ -181,7 +181,7 @@ class Checkpoints:
         return state
 
     def _with_new_schedules(self, saved: Saved, state: State) -> dict[str, Any]:
-        """The optimizer's state in a checkpoint, but with the schedules that the optimizer has now and had not then."""
+        """Return the optimizer's state in a checkpoint, but with the schedules that the optimizer got since."""
         optimizer, found = self.training.optimizer, saved.text["optimizer"] | saved.arrays("optimizer")
         then = saved.text.get("schedules", self._schedules)
         for i, (rates_name, t_name) in enumerate(optimizer._followed.names()):
@@ -189,8 +189,8 @@ class Checkpoints:
                 continue
             if t_name not in found and not isinstance(self.batches, Sized):
                 raise ValueError(
-                    "the optimizer has a schedule, which the checkpoint has not; at which step it is is unknown, the "
-                    "batches have no length"
+                    "the optimizer has a schedule, which the checkpoint has not. The schedule's step is unknown, "
+                    "because the batches have no length"
                 )
             t = int(found[t_name] if t_name in found else state.epoch * len(self.batches) + state.batch)
             rates = optimizer._followed[i][0]
@@ -201,14 +201,14 @@ class Checkpoints:
         return found
 
     def resume_callbacks(self, saved: Saved) -> None:
-        """Have the callbacks as they were, after they have begun."""
+        """Restore the callbacks' states, after they have begun."""
         for i, callback in enumerate(self.called.with_state()):
             callback.load_state_dict(saved.text["callbacks"][i][1] | saved.arrays(f"callbacks.{i}"))
         self.called.ended = bool(saved.text["ended"])
 
 
 class Saved:
-    """What is in a checkpoint. Raises OSError and ValueError as `files.File`, and ValueError for a model alone."""
+    """The contents of a checkpoint. Raises the errors of `files.File`, and ValueError for a file with only a model."""
 
     def __init__(self, path: str | os.PathLike) -> None:
         self.path = os.fspath(path)
@@ -223,12 +223,12 @@ class Saved:
         self.of_model = {k: x for k, x in self._found.items() if not k.startswith(files.OF_TRAINING)}
 
     def refuse(self, why: Any) -> ValueError:
-        """The error to raise for a file with this fault."""
+        """Return the error to raise for a file with this fault."""
         return files.refusal(self.path, why)
 
     @contextmanager
     def understood(self) -> Iterator[None]:
-        """Inside, what goes wrong because of what the file says is a ValueError naming it."""
+        """In this context, errors from the file's contents become a ValueError that names the file."""
         try:
             yield
         except ValueError as error:
@@ -239,12 +239,12 @@ class Saved:
             raise self.refuse(f"is no checkpoint of this training: {type(error).__name__} {error}") from error
 
     def arrays(self, part: str) -> dict[str, np.ndarray]:
-        """The arrays of a part of the training, by name."""
+        """Return the arrays of a part of the training, by name."""
         prefix = f"{files.OF_TRAINING}{part}."
         return {name.removeprefix(prefix): x for name, x in self._found.items() if name.startswith(prefix)}
 
     def check_model(self, model: Any) -> None:
-        """ValueError unless it is of such a model."""
+        """Raise ValueError unless the checkpoint is of a model with this structure and dtype."""
         structure, forms = texts_of(model).get("caffelite.structure"), forms_of(model)
         theirs = {name: self.forms[name] for name in self.of_model}
         others = {
@@ -258,24 +258,24 @@ class Saved:
             raise self.refuse(f"is of a training with another model; now it is {_short(repr(model))}")
 
     def restore_streams(self, model: Any, rng: np.random.Generator) -> None:
-        """Have the random streams as they were when the training began."""
+        """Restore the random streams as they were when the training began."""
         with self.understood():
             of_training, of_model = self.text["streams"]["training"], self.text["streams"]["model"]
             splits = _splits_in(self.text["streams"])
             own = model._own
             for state, stream in ((of_training, rng), (of_model, own.rng), (self.text.get("stream"), own.rng)):
                 if state is not None:
-                    copy.deepcopy(stream.bit_generator).state = state  # which raises if it is none
+                    copy.deepcopy(stream.bit_generator).state = state  # raises if it is not a state
             rng.bit_generator.state = of_training
             model._own.rng.bit_generator.state = of_model
             model._own.splits = splits
 
 
 class Start:
-    """Where a training starts: anew, or from a checkpoint.
+    """The start of a training: a new one, or from a checkpoint.
 
-    If it does not start from the checkpoint after all, everything is put back as it was: the model, random streams, the
-    optimizer, DataGenerators and callbacks. Until `begun` is set, an exception that leaves the `with` block does that.
+    If an exception leaves the `with` block before `begun` is set, this restores everything as it was: the model, random
+    streams, the optimizer, DataGenerators and callbacks.
     """
 
     def __init__(self, path: Any, model: Any, optimizer: Any, called: Callbacks) -> None:
@@ -295,27 +295,27 @@ class Start:
         return self
 
     def read(self, team: Team, rng: np.random.Generator) -> None:
-        """Read the checkpoint, if there is one, and have the random streams as they were when its training began."""
+        """Read the checkpoint, if any, and restore the random streams as they were when its training began."""
         if self.path is not None:
             self._streams += _states_of(rng)
             self.saved = team.by_first(lambda: Saved(self.path))
             self.saved.restore_streams(self.model, rng)
 
     def keep(self, *batches: Any) -> None:
-        """Keep where these are in their sequences of orders."""
+        """Keep the states of these DataGenerators, for the case that the training does not begin."""
         if self.saved is not None:
             generators = [x.batches if isinstance(x, Prefetch) else x for x in batches]
             self._of_data = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
 
     def restore(self, checkpoints: Checkpoints) -> State | None:
-        """Have optimizer, model and history as in the checkpoint; where the data are is returned."""
+        """Restore optimizer, model and history from the checkpoint. Return the position in the data."""
         if self.saved is None:
             return None
         with self.saved.understood():
             return checkpoints.resume(self.saved)
 
     def restore_callbacks(self, checkpoints: Checkpoints) -> None:
-        """Have the callbacks as in the checkpoint, after they have begun."""
+        """Restore the callbacks from the checkpoint, after they have begun."""
         if self.saved is not None:
             with self.saved.understood():
                 checkpoints.resume_callbacks(self.saved)
@@ -353,7 +353,7 @@ def _same(state: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 def _digests_of_schedules(optimizer: Any) -> list[str | None]:
-    """A hash of the rates of each group's schedule, None where a group follows none."""
+    """Return a hash of each parameter group's schedule, or None for a group without one."""
     followed = [optimizer._followed[i] for i in range(len(optimizer.hyper))]
     return [None if x is None else hashlib.blake2b(x[0].tobytes()).hexdigest()[:32] for x in followed]
 
@@ -372,7 +372,7 @@ def _forms_and_digests(data: DataGenerator) -> list[list[Any]]:
 
 
 def _digest(column: Any) -> str:
-    """A hash of all rows; of a source, of some from all over it."""
+    """Return a hash of all rows. For a source, it covers only some rows from all parts of it."""
     if isinstance(column, Source):
         return column.digest()
     found = hashlib.blake2b()

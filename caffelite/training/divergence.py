@@ -1,4 +1,4 @@
-"""Why a training diverged: which data, which parameter, which gradient, and where in the data."""
+"""Explain why a training diverged: which data, parameter or gradient, and in which epoch and batch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from caffelite.training.step import Step
 
 
 class Position(NamedTuple):
-    """Where a training is, counted from 0."""
+    """The position of a training: epoch and batch, counted from 0."""
 
     epoch: int
     batch: int
 
 
 class naming_epoch_and_batch(noting):
-    """Inside a step, an exception says in which epoch and batch, `at.epoch` and `at.batch`, counted from 1.
+    """A context for a step: adds epoch and batch, from `at.epoch` and `at.batch`, to an exception, counted from 1.
 
-    A TrainingDiverged also says why. It names the data or the parameter that is not finite; else the gradient that was
-    first, and what to try.
+    For TrainingDiverged it adds the reason: data or a parameter that is not finite. Otherwise it suggests a smaller
+    learning rate. It also names the first gradient that was not finite.
     """
 
     def __init__(self, at: Any, data: Batch, step: Step) -> None:
@@ -42,7 +42,7 @@ class naming_epoch_and_batch(noting):
             super().__exit__(kind, error, traceback)
         else:
             where = self.where()
-            in_forward = str(error).startswith("the loss")  # then the gradients are those of the step before
+            in_forward = str(error).startswith("the loss")  # then the gradients are still from the step before
             gradient = None if in_forward else first_gradient(self.model)
             first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""
             why = not_finite(self.data) or parameter_not_finite(self.model) or "; try a smaller learning rate"
@@ -50,20 +50,20 @@ class naming_epoch_and_batch(noting):
 
 
 def not_finite(data: Batch) -> str:
-    """Which of the data is not finite, and in how many rows."""
+    """Return text that says which data is not finite, and in how many rows."""
     named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
     bad = [(name, ~are_finite(a)) for name, a in named if a.dtype.kind == "f"]
     return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
 
 
 def parameter_not_finite(model: Any) -> str:
-    """Which parameter is not finite, if one is; so it was before the step."""
+    """Return text that names the first parameter that is not finite, or "". It was so before the step."""
     names = [name for name, p in _named(model) if not np.isfinite(p._data).all()]
     return f"; the parameter {names[0]} is not finite" if names else ""
 
 
 def first_gradient(model: Any) -> str | None:
-    """The parameter whose gradient was the first in the backward pass that is not finite; None if all are finite.
+    """Return the parameter with the first gradient in the backward pass that is not finite, or None.
 
     The backward pass goes through the layers from the last to the first.
     """
@@ -78,7 +78,7 @@ def first_gradient(model: Any) -> str | None:
 
 
 def _named(model: Any) -> list[tuple[str, Tensor]]:
-    """The parameters with their names; none where two have the same name."""
+    """Return the parameters with their names, or [] if two have the same name."""
     try:
         return list(model.named_parameters().items())
     except ValueError:

@@ -1,4 +1,4 @@
-"""The door: what users give to `fit`, `evaluate` and `predict` is converted and checked here, once, before any step."""
+"""The door: convert and check the arguments of `fit`, `evaluate` and `predict`, once, before any step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from caffelite.optimizers import Optimizer
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.own_loss import OwnLoss
 
-Names = list[list[Any] | None] | None  # of the columns of frames, one for each input
+Names = list[list[Any] | None] | None  # column names of data frames, one list for each input
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 IN_ORDER: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
 
@@ -53,7 +53,7 @@ def training_batches(
     validation_split: float,
     is_seeded: bool,
 ) -> tuple[Iterable, Iterable | None, Names]:
-    """The batches to train on, those to evaluate after each epoch, if there are any, and the columns of frames."""
+    """Return the training batches, the validation batches (or None) and the column names of frames."""
     if validation_split != 0 and validation_data is not None:
         raise ValueError("fit takes validation_data or validation_split, not both")
     if are_rows(x, y):
@@ -85,9 +85,9 @@ def _rows(
     validation_split: float,
     is_seeded: bool,
 ) -> tuple[Batch, Batch | None, Names]:
-    """The rows to train on, those to evaluate after each epoch, if some are held out for that, and columns of frames.
+    """Return the training rows, the held-out validation rows (or None) and the column names of frames.
 
-    Weights of classes count in training alone.
+    Class weights count only in training.
     """
     class_weights = None if class_weight is None else ClassWeights(class_weight, y, getattr(loss, "ignore", None))
     if validation_split == 0:
@@ -106,7 +106,7 @@ def _rows(
 
 
 def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
-    """The rows to train on, in their order, and the rows to evaluate, drawn block by block from a source."""
+    """Return the training rows, in their order, and the rows to evaluate. A source is split block by block."""
     if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
         raise TypeError(f"validation_split must be a number, got {share!r}")
     if not 0 <= share < 1:
@@ -125,7 +125,7 @@ def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, B
 
 
 def validation_batches(model: Any, data: Any, loss: Function, columns: Names = None) -> Iterable:
-    """What is evaluated after each epoch, as batches; frames with columns as those of the training."""
+    """Return the validation data as batches. Frames must have the columns of the training."""
     if isinstance(data, DataGenerator):
         check_columns(model, "validation_data", data.columns, columns)
         return batches(model, "validation_data", data, None, None, loss)
@@ -152,10 +152,10 @@ def batches(
     columns: Names = None,
     **options: Any,
 ) -> Iterable:
-    """Anything that `fit` and `evaluate` take, as batches; checked as a whole where it is in memory.
+    """Return any data that `fit` and `evaluate` take as batches. Data in memory is checked as a whole.
 
-    Frames have these columns. `options` are for rows in memory. The user's own, `given`, replace them if they are not
-    None. ValueError if x is batches that do not follow what is given.
+    Frames must have the columns `columns`. `options` are for rows in memory. The user's options, `given`, replace them
+    if they are not None. Raises ValueError if x is batches that do not follow `given`.
     """
     if are_rows(x, y):
         data, _ = checked(model, name, x, y, weights, loss, columns)
@@ -165,19 +165,19 @@ def batches(
 
 
 def are_rows(x: Any, y: Any) -> bool:
-    """Whether x and y are rows and their targets, and x does not make its own batches."""
+    """Whether x and y are rows and their targets. If not, x makes its own batches."""
     return y is not None and not isinstance(x, DataGenerator)
 
 
 def batches_of(data: Batch, given: Mapping[str, Any], options: Mapping[str, Any]) -> DataGenerator:
-    """Batches of all these rows, which have been checked."""
+    """Return batches of all these rows. They have been checked."""
     return DataGenerator.of(data, **{"seed": _unused().stream, **options, **_set(given)})
 
 
 def check_batches(
     model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, given: Mapping[str, Any] = NOTHING
 ) -> None:
-    """ValueError unless x is a DataGenerator or batches that the model and the loss take, and that follow `given`."""
+    """Raise ValueError unless the model and loss take the DataGenerator or batches x, and x follows `given`."""
     if weights is not None:
         raise ValueError("sample_weight goes with x and y as arrays; a DataGenerator or batches bring their own")
     generator = x.batches if isinstance(x, Prefetch) else x
@@ -188,7 +188,7 @@ def check_batches(
             raise ValueError(f"{name} is a DataGenerator, which brings its own targets; leave out y")
         if x.y is None:
             raise ValueError(f"{name} is a DataGenerator without targets")
-        if is_replayed(x):  # else each batch is checked
+        if is_replayed(x):  # otherwise, each batch is checked later
             inputs = x.x if isinstance(x.x, tuple) else (x.x,)
             shape = check_rows(model, name, inputs)
             check_indices(model, name, inputs)
@@ -207,12 +207,12 @@ def check_batches(
 
 
 def _set(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are not None."""
+    """Return the options that are not None."""
     return {option: value for option, value in given.items() if value is not None}
 
 
 class _Unused:
-    """A stream for rows that stay in order: to make one takes longer than all other checks."""
+    """A random stream for rows that stay in order. It is shared: a new one takes longer than all other checks."""
 
     def __init__(self) -> None:
         self._after_fork()
@@ -233,7 +233,7 @@ def _unused() -> _Unused:
 def checked(
     model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: Names = None
 ) -> tuple[Batch, Names]:
-    """All rows as arrays, or Sources, that the model and the loss can take; and the columns, see `model_inputs`."""
+    """Return all rows as arrays, or Sources, that the model and the loss take, and the columns of `model_inputs`."""
     (inputs, columns), targets = model_inputs(model, name, x, expected), from_library(y, "targets")
     targets = targets if isinstance(targets, Source) else as_array(targets, "targets")
     shape, rows = check_rows(model, name, inputs), len(inputs[0])
@@ -247,10 +247,10 @@ def checked(
 
 
 def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple[tuple[np.ndarray, ...], Names]:
-    """x as arrays that the model takes, and the names of the columns of its frames; `Columns` converts its own.
+    """Return x as arrays that the model takes, and the column names of its frames. `Columns` converts its own frames.
 
-    ValueError if the model, if it was fitted on frames, or else the caller expected other columns; and for rows without
-    names where `Columns` has numbers and categories.
+    Raises ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raises
+    ValueError for rows without names if `Columns` has numbers and categories.
     """
     names = None
     if type(x) is not np.ndarray:
@@ -269,7 +269,7 @@ def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple
 
 
 def _fewest_inputs(model: Any) -> int:
-    """How many inputs the model takes at least."""
+    """Return the smallest number of inputs that the model takes."""
     if model.is_sequence():
         return 1
     inputs = inspect.signature(model.call).parameters.values()
@@ -277,7 +277,7 @@ def _fewest_inputs(model: Any) -> int:
 
 
 def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
-    """The shape of the outputs for these rows; ValueError if there are none, or if the model does not take them."""
+    """Return the shape of the outputs. Raise ValueError if there are no rows or the model does not take them."""
     rows = same_length(name, inputs)
     if model.is_sequence() and not model.functions:
         raise ValueError(f"{type(model).__name__} has no Functions: add some, or write what it computes in `call`")
@@ -285,37 +285,37 @@ def check_rows(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> Any:
         model._first_input(inputs[0])
     try:
         return model.shape_for(inputs, rows)
-    except ValueError:  # which is raised below, for any number of rows
+    except ValueError:  # raised again below, if possible with a message for any number of rows
         pass
     model.shape_for(inputs)
     return model.shape_for(inputs, rows)
 
 
 def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None:
-    """IndexError naming the first row with an index that a Function in the model does not take.
+    """Raise IndexError naming the first row with an index that a Function in the model does not take.
 
-    What an input is used for is seen on two rows of zeros: an index that goes somewhere by other ways than a view
-    of the input is checked by the Function that gets it, and by no other.
+    The model runs on two rows of zeros, which shows the Functions that get the input or a view of it. If an index
+    reaches a Function in another way, only that Function checks it.
     """
     takes = model.takes_indices
     if not (any(takes) if isinstance(takes, tuple) else takes):
         return
     names = [f"{name}[{i}]" for i in range(len(inputs))] if len(inputs) > 1 else [name]
     for x, of, most in zip(inputs, names, model.index_limits(inputs), strict=True):
-        if most is not None and not isinstance(x, Source):  # which is checked when it has been read
+        if most is not None and not isinstance(x, Source):  # a Source is checked when it is read
             indices = as_indices(x, of)
             if (indices.view(np.uint64) > most).any():
                 refuse_indices(of, most, x.shape, x.dtype, indices)
 
 
 def _check_targets(loss: Function, outputs_shape: Any, y: Any) -> None:
-    """ValueError for targets that the loss does not take; those that are read are checked then."""
+    """Raise ValueError for targets that the loss does not take. A Source is checked when it is read."""
     if hasattr(loss, "check_targets") and not isinstance(y, Source):
         loss.check_targets(y, outputs_shape)
 
 
 def check_weights(loss: Function, weights: np.ndarray | None) -> None:
-    """TypeError if there are weights and the loss takes none; ValueError if all of them are 0."""
+    """Raise TypeError if there are weights but the loss takes none, and ValueError if all weights are 0."""
     if weights is not None:
         check_takes_weights(loss)
         if not weights.any():
@@ -326,7 +326,7 @@ def check_weights(loss: Function, weights: np.ndarray | None) -> None:
 
 
 def check_columns(model: Any, name: str, columns: Names, expected: Names = None) -> None:
-    """ValueError unless frames with these columns, as arrays, are such as the model was, or will be, fitted on."""
+    """Raise ValueError unless these are the columns that the model was fitted on, or else the expected ones."""
     first = columns_of(model)
     known: Any = (model._own.column_names or expected) if first is None else first.names
     if known is not None:
@@ -334,13 +334,13 @@ def check_columns(model: Any, name: str, columns: Names, expected: Names = None)
 
 
 def remember_columns(model: Any, names: Names) -> None:
-    """From now on frames have to have these columns, unless there are some already; `Columns` finds its own."""
+    """Let the model expect frames with these columns, unless it has column names already. `Columns` finds its own."""
     if names is not None and model._own.column_names is None and columns_of(model) is None:
         model._own.column_names = names
 
 
 def columns_of(model: Any) -> Columns | None:
-    """The Columns that are first in a sequence."""
+    """Return the Columns at the start of a sequence, or None."""
     first: Any = model
     while hasattr(first, "is_sequence") and first.is_sequence() and first.functions:
         first = first.functions[0]
@@ -351,7 +351,7 @@ def columns_of(model: Any) -> Columns | None:
 
 
 def as_loss(loss: Any) -> Function:
-    """A loss as a Function; TypeError for anything that can't be called, and for a class."""
+    """Return a loss as a Function. Raise TypeError for a class, and for anything that cannot be called."""
     if isinstance(loss, Function):
         return loss
     if not callable(loss) or isinstance(loss, type):
@@ -360,7 +360,7 @@ def as_loss(loss: Any) -> Function:
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:
-    """TypeError unless it is an Optimizer; ValueError unless it has every parameter that requires a gradient."""
+    """Raise TypeError unless it is an Optimizer, and ValueError if it lacks a parameter that requires a gradient."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer: expected an Optimizer such as SGD(model.parameters(), lr=0.1), got {optimizer!r}")
     known = set(optimizer.parameters)
@@ -375,13 +375,13 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
 
 
 def trains_batch_norm(model: Any) -> bool:
-    """Whether a training uses the moments of each batch, which takes more than one row."""
-    model.all_functions()  # which looks for new ones
+    """Whether a training uses the mean and variance of each batch, which needs more than one row."""
+    model.all_functions()  # this looks for new Functions
     return any(function.requires_grad for function in model._own.batch_norms)
 
 
 def warn_of_overflow(model: Any) -> None:
-    """Warn of a BatchNorm whose running variance its dtype cannot hold: `predict` then uses a smaller one."""
+    """Warn of a BatchNorm if its running variance is too large for its dtype: `predict` then uses a smaller one."""
     for function in model._own.batch_norms:
         beyond = function.variance == np.finfo(function.variance.dtype).max
         if beyond.any():

@@ -1,4 +1,4 @@
-"""Epochs: where a training is in its data, and how it goes on."""
+"""Epochs: the position of a training in its data, and how it continues."""
 
 from __future__ import annotations
 
@@ -14,42 +14,45 @@ from caffelite.training.step import Step
 
 
 class Epochs(ABC):
-    """Where a training is in its data. `epoch` and `batch` are what is done, `steps` counts all steps."""
+    """The position of a training in its data.
+
+    `epoch` counts the finished epochs, `batch` the finished batches of the current epoch, and `steps` all steps.
+    """
 
     epoch: int
     batch: int
     steps: int
-    is_told_each = False  # whether the results of each epoch are told before the next one begins
+    is_told_each = False  # whether listeners get each epoch's results before the next epoch begins
 
     @abstractmethod
     def run_until(self, epochs: int) -> None:
-        """Take steps towards so many epochs, for a while. A Ctrl-C takes effect between two steps."""
+        """Take steps for a while, at most until `epochs` epochs are done. Ctrl-C takes effect between two steps."""
 
     @abstractmethod
     def results(self, done: int) -> np.ndarray:
-        """A row of loss and metrics for each epoch that is done, beginning after so many."""
+        """Return a row of loss and metrics for each finished epoch after the first `done`."""
 
     @abstractmethod
     def loss(self) -> float:
-        """The mean loss of the epoch under way, NaN before its first step."""
+        """Return the mean loss of the current epoch so far, or NaN before its first step."""
 
     @abstractmethod
     def state(self) -> State:
-        """For `restore`."""
+        """Return the state that `restore` takes."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Go on where `state()` was."""
+        """Continue from the position where `state` was made."""
 
-    def close(self) -> None:  # noqa: B027 (most have nothing to leave)
-        """Leave the epoch under way."""
+    def close(self) -> None:  # noqa: B027 (most have nothing to close)
+        """Leave the current epoch."""
 
     def last(self, done: int) -> int:
-        """After how many epochs the results have to be asked for, so many being done."""
+        """Return the epoch by which the caller must ask for results. `done` epochs are done."""
         return done + 1
 
     def one_more(self) -> np.ndarray:
-        """Go through the next epoch: its row of loss and metrics."""
+        """Run the next epoch and return its row of loss and metrics."""
         done = self.epoch
         while self.epoch == done:
             self.run_until(done + 1)
@@ -57,23 +60,26 @@ class Epochs(ABC):
 
 
 class State(NamedTuple):
-    """Where a training is: what is done, and arrays by name, of the data's order and of the epoch under way."""
+    """The position of a training: finished epochs and batches, and arrays by name.
+
+    The arrays hold the order of the data and the sums, outputs and targets of the current epoch.
+    """
 
     epoch: int
     batch: int
     arrays: dict[str, np.ndarray]
 
     def kept(self) -> list[np.ndarray]:
-        """The outputs and the targets of the rows of the epoch so far; empty if none were kept."""
+        """Return the outputs and the targets of the epoch's rows so far, or [] if none were kept."""
         names = itertools.takewhile(self.arrays.__contains__, map(_name_of_output, itertools.count()))
         outputs = [self.arrays[name] for name in names]
         return [*outputs, self.arrays["targets"]] if outputs else []
 
     def check(self, step: Step, batches: Iterable) -> None:
-        """ValueError unless a training with these batches can be there."""
+        """Raise ValueError unless a training on these batches can be at this position."""
         epoch, batch, arrays = self
         if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0:
-            raise ValueError(f"epoch {epoch!r} and batch {batch!r} are no numbers of what is done")
+            raise ValueError(f"epoch {epoch!r} and batch {batch!r} are not counts of finished epochs and batches")
         sums, expected = arrays["sums"], (step.objective.quantities, 2)
         if (sums.shape, sums.dtype) != (expected, np.float64):
             raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
@@ -86,15 +92,15 @@ class State(NamedTuple):
         if isinstance(batches, DataGenerator):
             batches.check(arrays)
             in_memory = is_replayed(batches) and batches.blocks is None
-            last = len(batches) - in_memory  # others come back before they begin the next epoch
+            last = len(batches) - in_memory  # other Epochs return before they begin the next epoch
             if batch > last or measured > min(batch * batches.batch_size + (batch == len(batches)), batches.rows):
                 raise ValueError(
-                    f"batch {batch} of {len(batches)}, and {measured} rows of the epoch, are no place in it"
+                    f"batch {batch} of {len(batches)}, and {measured} rows of the epoch, are not a position in it"
                 )
 
 
 def named_rows(kept: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs and the targets of rows by the names that a State has for them; nothing if none are kept."""
+    """Return outputs and targets by their names in a State, or {} if none are kept."""
     arrays = list(kept)
     return dict(zip([*map(_name_of_output, range(len(arrays) - 1)), "targets"], arrays, strict=True)) if arrays else {}
 

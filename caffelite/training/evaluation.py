@@ -1,4 +1,4 @@
-"""Evaluations: the loss and the metrics of batches, without training on them."""
+"""Evaluation: compute the loss and the metrics of batches, without training."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from caffelite.training.team import ONE_PROCESS, Team
 
 
 class Evaluation:
-    """Evaluates the same batches time and again: what is in memory is prepared once, the first time."""
+    """Evaluates the same batches repeatedly. Data in memory is prepared only the first time."""
 
     def __init__(self, step: EvaluationStep, batches: Iterable, team: Team = ONE_PROCESS) -> None:
         self.step, self.batches, self.team = step, batches, team
         self.kept: Epochs | None = None
 
     def __call__(self) -> list[float]:
-        """The loss and the metrics."""
+        """Return the loss and the metrics."""
         if self.kept is not None:
             return self.kept.one_more()[0].tolist()
         epochs = epochs_of(self.step, self.team, self.batches, 1)

@@ -1,4 +1,4 @@
-"""One call of `fit`: the loop of a training with all that listens to it, from the start or from a checkpoint."""
+"""One call of `fit`: run the training loop with its listeners, from the start or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from caffelite.training.team import ONE_PROCESS, Team
 
 
 class Fitting:
-    """A training that is about to begin; what it draws comes from the model's stream and from `rng`."""
+    """A training that is about to begin. Its random numbers come from the model's stream and from `rng`."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Fitting:
         self.called, self.team, self.start = called, team, start
         self.step = team.step(model, Objective(loss, metrics, model._own.programs.warned_of), optimizer, clip_norm)
         self.is_watched = bool(called.callbacks) or start.saved is not None or team is not ONE_PROCESS
-        self.streams = streams_of(model, rng) if self.is_watched else {}  # before anything is drawn
+        self.streams = streams_of(model, rng) if self.is_watched else {}  # before any random number is drawn
 
     def run(
         self, batches: Iterable, validation: Iterable | None, columns: Any, until: int, verbose: int | str
     ) -> History:
-        """Train on batches for so many epochs, and evaluate the validation's batches after each.
+        """Train on `batches` until epoch `until`, and evaluate `validation` after each epoch.
 
-        `columns` are the names of the columns that the model remembers.
+        `columns` are the column names of the data frames. The model remembers them.
         """
         model, team, optimizer, called, start = self.model, self.team, self.optimizer, self.called, self.start
         start.keep(batches, validation)
@@ -106,8 +106,8 @@ class Fitting:
 
 
 def _length(batches: Iterable) -> int | None:
-    """The number of batches an epoch, if it is known."""
+    """Return the number of batches in an epoch, or None if it is not known."""
     try:
         return len(batches)  # type: ignore[arg-type]
-    except TypeError:  # it has no length, or wraps what has none
+    except TypeError:  # it has no length, or wraps an iterable without one
         return None

@@ -1,4 +1,4 @@
-"""History: what `fit` returns."""
+"""History: the result of `fit`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from caffelite.core.tables import FITTING, Table, drawn, table
 
-# Runs differ in their lines, so that they can be told apart without colour, too.
+# Each run has its own line style, so that a reader can distinguish them without colour.
 LINES: tuple[Any, ...] = (
     "-",
     (0, (5, 2)),
@@ -20,11 +20,11 @@ MOST_ROWS = 12  # of the table
 
 
 class History(dict):
-    """What a training run measured: `history["loss"]` and so on, one number for each completed epoch.
+    """The loss and metrics of a training: `history["loss"]` and so on, one number for each completed epoch.
 
-    The loss is the mean over the rows of an epoch, without penalties (weight decay). Metrics are of all its rows. Both
-    are of the outputs that the steps computed, while parameters changed. What was measured on validation data after the
-    epoch has `val_` before its name. A notebook shows the curves, or without matplotlib a table.
+    The loss is the mean over the rows of an epoch, without penalties (weight decay). Metrics use all rows of the epoch.
+    Both use the outputs of the training steps, so the parameters changed in between. Values on validation data, after
+    the epoch, have `val_` before their names. A notebook shows the curves, or a table without matplotlib.
     """
 
     def __missing__(self, name: str) -> Any:
@@ -36,12 +36,12 @@ class History(dict):
         return len(self["loss"])
 
     def plot(self, *others: History, labels: Sequence[str] | None = None) -> Any:
-        """Draw a panel for each quantity over the epochs; returns the matplotlib figure. Needs matplotlib.
+        """Draw a panel for each quantity over the epochs, and return the matplotlib figure. Needs matplotlib.
 
-        With others, `a.plot(b, c, labels=["SGD", "Adam", "AdamW"])`, the runs are drawn together, each with a line of
-        its own; what was measured on validation data then has a panel of its own, below, with the same scale.
+        With others, `a.plot(b, c, labels=["SGD", "Adam", "AdamW"])`, it draws the runs together, each with its own line
+        style. Validation data then has separate panels below, with the same scale.
 
-        Raises TypeError for others that are no History and ValueError unless there is a label for each run.
+        Raises TypeError if another run is not a History, and ValueError unless there is a label for each run.
         """
         from caffelite.core.figures import Figure
 
@@ -55,7 +55,7 @@ class History(dict):
         measured = list(dict.fromkeys(name for run in runs for name in run))
         names = list(dict.fromkeys(name.removeprefix("val_") for name in measured))
         together = len(runs) > 1
-        below = together and len(names) < len(measured)  # where validation data have panels of their own
+        below = together and len(names) < len(measured)  # whether validation data has separate panels
         figure = Figure(4.5 * len(names), 2.6 * (1 + below))
         panels = figure.subplots(1 + below, len(names), squeeze=False, sharex=True, sharey="col")
         for column, name in zip(panels.T, names, strict=True):
@@ -72,7 +72,7 @@ class History(dict):
         return figure
 
     def draw(self, axes: Any, name: str) -> None:
-        """Draw one quantity, and its validation counterpart, dashed, if there is one, on matplotlib axes."""
+        """Draw one quantity on matplotlib axes, and its values on validation data, if any, as a dashed line."""
         for key, label, line in ((name, "training", LINES[0]), (f"val_{name}", "validation", LINES[1])):
             if key in self:
                 _draw_line(axes, self[key], label, line)
@@ -94,10 +94,10 @@ class History(dict):
             import matplotlib  # noqa: F401
         except ImportError:
             return self._table()._repr_html_()
-        return None  # the picture
+        return None  # the notebook shows `_repr_svg_`
 
     def _table(self) -> Table:
-        """The numbers, an epoch a line; of many epochs, the first and the last."""
+        """Return the numbers as a table, one row per epoch. With many epochs it shows the first and the last ones."""
         rows = [[str(i), *[f"{x:.4g}" for x in row]] for i, row in enumerate(zip(*self.values(), strict=False), 1)]
         if len(rows) > MOST_ROWS:
             rows[1 : 1 - MOST_ROWS] = [["…"] * len(rows[0])]
@@ -105,7 +105,7 @@ class History(dict):
 
 
 def _draw_runs(column: Sequence[Any], runs: list[History], labels: Sequence[str], name: str) -> None:
-    """Draw a quantity of several runs, and on the axes below, if there are any, that of validation data."""
+    """Draw a quantity of several runs. If there are axes below, draw its values on validation data there."""
     for axes, key, title in zip(column, (name, f"val_{name}"), (name, f"validation {name}"), strict=False):
         for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
             if key in run:
@@ -114,7 +114,7 @@ def _draw_runs(column: Sequence[Any], runs: list[History], labels: Sequence[str]
 
 
 def _draw_line(axes: Any, values: list[float], label: str, line: Any, **options: Any) -> None:
-    """A curve over the epochs; a point where there is only one."""
+    """Draw a curve over the epochs, or a point for a single epoch."""
     marker = "o" if len(values) == 1 else ""
     axes.plot(range(1, len(values) + 1), values, label=drawn(str(label)), linestyle=line, marker=marker, **options)
 

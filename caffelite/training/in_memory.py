@@ -1,8 +1,8 @@
-"""Epochs over data in memory, and what all epochs have: a recorded step, and the sums of what it measures.
+"""Epochs over data in memory, and the parts that all epochs share: a recorded step, and its sums of loss and metrics.
 
-A step that a training takes for the first time for a shape of batch is recorded, and replayed after that. Where the
-data are in memory, a replay also fetches its batch by itself, so that many epochs are replayed in one go. A batch whose
-weights are all 0 is passed over: there is no step.
+The training records the first step for each shape of batch, and replays it after that. If the data are in memory, the
+replay also fetches the batch. Then many epochs are replayed in one call. A batch whose weights are all 0 is skipped,
+without a step.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from caffelite.training.objective import means
 from caffelite.training.step import Step
 from caffelite.training.team import Team
 
-AT_ONCE = 1024  # epochs whose sums are kept until they go into the history
+AT_ONCE = 1024  # the most epochs whose sums are kept before they go into the history
 
 
 class Steps(Epochs):
-    """Epochs of a step, which is recorded for each shape of batch, and replayed after that."""
+    """Epochs of a step that is recorded once for each shape of batch, and then replayed."""
 
     def __init__(self, step: Step, team: Team) -> None:
         self.step, self.team = step, team
@@ -39,7 +39,7 @@ class Steps(Epochs):
         self.cursor = self.programs.cursor
 
     def take_step(self, weighted: bool, part: SomeRows | None, *columns: np.ndarray) -> Any:
-        """Take a step on the columns of a batch, or of a part of it. Returns the outputs if the epoch needs them."""
+        """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
         batch = Batch.of(list(columns), weighted)
         with computing(part or ALL):
             outputs = self.step(batch)
@@ -48,14 +48,14 @@ class Steps(Epochs):
         return outputs if self.objective.epoch_metrics else None
 
     def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
-        """The Program for steps of this name on batches of so many rows of these columns."""
+        """Return the Program for steps of this name on batches of `rows` rows of these columns."""
         used = (*self.model.all_functions(), *self.step.used())
         forms = [(column.shape[1:], column.dtype) for column in map(array_of, columns)]
         return self.programs.find(used, name, self.model.structure(), rows, weighted, self.step.clip_norm, *forms)
 
 
 class Sums:
-    """What an epoch over an iterable adds up."""
+    """The sums of an epoch over an iterable."""
 
     def __init__(self, step: Step, team: Team) -> None:
         self.step, self.team, self.objective = step, team, step.objective
@@ -64,15 +64,15 @@ class Sums:
         self.kept: list[list[np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
 
     def loss(self) -> float:
-        """The mean loss so far, NaN before the first step."""
+        """Return the mean loss so far, or NaN before the first step."""
         return float(means(self.means)[0, 0])
 
     def results(self, where: str) -> np.ndarray:
-        """A row of loss and metrics; ValueError if there were no batches."""
+        """Return a row of loss and metrics. Raise ValueError if there were no batches."""
         if self.batches == 0:
             raise ValueError(
-                f"there were no batches {where}; an iterator gives its batches only once, a list or an object whose "
-                "__iter__ makes one gives them every epoch"
+                f"there were no batches {where}; an iterator gives its batches only once. Give a list, or an object "
+                "whose __iter__ returns a new iterator: these give their batches in every epoch"
             )
         sums = self.team.all_sums(self.step, self.means)
         if not self.objective.epoch_metrics:
@@ -81,7 +81,7 @@ class Sums:
         return self.step.results(sums, outputs, targets)
 
     def keep(self, rows: list[np.ndarray]) -> None:
-        """Keep the outputs and the targets of a batch; ValueError if its rows have another shape."""
+        """Keep the outputs and targets of a batch. Raise ValueError if its rows have another shape."""
         first, now = [[x.shape[1:] for x in kept] for kept in (self.kept[0] if self.kept else rows, rows)]
         if first != now:
             raise ValueError(
@@ -91,14 +91,15 @@ class Sums:
         self.kept.append(rows)
 
     def all_kept(self) -> list[np.ndarray]:
-        """The outputs and the targets of all rows so far."""
+        """Return the outputs and the targets of all rows so far."""
         return [np.concatenate(rows) for rows in zip(*self.kept, strict=True)] if self.kept else [np.empty(0)] * 2
 
 
 class InMemory(Steps):
-    """Epochs over a DataGenerator's arrays: steps are recorded where there is no Program yet, else replayed in bulk.
+    """Epochs over a DataGenerator's arrays.
 
-    `interrupts` has `pending` and `held()`, see `InterruptsBetweenSteps`.
+    A step without a Program is recorded. All others are replayed, many in one call. `interrupts` has `pending` and
+    `held()`, see `InterruptsBetweenSteps`.
     """
 
     def __init__(self, step: Step, team: Team, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
@@ -108,11 +109,11 @@ class InMemory(Steps):
         weights = self.data.weights
         counts = None if weights is None else weights != 0
         self.columns = self.data.columns()
-        self.kept: list[np.ndarray] = []  # the outputs and targets of the epoch, in further columns
+        self.kept: list[np.ndarray] = []  # the epoch's outputs and targets, as more columns
         self.sums = np.zeros((min(epochs, AT_ONCE), self.objective.quantities, 2))
         full, last = data.sizes(data.rows)
-        self.rows = [data.batch_size if full else 0, last]  # of a full batch, and of a last one that is not
-        with Recording() as recording:  # the order of the first epoch, and how to make the next ones
+        self.rows = [data.batch_size if full else 0, last]  # of a full batch, and of a shorter last batch
+        with Recording() as recording:  # shuffle for the first epoch, and record how
             if data.shuffle:
                 kernels.shuffle(data._order, data._state)
         shuffle = recording.entries[0] if data.shuffle else None
@@ -129,16 +130,16 @@ class InMemory(Steps):
             None if counts is None or counts.all() else counts,
             team.stop_flag(interrupts),
         )
-        self.at: Any = self.loop  # its `epoch` and `batch` are where the training is
+        self.at: Any = self.loop  # its `epoch` and `batch` are the position of the training
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
-        """How many epochs are done."""
+        """The number of finished epochs."""
         return self.loop.epoch
 
     @property
     def steps(self) -> int:  # type: ignore[override]
-        """How many steps are done."""
+        """The number of finished steps."""
         return self.loop.epoch * self.loop.batches + self.loop.batch
 
     def last(self, done: int) -> int:
@@ -149,7 +150,7 @@ class InMemory(Steps):
             self._run_for(epochs, seconds)
 
     def _run_for(self, epochs: int, seconds: float) -> None:
-        """Go on for so many seconds, or to a batch that has to be recorded, and take that."""
+        """Replay steps for some seconds. If the next batch has no current Program, record its step instead."""
         weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
         with held, self.programs.using_cursor(), naming_epoch_and_batch(self.at, self.data, self.step):
@@ -178,7 +179,7 @@ class InMemory(Steps):
                 self._raise_why(stopped)
 
     def _record(self, program: Program) -> None:
-        """Take the step that is due, and record it."""
+        """Take the next step, and record it."""
         whole = self.rows[self.loop.batch >= self.loop.full_batches]
         part = self.team.part(whole)
         first, rows = (0, whole) if part is None else (part.first, part.size)
@@ -186,7 +187,7 @@ class InMemory(Steps):
         room = [rows_from(np.empty((rows, *column.shape[1:]), column.dtype)) for column in map(array_of, self.columns)]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
-            """One step on the batch that the cursor points to, or a part of it, which is copied into the columns."""
+            """Copy the batch at the cursor, or a part of it, into the columns, and take a step on it."""
             if first > 0:
                 kernels.advance(self.cursor, first)
             for i, column in enumerate(columns):
@@ -207,7 +208,7 @@ class InMemory(Steps):
             program.record(fetch_and_step, *room)
 
     def _make_room(self, forms: list[tuple]) -> None:
-        """Have places for the outputs of an epoch, and for its targets; ValueError if rows differ among batches."""
+        """Allocate arrays for the epoch's outputs and targets. Raise ValueError if the batches' rows differ."""
         if not self.kept:
             y, rows = self.data.targets, self.generator.rows
             of_outputs = [np.zeros((rows, *shape), dtype) for shape, dtype in forms]
@@ -218,7 +219,7 @@ class InMemory(Steps):
             raise ValueError(f"metrics of an epoch: the rows of a batch's outputs are {forms}, of others {first}")
 
     def _raise_why(self, stopped: kernels.RecordedCall) -> None:
-        """Raise what a step raises where this kernel stops it; for bad labels and indices, by the caller's rows."""
+        """Raise the error of the kernel that stopped. For bad labels and indices, name the caller's rows."""
         door.check_indices(self.model, "x", self.data.inputs)
         if hasattr(self.objective.loss, "check_targets"):
             shape = self.model.shape_for(self.data.inputs, len(self.data.targets))
@@ -240,7 +241,7 @@ class InMemory(Steps):
         return float(means(self.sums[row : row + 1])[0, 0]) if self.loop.batch else np.nan
 
     def kept_so_far(self) -> list[list[np.ndarray]]:
-        """The outputs and targets of the rows of the epoch so far, if they are kept: one list of them."""
+        """Return one list of the epoch's outputs and targets so far, or [] if they are not kept."""
         return [[rows[: self.loop.measured] for rows in self.kept]] if self.kept else []
 
     def state(self) -> State:
@@ -263,7 +264,7 @@ class InMemory(Steps):
 
 
 def converted(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:
-    """All rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
+    """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
     if data.in_dtype_of_model:
         return Batch(data.x if isinstance(data.x, tuple) else (data.x,), data.y, data.sample_weight)
     weights = data.sample_weight
@@ -275,7 +276,7 @@ def converted(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch
 
 
 def _forms(rows: list[np.ndarray]) -> list[tuple]:
-    """The shapes and dtypes of rows."""
+    """Return the shapes and dtypes of rows."""
     return [(x.shape[1:], x.dtype) for x in rows]
 
 

@@ -1,4 +1,4 @@
-"""Who listens to the loop of a training: validation, progress, schedules and the user's callbacks."""
+"""Listeners of the training loop: validation, progress, schedules and the user's callbacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caffelite.training.progress import Progress
 
 
 class Validation(Listener):
-    """Evaluates other data after each epoch."""
+    """Evaluates the validation data after each epoch."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self.evaluation = evaluation
@@ -28,7 +28,7 @@ class Validation(Listener):
 
 
 class Shown(Listener):
-    """Shows the progress; `each` says whether it wants to know of each epoch."""
+    """Shows the progress. With `each`, the loop calls it after each epoch."""
 
     def __init__(self, progress: Progress, each: bool) -> None:
         self.progress, self.each = progress, each
@@ -51,7 +51,7 @@ class Shown(Listener):
 
 
 class EndingSchedule(Listener):
-    """Warns if a schedule ends before a training of which nobody knows how many steps it makes."""
+    """Warns if a schedule ends before the training, if the number of steps is not known."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self.watch = optimizer._followed.watched(None)
@@ -62,7 +62,7 @@ class EndingSchedule(Listener):
 
 
 class Called(Listener):
-    """Calls the user's callbacks, which go on where a checkpoint has them if the training starts from one."""
+    """Calls the user's callbacks. If the training starts from a checkpoint, they continue with their saved state."""
 
     def __init__(self, callbacks: Callbacks, checkpoints: Checkpoints, start: Start) -> None:
         self.callbacks, self.checkpoints, self.start = callbacks, checkpoints, start

@@ -1,4 +1,4 @@
-"""The loop of a training: go on for a while, then tell those who listen."""
+"""The training loop: take steps for a while, then call the listeners."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from caffelite.training.history import History
 
 
 class Listener:
-    """What may happen beside the steps of a training. Each method does nothing unless it is overridden."""
+    """Base class for work beside the training steps. A method that is not overridden does nothing."""
 
     def due(self, done: int) -> float:
-        """After how many epochs it has to be told next, so many being done."""
+        """Return the epoch after which the loop must call it next. `done` epochs are done."""
         return math.inf
 
     def begin(self, loop: Loop) -> None:
-        """The first step comes next."""
+        """Called before the first step."""
 
     def steps_done(self, count: int, loop: Loop) -> None:
-        """So many steps more are done."""
+        """Called when `count` more steps are done."""
 
     def measure(self, loop: Loop) -> Sequence[float]:
-        """Numbers of its own for the history of the epoch that is done."""
+        """Return this listener's numbers for the history, after an epoch."""
         return ()
 
     def epochs_done(self, count: int, loop: Loop) -> bool:
-        """So many epochs more are done, and in the history. Return True to end the training."""
+        """Called when `count` more epochs are done and in the history. Return True to end the training."""
         return False
 
     def between_steps(self) -> None:
-        """It is a good moment to look at the training as a whole."""
+        """Called between two steps: all state of the training is complete, for example for a checkpoint."""
 
     def end(self) -> None:
-        """The training is over, or an exception has ended it."""
+        """Called when the training is over, also if an exception ended it."""
 
 
 class Loop:
-    """Epochs of steps until all are done, or until a listener ends the training.
+    """Run epochs until all are done, or until a listener ends the training.
 
     Parameters
     ----------
     model, team
-        What is trained, and who trains it.
+        The model to train, and the team of processes that trains it.
     until : int
-        The number of epochs, those included that were done before.
+        The total number of epochs, including the epochs done before.
     listeners : sequence of Listener
-        Told in this order, and ended in it. They begin in the reverse order.
+        Called in this order, and ended in this order. They begin in the reverse order.
     history : History
-        Gets a number for each quantity and epoch.
+        Gets one number for each quantity and epoch.
     """
 
     epochs: Epochs
@@ -71,7 +71,7 @@ class Loop:
         self.ended = False
 
     def run(self, start: Callable[[], Epochs]) -> None:
-        """Train. `start` makes the data ready, when all listeners have begun."""
+        """Train. When all listeners have begun, `start` prepares the data."""
         waiting = list(self.listeners)
         try:
             while waiting:
@@ -84,19 +84,19 @@ class Loop:
         finally:
             try:
                 self._leave()
-            finally:  # users' callbacks come last: if one of them raises, nobody else is left out
+            finally:  # users' callbacks end last: if one raises, all other listeners have ended
                 for listener in self.listeners[len(waiting) :]:
                     listener.end()
 
     def _leave(self) -> None:
-        """Leave the data, and free their memory now, not when the garbage is collected."""
+        """Close the data, and free its memory now instead of at the next garbage collection."""
         if hasattr(self, "epochs"):
             epochs = self.epochs
             del self.epochs
             epochs.close()
 
     def advance(self) -> None:
-        """Take steps for a while, or until a listener has to be told of an epoch. Then tell all listeners."""
+        """Take steps for a while, or until an epoch at which a listener is due. Then call all listeners."""
         epochs, done, steps, stopped = self.epochs, self.epochs.epoch, self.epochs.steps, None
         due = done + 1 if epochs.is_told_each else self.due(done)
         try:
@@ -114,11 +114,11 @@ class Loop:
                 listener.between_steps()
 
     def due(self, done: int) -> float:
-        """After how many epochs a listener has to be told next."""
+        """Return the earliest epoch after which a listener must be called. `done` epochs are done."""
         return min([listener.due(done) for listener in self.listeners], default=math.inf)
 
     def tell(self, done: int) -> bool:
-        """Write the results since so many epochs into the history, and tell all. Return whether the training ends."""
+        """Add the results since epoch `done` to the history, and call all. Return whether the training ends."""
         results = self.epochs.results(done).T.tolist()
         for listener in self.listeners:
             for value in listener.measure(self):

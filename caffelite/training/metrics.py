@@ -1,11 +1,11 @@
 """Metrics: callables (outputs, targets) -> float.
 
-A metric is computed once an epoch, with NumPy, from the outputs and targets of all its rows, which a kernel of the step
-has put one behind the other. So the step calls no Python for it, and the result is that of scikit-learn's function on
-the whole epoch. `accuracy` alone needs no rows: a kernel of the step counts.
+Each metric is computed once per epoch, with NumPy, from all outputs and targets of the epoch. A kernel of the step
+collects these rows. So the step calls no Python, and the result equals scikit-learn's function on the whole epoch. Only
+`accuracy` needs no rows: a kernel of the step counts.
 
-If there is one score a row, the loss says which scores mean class 1: those where `loss.link` gives more than ½. If
-nobody says, scores that are all within 0 … 1 are taken for probabilities, else class 1 is score > 0.
+With one score per row, the loss defines class 1: `loss.link` gives more than ½. If the loss has no `link` and all
+scores are within 0 … 1, they are taken for probabilities. Otherwise class 1 is score > 0.
 
 A metric of NaN is NaN.
 """
@@ -28,16 +28,16 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The share of labels at which the largest output is: outputs (n, …, C), targets (n, …) integers.
+    """The share of rows whose largest output is at the label: outputs (n, …, C), targets (n, …) integers.
 
-    With one score a row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all are within 0 … 1. Raises ValueError for
-    other shapes.
+    With one score per row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all scores are within 0 … 1. Raises
+    ValueError for other shapes.
     """
     return accuracy_above(None, outputs, targets)
 
 
 def accuracy_above(threshold: float | None, outputs: Any, targets: Any) -> float:
-    """`accuracy` where, with one score a row, class 1 is score > threshold. None: as the scores look."""
+    """`accuracy` with a threshold: with one score per row, class 1 is score > threshold. None: guess it from scores."""
     outputs, targets = np.asarray(outputs), np.asarray(targets)
     check_shapes(accuracy, outputs.shape, targets.shape)
     if _has_nan(outputs) or _has_nan(targets):
@@ -46,7 +46,7 @@ def accuracy_above(threshold: float | None, outputs: Any, targets: Any) -> float
 
 
 class OfEpoch:
-    """A metric of all rows of an epoch together; `check(name, outputs' shape, targets' shape)` raises ValueError."""
+    """A metric of all rows of an epoch. `check(name, outputs' shape, targets' shape)` raises ValueError."""
 
     def __init__(
         self, function: Callable[..., float], check: Callable[[str, tuple, tuple], None], name: str = ""
@@ -59,7 +59,7 @@ class OfEpoch:
         return self.above(None, outputs, targets)
 
     def above(self, threshold: float | None, outputs: Any, targets: Any) -> float:
-        """The metric where, with one score a row, class 1 is score > threshold. None: as the scores look."""
+        """The metric with a threshold: with one score per row, class 1 is score > threshold. None: guess it."""
         outputs, targets = np.asarray(outputs), np.asarray(targets)
         check_shapes(self, outputs.shape, targets.shape)
         return float(self._value(threshold, _flat(outputs, targets), targets))
@@ -69,14 +69,14 @@ class OfEpoch:
 
 
 class OfPredictions(OfEpoch):
-    """A metric of how many rows of each class are predicted rightly, are predicted, and are there."""
+    """A metric of three counts for each class: rows predicted correctly, rows predicted, rows of the class."""
 
     def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray) -> float:
         return np.nan if _has_nan(outputs) else self._function(*_counts(outputs, targets, threshold))
 
 
 class Named:
-    """A metric of a user's, with the name and the mode that `metric` was given."""
+    """A user's metric, with the name and the mode given to `metric`."""
 
     def __init__(self, function: Metric, name: str, mode: str | None) -> None:
         functools.update_wrapper(self, function, updated=())
@@ -88,12 +88,12 @@ class Named:
 
 
 def metric(f: Metric, name: str | None = None, mode: str | None = None) -> Named:
-    """A metric of your own with a name and a mode: "max" if higher values are better, "min" if lower ones are.
+    """Give your own metric a name and a mode: "max" if higher values are better, "min" if lower ones are.
 
-    `f(outputs, targets)` is called once an epoch with all rows and returns a number. Callbacks that monitor it ask for
-    its mode. Without `name` it is called as f is.
+    `fit` calls `f(outputs, targets)` once per epoch with all rows. It returns a number. Callbacks that monitor the
+    metric need its mode. Without `name` the metric has the name of f.
 
-    Raises TypeError if f is not callable, ValueError for other modes.
+    Raises TypeError if f is not callable, and ValueError for other modes.
     """
     if not callable(f):
         raise TypeError(f"metric: expected a callable (outputs, targets) -> float, got {f!r}")
@@ -105,21 +105,21 @@ def metric(f: Metric, name: str | None = None, mode: str | None = None) -> Named
 
 
 def number(name: str, value: Any) -> float:
-    """What a user's metric has returned, as a float; TypeError naming the metric unless it is a number."""
+    """Return the value of a user's metric as a float. Raise TypeError naming the metric if it is not a number."""
     with contextlib.suppress(TypeError, ValueError):
         array = np.asarray(value)
         if array.size == 1 and array.dtype.kind in "buif":
             return float(array.reshape(()))
         if not isinstance(value, str | bytes) and array.dtype == object and array.ndim == 0:
-            return float(value)  # a Fraction, say
+            return float(value)  # a Fraction, for example
     raise TypeError(f"the metric {name} returned {reprlib.repr(value)}; expected a number")
 
 
-# ---- what one score a row means -------------------------------------------------------------------------------------
+# ---- one score per row: where class 1 begins ------------------------------------------------------------------------
 
 
 def threshold_of(loss: Any) -> float | None:
-    """The score above which `loss.link` gives more than ½; None if the loss does not say."""
+    """Return the score above which `loss.link` gives more than ½, or None if the loss does not define it."""
     if not hasattr(loss, "link"):
         return None
 
@@ -137,7 +137,7 @@ def threshold_of(loss: Any) -> float | None:
             while low < (middle := (low + high) / 2) < high:
                 low, high = (middle, high) if probability(middle) <= 0.5 else (low, middle)
             return low
-    except (AttributeError, TypeError, ValueError, IndexError):  # a link of something else than single scores
+    except (AttributeError, TypeError, ValueError, IndexError):  # the link takes something other than single scores
         return None
 
 
@@ -150,14 +150,14 @@ def warn_of_probabilities() -> None:
 
 
 def assumed_threshold(scores: np.ndarray) -> tuple[float, bool]:
-    """The threshold of scores (n,) of which nobody has said what they mean, and whether 0 would have been another."""
+    """Guess the threshold of scores (n,), and return it with whether threshold 0 would give other predictions."""
     if len(scores) == 0 or not ((scores >= 0) & (scores <= 1)).all():
         return 0.0, False
     return 0.5, bool(((scores > 0) & (scores <= 0.5)).any())
 
 
 def _has_nan(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array.max()))  # which is NaN if one is
+    return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array.max()))  # max gives NaN if any is NaN
 
 
 # ---- shapes ---------------------------------------------------------------------------------------------------------
@@ -191,45 +191,46 @@ def _of(check: Callable[[str, tuple, tuple], None], kind: type[OfEpoch] = OfEpoc
 
 
 def _flat(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Outputs (n, …, C) with labels (n, …) as one row (C,) for each label; others as they are."""
+    """Return outputs (n, …, C) with labels (n, …) as one row (C,) per label. Return other outputs unchanged."""
     return outputs.reshape(-1, outputs.shape[-1]) if outputs.ndim == targets.ndim + 1 > 2 else outputs
 
 
-# ---- classes: scores (n, …, C) or one a row, labels (n, …) --------------------------------------------------------
+# ---- classes: scores (n, …, C) or one per row, labels (n, …) ------------------------------------------------------
 
 
 @_of(_check_classes, OfPredictions)
 def precision(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
-    """Of the rows predicted to be of a class, the share that are: class 1 of two, the mean over classes of more.
+    """The share of correct rows among the rows predicted as a class.
 
-    The prediction is the largest score's class; one score a row is judged as by `accuracy`. Classes are those that
-    occur in predictions or labels. 0 where nothing is predicted to be of the class. scikit-learn's `precision_score`.
+    With two classes it is class 1's share, with more the mean over classes that occur in predictions or labels. The
+    prediction is the class with the largest score; with one score per row it is `accuracy`'s. The precision is 0 for a
+    class that is never predicted. This is scikit-learn's `precision_score`.
     """
     return _share(hits, predicted)
 
 
 @_of(_check_classes, OfPredictions)
 def recall(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
-    """Of the rows of a class, the share that are predicted to be: classes and averages as in `precision`.
+    """The share of a class's rows that are predicted as this class. See `precision` for classes and averages.
 
-    0 where there is no row of the class. scikit-learn's `recall_score`.
+    The recall is 0 for a class without rows. This is scikit-learn's `recall_score`.
     """
     return _share(hits, there)
 
 
 @_of(_check_classes, OfPredictions)
 def f1(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
-    """The harmonic mean of a class's precision and recall; classes and averages as there. scikit-learn's `f1_score`."""
+    """The harmonic mean of a class's precision and recall, averaged as there. This is scikit-learn's `f1_score`."""
     return _share(2 * hits, predicted + there)
 
 
 @_of(_check_classes)
 def auc(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The area under the ROC curve: how often a row of class 1 has a higher score than one of class 0, ties half.
+    """The area under the ROC curve: how often a row of class 1 has a higher score than one of class 0. Ties count half.
 
-    Of two scores a row it is their difference that counts. Of more, the mean over the classes, each against the rest,
-    by their probabilities: the softmax of the scores, unless all rows are probabilities already. NaN where a class has
-    no rows or a score is NaN. scikit-learn's `roc_auc_score` with `multi_class="ovr"`.
+    With two scores per row, their difference is the score. With more, it is the mean over the classes, each against the
+    rest, by their probabilities: the softmax of the scores, unless all rows are probabilities already. The result is
+    NaN if a class has no rows or a score is NaN. This is scikit-learn's `roc_auc_score` with `multi_class="ovr"`.
     """
     scores, labels = outputs.astype(np.float64), _labels(targets)
     if outputs.ndim == 1 or outputs.shape[1] == 1:
@@ -245,12 +246,12 @@ def auc(outputs: np.ndarray, targets: np.ndarray) -> float:
 def top_k(k: int) -> OfEpoch:
     """The share of labels that are among the k highest scores: scores (n, …, C). By name: "top_k(3)".
 
-    Of equal scores, those of later classes are taken to be higher, as in scikit-learn's `top_k_accuracy_score`.
+    Among equal scores, a later class counts as higher, as in scikit-learn's `top_k_accuracy_score`.
     """
     return _top_k(positive_integer("metrics: the k of top_k", k))
 
 
-@functools.cache  # the same object for the same k, so that a Program recorded with it is found again
+@functools.cache  # the same object for the same k, so that its recorded Program is found again
 def _top_k(k: int) -> OfEpoch:
     def share(outputs: np.ndarray, targets: np.ndarray) -> float:
         if _has_nan(outputs):
@@ -280,7 +281,7 @@ def _predicted(outputs: np.ndarray, threshold: float | None) -> np.ndarray:
 
 
 def _labels(targets: np.ndarray) -> np.ndarray:
-    """Labels as int64; ValueError for floats that are no whole numbers."""
+    """Return labels as int64. Raise ValueError for floats that are not whole numbers."""
     labels = targets.reshape(-1)
     if labels.dtype.kind == "f" and not (labels == np.floor(labels)).all():
         row = int((labels != np.floor(labels)).argmax())
@@ -289,7 +290,7 @@ def _labels(targets: np.ndarray) -> np.ndarray:
 
 
 def _counts(outputs: np.ndarray, targets: np.ndarray, threshold: float | None) -> tuple[np.ndarray, ...]:
-    """For each class that is averaged over: rows predicted rightly, rows predicted, rows there."""
+    """Return three counts for each class in the average: rows predicted correctly, rows predicted, its rows."""
     labels, predicted = _labels(targets), _predicted(outputs, threshold)
     n, is_hit = len(labels), labels == predicted
     if outputs.ndim == 1 or outputs.shape[1] <= 2:
@@ -303,12 +304,12 @@ def _share(part: np.ndarray, whole: np.ndarray) -> float:
 
 
 def _area(scores: np.ndarray, positive: np.ndarray) -> float:
-    """From the ranks of the positive rows: H. Mann, D. Whitney, Annals of Mathematical Statistics 18(1), 1947."""
+    """Compute the area from ranks: H. Mann, D. Whitney, Annals of Mathematical Statistics 18(1), 1947."""
     ones, zeros = int(positive.sum()), int((~positive).sum())
     if ones == 0 or zeros == 0 or np.isnan(scores).any():
         return np.nan
     _, which, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[which]  # of equal scores, the mean of theirs
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[which]  # equal scores share their mean rank
     return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
@@ -329,16 +330,16 @@ def mae(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 @_of(_check_values)
 def rmse(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """√ mean (outputs − targets)² of each column, and of these the mean. scikit-learn's `root_mean_squared_error`."""
+    """The mean over columns of √ mean (outputs − targets)². scikit-learn's `root_mean_squared_error`."""
     return float(np.mean(np.sqrt(np.mean(_differences(outputs, targets) ** 2, axis=0))))
 
 
 @_of(_check_values)
 def r2(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """1 − Σ (outputs − targets)² / Σ (targets − their mean)² of each column, and of these the mean.
+    """The mean over columns of 1 − Σ (outputs − targets)² / Σ (targets − their mean)².
 
-    Of a column whose targets are all the same, 1 if the outputs are right, else 0; NaN for a single row. scikit-learn's
-    `r2_score`.
+    If all targets of a column are equal, the column counts 1 if the outputs are right, else 0. The result is NaN for a
+    single row. This is scikit-learn's `r2_score`.
     """
     if len(outputs) < 2:
         return np.nan
@@ -352,7 +353,7 @@ def r2(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 
 def _differences(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """outputs − targets in float64, a row each."""
+    """Return outputs − targets in float64, (n, columns)."""
     rows = len(outputs)
     return outputs.reshape(rows, -1).astype(np.float64) - targets.reshape(rows, -1).astype(np.float64)
 
@@ -371,9 +372,9 @@ MODES = {
 
 
 def mode_of(name: str, metrics: Mapping[str, Metric]) -> str | None:
-    """ "max" if what the history has under this name is the better the higher it is, "min" if the lower.
+    """Return "max" if higher values of this name in the history are better, "min" if lower ones are.
 
-    None for a metric of a user's that does not say.
+    Return None for a user's metric without a mode.
     """
     name = name.removeprefix("val_")
     metric = metrics.get(name)
@@ -381,7 +382,11 @@ def mode_of(name: str, metrics: Mapping[str, Metric]) -> str | None:
 
 
 def named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
-    """Metrics by their names in the history; ValueError for an unknown name or one taken twice, TypeError otherwise."""
+    """Return metrics by their names in the history.
+
+    Raise ValueError for an unknown name and for a name that occurs twice. Raise TypeError for anything that is not a
+    list of names and callables.
+    """
     if isinstance(metrics, str) or callable(metrics) or not isinstance(metrics, Iterable):
         raise TypeError(f"metrics: expected a list such as ['accuracy'], got {metrics!r}")
     result: dict[str, Metric] = {}

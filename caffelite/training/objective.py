@@ -1,4 +1,4 @@
-"""What a training makes smaller, and what it measures: the loss of a batch, and the metrics of batches and epochs."""
+"""The objective of a training: the loss of a batch, and the metrics of batches and epochs."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from caffelite.training.metrics import (
 
 
 class Objective:
-    """The loss of a batch as a function of the model's outputs, and what is measured beside it.
+    """The loss of a batch as a function of the model's outputs, and the metrics.
 
-    The loss and the accuracy are added up, batch by batch, by kernels. All other metrics are computed of the outputs
-    and targets of a whole epoch.
+    Kernels add up the loss and the accuracy, batch by batch. All other metrics are computed from the outputs and
+    targets of a whole epoch.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class Objective:
     metrics : dict of Metric
         By name.
     warned_of : set of str
-        The warnings that the model's user has had.
+        The warnings that this model has already given.
     """
 
     def __init__(self, loss: Any, metrics: dict[str, Metric], warned_of: set[str]) -> None:
@@ -53,31 +53,31 @@ class Objective:
         self.names = ["loss", *metrics]
         self.epoch_metrics = {name: metric for name, metric in metrics.items() if metric is not accuracy}
         self.counts_correct = len(self.epoch_metrics) < len(metrics)
-        # The score above which class 1 is, if there is one score a row. None: the loss does not say.
+        # With one score per row, class 1 is a score above this. None: the loss does not define it.
         self.threshold: float | None = 0.0
         if any(metric is accuracy or isinstance(metric, OfPredictions) for metric in metrics.values()):
             self.threshold = threshold_of(loss)
-        self.has_warned = False  # that it took scores for probabilities
-        # What is added up: the loss, and the accuracy. If the threshold is not known, the accuracy with 0, that with ½,
-        # and how far scores are outside 0 … 1.
+        self.has_warned = False  # whether it has warned that it took scores for probabilities
+        # The sums: the loss, and the accuracy. If the threshold is not known, the accuracy has three: with threshold 0,
+        # with ½, and how far scores are outside 0 … 1.
         self.quantities = 1 + self.counts_correct * (1 if self.threshold is not None else 3)
 
     # ---- of a batch ---------------------------------------------------------------------------------------------
 
     def __call__(self, outputs: Any, batch: Batch) -> Tensor:
-        """The loss of a batch; TrainingDiverged unless it is finite."""
+        """Return the loss of a batch. Raise TrainingDiverged unless it is finite."""
         value = self.of(outputs, batch)
         check_finite(value.data)
         return value
 
     def of(self, outputs: Any, batch: Batch) -> Tensor:
-        """The loss of a batch, whatever it is."""
+        """Return the loss of a batch, finite or not."""
         self._warn_of_two_links(outputs)
         self._check(outputs, batch)
         weights = () if batch.weights is None else (batch.weights,)
         judged = self.judged(outputs, batch)
         if isinstance(self.loss, Loss | Penalized):
-            self.applied = self.loss.copy()  # what a call would make, to be asked what it measured
+            self.applied = self.loss.copy()  # a call would make this copy: it knows its mean and weight
             self.value = self.applied.applied_to(judged, batch.targets, *weights)
         else:
             self.applied = self.loss
@@ -85,28 +85,29 @@ class Objective:
         return self.value
 
     def judged(self, outputs: Any, batch: Batch) -> Any:
-        """What the loss gets of the model's outputs."""
+        """Return the model's outputs as the loss gets them."""
         return outputs
 
     def _check(self, outputs: Any, batch: Batch) -> None:
-        """ValueError for outputs that a metric cannot be computed of."""
+        """Raise ValueError if a metric cannot be computed from these outputs."""
         for name, metric in self.metrics.items():
             if isinstance(metric, OfEpoch) or metric is accuracy:
                 if isinstance(outputs, tuple):
-                    raise ValueError(f"the metric {name} is of one output; the model returned {len(outputs)}")
+                    raise ValueError(f"the metric {name} takes one output; the model returned {len(outputs)}")
                 check_shapes(metric, outputs.shape, batch.targets.shape)
             else:
                 for shape in [x.shape for x in (outputs if isinstance(outputs, tuple) else (outputs,))]:
                     if shape[:1] != batch.targets.shape[:1]:
                         raise ValueError(
-                            f"the metric {name} is of the outputs of all rows; the model returned outputs of shape "
+                            f"the metric {name} needs an output for each row; the model returned outputs of shape "
                             f"{shape} for {len(batch.targets)} rows"
                         )
 
     def _of_own(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
-        """What a loss of the user's gives; TypeError or ValueError unless it is a Tensor with a single element.
+        """Return the value of a user's loss. Raise TypeError or ValueError unless it is a Tensor with one element.
 
-        It gets targets (n,) as (n, 1) if the outputs are. A warning if arithmetic would broadcast one to the other.
+        The loss gets targets (n,) as (n, 1) if the outputs are (n, 1). This warns if NumPy would broadcast outputs
+        and targets to a larger array.
         """
         if isinstance(outputs, Tensor):
             targets = in_shape_of(targets, outputs.shape)
@@ -126,7 +127,7 @@ class Objective:
         return value
 
     def _warn_of_two_links(self, outputs: Any) -> None:
-        """Warn of a model that ends with what the loss begins with: it would learn little, and say nothing of it."""
+        """Warn if the model ends with the softmax or sigmoid that its loss applies too: it would learn little."""
         last = outputs.function if isinstance(outputs, Tensor) else None
         for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
             if isinstance(last, kind) and isinstance(getattr(self.loss, "loss", self.loss), of_loss):
@@ -135,22 +136,22 @@ class Objective:
                 )
 
     def warn_once(self, text: str) -> None:
-        """Warn, unless this model has been the reason for the same warning."""
+        """Warn, unless this model has given the same warning before."""
         if text not in self.warned_of:
             self.warned_of.add(text)
             warn(text)
 
     def weights(self, batch: Batch) -> np.ndarray | None:
-        """What the mean of the last batch was divided by, in parts; None where all rows counted alike."""
+        """Return the weights by whose sum the last batch's mean was divided, or None if all rows counted equally."""
         known = _knows_what_counts(self.applied) and self.applied.weight is not None
         return self.applied.weight.reshape(1) if known else batch.weights  # type: ignore[attr-defined]
 
     def mean(self) -> np.ndarray:
-        """The last loss without penalties, 0-d."""
+        """Return the last loss without penalties, as a 0-d array."""
         return self.applied.value if _knows_what_counts(self.applied) else self.value.data  # type: ignore[return-value]
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
-        """Add the loss and the metrics of the last batch to the sums that a cursor points to."""
+        """Add the loss and the metrics of the last batch to the sums that the cursor points to."""
         y, rows, weights = batch.targets, len(batch.targets), self.weights(batch)
         if weights is None:
             kernels.add_mean(cursor, 0, self.mean(), rows)
@@ -170,7 +171,7 @@ class Objective:
             kernels.add_mean(cursor, 3, kernels.sum(outside), rows)
 
     def _add_correct(self, cursor: np.ndarray, slot: int, outputs: np.ndarray, y: np.ndarray, threshold: float) -> None:
-        """Add how many labels of a batch are predicted to the sum of a slot."""
+        """Add the number of correct predictions in a batch to the sum at a slot."""
         if y.dtype.kind in "iu":
             scores = reshaped(outputs, (y.size, outputs.size // y.size))
             kernels.add_correct(cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None), threshold)
@@ -181,7 +182,7 @@ class Objective:
     # ---- of an epoch --------------------------------------------------------------------------------------------
 
     def means(self, sums: np.ndarray) -> np.ndarray:
-        """The mean loss, and the accuracy if it is asked for, a row for each epoch, of sums (epochs, quantities, 2)."""
+        """Return mean loss, and accuracy if requested, as one row per epoch, from sums (epochs, quantities, 2)."""
         found = means(sums)
         if found.shape[1] == 4:
             are_probabilities = found[:, 3] == 0
@@ -190,14 +191,14 @@ class Objective:
         return found
 
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
-        """A row of loss and metrics for one epoch, of its sums, and of the outputs and targets of all its rows."""
+        """Return loss and metrics of one epoch as a row, from its sums and all its outputs and targets."""
         values = dict(zip(["loss", "accuracy"], self.means(sums)[0].tolist(), strict=False))
         for name, metric in self.epoch_metrics.items():
             values[name] = self._of_rows(name, metric, outputs, targets) if len(targets) else np.nan
         return np.array([[values[name] for name in self.names]])
 
     def _of_rows(self, name: str, metric: Metric, outputs: list[np.ndarray], targets: np.ndarray) -> float:
-        """A metric of the outputs and targets of all rows. A user's gets copies, which are its own."""
+        """Return a metric of all rows. A user's metric gets copies, so it may change them."""
         if not isinstance(metric, OfEpoch):
             given = [x.copy() for x in outputs]
             if len(given) > 1:
@@ -214,14 +215,14 @@ class Objective:
         return metric.above(threshold, scores, targets)
 
     def _warn_of_probabilities(self, matters: bool) -> None:
-        """Warn once that scores were taken for probabilities, if it matters."""
+        """Warn once that scores were taken for probabilities, if this matters."""
         if matters and not self.has_warned:
             self.has_warned = True
             warn_of_probabilities()
 
 
 def check_finite(value: np.ndarray) -> None:
-    """Raise TrainingDiverged unless all elements, a loss usually, are finite."""
+    """Raise TrainingDiverged unless all elements are finite. `value` is usually a loss."""
 
     def diverged(value: np.ndarray) -> None:
         raise TrainingDiverged(f"the loss is {value.item()}")
@@ -230,7 +231,7 @@ def check_finite(value: np.ndarray) -> None:
 
 
 def means(sums: np.ndarray) -> np.ndarray:
-    """The means, a row for each epoch, of sums (epochs, quantities, 2): NaN where nothing had a weight."""
+    """Return the means, one row per epoch, of sums (epochs, quantities, 2). A mean without weights is NaN."""
     totals, weights = sums[:, :, 0], sums[:, :, 1]
     if np.count_nonzero(weights) == weights.size:
         return totals / weights
@@ -238,7 +239,7 @@ def means(sums: np.ndarray) -> np.ndarray:
 
 
 def check_takes_weights(loss: Any) -> None:
-    """TypeError unless the loss can be called with weights as a third input."""
+    """Raise TypeError unless the loss can be called with weights as a third input."""
     called = loss.decider()
     try:
         inspect.signature(called).bind(None, None, None)
@@ -248,12 +249,12 @@ def check_takes_weights(loss: Any) -> None:
 
 
 def _knows_what_counts(loss: Function) -> TypeGuard[Loss | Penalized]:
-    """Whether an applied loss says what it measured, and of how much."""
+    """Whether an applied loss knows its mean without penalties and its sum of weights."""
     return isinstance(loss, Loss | Penalized) and not loss.runs_in_python
 
 
 def _would_grow(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether arrays of these shapes would be broadcast to one that is larger than either."""
+    """Whether NumPy would broadcast arrays of these shapes to a shape larger than both."""
     try:
         both = np.broadcast_shapes(a, b)
     except ValueError:

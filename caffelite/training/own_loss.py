@@ -1,4 +1,4 @@
-"""A function of the user's as a loss."""
+"""A user's function as a loss."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OwnLoss(Function, recordable=True):
 
     @classmethod
     def of(cls, function: Callable[..., Tensor]) -> OwnLoss:
-        """The loss of this function, always the same one: so a recorded step serves the next training."""
+        """Return the loss of this function, always the same object, so that its recorded steps can be used again."""
         loss = cls._made.get(id(function))
         if loss is None:
             loss = cls._made[id(function)] = cls(function)

@@ -1,4 +1,4 @@
-"""What `fit` shows while it runs: a bar, a line an epoch, or nothing."""
+"""The progress of `fit`: a bar, one line per epoch, or nothing."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FORMAT = "{percentage:3.0f}%|{bar:6}| {desc}"  # tqdm's; a short bar leaves room
 
 
 class Progress:
-    """Shows a training run as `verbose` says: 0 nothing, 1 a bar, 2 a line an epoch, "auto" one of these.
+    """Shows a training. `verbose` is 0 for nothing, 1 for a bar, 2 for one line per epoch, or "auto".
 
-    "auto" is a bar on a terminal and lines elsewhere, at most two a second and one for the last epoch; and nothing
-    for a run that is over within half a second. A bar that is no terminal's, but goes into a file, is drawn once an
-    epoch at most. `steps` is the number of steps an epoch, None where it is unknown. `begun` is the number of
-    epochs that were done before, `begun_steps` that of steps of the next one; `of` is what epochs are called.
-    ValueError for another `verbose`.
+    "auto" shows a bar on a terminal, and elsewhere at most two lines a second and one for the last epoch. It shows
+    nothing if the training takes less than half a second. A bar that goes to a file is drawn at most once per epoch.
 
-    What is shown are the results of the last epoch; in a bar, the loss is that of the epoch under way, so far.
+    `steps` is the number of steps per epoch, or None if it is unknown. `begun` epochs were done before, and
+    `begun_steps` steps of the next one. `of` is the word for an epoch. Raises ValueError for another `verbose`.
+
+    It shows the results of the last epoch. In a bar, the loss is the current epoch's loss so far.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Progress:
         self.begun = self.epoch = begun
         self.begun_steps = begun_steps
         self.done = 0  # steps
-        self.printed = 0  # the epoch that has had the last line
+        self.printed = 0  # the epoch in the last printed line
         self.results: dict[str, float] = {}
 
     def __enter__(self) -> Progress:
@@ -64,7 +64,7 @@ class Progress:
             self._print_line(now, self._time_taken(now))
 
     def steps_done(self, count: int, loss: Callable[[], float]) -> None:
-        """So many steps more are done; `loss` gives the mean loss of the epoch under way, NaN if it has just begun."""
+        """Note `count` more steps. `loss()` is the current epoch's mean loss, or NaN before its first step."""
         self.done += count
         if self.bar_wanted and self.on_terminal and self._bar_is_due(now := time.perf_counter()):
             so_far = loss()
@@ -73,7 +73,7 @@ class Progress:
             self._draw_bar(now, self._time_left(now))
 
     def epochs_done(self, count: int, results: dict[str, float]) -> None:
-        """So many epochs more are done; these are the results of the last one."""
+        """Note `count` more epochs, and the results of the last one."""
         self.epoch += count
         self.results = results
         now = time.perf_counter()
@@ -98,7 +98,7 @@ class Progress:
         return f"{self.of} {self.epoch}/{self.epochs}  {results}  {rate_text(rate)} steps/s"
 
     def _share(self) -> tuple[int, int]:
-        """How much is done, and of how much: steps or, where their number is unknown, epochs."""
+        """Return how much is done, and the total: steps, or epochs if the number of steps is unknown."""
         epochs = self.epochs - self.begun
         if self.steps is None:
             return self.epoch - self.begun, epochs
@@ -120,20 +120,20 @@ class Progress:
                 return
             from tqdm import tqdm
 
-            # The delay keeps it from drawing itself before there is anything to say.
+            # With the delay, tqdm draws nothing before the first text is set.
             self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT, delay=1e-9)
         self.bar.n = done
-        text = f"{duration}  {self._line(now)}"  # the time first: what is too long is cut
+        text = f"{duration}  {self._line(now)}"  # the time comes first, because tqdm cuts a long text
         self.bar.set_description_str(writable(text, sys.stderr))
 
 
 def rate_text(rate: float) -> str:
-    """1,234, 12, 1.2 or 0.12."""
+    """Return a rate as text: 1,234, 12, 1.2 or 0.12."""
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 def _duration(seconds: float) -> str:
-    """12 s, 1:23 or 4:56:07."""
+    """Return a duration as text: 12 s, 1:23 or 4:56:07."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,4 +1,4 @@
-"""A step on a batch: written here, recorded and replayed in `epochs.py`."""
+"""A training step on one batch. `in_memory.py` records and replays it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from caffelite.training.objective import Objective
 
 
 class Step:
-    """A step of a training. It returns the model's outputs, a tuple of them if it has several."""
+    """A training step. It returns the model's output, or a tuple if the model has several."""
 
     trains = True
 
@@ -31,21 +31,21 @@ class Step:
         return outputs
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
-        """Add what the step has measured to the sums that a cursor points to."""
+        """Add the step's loss and metrics to the sums that the cursor points to."""
         self.objective.measure(cursor, outputs, batch)
 
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
-        """A row of loss and metrics for an epoch, of its sums, and of the outputs and targets of all its rows."""
+        """Return loss and metrics of an epoch as one row, from its sums and all its outputs and targets."""
         return self.objective.results(sums, outputs, targets)
 
     def used(self) -> tuple[Any, ...]:
-        """The objects on which a recorded step depends."""
+        """Return the objects that a recorded step depends on."""
         return (self.objective.loss, self.optimizer, *self.objective.metrics.values())
 
     def warn_of_untrained(self) -> None:
-        """Warn of parameters that got a gradient and that the optimizer does not have.
+        """Warn of parameters that get a gradient but are not in the optimizer.
 
-        While a step is recorded, these are all that take part in it, and else the model's.
+        While a step is recorded, it checks all parameters in the step, and otherwise the model's parameters.
         """
         recording, trained = kernels.recorder(), self.optimizer.parameters
         if isinstance(recording, Recording):
@@ -65,7 +65,7 @@ class Step:
 
 
 class EvaluationStep(Step):
-    """A step of an evaluation: the model's outputs and the loss, without gradients."""
+    """An evaluation step: compute the model's outputs and the loss, without gradients."""
 
     trains = False
 
@@ -84,4 +84,4 @@ class EvaluationStep(Step):
             return super().results(sums, outputs, targets)
 
     def warn_of_untrained(self) -> None:
-        """An evaluation trains nothing."""
+        """Do nothing: an evaluation trains no parameters."""

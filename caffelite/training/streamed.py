@@ -1,4 +1,4 @@
-"""Epochs over an iterable of batches, each made in Python when it is its turn."""
+"""Epochs over an iterable of batches. Python makes each batch just before its step."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from caffelite.training.team import Team
 class Streamed(Steps):
     """Epochs over an iterable of batches.
 
-    A DataGenerator goes on where it was; any other iterable is gone through again up to there, its batches being made
-    and thrown away, so that one that draws them from a seed draws the same.
+    From a checkpoint, a DataGenerator continues at its position. Any other iterable makes its batches again up to
+    there, and they are discarded. So an iterable that draws batches from a seed draws the same ones.
     """
 
     is_told_each = True
@@ -47,7 +47,7 @@ class Streamed(Steps):
         self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
 
     def run_until(self, epochs: int) -> None:
-        """Take the step that is due or, if the epoch has no more batches, end it."""
+        """Take the next step. If the epoch has no more batches, end the epoch."""
         with noting(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
             batch = self._next()
         self._check_batch(batch)
@@ -65,9 +65,9 @@ class Streamed(Steps):
             self.team.step_done()
 
     def _next(self) -> Batch | None:
-        """The next batch of the epoch; None if there is no more.
+        """Return the next batch of the epoch, or None at its end.
 
-        (As a generator this would make another exception of a user's StopIteration.)
+        (A generator function would change a user's StopIteration to another exception.)
         """
         if self.rest is None:
             self.rest = epoch_of(self.batches, self.batch)
@@ -76,12 +76,12 @@ class Streamed(Steps):
         return None
 
     def _check_batch(self, batch: Batch | None) -> None:
-        """RuntimeError unless all who train together were given the same batch, or None, there being no more."""
+        """Raise RuntimeError unless all ranks got the same batch, or None at the end of the epoch."""
         if self.step.trains:
             self.team.check_batch(f"epoch {self.epoch + 1}, batch {self.batch + 1}", batch)
 
     def replay(self, batch: Batch, sums: Sums) -> None:
-        """Take a step on a batch, and add to the sums what it has measured."""
+        """Take a step on a batch, and add its loss and metrics to the sums."""
         sums.batches += 1
         if batch.weights is not None and not batch.weights.any():
             return
@@ -94,7 +94,7 @@ class Streamed(Steps):
             program = self.program("step", weighted, columns, rows)
             outputs = program.run(functools.partial(self.take_step, weighted, part), *columns)
         if self.objective.epoch_metrics:
-            targets = batch.targets.copy()  # whoever made the batch may fill it again
+            targets = batch.targets.copy()  # the user's code may fill this array again
             kept = [*(outputs if isinstance(outputs, tuple) else (outputs,)), targets]
             if part is not None:
                 kept = [_in_batch(part, rows) for rows in (*kept[:-1], columns[len(batch.inputs)])]
@@ -124,13 +124,13 @@ class Streamed(Steps):
             self.sums.kept = [[self.team.own_rows(rows) for rows in kept]]
 
     def close(self) -> None:
-        """Leave the epoch under way: where a thread makes its batches, it ends."""
+        """Leave the current epoch. If a thread makes its batches, the thread ends."""
         if self.rest is not None and hasattr(self.rest, "close"):
             self.rest.close()
 
 
 def as_batch(step: Step, given: Any) -> Batch:
-    """A batch (x, y) or (x, y, weights) of an iterable, as the model and the loss can take it."""
+    """Convert a batch (x, y) or (x, y, weights) of an iterable for the model and the loss, and check it."""
     model, loss = step.model, step.objective.loss
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         what = f"{len(given)} parts" if isinstance(given, tuple | list) else type(given).__name__
@@ -156,7 +156,7 @@ def as_batch(step: Step, given: Any) -> Batch:
 
 
 def _in_batch(part: SomeRows, rows: np.ndarray) -> np.ndarray:
-    """The rows of a part of a batch at their places in it, and 0 for all others."""
+    """Return the whole batch, with the rows of a part at their places and 0 for all others."""
     batch = np.zeros((part.whole, *rows.shape[1:]), rows.dtype)
     if part.counted:
         batch[part.slice] = rows

@@ -1,7 +1,7 @@
-"""Who trains: one process, which computes all rows of each batch, or several that share them.
+"""The team of a training: one process that computes all rows of each batch, or several that share the rows.
 
-`fit` and the epochs of a training ask their Team wherever several processes do something else than one. The answers of
-one process, `ONE_PROCESS`, are here. `caffelite.parallel` has the answers of several.
+`fit` and the epochs call a method of their Team wherever several processes act differently from one. The methods for
+one process, `ONE_PROCESS`, are here. `caffelite.parallel` overrides them for several.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep, Step
 
 NOTHING: AbstractContextManager[None] = nullcontext()
-ATTENTION = 0.05  # seconds of replay after which Python gets to see to the bar and to Ctrl-C
+ATTENTION = 0.05  # seconds of replay before Python updates the bar and looks for Ctrl-C
 
 
 class Team:
-    """One process. A Team of several overrides all of this."""
+    """A team of one process. A team of several overrides all methods."""
 
     loop: type[Loop] = Loop
     rank = 0  # the number of this process
@@ -34,88 +34,88 @@ class Team:
     # ---- around a training --------------------------------------------------------------------------------------
 
     def entered(self) -> AbstractContextManager[None]:
-        """Inside, all train: if one leaves by an exception, no other waits for it."""
+        """A context in which all processes train. If one leaves by an exception, no other waits for it."""
         return NOTHING
 
     def share_streams(self, *streams: np.random.Generator) -> None:
-        """Have the random streams be the same for all."""
+        """Make the random streams equal on all processes."""
 
     def by_first(self, make: Callable[[], Any]) -> Any:
-        """What the first process makes, or raises."""
+        """Call `make` on the first process. All processes return its value or raise its error."""
         return make()
 
     def begin(self, model: Any, optimizer: Optimizer, data: Iterable[Any], facts: Callable[[], dict[str, Any]]) -> None:
-        """Have all begin with the same; RuntimeError if one of the facts differs."""
+        """Make all processes begin with the same state. Raise RuntimeError if a fact differs."""
 
     def holding(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
-        """Inside, a Ctrl-C takes effect on all after the same step."""
+        """A context in which Ctrl-C takes effect on all processes after the same step."""
         return NOTHING
 
     # ---- between steps ------------------------------------------------------------------------------------------
 
     def agreed(self, value: float) -> float:
-        """What all do if they differ."""
+        """Return the value that all processes use, if their values differ."""
         return value
 
     def stop_flag(self, interrupts: Any) -> np.ndarray | None:
-        """Where a number that is not 0 ends a stretch of steps."""
+        """Return an array. If its number is not 0, the replay stops after a step."""
         return None if interrupts is None else interrupts.pending
 
     def stretches(self, is_done: Callable[[], bool]) -> Iterator[float]:
-        """How many seconds of steps there are before Python sees to other things, stretch by stretch."""
+        """Yield, for each stretch of steps, its seconds. After it Python updates the bar and looks for Ctrl-C."""
         yield ATTENTION
 
     def check_batch(self, where: str, batch: Batch | None) -> None:
-        """RuntimeError unless all were given the same batch, or None, there being no more."""
+        """Raise RuntimeError unless all processes got the same batch, or None at the end of the epoch."""
 
     def step_done(self) -> None:
-        """A step on a batch that Python made is done."""
+        """Called after a step on a batch that Python made."""
 
     # ---- a step -------------------------------------------------------------------------------------------------
 
     def step(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None) -> Step:
-        """The step of a training."""
+        """Return the step of a training."""
         return Step(model, objective, optimizer, clip_norm)
 
     def evaluation_step(self, model: Any, objective: Objective) -> EvaluationStep:
-        """The step of an evaluation."""
+        """Return the step of an evaluation."""
         return EvaluationStep(model, objective)
 
     def part(self, rows: int) -> SomeRows | None:
-        """Which of so many rows of a batch this process computes; None if it computes all."""
+        """Return which of the batch's rows this process computes, or None if it computes all."""
         return None
 
     def average(self, optimizer: Optimizer) -> None:
-        """Have the mean of all processes' gradients in the place of each one's own."""
+        """Replace each process's gradients by the mean over all processes."""
 
-    # ---- what was measured --------------------------------------------------------------------------------------
+    # ---- outputs, targets and sums ------------------------------------------------------------------------------
 
     def all_rows(self, rows: np.ndarray) -> np.ndarray:
-        """All rows, of which each process has its own, and 0 for those of others."""
+        """Return all rows. Each process has its own rows, and 0 for the others."""
         return rows
 
     def own_rows(self, rows: np.ndarray) -> np.ndarray:
-        """All rows as what `all_rows` takes."""
+        """Return this process's part of all rows: from these parts, `all_rows` makes all rows again."""
         return rows
 
     def all_sums(self, step: Step, sums: np.ndarray) -> np.ndarray:
-        """The sums over all processes."""
+        """Return the sums over all processes."""
         return sums
 
     def forget(self, rows: list[np.ndarray]) -> None:
-        """An epoch is over: the next one begins to fill these rows."""
+        """Reset these rows at the end of an epoch. The next epoch fills them."""
 
 
 ONE_PROCESS = Team()
 
 
 class OfTeam:
-    """An optimizer of a team, which `fit` takes for an Optimizer: `optimizer` itself, and the `team`."""
+    """An optimizer with its team. `fit` takes it like an Optimizer."""
 
     optimizer: Optimizer
     team: Team
 
 
 def optimizer_and_team(optimizer: Any) -> tuple[Any, Team]:
-    """An optimizer itself, without what wraps it, and its team."""
+    """Return the optimizer without its wrapper, and its team."""
     return (optimizer.optimizer, optimizer.team) if isinstance(optimizer, OfTeam) else (optimizer, ONE_PROCESS)
