@@ -15,7 +15,7 @@ How ranks end, after this module has been imported:
 - A rank may leave `fit` by an exception that the program catches. If others wait for it, they end in the same way. If
   all ranks raise the same error, for example for bad data, none waits, and all continue.
 - If a rank is killed or calls `os._exit`, `mpirun` notices it and ends the others.
-- If all ranks have waited for each other for a minute, they don't run the same program. They print their calls, and end.
+- If all ranks have waited for each other for a minute, they don't run the same program. They print their calls and end.
 - An exception in another thread ends no rank.
 
 Without MPI_THREAD_MULTIPLE, no thread can watch while a rank waits. Then the others may wait for ever for a rank that
@@ -249,7 +249,7 @@ class RanksOfMPI(Ranks):
                 self._others_wait[status.source] = time.monotonic(), told
 
     def _watch(self) -> None:
-        """In a thread: end all ranks if this rank waits in vain."""
+        """In a thread: end all ranks if this rank waits for others that never come."""
         while not self._ends.wait(LOOK):
             self._listen()
             waits, here, past = self._waits, self._under_way, self._trainings

@@ -4,7 +4,7 @@ Each metric is computed once per epoch, with NumPy, from all outputs and targets
 collects these rows. So the step calls no Python, and the result equals scikit-learn's function on the whole epoch. Only
 `accuracy` needs no rows: a kernel of the step counts.
 
-With one score per row, the loss defines class 1: `loss.link` gives more than ½. If the loss has no `link` and all
+With one score per row, the loss defines class 1: `loss.link` gives more than ½. If the loss does not define it, and all
 scores are within 0 … 1, they are taken for probabilities. Otherwise class 1 is score > 0.
 
 A metric of NaN is NaN.
@@ -28,7 +28,7 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """The share of rows whose largest output is at the label: outputs (n, …, C), targets (n, …) integers.
+    """The share of labels that have the largest output: outputs (n, …, C), targets (n, …) integers.
 
     With one score per row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all scores are within 0 … 1. Raises
     ValueError for other shapes.
