@@ -118,7 +118,7 @@ cdef class Replay:
         return best
 
 
-cdef class Epochs:
+cdef class EpochReplay:
     """Epochs of batches that are in memory: one replay for the full batches, one for a last one of another length.
 
     `run` goes on from `epoch` and `batch`, which count what is done. The replays find their batch through `cursor`, in

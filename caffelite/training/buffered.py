@@ -12,8 +12,9 @@ from caffelite.data.generator import Batch, Buffer, DataGenerator
 from caffelite.data.sources import Source
 from caffelite.training import door
 from caffelite.training.epochs import State, named_rows
-from caffelite.training.in_memory import InMemory, Steps, Sums, converted
+from caffelite.training.in_memory import InMemory, converted
 from caffelite.training.step import Step
+from caffelite.training.steps import Steps, Sums
 from caffelite.training.team import Team
 
 
@@ -32,7 +33,7 @@ class Buffered(Steps):
         interrupts: InterruptsBetweenSteps | None = None,
     ) -> None:
         super().__init__(step, team)
-        self.generator, self.epochs, self.interrupts = data, epochs, interrupts
+        self.generator, self.until, self.interrupts = data, epochs, interrupts
         self.data = converted(data, self.model)
         self.memory = data.memory_for(self.data.columns())
         self.epoch = 0
@@ -44,12 +45,12 @@ class Buffered(Steps):
         self.before = self.generator.state()
         self.sums = Sums(self.step, self.team)
         self.done = 0  # batches of the epoch before the current buffer
-        self.run: InMemory | None = None  # on the current buffer
+        self.in_buffer: InMemory | None = None  # on the current buffer
 
     @property
     def batch(self) -> int:  # type: ignore[override]
         """The number of finished batches of the epoch."""
-        return self.done + (0 if self.run is None else self.run.steps)
+        return self.done + (0 if self.in_buffer is None else self.in_buffer.steps)
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -59,12 +60,12 @@ class Buffered(Steps):
     def run_until(self, epochs: int) -> None:
         """Take steps in the epoch for a while. Ctrl-C takes effect between two steps or buffers."""
         if self.batch < len(self.generator):
-            if self.run is None:
-                self.run = self._next_run()
-            self.run.run_until(1)
+            if self.in_buffer is None:
+                self.in_buffer = self._next_run()
+            self.in_buffer.run_until(1)
         with nullcontext() if self.interrupts is None else self.interrupts.held():
-            if self.run is not None and self.run.epoch == 1:
-                self._end_buffer(self.run)
+            if self.in_buffer is not None and self.in_buffer.epoch == 1:
+                self._end_buffer(self.in_buffer)
             if self.done == len(self.generator):
                 self.sums.batches = self.done
                 self.last_results = self.sums.results(f"in epoch {self.epoch + 1}")
@@ -81,7 +82,7 @@ class Buffered(Steps):
             else:  # other code has iterated over the generator in the meantime
                 self.close()
         if self.buffers is None:
-            columns, epochs = self.data.columns(), max(self.epochs - self.epoch, 1)
+            columns, epochs = self.data.columns(), max(self.until - self.epoch, 1)
             self.buffers = self.generator.buffers(columns, self.memory, first, epochs)
             self.read_epoch = self.generator._epochs
         buffer = next(self.buffers)()
@@ -92,9 +93,9 @@ class Buffered(Steps):
         data = DataGenerator(x, batch.targets, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
         data._order[:], data._joins = buffer.order, self.generator._joins
         run = InMemory(self.step, self.team, data, 1, self.interrupts)
-        run.loop.go_to(0, self.done - first * per_buffer, 0)
+        run.replay.go_to(0, self.done - first * per_buffer, 0)
         self.done = first * per_buffer
-        run.sums[0], run.at = self.sums.means[0], self
+        run.sums[0], run.position = self.sums.means[0], self
         return run
 
     def _check(self, data: Batch, pieces: list[tuple[int, int]]) -> None:
@@ -124,16 +125,16 @@ class Buffered(Steps):
         self.done += run.steps
         self.sums.means[0] = run.sums[0]
         self.sums.kept += run.kept_so_far()
-        self.run = None
+        self.in_buffer = None
 
     def results(self, done: int) -> np.ndarray:
         return self.last_results
 
     def loss(self) -> float:
-        return self.sums.loss() if self.run is None else self.run.loss()
+        return self.sums.loss() if self.in_buffer is None else self.in_buffer.loss()
 
     def state(self) -> State:
-        run, sums, kept = self.run, self.sums.means[0], list(self.sums.kept)
+        run, sums, kept = self.in_buffer, self.sums.means[0], list(self.sums.kept)
         if run is not None:
             sums = run.sums[0]
             kept += run.kept_so_far()

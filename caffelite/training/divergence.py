@@ -22,17 +22,17 @@ class Position(NamedTuple):
 
 
 class naming_epoch_and_batch(noting):
-    """A context for a step: adds epoch and batch, from `at.epoch` and `at.batch`, to an exception, counted from 1.
+    """A context for a step: adds the epoch and the batch of `position`, counted from 1, to an exception.
 
     For TrainingDiverged it adds the reason: data or a parameter that is not finite. Otherwise it suggests a smaller
     learning rate. It also names the first gradient that was not finite.
     """
 
-    def __init__(self, at: Any, data: Batch, step: Step) -> None:
-        self.at, self.data, self.model, self.trains = at, data, step.model, step.trains
+    def __init__(self, position: Any, data: Batch, step: Step) -> None:
+        self.position, self.data, self.model, self.trains = position, data, step.model, step.trains
 
     def where(self) -> str:
-        return f"epoch {self.at.epoch + 1}, batch {self.at.batch + 1}"
+        return f"epoch {self.position.epoch + 1}, batch {self.position.batch + 1}"
 
     def what(self) -> str:
         return f"in the step of {self.where()}, called by fit" if self.trains else "in a step of an evaluation"

@@ -43,8 +43,8 @@ class Fitting:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.called, self.team, self.start = called, team, start
         self.step = team.step(model, Objective(loss, metrics, model._own.programs.warned_of), optimizer, clip_norm)
-        self.is_watched = bool(called.callbacks) or start.saved is not None or team is not ONE_PROCESS
-        self.streams = streams_of(model, rng) if self.is_watched else {}  # before any random number is drawn
+        self.needs_checkpoints = bool(called.callbacks) or start.saved is not None or team is not ONE_PROCESS
+        self.streams = streams_of(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
 
     def run(
         self, batches: Iterable, validation: Iterable | None, columns: Any, until: int, verbose: int | str
@@ -62,7 +62,7 @@ class Fitting:
             objective = Objective(self.loss, self.metrics, model._own.programs.warned_of)
             listeners.append(Validation(Evaluation(team.evaluation_step(model, objective), validation, team)))
         resumed = checkpoints = None
-        if self.is_watched:
+        if self.needs_checkpoints:
             checkpoints = self._checkpoints(history, batches, validation)
             team.begin(model, optimizer, (batches, validation), lambda: checkpoints.facts_of_fit(until, start))
             resumed = start.restore(checkpoints)
@@ -79,7 +79,7 @@ class Fitting:
         if checkpoints is not None:
             listeners.append(Called(called, checkpoints, start))
 
-        def begin() -> Epochs:
+        def make_epochs() -> Epochs:
             epochs = epochs_of(self.step, team, batches, until, interrupts)
             if checkpoints is not None:
                 checkpoints.epochs = epochs
@@ -89,7 +89,7 @@ class Fitting:
 
         try:
             with short_traceback(step.__file__), InterruptsBetweenSteps() as interrupts, team.holding(interrupts):
-                team.loop(model, team, until, listeners, history, interrupts).run(begin)
+                team.loop(model, team, until, listeners, history, interrupts).run(make_epochs)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise

@@ -70,15 +70,15 @@ class Loop:
         self.until, self.listeners, self.history, self.interrupts = until, listeners, history, interrupts
         self.ended = False
 
-    def run(self, start: Callable[[], Epochs]) -> None:
-        """Train. When all listeners have begun, `start` prepares the data."""
+    def run(self, make_epochs: Callable[[], Epochs]) -> None:
+        """Train. When all listeners have begun, `make_epochs` prepares the data."""
         waiting = list(self.listeners)
         try:
             while waiting:
                 waiting[-1].begin(self)
                 waiting.pop()
             if not self.ended:
-                self.epochs = start()
+                self.epochs = make_epochs()
                 while self.epochs.epoch < self.until and not self.ended:
                     self.advance()
         finally:
@@ -99,13 +99,14 @@ class Loop:
         """Take steps for a while, or until an epoch at which a listener is due. Then call all listeners."""
         epochs, done, steps, stopped = self.epochs, self.epochs.epoch, self.epochs.steps, None
         due = done + 1 if epochs.is_told_each else self.due(done)
+        next_stop = min(self.until, max(due, done + 1), epochs.last(done))
         try:
-            epochs.run_until(int(min(self.until, max(due, done + 1), epochs.last(done))))
+            epochs.run_until(int(next_stop))
         except (KeyboardInterrupt, TrainingDiverged) as error:
             stopped = error
         for listener in self.listeners:
             listener.steps_done(epochs.steps - steps, self)
-        if epochs.epoch > done and (stopped is None or due > done + 1):
+        if epochs.epoch > done and (stopped is None or due > done + 1):  # whole epochs are done
             self.ended = self.tell(done)
         if stopped is not None:
             raise stopped

@@ -1,4 +1,4 @@
-"""A training step on one batch. `in_memory.py` records and replays it."""
+"""A training step on one batch, as you would write it. `steps.py` records it once and replays it after that."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite import _kernels as kernels
 from caffelite.core.modes import inference
-from caffelite.core.recording import Recording
 from caffelite.data.generator import Batch
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import Objective
@@ -42,27 +40,6 @@ class Step:
         """Return the objects that a recorded step depends on."""
         return (self.objective.loss, self.optimizer, *self.objective.metrics.values())
 
-    def warn_of_untrained(self) -> None:
-        """Warn of parameters that get a gradient but are not in the optimizer.
-
-        While a step is recorded, it checks all parameters in the step, and otherwise the model's parameters.
-        """
-        recording, trained = kernels.recorder(), self.optimizer.parameters
-        if isinstance(recording, Recording):
-            untrained = recording.untrained(trained)
-        else:
-            known = set(trained)
-            untrained = [
-                p for p in self.model.parameters() if p.requires_grad and p.grad is not None and p not in known
-            ]
-        if untrained:
-            names = {p: name for name, p in self.model.named_parameters().items()}
-            named = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
-            self.objective.warn_once(
-                f"not trained: {named}. A gradient is computed for each, but the optimizer does not have them. Make "
-                "a new optimizer, or freeze them: requires_grad = False"
-            )
-
 
 class EvaluationStep(Step):
     """An evaluation step: compute the model's outputs and the loss, without gradients."""
@@ -82,6 +59,3 @@ class EvaluationStep(Step):
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
         with inference():
             return super().results(sums, outputs, targets)
-
-    def warn_of_untrained(self) -> None:
-        """Do nothing: an evaluation trains no parameters."""

@@ -18,9 +18,9 @@ from caffelite.data.generator import Batch, DataGenerator, epoch_of
 from caffelite.training import door
 from caffelite.training.divergence import Position, naming_epoch_and_batch
 from caffelite.training.epochs import State, named_rows
-from caffelite.training.in_memory import Steps, Sums
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.step import Step
+from caffelite.training.steps import Steps, Sums
 from caffelite.training.team import Team
 
 
@@ -58,7 +58,7 @@ class Streamed(Steps):
             return
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
         with held, naming_epoch_and_batch(Position(self.epoch, self.batch), batch, self.step):
-            self.replay(batch, self.sums)
+            self.step_on(batch, self.sums)
             self.batch += 1
             self.steps += 1
         if self.step.trains:
@@ -80,7 +80,7 @@ class Streamed(Steps):
         if self.step.trains:
             self.team.check_batch(f"epoch {self.epoch + 1}, batch {self.batch + 1}", batch)
 
-    def replay(self, batch: Batch, sums: Sums) -> None:
+    def step_on(self, batch: Batch, sums: Sums) -> None:
         """Take a step on a batch, and add its loss and metrics to the sums."""
         sums.batches += 1
         if batch.weights is not None and not batch.weights.any():

@@ -1,0 +1,109 @@
+"""What all Epochs have: a step that is recorded once for each shape of batch, and the sums of what it measures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.recording import Recording
+from caffelite.core.rows import ALL, SomeRows, computing
+from caffelite.core.sparse import array_of
+from caffelite.data.generator import Batch
+from caffelite.program import Program
+from caffelite.training.epochs import Epochs
+from caffelite.training.objective import means
+from caffelite.training.step import Step
+from caffelite.training.team import Team
+
+
+class Steps(Epochs):
+    """Epochs of a step that is recorded once for each shape of batch, and then replayed."""
+
+    def __init__(self, step: Step, team: Team) -> None:
+        self.step, self.team = step, team
+        self.model, self.objective = step.model, step.objective
+        self.programs = self.model._own.programs
+        self.cursor = self.programs.cursor
+
+    def take_step(self, weighted: bool, part: SomeRows | None, *columns: np.ndarray) -> Any:
+        """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
+        batch = Batch.of(list(columns), weighted)
+        with computing(part or ALL):
+            outputs = self.step(batch)
+            if self.step.trains:
+                warn_of_untrained(self.step)
+            self.step.measure(self.cursor, outputs, batch)
+        return outputs if self.objective.epoch_metrics else None
+
+    def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
+        """Return the Program for steps of this name on batches of `rows` rows of these columns."""
+        used = (*self.model.all_functions(), *self.step.used())
+        forms = [(column.shape[1:], column.dtype) for column in map(array_of, columns)]
+        return self.programs.find(used, name, self.model.structure(), rows, weighted, self.step.clip_norm, *forms)
+
+
+class Sums:
+    """The sums of an epoch over an iterable."""
+
+    def __init__(self, step: Step, team: Team) -> None:
+        self.step, self.team, self.objective = step, team, step.objective
+        self.means = np.zeros((1, self.objective.quantities, 2))
+        self.batches = 0
+        self.kept: list[list[np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
+
+    def loss(self) -> float:
+        """Return the mean loss so far, or NaN before the first step."""
+        return float(means(self.means)[0, 0])
+
+    def results(self, where: str) -> np.ndarray:
+        """Return a row of loss and metrics. Raise ValueError if there were no batches."""
+        if self.batches == 0:
+            raise ValueError(
+                f"there were no batches {where}; an iterator gives its batches only once. Give a list, or an object "
+                "whose __iter__ returns a new iterator: these give their batches in every epoch"
+            )
+        sums = self.team.all_sums(self.step, self.means)
+        if not self.objective.epoch_metrics:
+            return self.objective.means(sums)
+        *outputs, targets = [self.team.all_rows(rows) for rows in self.all_kept()]
+        return self.step.results(sums, outputs, targets)
+
+    def keep(self, rows: list[np.ndarray]) -> None:
+        """Keep the outputs and targets of a batch. Raise ValueError if its rows have another shape."""
+        first, now = [[x.shape[1:] for x in kept] for kept in (self.kept[0] if self.kept else rows, rows)]
+        if first != now:
+            raise ValueError(
+                f"{', '.join(self.objective.epoch_metrics)}: metrics of the whole epoch take rows of one shape; a "
+                f"batch has outputs and targets of shape {_rows_text(now)}, others of shape {_rows_text(first)}"
+            )
+        self.kept.append(rows)
+
+    def all_kept(self) -> list[np.ndarray]:
+        """Return the outputs and the targets of all rows so far."""
+        return [np.concatenate(rows) for rows in zip(*self.kept, strict=True)] if self.kept else [np.empty(0)] * 2
+
+
+def _rows_text(shapes: list[tuple]) -> str:
+    return " and ".join(str(("n", *shape)).replace("'", "") for shape in shapes)
+
+
+def warn_of_untrained(step: Step) -> None:
+    """Warn of parameters that get a gradient but are not in the optimizer.
+
+    While a step is recorded, it checks all parameters in the step, and otherwise the model's parameters.
+    """
+    recording, trained = kernels.recorder(), step.optimizer.parameters
+    if isinstance(recording, Recording):
+        untrained = recording.untrained(trained)
+    else:
+        known = set(trained)
+        untrained = [p for p in step.model.parameters() if p.requires_grad and p.grad is not None and p not in known]
+    if untrained:
+        names = {p: name for name, p in step.model.named_parameters().items()}
+        named = ", ".join([names.get(p, p.name or repr(p)) for p in untrained])
+        step.objective.warn_once(
+            f"not trained: {named}. A gradient is computed for each, but the optimizer does not have them. Make "
+            "a new optimizer, or freeze them: requires_grad = False"
+        )
