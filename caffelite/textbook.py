@@ -1,7 +1,8 @@
-"""caffelite in a hundred lines of NumPy: how a framework trains a net, without what makes it fast.
+"""caffelite in some hundred lines of NumPy: how a framework trains a net, without what makes it fast.
 
-Start reading here. Each class has a namesake in caffelite that takes the same arguments and computes the same numbers.
-The last line of each docstring names its file. In a program, you only change the import:
+Start reading here. Each class has a namesake in caffelite that takes these arguments, and more. It computes the same
+numbers, up to rounding, with dtype=float64 and shuffle=False (caffelite shuffles by another rule). The last line of
+each docstring names its file. In a program, you only change the import:
 
     from caffelite import textbook as cl
 
@@ -102,18 +103,19 @@ class SoftmaxLoss:
     """The mean of −log p at the label, p = exp s / Σ exp s:  ds = (p − onehot) / n.
 
     scores s (n, c), labels (n,) integers from 0 to c − 1. The largest score of a row is subtracted first, so exp
-    cannot overflow.
-    In caffelite: functions/loss.py
+    cannot overflow. p are the probabilities of the classes.
+    In caffelite: functions/loss.py. There a loss is a Function too, and its `backward` takes dy
     """
 
     def forward(self, scores: np.ndarray, labels: np.ndarray) -> float:
         exp = np.exp(scores - scores.max(axis=1, keepdims=True))
-        self.p, self.labels, self.rows = exp / exp.sum(axis=1, keepdims=True), labels, np.arange(len(labels))
-        return -np.log(self.p[self.rows, labels]).mean()
+        self.p = exp / exp.sum(axis=1, keepdims=True)
+        self.at_labels = np.arange(len(labels)), labels  # the place of each row's label
+        return -np.log(self.p[self.at_labels]).mean()
 
     def backward(self) -> np.ndarray:
         ds = self.p.copy()
-        ds[self.rows, self.labels] -= 1
+        ds[self.at_labels] -= 1
         return ds / len(ds)
 
 
@@ -159,22 +161,26 @@ class DataGenerator:
     In caffelite: data/generator.py
     """
 
-    def __init__(self, x: Any, y: Any, *, batch_size: int = 32, shuffle: bool = True, seed: int | None = None) -> None:
+    def __init__(self, x: Any, y: Any, *, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> None:
         self.x, self.y, self.batch_size, self.shuffle = np.asarray(x), np.asarray(y), batch_size, shuffle
         self.rng = np.random.default_rng(seed)
 
     def __iter__(self) -> Any:
         order = self.rng.permutation(len(self.x)) if self.shuffle else np.arange(len(self.x))
         for start in range(0, len(order), self.batch_size):
-            rows = order[start : start + self.batch_size]
-            yield self.x[rows], self.y[rows]
+            chosen = order[start : start + self.batch_size]
+            yield self.x[chosen], self.y[chosen]
 
 
 class Model(Function):
     """Functions, one after the other.
 
     With a seed, `add` draws parameters from it: the same ones as caffelite draws.
-    In caffelite: model/model.py. What `fit` does for each batch is in training/step.py
+
+    Here `backward` goes through a list. In caffelite each call of a Function leaves a note on its result, and the
+    loss's `backward` follows these notes: core/tensor.py, and `propagate` in core/autograd.pyx. From `fit` to a step
+    there: training/fitting.py, training/loop.py, training/in_memory.py, training/steps.py, training/step.py.
+    In caffelite: model/model.py
     """
 
     def __init__(self, *, seed: int | None = None) -> None:
@@ -210,20 +216,22 @@ class Model(Function):
         epochs: int = 1,
         batch_size: int = 32,
         shuffle: bool = True,
-        seed: int | None = None,
+        seed: Any = None,
     ) -> dict[str, list[float]]:
         """Train on x (n, …) and y (n,), or on a DataGenerator. Return the mean loss of each epoch."""
+        seed = self.rng if seed is None else seed
         batches = x if y is None else DataGenerator(x, y, batch_size=batch_size, shuffle=shuffle, seed=seed)
         history: dict[str, list[float]] = {"loss": []}
         for _ in range(epochs):
-            total = rows = 0.0
+            total, count = 0.0, 0
             for x_batch, y_batch in batches:
                 optimizer.zero_grad()
                 value = loss.forward(self.forward(x_batch), y_batch)
                 self.backward(loss.backward())
                 optimizer.step()
-                total, rows = total + value * len(y_batch), rows + len(y_batch)
-            history["loss"].append(total / rows)
+                total += value * len(y_batch)
+                count += len(y_batch)
+            history["loss"].append(total / count)
         return history
 
     def predict(self, x: Any) -> np.ndarray:

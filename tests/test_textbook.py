@@ -61,3 +61,17 @@ def test_each_class_names_the_file_of_its_namesake_and_takes_no_other_arguments(
     ours, theirs = [inspect.signature(x).parameters for x in (kind, getattr(cl, name, None) or cl.optimizers.Optimizer)]
     for argument, parameter in ours.items():
         assert theirs[argument].kind == parameter.kind
+
+
+def test_every_file_that_is_named_is_there():
+    package = Path(cl.__file__).parent
+    named = [path for kind in CLASSES for path in re.findall(r"[a-z_]+/[a-z_]+\.pyx?", kind.__doc__)]
+    assert len(named) > len(CLASSES)
+    for path in named:
+        assert (package / path).exists(), path
+
+
+def test_a_model_with_a_seed_trains_to_the_same_numbers_again():
+    x, y = cl.datasets.spiral(points_per_class=10, classes=3, seed=0)
+    first, second = [trained(textbook, lambda _: (x, y), {})[1] for _ in range(2)]
+    assert first == second

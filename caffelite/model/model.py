@@ -144,7 +144,10 @@ class Model(Container, recordable=True):
         return applied.forward(*inputs)
 
     def backward(self, dy: Any) -> Any:
-        """Return the gradient of every float input, back through what the last `forward` applied."""
+        """Return the gradient of every float input, back through what the last `forward` applied.
+
+        `fit` does not use it: it calls the model, and then `backward` of the loss.
+        """
         if self._applied is None:
             raise RuntimeError(f"{type(self).__name__}.backward without a forward")
         return self._applied.backward(dy)
