@@ -7,7 +7,6 @@ A Model is a Container (`container.py`), which owns its Functions and their para
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import FLOATS, positive, positive_integer, random_stream
+from caffelite.core.arrays import FLOATS, positive_integer, random_stream
 from caffelite.core.function import Function
 from caffelite.core.tables import Table
 from caffelite.core.tensor import Tensor
@@ -26,15 +25,13 @@ from caffelite.model.container import Container
 from caffelite.model.memory import Own
 from caffelite.optimizers import Optimizer
 from caffelite.training import door
-from caffelite.training.callbacks import Callbacks
-from caffelite.training.checkpoints import Start
 from caffelite.training.evaluation import Evaluation
-from caffelite.training.fitting import Fitting
+from caffelite.training.fitting import fitting
 from caffelite.training.history import History
 from caffelite.training.metrics import Metric, named
 from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep
-from caffelite.training.team import OfTeam, optimizer_and_team
+from caffelite.training.team import OfTeam
 
 
 class Model(Container, recordable=True):
@@ -250,22 +247,21 @@ class Model(Container, recordable=True):
         KeyboardInterrupt
             On Ctrl-C, after the current step. Has `history`, of the completed epochs.
         """
-        rule, team = optimizer_and_team(optimizer)
-        with team.entered(), Start(resume, self, rule, called := Callbacks(callbacks)) as start:
-            until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
-            clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
-            loss = door.as_loss(loss)
-            door.check_optimizer(self, rule)
-            rng = self._own.rng if seed is None else random_stream("seed", seed)
-            team.share_streams(self._own.rng, rng)
-            start.read(team, rng)
-            fitting = Fitting(self, loss, measures, rule, clip_norm, called, team, start, rng)
-            given = {"batch_size": batch_size, "shuffle": shuffle}
-            held_out = validation_data, validation_split, seed is not None
+        with fitting(self, loss, optimizer, epochs, metrics, clip_norm, callbacks, resume, seed) as training:
             batches, validation, columns = door.training_batches(
-                self, loss, x, y, sample_weight, class_weight, given, rng, *held_out
+                self,
+                training.loss,
+                x,
+                y,
+                sample_weight,
+                class_weight,
+                {"batch_size": batch_size, "shuffle": shuffle},
+                training.rng,
+                validation_data,
+                validation_split,
+                is_seeded=seed is not None,
             )
-            history = fitting.run(batches, validation, columns, until, verbose)
+            history = training.run(batches, validation, columns, verbose)
         door.warn_of_overflow(self)
         return history
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from caffelite.core.arrays import positive, positive_integer, random_stream
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.tracebacks import short_traceback
 from caffelite.optimizers import Optimizer, TrainingDiverged
@@ -19,10 +22,35 @@ from caffelite.training.evaluation import Evaluation
 from caffelite.training.history import History
 from caffelite.training.listeners import Called, EndingSchedule, Shown, Validation
 from caffelite.training.loop import Listener
-from caffelite.training.metrics import Metric
+from caffelite.training.metrics import Metric, named
 from caffelite.training.objective import Objective
 from caffelite.training.progress import Progress
-from caffelite.training.team import ONE_PROCESS, Team
+from caffelite.training.team import ONE_PROCESS, Team, optimizer_and_team
+
+
+@contextmanager
+def fitting(
+    model: Any,
+    loss: Any,
+    optimizer: Any,
+    epochs: Any,
+    metrics: Iterable[str | Metric],
+    clip_norm: float | None,
+    callbacks: Iterable[Callable[[int, History], Any]],
+    resume: Any,
+    seed: Any,
+) -> Iterator[Fitting]:
+    """Check what does not depend on the data, and yield the training. If it does not begin, all is as it was before."""
+    rule, team = optimizer_and_team(optimizer)
+    with team.entered(), Start(resume, model, rule, called := Callbacks(callbacks)) as start:
+        until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
+        clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
+        loss = door.as_loss(loss)
+        door.check_optimizer(model, rule)
+        rng = model._own.rng if seed is None else random_stream("seed", seed)
+        team.share_streams(model._own.rng, rng)
+        start.read(team, rng)
+        yield Fitting(model, loss, measures, rule, until, clip_norm, called, team, start, rng)
 
 
 class Fitting:
@@ -34,6 +62,7 @@ class Fitting:
         loss: Any,
         metrics: dict[str, Metric],
         optimizer: Optimizer,
+        until: int,
         clip_norm: float | None,
         called: Callbacks,
         team: Team,
@@ -41,19 +70,18 @@ class Fitting:
         rng: np.random.Generator,
     ) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
-        self.called, self.team, self.start = called, team, start
+        self.until, self.called, self.team, self.start, self.rng = until, called, team, start, rng
         self.step = team.step(model, Objective(loss, metrics, model._own.programs.warned_of), optimizer, clip_norm)
         self.needs_checkpoints = bool(called.callbacks) or start.saved is not None or team is not ONE_PROCESS
         self.streams = streams_of(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
 
-    def run(
-        self, batches: Iterable, validation: Iterable | None, columns: Any, until: int, verbose: int | str
-    ) -> History:
-        """Train on `batches` until epoch `until`, and evaluate `validation` after each epoch.
+    def run(self, batches: Iterable, validation: Iterable | None, columns: Any, verbose: int | str) -> History:
+        """Train on `batches`, and evaluate `validation` after each epoch.
 
         `columns` are the column names of the data frames. The model remembers them.
         """
         model, team, optimizer, called, start = self.model, self.team, self.optimizer, self.called, self.start
+        until = self.until
         start.keep(batches, validation)
         history = History({name: [] for name in self.step.objective.names})
         listeners: list[Listener] = []
