@@ -57,7 +57,7 @@ class Recording(kernels.Recorder):
         return note
 
     def look_again(self) -> None:
-        """Read the arrays of all noted Tensors again, because they were moved before the first kernel call."""
+        """Read the arrays of all noted Tensors again. Call this if they were moved before a kernel used them."""
         for tensor, note in with_tensors(self.notes()):
             note.data = tensor._data.view(kernels.Recorded)
 

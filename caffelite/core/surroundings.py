@@ -44,7 +44,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.gene
 _ARRAYS = (np.ndarray, Node)
 _STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
 _MOST = 1000  # look at no more objects than this
-_SMALL = 64  # compare the values of arrays of at most so many elements
+_SMALL = 64  # elements; compare the values of arrays that are not larger
 _MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
 
 

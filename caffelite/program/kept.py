@@ -24,7 +24,7 @@ BUDGET = 64 << 20  # bytes for all Programs of a model
 # short batch, for training and for evaluation. `predict` has its own numbers.
 LEAST, MOST = 4, 1024
 OF_PREDICT = (2, 16)
-STALE = 1000  # after so many requests for other Programs, one may be dropped
+STALE = 1000  # requests; a Program that none of the last ones used may be dropped
 
 
 class Programs:
