@@ -261,10 +261,10 @@ ERRORS = {
         ValueError,
         "60 rows, (60,), got shape (60, 1)",
     ),
-    "objects": (lambda: fit(X.astype(object)), TypeError, "of which np.array(…, np.float32) makes an array"),
+    "objects": (lambda: fit(X.astype(object)), TypeError, "; np.array(…, np.float32) makes an array from them"),
     "missing objects": (lambda: fit([*X.tolist(), [1, None]]), TypeError, "None at [60, 1]"),
-    "ragged rows": (lambda: fit([[1, 2], [3]], [0, 1]), ValueError, "x is no array: "),
-    "two targets": (lambda: fit(X, (Y, X)), ValueError, "targets is no array: "),
+    "ragged rows": (lambda: fit([[1, 2], [3]], [0, 1]), ValueError, "x is not an array: "),
+    "two targets": (lambda: fit(X, (Y, X)), ValueError, "targets is not an array: "),
     "no y": (lambda: fit(y=None), ValueError, "an iterable of (x, y) batches, got an array of shape (60, 2)"),
     "no y, a list": (lambda: fit(np.ones((5, 4)).tolist(), None), TypeError, "x without y is taken for batches"),
     "a generator not called": (lambda: fit(batches, None), ValueError, "got a function"),
@@ -313,7 +313,7 @@ def test_sparse_data_are_refused_with_a_way_out():
         def toarray(self):
             return X
 
-    with pytest.raises(TypeError, match=re.escape("of which .toarray() makes an array")):
+    with pytest.raises(TypeError, match=re.escape("; .toarray() makes an array from it")):
         fit(Sparse())
 
 

@@ -97,7 +97,7 @@ def test_what_is_not_a_real_number_of_up_to_64_bits_is_a_type_error(dtype):
         (np.array([[1.5, True], [2, "word"]], object), "object, 'word' at [1, 1]"),
         (
             np.array([1.5, True, np.int8(2)], object),
-            "numbers as Python objects, of which np.array(…, np.float32) makes",
+            "numbers as Python objects; np.array(…, np.float32) makes",
         ),
     ],
 )

@@ -26,7 +26,7 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     """Data as an array of float32 or float64 in native byte order, without a copy if possible.
 
     Without a `dtype`, arrays and NumPy scalars of float32 and float64 keep theirs. Other real numbers become float32.
-    TypeError, whose message begins with `what`, for anything else.
+    Raises TypeError for anything else. Its message begins with `what`.
     """
     if type(data) in ARRAY_TYPES and data.dtype in FLOATS and (dtype is None or dtype == data.dtype):
         return data
@@ -34,7 +34,7 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
     if array.dtype.kind not in "buif" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
         got = _objects_text(array) if array.dtype.hasobject else str(array.dtype)
         if array.dtype.names:
-            got = "a structured array, of which {name: x[name] for name in x.dtype.names} makes a frame"
+            got = "a structured array; {name: x[name] for name in x.dtype.names} makes a frame from it"
         raise TypeError(f"{what}: expected real numbers in float64 or less, got {got}")
     if dtype is None:
         keeps = array.dtype.kind == "f" and array.dtype.itemsize >= 4 and hasattr(data, "dtype")
@@ -45,22 +45,23 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
 
 
 def _objects_text(array: np.ndarray) -> str:
-    """The first element of an array of objects that is not a number, with its place; or how to make an array."""
+    """The part of a message about an array of objects: its first element that is not a number, and what to do."""
     if array.ndim == 0:
         made = {"toarray": "an array", "collect": "a frame"}  # methods of sparse matrices and of lazy frames
-        ways_out = [f", of which .{name}() makes {what}" for name, what in made.items() if hasattr(array.item(), name)]
+        ways_out = [f"; .{name}() makes {what} from it" for name, what in made.items() if hasattr(array.item(), name)]
         return f"object, {reprlib.repr(array.item())}{''.join(ways_out)}"
     for place, x in np.ndenumerate(array):
         if not isinstance(x, (*NUMBERS, np.bool_)):
-            way_out = ", of which pandas.DataFrame(…) makes a frame" if isinstance(x, dict) else ""
+            way_out = "; pandas.DataFrame(…) makes a frame from it" if isinstance(x, dict) else ""
             return f"object, {reprlib.repr(x)} at {list(place)}{way_out}"
-    return "numbers as Python objects, of which np.array(…, np.float32) makes an array"
+    return "numbers as Python objects; np.array(…, np.float32) makes an array from them"
 
 
 def as_indices(data: Any, what: Any) -> np.ndarray:
     """Data as an array of int64, without a copy if possible.
 
-    TypeError, whose message begins with `what`, for anything but integers. IndexError for an integer beyond int64.
+    Raises TypeError, whose message begins with `what`, unless all are integers. Raises IndexError for an integer beyond
+    int64.
     """
     array = as_array(data, what)
     if array.dtype.kind not in "iu":
@@ -72,16 +73,16 @@ def as_indices(data: Any, what: Any) -> np.ndarray:
 
 
 def flat_int64(integers: np.ndarray) -> np.ndarray:
-    """Integers as int64 along a single axis."""
+    """Integers as an int64 array of one axis."""
     if integers.dtype != np.int64 or not integers.flags.c_contiguous:
         integers = kernels.convert(integers, np.int64)
     return integers.reshape(-1)
 
 
 def refuse_indices(what: str, most: Any, shape: tuple[int, ...], dtype: Any, indices: np.ndarray) -> None:
-    """Raise IndexError for the first of these indices that is below 0 or above `most`.
+    """Raise IndexError for the first index that is below 0 or above `most`.
 
-    `indices`, int64, were made of an array of this shape and dtype. `most`, uint64, is the largest index: one number,
+    `indices`, int64, were made from an array of this shape and dtype. `most`, uint64, is the largest index: one number,
     or one for each place of a row.
     """
     indices, most = indices.reshape(shape), np.broadcast_to(most, shape)
@@ -91,7 +92,7 @@ def refuse_indices(what: str, most: Any, shape: tuple[int, ...], dtype: Any, ind
 
 
 def as_array(data: Any, what: Any) -> np.ndarray:
-    """Data as a plain array, without a copy if possible. ValueError for masked elements, which have no value."""
+    """Data as a plain array, without a copy if possible. ValueError if it has masked elements."""
     if isinstance(data, np.ndarray) and type(data) not in ARRAY_TYPES and np.ma.is_masked(data):
         raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
     try:
@@ -101,11 +102,11 @@ def as_array(data: Any, what: Any) -> np.ndarray:
     except BufferError as error:
         raise TypeError(f"{what}: expected an array in the memory of the CPU: {error}") from error
     except ValueError as error:
-        raise ValueError(f"{what} is no array: {error}") from error
+        raise ValueError(f"{what} is not an array: {error}") from error
 
 
 def is_foreign_array(data: Any) -> bool:
-    """Whether this is an array of another library, such as PyTorch, JAX or TensorFlow, or a column of a frame."""
+    """Whether this is an array of another library, such as PyTorch, JAX or TensorFlow, or a data frame's column."""
     return not isinstance(data, np.ndarray | np.generic) and (hasattr(data, "__array__") or hasattr(data, "__dlpack__"))
 
 
@@ -117,14 +118,14 @@ def base_of(array: np.ndarray) -> np.ndarray:
 
 
 def places_in(array: np.ndarray, view: np.ndarray) -> np.ndarray:
-    """The places, int64 in the view's shape, of a view's elements in the array, which is in C order."""
+    """The positions of a view's elements in the array, which is in C order: int64, in the view's shape."""
     places, scale = np.arange(array.size), 8 // array.itemsize
     offset = (kernels.address(view) - kernels.address(array)) * scale
     return np.ndarray(view.shape, places.dtype, places, offset, [step * scale for step in view.strides])
 
 
 def random_stream(what: str, seed: Any) -> np.random.Generator:
-    """The Generator of a seed, or `seed` itself if it is one. For another value, an error that begins with `what`."""
+    """A Generator from a seed, or `seed` itself if it is a Generator. Otherwise an error that begins with `what`."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
@@ -132,7 +133,7 @@ def random_stream(what: str, seed: Any) -> np.random.Generator:
 
 
 def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
-    """The first row whose value is not an integer in least … most, and this value; (−1, None) without rows."""
+    """The first row whose value is not an integer in least … most, and its value; (−1, None) without rows."""
     array = np.asarray(values, dtype=object).ravel()
     for row, value in enumerate(array):
         is_integer = isinstance(value, INTEGERS) and not isinstance(value, bool)
@@ -142,20 +143,20 @@ def first_outside(values: Any, least: int, most: int | None) -> tuple[int, Any]:
 
 
 def own_copy(data: Any) -> Any:
-    """A copy of an array, which nobody else can change. In a recorded step, the array is the step's own already."""
+    """A copy of an array, so that nobody else changes it. In a recorded step no copy is needed."""
     if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
         data = as_array(data, "targets")
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data
 
 
 def in_shape_of(targets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Targets in the shape of outputs if only axes of length 1 differ, such as (n,) and (n, 1); else unchanged."""
+    """Reshape targets to the outputs' shape if only axes of length 1 differ, such as (n,) and (n, 1)."""
     alike = [n for n in targets.shape if n != 1] == [n for n in shape if n != 1]
     return targets.reshape(shape) if alike and targets.shape != shape else targets
 
 
 def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    """The axes, counted from 0, of `ndim`; None is all. ValueError for an axis that is missing or comes twice."""
+    """The axes as a tuple, counted from 0; None is all. ValueError if an axis does not exist or comes twice."""
     if axis is None:
         return tuple(range(ndim))
     axes = axis if isinstance(axis, tuple) else (axis,)
@@ -163,7 +164,7 @@ def normalized_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int,
         raise TypeError(f"an axis is an integer, got {axis}")
     try:
         return normalize_axis_tuple(axes, ndim)
-    except OverflowError:  # a number beyond C's integers
+    except OverflowError:  # the number does not fit into an integer of C
         raise ValueError(f"there is no axis {axis} in an array of {ndim} axes") from None
 
 
@@ -188,7 +189,7 @@ def boolean(name: str, value: Any) -> bool:
 
 def positive_integer(name: str, value: Any, most: float = sys.maxsize) -> int:
     """The value as an int; TypeError unless it is an integer, ValueError unless it is in 1 … most."""
-    if type(value) is int and 1 <= value <= most:  # as is usual
+    if type(value) is int and 1 <= value <= most:  # the usual case
         return value
     if isinstance(value, bool) or not isinstance(value, INTEGERS):
         raise TypeError(f"{name} must be an integer, got {value!r}")
@@ -205,7 +206,7 @@ def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
         raise TypeError(f"{name} must be a number, got {value!r}")
     try:
         number = float(value)
-    except OverflowError:  # an integer beyond the floats
+    except OverflowError:  # the integer is larger than any float
         number = float("inf")
     if not 0 <= number < limit:
         finite = "finite" if limit == float("inf") else f"below {limit:g}"
@@ -214,7 +215,7 @@ def nonnegative(name: str, value: float, limit: float = float("inf")) -> float:
 
 
 def positive(name: str, value: float, limit: float = float("inf")) -> float:
-    """The value as a float, as `nonnegative` checks it; ValueError for 0 as well."""
+    """The value as a float, checked as in `nonnegative`; ValueError for 0, too."""
     number = nonnegative(name, value, limit)
     if number == 0:
         raise ValueError(f"{name} must be above 0, got {value!r}")

@@ -1,4 +1,4 @@
-"""What `autograd.pyx` offers, for type checkers."""
+"""The types of `autograd.pyx`, for type checkers."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

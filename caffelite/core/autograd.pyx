@@ -1,7 +1,7 @@
-"""What runs at every operation on Tensors, and at each of a graph on the way back; compiled, since it runs so often.
+"""The graph and back-propagation: the code that runs at every operation on Tensors, compiled because it runs so often.
 
-`Node` is what a Tensor consists of (`tensor.py` says what it can do), `call` and `apply` are how a Function becomes
-part of a graph (`function.py` says what one is), `propagate` is back-propagation.
+`Node` has the attributes of a Tensor (for its methods see `tensor.py`). `call` and `apply` apply a Function and add it
+to the graph (see `function.py`). `propagate` is back-propagation.
 """
 cimport cython
 cimport numpy as cnp
@@ -20,7 +20,7 @@ cnp.import_array()
 
 cdef extern from *:
     """
-    /* This thread's modes. */
+    /* The modes of this thread. */
     static _Thread_local int this_thread_records_graph = 1, this_thread_is_training = 1;
     """
     int this_thread_records_graph, this_thread_is_training
@@ -33,7 +33,7 @@ cdef object Tensor = None                 # the class of results
 # ---- modes ---------------------------------------------------------------------------------------------------------
 
 cdef class Mode:
-    """This thread's modes: whether operations are recorded in a graph, and whether Functions behave as in training."""
+    """The modes of this thread: whether to record a graph, and whether Functions behave as in training."""
 
     @property
     def records_graph(self):
@@ -58,7 +58,7 @@ cdef class no_grad:
     """`with no_grad():` record no graph inside, in this thread. `@no_grad()` does so inside a function."""
     cdef bint before
 
-    # (Compiled, so that no Ctrl-C comes between half of entering or leaving and the other half.)
+    # (Compiled code: a Ctrl-C cannot interrupt it halfway.)
     def __enter__(self):
         global this_thread_records_graph
         self.before, this_thread_records_graph = this_thread_records_graph, False
@@ -77,7 +77,7 @@ cdef class no_grad:
 
 
 cdef class inference(no_grad):
-    """As `no_grad`; and Functions behave as in use instead of as in training."""
+    """Like `no_grad`, and Functions behave as in use, not as in training."""
     cdef bint was_training
 
     def __enter__(self):
@@ -105,13 +105,13 @@ cdef Py_ssize_t parameters_made = 0
 
 
 def parameters_so_far():
-    """How many Tensors have begun to require a gradient after they were made: any of them may stand in an attribute."""
+    """How many Tensors became parameters by `requires_grad`. If it grows, a model looks for new ones."""
     return parameters_made
 
 
 @cython.auto_pickle(False)
 cdef class Node:
-    """The attributes of a Tensor; autograd.pxd says what they are."""
+    """The attributes of a Tensor; autograd.pxd explains them."""
 
     def __cinit__(self):
         self.inputs = self._versions = ()
@@ -148,7 +148,7 @@ cdef class Node:
 
 
 def results_are(type tensor_class):
-    """Have results be of this class."""
+    """Set the class of results."""
     global Tensor
     Tensor = tensor_class
 
@@ -162,13 +162,13 @@ cdef inline bint alike(a, cnp.ndarray b):
 # ---- what Functions require ----------------------------------------------------------------------------------------
 
 def fits(tuple shape, tuple required):
-    """Whether a shape is the one required. None is any length, in `required` ... is any number of axes."""
+    """Whether a shape is the required one. None is any length; in `required`, ... is any number of axes."""
     cdef Py_ssize_t n = len(shape), m, i = 0, j
     if required is None:
         return True
     m = len(required)
     for j in range(m):
-        if required[j] is Ellipsis:       # what follows it are the last axes
+        if required[j] is Ellipsis:       # the lengths after it are the last axes
             if n - (m - 1 - j) < i:
                 return False
             i = n - (m - 1 - j)
@@ -180,11 +180,11 @@ def fits(tuple shape, tuple required):
 
 
 def checked_input(function, x, Node weight=None, weight_shape=None):
-    """x, an array of the shape that this Function requires (`required_input_shape`) and of its weight's dtype.
+    """Return x as an array of the Function's `required_input_shape` and of its weight's dtype.
 
-    A list becomes an array, a sparse matrix SparseRows, and another byte order the native one. Without a weight, x may
-    be float32 or float64. ValueError for another shape, and if the weight has another one than `weight_shape`.
-    TypeError for another dtype.
+    A list becomes an array, a sparse matrix becomes SparseRows, and another byte order the native one. Without a
+    weight, x may be float32 or float64. Raises ValueError if the shape is another one, or the weight's shape is not
+    `weight_shape`. Raises TypeError if the dtype is another one.
     """
     cdef bint is_alike = False
     if isinstance(x, cnp.ndarray):
@@ -200,17 +200,17 @@ def checked_input(function, x, Node weight=None, weight_shape=None):
 # ---- applying Functions --------------------------------------------------------------------------------------------
 
 cdef inline bint is_parameter(Node node):
-    """Whether a Tensor is learned, or was before it was frozen: a leaf that has required a gradient."""
+    """Whether a Tensor is a parameter: a leaf that requires a gradient, or did before it was frozen."""
     return node._owns_data and node.function is None
 
 
 def parameters_of(value):
-    """The value as a list, if it is a parameter; else no parameters."""
+    """A list of the value if it is a parameter, else an empty list."""
     return [value] if isinstance(value, Node) and is_parameter(value) else []
 
 
 def is_childless(dict attributes, frozenset leaves):
-    """Whether these attributes and what is in tuples are all of the types in `leaves`, or Tensors: no Functions."""
+    """Whether no attribute can be or contain a Function: all are Tensors, of a type in `leaves`, or tuples of these."""
     for value in attributes.values():
         if type(value) not in leaves and not isinstance(value, Node):
             if type(value) is not tuple:
@@ -222,7 +222,7 @@ def is_childless(dict attributes, frozenset leaves):
 
 
 def parameters_among(dict attributes, frozenset leaves):
-    """The parameters that are attributes, each once; None if others may be in Functions, lists, tuples or dicts."""
+    """The parameters among the attributes, each once; None if Functions, lists, tuples or dicts may have more."""
     cdef list found = []
     for name, value in attributes.items():
         if isinstance(value, Node):
@@ -243,12 +243,12 @@ cdef bint is_in(list values, value):
 def call(function, *inputs, **named):
     """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
 
-    Inputs may be given by the names that `forward` has for them.
+    You may give inputs by the names that `forward` has for them. Returns a Tensor, or a tuple of Tensors if `forward`
+    returns a tuple.
 
-    Returns a Tensor, or a tuple of them where `forward` returns a tuple. A list in the first place becomes an array
-    of the parameters' dtype, float32 without any; a user's `forward` gets it as it is. A sparse matrix there is for
-    Functions that take one (`takes_sparse`). A tuple of Tensors, the outputs of a model say, is one input, of which
-    `forward` gets a tuple of arrays.
+    The first input may be a list. It becomes an array of the parameters' dtype, or of float32 without parameters; but a
+    user's `forward` gets the list itself. The first input may also be a sparse matrix if the Function `takes_sparse`.
+    A tuple of Tensors, such as the outputs of a model, is one input: `forward` gets a tuple of arrays for it.
     """
     if named:
         inputs = function._in_order(inputs, named)
@@ -259,7 +259,7 @@ def call(function, *inputs, **named):
 
 
 def applied_to(function, *inputs, parameters=()):
-    """What a call gives, without the copy: for a Function, with these parameters, that is applied this once."""
+    """Apply a Function with these parameters without a copy, because it is applied only once."""
     return apply(function, inputs, parameters)
 
 
@@ -267,7 +267,7 @@ cdef Py_ssize_t serial_number = 0
 
 
 def results_so_far():
-    """How many times a Function has been applied: the serial number of the last results."""
+    """How many times any Function was applied: the serial number of the last results."""
     return serial_number
 
 
@@ -317,7 +317,7 @@ cdef object apply(function, tuple inputs, parameters):
 
 
 cdef int note_graph(function, tuple inputs, list versions, tuple results) except -1:
-    """Note on the results how they were made."""
+    """Note on the results which Function made them, from which inputs."""
     cdef Node result
     function._applied_inputs = inputs
     for result in results:
@@ -327,7 +327,7 @@ cdef int note_graph(function, tuple inputs, list versions, tuple results) except
 
 
 cdef inline int note_version(list versions, Node node) except -1:
-    """Add a Tensor, its count, and the version that it is at."""
+    """Add a Tensor, its version counter, and the counter's present value."""
     versions.append(node)
     versions.append(node._version)
     versions.append(node._version[0])
@@ -335,8 +335,7 @@ cdef inline int note_version(list versions, Node node) except -1:
 
 
 cdef Node result_of(function, y, list arrays, list tensors, parameters, Py_ssize_t number):
-    """A Tensor of what forward returned for these arrays, with this number, and the version count of what it looks at.
-    """
+    """A Tensor of forward's result y, with this serial number. A view gets the version counter of its Tensor."""
     cdef Node result
     cdef bint shares
     if type(y) is not ndarray or not is_float(y):
@@ -350,7 +349,7 @@ cdef Node result_of(function, y, list arrays, list tensors, parameters, Py_ssize
         shares |= array is y
     for p in parameters:
         shares |= (<Node> p)._data is y
-    if shares:                            # a view has the count of what it looks at
+    if shares:
         for x in (*tensors, *parameters):
             if x is not None and np.may_share_memory((<Node> x)._data, y):
                 result._version = (<Node> x)._version
@@ -358,12 +357,12 @@ cdef Node result_of(function, y, list arrays, list tensors, parameters, Py_ssize
 
 
 cdef inline bint is_float(cnp.ndarray y):
-    """Whether it is float32 or float64 in native byte order."""
+    """Whether an array is float32 or float64 in native byte order."""
     return cnp.PyArray_TYPE(y) in (cnp.NPY_FLOAT32, cnp.NPY_FLOAT64) and cnp.PyArray_ISNOTSWAPPED(y)
 
 
 def holds_tensors(value):
-    """Whether there is a Tensor in a list or tuple."""
+    """Whether a list or tuple contains a Tensor."""
     for x in value:
         if isinstance(x, Node):
             return True
@@ -371,10 +370,10 @@ def holds_tensors(value):
 
 
 def binary_operator(function, str symbol, operand, bint swapped=False):
-    """A method for an operator's symbol: the Function, applied to the Tensor and the operand on its other side.
+    """A method for an operator's symbol: it applies the Function to the Tensor and the other operand.
 
-    Unless that is a float or a Tensor of the same dtype, it is first brought into form by `operand(other, tensor,
-    symbol)`.
+    `operand(other, tensor, symbol)` first converts the other operand, unless it is a float or a Tensor of the same
+    dtype.
     """
     def apply_operator(Node self not None, other):
         if type(other) is not float and not (isinstance(other, Node) and same_dtype(self, other)):
@@ -391,7 +390,7 @@ cdef inline bint same_dtype(Node a, Node b):
 # ---- back-propagation ----------------------------------------------------------------------------------------------
 
 class Freed:
-    """Stands where a Function was before its graph was freed."""
+    """Replaces the Function of a Tensor when the graph is freed."""
 
     def __repr__(self):
         return "freed"
@@ -402,9 +401,9 @@ cdef object by_serial_number = operator.attrgetter("_serial_number")
 
 
 def propagate(dict gradients):
-    """Back-propagation from results with these gradients to the leaves; frees the graph."""
+    """Back-propagate from results, given with their gradients, to the leaves, and free the graph."""
     cdef list graph = inputs_first(*gradients)
-    cdef list dys = []                    # of a Function with several outputs, which follow each other
+    cdef list dys = []                    # the gradients of a Function's outputs, which follow each other in the graph
     cdef tuple inputs, dxs
     cdef Node node, x
     cdef Py_ssize_t i
@@ -412,7 +411,7 @@ def propagate(dict gradients):
         if node.function is not None:
             check_versions(node)
     while graph:
-        node = graph.pop()                # and with it, once it is done, goes what only the graph kept
+        node = graph.pop()                # frees memory early: only the graph may still keep this Tensor
         dy = gradients.pop(node, None)
         function, inputs = node.function, node.inputs
         if dy is not None and (function is None or node._retains_grad):
@@ -448,14 +447,14 @@ cdef Py_ssize_t walks = 0
 
 
 def inputs_first(*results):
-    """The Tensors of a graph, each after the ones it was made from, which is the order they were made in."""
+    """The Tensors of a graph in the order in which they were made, so each comes after its inputs."""
     global walks
     cdef list graph = []
     cdef Node node, x
     cdef Py_ssize_t i = 0, walk
     walks += 1
     walk = walks
-    for node in results:                  # nothing here lets another thread run, which may be on its own walk
+    for node in results:                  # no other thread, with a walk of its own, can run during this loop
         if node.walk != walk:
             node.walk = walk
             graph.append(node)
@@ -473,7 +472,7 @@ def inputs_first(*results):
 
 
 cdef int check_versions(Node node) except -1:
-    """Raise if a value that the Function behind a Tensor kept for its backward has changed since."""
+    """Raise RuntimeError if a value that a Tensor's Function kept for its backward has changed since."""
     cdef list versions = node._versions
     cdef Py_ssize_t i
     if node._version[0] != node._version_made:
@@ -485,7 +484,7 @@ cdef int check_versions(Node node) except -1:
 
 
 cdef tuple input_gradients(function, tuple inputs, gradients):
-    """What a Function's backward returned, one for each input that needs it, in order; None is no gradient."""
+    """The gradients that backward returned, as a tuple, one for each input that needs it; None is no gradient."""
     cdef Py_ssize_t given
     if gradients is None and any_needs_gradient(inputs, 0):
         raise TypeError(f"{function!r}.backward returned None; it has to return the gradient of its input")
@@ -498,7 +497,7 @@ cdef tuple input_gradients(function, tuple inputs, gradients):
 
 
 cdef bint any_needs_gradient(tuple inputs, Py_ssize_t begin):
-    """Whether one of the inputs from there on needs a gradient."""
+    """Whether an input from number `begin` on needs a gradient."""
     cdef Py_ssize_t i
     for i in range(begin, len(inputs)):
         if inputs[i] is not None and (<Node> inputs[i])._requires_grad:
@@ -507,7 +506,7 @@ cdef bint any_needs_gradient(tuple inputs, Py_ssize_t begin):
 
 
 cdef object as_gradient(dx, Node x, function):
-    """What a Function's backward returned for its input x, as an array like it; ValueError for another shape."""
+    """Convert the gradient that backward returned for input x to x's dtype. ValueError for another shape."""
     if np.shape(dx) != x.shape:
         raise ValueError(
             f"{function!r}.backward returned a gradient of shape {np.shape(dx)} for an input of shape {x.shape}"

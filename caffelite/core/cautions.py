@@ -1,4 +1,4 @@
-"""The warnings that caffelite gives. Each points at the user's line, however deep inside the package it is given."""
+"""The warnings of caffelite. Each names the user's line, not the line inside the package."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import warnings
 from contextvars import ContextVar
 from types import FrameType
 
-PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # where caffelite's files are
+PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")  # caffelite's folder
 _NOT_THE_USERS = (PACKAGE, contextlib.__file__, functools.__file__, threading.__file__)
 
 
 class TrainingWarning(UserWarning):
-    """The training goes on, but probably does not do what was meant."""
+    """The training goes on, but probably does not do what you want."""
 
 
 class NotRecorded(UserWarning):
-    """A step cannot be recorded: it is trained on in Python, correctly but more slowly."""
+    """A step cannot be recorded. It runs in Python instead: correct, but slower."""
 
 
 class Line:
-    """A line of the user's."""
+    """A line of the user's code: a file and a number."""
 
     def __init__(self, file: str, number: int) -> None:
         self.file, self.number = file, number
@@ -33,20 +33,20 @@ class Line:
         return f"{self.file}:{self.number}"
 
 
-#: The user's line that has started this thread, if caffelite made the thread.
+#: The user's line that started this thread, if caffelite made the thread.
 started_by: ContextVar[Line | None] = ContextVar("started_by", default=None)
 
 
 def users_line(most: int = sys.maxsize) -> Line | None:
-    """The line of the user's that is running; None if it is not within so many calls of the package's."""
+    """The user's line that is running; None if more than `most` frames of the package are inside it."""
     frame, _ = _users_frame(most)
     return None if frame is None else Line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _users_frame(most: int = sys.maxsize) -> tuple[FrameType | None, int]:
-    """The innermost frame that runs the user's code, and how many frames of the package are above it, at most `most`.
+    """The innermost frame of the user's code, and how many frames of the package are inside it.
 
-    None, if only the package runs, as in its command line.
+    The frame is None if there are more than `most`, or if only the package runs, as in its command line.
     """
     frame: FrameType | None = sys._getframe(1)
     above = 0
@@ -58,7 +58,7 @@ def _users_frame(most: int = sys.maxsize) -> tuple[FrameType | None, int]:
 
 
 def warn(message: str, category: type[Warning] = TrainingWarning, line: Line | None = None) -> None:
-    """Give a warning that names a line of the user's, by default the one that is running."""
+    """Warn with a line of the user's code, by default the one that is running."""
     frame, above = _users_frame()
     if line is None and frame is None:
         line = started_by.get()

@@ -1,6 +1,6 @@
-"""What is drawn on: matplotlib's figures, made without pyplot, so that nothing global changes and no window opens.
+"""matplotlib's figures without pyplot, so that no global state changes and no window opens.
 
-This imports matplotlib, the extra `plot`; who draws imports this when it does.
+This imports matplotlib, the extra `plot`. So import this file only inside functions that draw.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import matplotlib.figure
 
 
 class Figure(matplotlib.figure.Figure):
-    """White paper of a width and a height in inches. A notebook shows it, whether or not pyplot was imported."""
+    """A white figure, its size in inches. A notebook shows it even if pyplot is not imported."""
 
     def __init__(self, width: float, height: float, layout: Any = "constrained", **options: Any) -> None:
         super().__init__(figsize=(width, height), layout=layout, facecolor="white", **options)

@@ -1,7 +1,8 @@
-"""Forked children. What another thread of the parent held at the moment of the fork, nobody holds in the child.
+"""Forked child processes: give them new locks.
 
-The child has one thread, the one that forked. A lock that any other thread held would stay locked for ever, and what
-it had begun would stay half done. So everything that has a lock is noted here and makes a new one in the child.
+A child has one thread, the one that forked. If another thread of the parent held a lock, the lock would stay locked for
+ever in the child, and the work of that thread would stay half done. So every object with a lock registers here, and
+makes a new lock in the child.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from weakref import ref
 
 
 class Renewed(Protocol):
-    """Has a lock, or something else that a thread may hold."""
+    """An object with a lock, or with something else that a thread may hold."""
 
     def _after_fork(self) -> None:
-        """In a forked child: be as if no other thread had ever been."""
+        """In a forked child, return to a state as if no other thread had ever existed."""
 
 
-_noted: dict[int, ref[Renewed]] = {}  # without callbacks, in which a Ctrl-C would be lost
+_noted: dict[int, ref[Renewed]] = {}  # no callbacks: a Ctrl-C inside one would be lost
 _number = count()
-_enough = 1000  # if as many are noted, those that are gone are left out
+_enough = 1000  # if more are noted, remove the objects that no longer exist
 
 
 def renew_in_children(thing: Renewed) -> None:
-    """Have `thing._after_fork()` called in each forked child, as long as the thing lives."""
+    """Call `thing._after_fork()` in each forked child, as long as the object exists."""
     global _enough
     _noted[next(_number)] = ref(thing)
     if len(_noted) > _enough:
-        for number in list(_noted):  # not of items(): making those, Python may collect garbage, which may note things
+        for number in list(_noted):  # not items(), because garbage collection inside it may add objects
             if (noted := _noted.get(number)) is not None and noted() is None:
-                _noted.pop(number, None)  # another thread may do the same
+                _noted.pop(number, None)  # another thread may have removed it
         _enough = 1000 + 2 * len(_noted)
 
 
@@ -41,7 +42,7 @@ def _renew_all() -> None:
     for noted in tuple(_noted.values()):
         if (thing := noted()) is not None:
             thing._after_fork()
-    if "tqdm" in sys.modules:  # whose bars share a lock
+    if "tqdm" in sys.modules:  # tqdm's bars share a lock
         sys.modules["tqdm"].tqdm.set_lock(threading.RLock())
 
 

@@ -1,4 +1,4 @@
-"""check_gradients: is a backward right? Compared with central differences, element by element."""
+"""check_gradients: compare a backward with central differences, element by element."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def check_gradients(
     """Compare the gradients of a Function, or of a callable on Tensors, with (f(x + eps) − f(x − eps)) / 2 eps.
 
     Everything runs on float64 copies, with a fixed random gradient of each output. Every element of every parameter of
-    a Function is checked, and of every float input. Integer inputs are held fixed, and so are inputs after the first
-    that a Function's backward returns no gradient for (a loss's targets). A Function's buffers (a random counter, say)
-    are before each forward as they were at first. Existing values and gradients are left alone.
+    a Function is checked, and of every float input. Integer inputs are not varied. Nor are inputs after the first if
+    the Function's backward returns no gradient for them (a loss's targets). Before each forward, the Function's buffers
+    (such as a random counter) get their first values again. Existing values and gradients do not change.
 
-    Returns the largest absolute error. Raises AssertionError naming the worst element, with both numbers, if
-    |analytic − numeric| > atol + rtol |numeric| anywhere, and for a forward or a backward that writes into the arrays
-    that it is given; ValueError for tolerances that no number can exceed.
+    Returns the largest absolute error. Raises AssertionError, with the worst element and both its numbers, if
+    |analytic − numeric| > atol + rtol |numeric| anywhere. Raises AssertionError also if forward or backward writes into
+    the arrays that it gets. Raises ValueError unless eps > 0, rtol ≥ 0 and atol ≥ 0 are finite.
     """
     if not (0 < eps < np.inf and 0 <= rtol < np.inf and 0 <= atol < np.inf):
         raise ValueError(f"check_gradients: expected finite eps > 0, rtol and atol ≥ 0; got {eps}, {rtol}, {atol}")
@@ -62,7 +62,7 @@ def check_gradients(
 
 
 def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
-    """The gradients that `backward` returns, None for inputs without one."""
+    """The gradients that `backward` returns; None for an input without a gradient."""
     applied = function.copy()
     with _unchanged(f"{function!r}.forward", "input", arrays):
         y = applied.forward(*arrays)
@@ -82,7 +82,7 @@ def _by_hand(function: Function, arrays: list[np.ndarray]) -> list[Any]:
 
 
 def _by_graph(function: Callable[..., Any], arrays: list[np.ndarray]) -> list[Any]:
-    """The gradients that `Tensor.backward` leaves on float inputs, 0 where nothing contributed; None for the others."""
+    """The gradients of float inputs from `Tensor.backward`, 0 without a contribution; None for other inputs."""
     tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
     outputs = _applied(function, tensors)
     total, *_ = _applied(lambda *ys: sum((y * dy).sum() for y, dy in zip(ys, _dy(ys), strict=True)), outputs)
@@ -95,7 +95,7 @@ def _by_graph(function: Callable[..., Any], arrays: list[np.ndarray]) -> list[An
 
 
 def _applied(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
-    """What a callable returns, with its graph, in `no_grad` too; TypeError if it is neither a Tensor nor a tuple."""
+    """The results of a callable, with their graph even inside `no_grad`. TypeError unless all are Tensors."""
     before, mode.records_graph = mode.records_graph, True
     try:
         y = function(*inputs)
@@ -110,7 +110,7 @@ def _applied(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
 
 
 def _float64_outputs(name: str, y: Any) -> Outputs:
-    """One output or a tuple of them, as a tuple; TypeError unless they are float64."""
+    """The outputs as a tuple. TypeError unless they are float64."""
     outputs = y if isinstance(y, tuple) else (y,)
     for output in outputs:
         dtype = output.dtype if isinstance(output, Tensor) else np.asarray(output).dtype
@@ -120,7 +120,7 @@ def _float64_outputs(name: str, y: Any) -> Outputs:
 
 
 def _dy(outputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-    """The gradients of the outputs: random, and the same every time."""
+    """Random gradients of the outputs, the same ones every time."""
     rng = np.random.default_rng(0)
     return tuple([np.asarray(rng.uniform(0.5, 1.5, np.shape(y))) for y in outputs])
 
@@ -135,7 +135,7 @@ def _check(
     rtol: float,
     atol: float,
 ) -> float:
-    """The largest error of `gradients`, of the arrays in order, and of the parameters' `grad`, each varied in place."""
+    """The largest error of `gradients`, one for each array, and of the parameters' `grad`. Varies all in place."""
     dys = _dy(outputs())
 
     def values_now() -> list[np.ndarray]:
@@ -159,7 +159,7 @@ def _check(
             values[index] = value - eps
             below, low = values_now(), values[index]
             values[index] = value
-            step = high - low if high > low else 2 * eps  # value ± eps are rounded, and the same where value is huge
+            step = high - low if high > low else 2 * eps  # value ± eps are rounded, and equal if value is huge
             numeric = float(sum((dy * (a - b)).sum() for dy, a, b in zip(dys, above, below, strict=True)) / step)
             analytic = float(gradient[index])
             error = abs(analytic - numeric)
@@ -180,13 +180,13 @@ def _float64(x: Any) -> np.ndarray:
 
 
 def _parameter_of(function: Function) -> str:
-    """How a Function's own methods write its first parameter."""
+    """The name of a Function's first parameter in its own methods, such as "self.weight"."""
     return next((f"self.{name}" for name, value in vars(function).items() if isinstance(value, Tensor)), "self.weight")
 
 
 @contextmanager
 def _unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator[None]:
-    """AssertionError if what happens inside writes into these arrays."""
+    """Raise AssertionError if the code inside writes into these arrays."""
     before = [array.copy() for array in arrays]
     yield
     for i, (array, values) in enumerate(zip(arrays, before, strict=True)):
@@ -196,7 +196,7 @@ def _unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator[None]:
 
 @contextmanager
 def _restored(tensors: list[Tensor]) -> Iterator[None]:
-    """Inside, the tensors have no gradient; afterwards they have their arrays, gradients and versions of before."""
+    """Give the tensors no gradient inside. Afterwards restore their arrays, gradients and versions."""
     before = [(t._data, t._gradient, t._has_gradient, t._version, t._used_rows) for t in tensors]
     for t in tensors:
         t._gradient, t._has_gradient, t._used_rows = None, False, copy.copy(t._used_rows)
@@ -209,7 +209,7 @@ def _restored(tensors: list[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _buffers_restored(function: Function) -> Iterator[Callable[[], None]]:
-    """Gives what puts back the values that a Function's buffers have now, which also happens at the end."""
+    """Yield a function that restores the present values of a Function's buffers. The end restores them, too."""
     buffers = list(function.buffers().values())
     before = [array.copy() for array in buffers]
 

@@ -1,4 +1,4 @@
-"""What Keras's and PyTorch's names are called here. Only imported when somebody asks caffelite for such a name."""
+"""caffelite's names for those of Keras and PyTorch. Imported only if a name is missing in caffelite."""
 
 from __future__ import annotations
 
@@ -87,5 +87,5 @@ NAMES = {
 
 
 def hint(name: str) -> str:
-    """What to say of a name that caffelite does not have; nothing if it is not one of Keras or PyTorch."""
+    """The end of a message about a missing name, with caffelite's name for it; "" if the name is not known."""
     return f"; caffelite has {NAMES[name]}" if name in NAMES else ""

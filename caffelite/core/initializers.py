@@ -1,9 +1,12 @@
-"""Initializers: (shape, rng) -> array, float64, with `rng` a `numpy.random.Generator`.
+"""Initializers: functions (shape, rng) -> array of float64; `rng` is a `numpy.random.Generator`.
 
-The shape of a weight says how many inputs a unit sums over, `fan_in`, and how many units an input goes to, `fan_out`.
-A weight of two axes is (in, out), such as that of Linear. A weight of more axes is (out, in, k…), such as that of a
-convolution whose window has Πk places: fan_in = in · Πk, fan_out = out · Πk. `he_…`, `xavier_…` and `orthogonal` raise
-ValueError for fewer axes.
+`fan_in` is the number of inputs that a unit sums over. `fan_out` is the number of units that an input goes to. Both
+follow from the shape of the weight:
+
+- Two axes are (in, out), as in Linear.
+- More axes are (out, in, k…), as in a convolution. Its window has Πk places: fan_in = in · Πk, fan_out = out · Πk.
+
+`he_…`, `xavier_…` and `orthogonal` raise ValueError for fewer axes.
 """
 
 from __future__ import annotations
@@ -21,14 +24,14 @@ Initializer = Callable[[Shape, np.random.Generator], np.ndarray]
 
 
 def checked_initializer(name: str, initializer: Initializer | None) -> Initializer | None:
-    """The initializer, if it can be called or is None; else TypeError."""
+    """Return the initializer. Raise TypeError unless it is callable or None."""
     if initializer is not None and not callable(initializer):
         raise TypeError(f"{name}: initializer: expected a callable (shape, rng) -> array, got {initializer!r}")
     return initializer
 
 
 def he_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """N(0, 2 / fan_in), which keeps the variance of the activations from layer to layer if these have ReLU.
+    """N(0, 2 / fan_in). With ReLU, this keeps the variance of the activations from layer to layer.
 
     K. He, X. Zhang, S. Ren and J. Sun, "Delving deep into rectifiers", ICCV 2015, eq. 10.
     """
@@ -36,12 +39,12 @@ def he_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def he_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """U(−a, a), a = √(6 / fan_in), which has the variance of `he_normal`."""
+    """U(−a, a), a = √(6 / fan_in). It has the same variance as `he_normal`."""
     return uniform(math.sqrt(6 / fans(shape)[0]))(shape, rng)
 
 
 def xavier_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """N(0, 2 / (fan_in + fan_out)), which nearly keeps the variance of activations and of gradients with tanh.
+    """N(0, 2 / (fan_in + fan_out)). With tanh, this nearly keeps the variance of activations and of gradients.
 
     X. Glorot and Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks", AISTATS 2010,
     eq. 12.
@@ -50,7 +53,7 @@ def xavier_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """U(−a, a), a = √(6 / (fan_in + fan_out)), which has the variance of `xavier_normal`.
+    """U(−a, a), a = √(6 / (fan_in + fan_out)). It has the same variance as `xavier_normal`.
 
     Eq. 16 of the same paper.
     """
@@ -58,16 +61,16 @@ def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def orthogonal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """A random matrix with orthonormal columns, or orthonormal rows if there are fewer rows; all are equally likely.
+    """A random matrix with orthonormal columns, or orthonormal rows if there are fewer rows. All are equally likely.
 
-    A weight of more than two axes is taken as (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact solutions
-    to the nonlinear dynamics of learning in deep linear neural networks", ICLR 2014; drawn as in F. Mezzadri, "How to
-    generate random matrices from the classical compact groups", Notices of the AMS 54, 2007.
+    A weight of more than two axes is drawn as a matrix (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact
+    solutions to the nonlinear dynamics of learning in deep linear neural networks", ICLR 2014. Drawn as in F. Mezzadri,
+    "How to generate random matrices from the classical compact groups", Notices of the AMS 54, 2007.
     """
     fans(shape)
     rows, columns = shape[0], math.prod(shape[1:])
     q, r = np.linalg.qr(rng.normal(size=(max(rows, columns), min(rows, columns))))
-    q = q * np.copysign(1, r.diagonal())  # QR leaves the signs open, and LAPACK's choice is not uniform
+    q = q * np.copysign(1, r.diagonal())  # QR leaves the signs open; LAPACK's are not uniform
     return (q if rows >= columns else q.T).reshape(shape)
 
 
@@ -77,7 +80,7 @@ def zeros(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 class normal:
-    """N(0, std²). ValueError for a `std` below 0 or not finite."""
+    """N(0, std²). Raises ValueError if `std` is below 0 or not finite."""
 
     def __init__(self, std: float) -> None:
         self.std = nonnegative("std", std)
@@ -90,10 +93,10 @@ class normal:
 
 
 class uniform:
-    """U(−limit, limit). ValueError for a `limit` below 0 or not finite.
+    """U(−limit, limit). Raises ValueError if `limit` is below 0 or not finite.
 
-    With limit 1/√fan_in it is what PyTorch's Linear draws. Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient
-    BackProp", 1998, section 4.6, ask for a spread of 1/√fan_in.
+    PyTorch's Linear uses limit 1/√fan_in. Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient BackProp", 1998,
+    section 4.6, recommend a spread of 1/√fan_in.
     """
 
     def __init__(self, limit: float) -> None:
@@ -109,7 +112,7 @@ class uniform:
 def draw(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> None:
     """Draw a layer's weight, and its bias if it has one, from U(−a, a), a = 1/√fan_in, as PyTorch does.
 
-    If there is an `initializer`, it draws the weight, and the bias is 0. `rng` is a Generator or a seed.
+    With an `initializer`, that draws the weight, and the bias is 0. `rng` is a Generator or a seed.
     """
     rng = np.random.default_rng(rng)
     default = uniform(1 / math.sqrt(fans(weight.shape)[0]))
@@ -119,9 +122,9 @@ def draw(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> N
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """fan_in and fan_out of a weight of this shape, at least 1 each, also if the weight has no elements."""
+    """fan_in and fan_out of a weight of this shape. Each is at least 1, even if the weight has no elements."""
     if len(shape) < 2:
-        raise ValueError(f"a weight (in, out) or (out, in, k…) has inputs and outputs, one of shape {shape} has not")
+        raise ValueError(f"expected a weight of inputs and outputs, (in, out) or (out, in, k…), got shape {shape}")
     if len(shape) == 2:
         return max(shape[0], 1), max(shape[1], 1)
     window = math.prod(shape[2:])

@@ -1,6 +1,7 @@
-"""Which inputs a Function takes: those of the shape that it requires and of its weight's dtype.
+"""Checks and conversions of a Function's input: its required shape, and its weight's dtype.
 
-`Function.check_input_shape` and `Function.checked_input` ask here. What runs at every operation is in autograd.pyx.
+`Function.check_input_shape` and `Function.checked_input` use this. The part that runs at every operation is in
+autograd.pyx.
 """
 
 from __future__ import annotations
@@ -19,20 +20,20 @@ Shape = tuple[int | None, ...]
 
 
 def shape_text(shape: Shape) -> str:
-    """A shape as messages and tables write it: n for an unknown number of rows, ? for another unknown length."""
+    """A shape for messages and tables: n is an unknown number of rows, ? another unknown length."""
     lengths = ["n?"[i > 0] if length is None else str(length) for i, length in enumerate(shape)]
     return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
 
 
 def required_text(required: Sequence[Any], axis_names: Sequence[str], shape: Shape) -> str:
-    """A required shape as messages write it, and how an input of another shape becomes one of it, if that is known."""
+    """A required shape for messages and, if known, how to bring an input of another shape into it."""
     names = [*axis_names, *"?" * len(required)]
     lengths = ["…" if n is ... else names[i] if n is None else str(n) for i, n in enumerate(required)]
     return f"({', '.join(lengths)}){_way_out(shape, required)}"
 
 
 def _way_out(shape: Shape, required: Sequence[Any]) -> str:
-    """What puts the usual mistakes right: a missing axis, a missing Flatten, channels at the end."""
+    """How to correct the usual mistakes: a missing axis, a missing Flatten, channels at the end."""
     if ... in required and isinstance(required[-1], int):  # rows of features
         if len(shape) == 1:
             return ": x[:, None] has rows of one number" if required[-1] == 1 else ": x[None] is one row"
@@ -49,7 +50,7 @@ def _way_out(shape: Shape, required: Sequence[Any]) -> str:
 
 
 def made_fit(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
-    """x as `Function.checked_input` returns it, if that is not x itself. Raises for what can't be made fit."""
+    """Convert x for `Function.checked_input` if x itself does not fit. Raise if the conversion is not possible."""
     dtype = None if weight is None else weight.dtype
     x = _as_array(function, x, dtype)
     function.check_input_shape(x.shape)
@@ -62,7 +63,7 @@ def made_fit(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
 
 
 def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> Any:
-    """x as an array of this dtype in native byte order; None is float32 or float64. TypeError for floats of another."""
+    """x as an array in native byte order. TypeError unless it has this dtype; None is float32 or float64."""
     x = _as_array(function, x, dtype)
     if dtype is None and native(x) not in FLOATS:
         raise TypeError(f"{function._label()} takes float32 or float64, got {x.dtype}")
@@ -73,7 +74,7 @@ def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> A
 
 
 def _as_array(function: Any, x: Any, dtype: np.dtype | None) -> Any:
-    """x, or what it becomes by hand: an array of a list, SparseRows of a sparse matrix."""
+    """x, or an array from a list, or SparseRows from a sparse matrix."""
     if type(x) is SparseRows or isinstance(x, np.ndarray):
         return x
     return as_sparse(x) if is_sparse(x) else as_real(x, dtype, function)

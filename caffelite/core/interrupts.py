@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from _signal import SIGINT, getsignal, signal  # without the enums of `signal`, which take ten times as long
+from _signal import SIGINT, getsignal, signal  # `signal` wraps these in enums, which is ten times slower
 from types import FrameType
 from typing import Any
 
@@ -11,14 +11,14 @@ import numpy as np
 
 
 class InterruptsBetweenSteps:
-    """While it is entered, a Ctrl-C that arrives inside `held()` takes effect at its end.
+    """Inside, a Ctrl-C that arrives during `held()` takes effect at the end of `held()`.
 
-    Signals reach the main thread only, so on any other thread this does nothing.
+    Only the main thread gets signals, so on any other thread this does nothing.
     """
 
     def __enter__(self) -> InterruptsBetweenSteps:
         self.holding = False
-        self.pending = np.zeros(1, dtype=np.int32)  # in memory, where a replay can look at it too
+        self.pending = np.zeros(1, dtype=np.int32)  # an array, so that a replay can read it too
         self.handler: Any = None
         if threading.current_thread() is threading.main_thread() and callable(handler := getsignal(SIGINT)):
             self.handler = handler
@@ -30,7 +30,7 @@ class InterruptsBetweenSteps:
             signal(SIGINT, self.handler)
 
     def held(self) -> Held:
-        """A Ctrl-C that arrives inside takes effect at the end; where these are nested, at the end of the outermost."""
+        """Delay a Ctrl-C that arrives inside until the end; if nested, until the end of the outermost."""
         return Held(self)
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
@@ -41,7 +41,7 @@ class InterruptsBetweenSteps:
 
 
 class Held:
-    """What `InterruptsBetweenSteps.held` returns."""
+    """The context manager that `InterruptsBetweenSteps.held` returns."""
 
     def __init__(self, interrupts: InterruptsBetweenSteps) -> None:
         self.interrupts = interrupts

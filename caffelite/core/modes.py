@@ -1,7 +1,7 @@
-"""Modes: what is true inside a `with`, for each thread on its own.
+"""Modes: settings that hold inside a `with`, for each thread separately.
 
-`no_grad` and `inference`, which are compiled, say whether a graph is recorded and whether Functions behave as in
-training. The `Switch`es below are caffelite's own.
+`no_grad` and `inference`, which are compiled, set whether a graph is recorded and whether Functions behave as in
+training. The `Switch`es below are for caffelite itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ mode = Mode()
 
 
 def is_training() -> bool:
-    """Whether Functions should behave as in training: everywhere but inside `inference()`."""
+    """Whether Functions should behave as in training: True everywhere except inside `inference()`."""
     return mode.training
 
 
@@ -42,11 +42,11 @@ class Switch:
             self._is_on.reset(token)
 
 
-#: Functions are made without values: their parameters take no memory, and nothing is drawn, whatever their sizes.
+#: Make Functions without values: their parameters take no memory, and no random numbers are drawn.
 without_values = Switch("without_values")
 
-#: Values that parameters get are initial ones: whoever has a seed may draw them again.
+#: The values that parameters get are initial values: a model with a seed may draw them again.
 initializing = Switch("initializing")
 
-#: Inputs are placeholders, to find out shapes and operations: integers and masks are zeros that stand for any others.
+#: Inputs are placeholders, to find out shapes and operations. Integers and masks are 0, in place of any values.
 placeholders = Switch("placeholders")

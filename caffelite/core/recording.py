@@ -1,7 +1,7 @@
 """Recording: what a step does, noted while it runs, so that a Program can do it again.
 
-While a thread is in a `Recording`, its kernels note their calls there (`_kernels/record.pyx`), Tensors say that their
-arrays or gradients are looked at, and Functions and Optimizers that are not declared recordable become a
+A thread inside a `Recording` notes three things there. Kernels note their calls (`_kernels/record.pyx`). Tensors note
+that their arrays or gradients are read. Functions and Optimizers that are not declared recordable become a
 `PythonCall`.
 """
 
@@ -25,54 +25,58 @@ from caffelite.core.tensor import Tensor
 
 
 class Obstacle:
-    """Why a step can't be replayed, and the line where it does what a replay would not repeat, if that is known."""
+    """Why a step can't be replayed, and, if known, the user's line that a replay would not repeat."""
 
     def __init__(self, reason: str, line: Line | None = None) -> None:
         self.reason, self.line = reason, line
 
 
 class Recording(kernels.Recorder):
-    """Notes what this thread does from entering to leaving; RuntimeError if it is recording already.
+    """Note what this thread does inside a `with`. Raise RuntimeError if this thread is recording already.
 
-    What a replay would not repeat is a TypeError if the recording is `strict`. Else it is noted as the `obstacle`, and
-    the step goes on: it has been made rightly, once, and can't be replayed.
+    A step may do something that a replay would not repeat. If the recording is `strict`, this raises TypeError.
+    Otherwise the recording notes it as the `obstacle`, and the step goes on. Its results are right; only a replay is
+    not possible.
     """
 
     def __init__(self, strict: bool = True) -> None:
         self.strict = strict
         self.obstacle: Obstacle | None = None
-        self._surroundings: Any = None  # what the user's code decides by, if any takes part
+        self._surroundings: Any = None  # what the user's code reads to decide; None without such code
         self.entries: list[kernels.RecordedCall | PythonCall] = []
         self._notes: dict[int, Note] = {}
-        self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, and what they were copied from
+        self._copies: dict[int, tuple[Any, Any]] = {}  # copies of Functions, with their originals
         self._optimizers: dict[int, Any] = {}
         self._unrepeatable = False
 
     def note(self, tensor: Tensor) -> Note:
-        """A Tensor's array is looked at. What it was before is kept."""
+        """Note that a Tensor's array is read, and return the Note, which has the state from before the step."""
         note = self._notes.get(id(tensor))
         if note is None or note.tensor() is not tensor:
             note = self._notes[id(tensor)] = Note(tensor)
         return note
 
     def look_again(self) -> None:
-        """Tensors' arrays have moved, before a kernel was called."""
+        """Read the arrays of all noted Tensors again. Call this if they were moved before a kernel used them."""
         for tensor, note in with_tensors(self.notes()):
             note.data = tensor._data.view(kernels.Recorded)
 
     def refuse(self, reason: str) -> None:
-        """The step does what a replay would not repeat."""
+        """Note the obstacle that a replay would not repeat this. Raise TypeError instead if `strict`."""
         obstacle = Obstacle(reason, users_line())
         if self.strict:
             raise TypeError(reason if obstacle.line is None else f"{reason} ({obstacle.line})")
         self.obstacle = self.obstacle or obstacle
 
     def line(self) -> Line | None:
-        """The line of the user's that runs, if the user's code takes part."""
-        return None if self._surroundings is None else users_line(most=8)  # of a kernel that it calls, not of `fit`
+        """The user's line that is running, or None if no code of the user takes part in the step."""
+        return None if self._surroundings is None else users_line(most=8)  # the line that calls a kernel, not `fit`
 
     def note_copy(self, copy: Any, original: Any) -> None:
-        """A Function is applied: its attributes have an influence on what happens. A copy's copy is of the first."""
+        """Note that a copy of a Function is applied, so the step depends on the Function's attributes.
+
+        If the original is a copy itself, the Function that it was copied from is noted.
+        """
         first = self.original(original)
         original = original if first is None else first
         self._copies[id(copy)] = (copy, original)
@@ -80,72 +84,75 @@ class Recording(kernels.Recorder):
             self.note_decider(original.decider())
 
     def note_decider(self, decider: Any) -> None:
-        """This code decides in Python what the step does. Looked at before it runs, if it is the user's."""
+        """Note that this code decides in Python what the step does. Call this before the code runs.
+
+        caffelite's own code is not noted.
+        """
         if getattr(decider, "__module__", "").startswith("caffelite."):
             return
         if self._surroundings is None:
-            from caffelite.core.surroundings import Surroundings  # which few need
+            from caffelite.core.surroundings import Surroundings  # most steps do not need it
 
             self._surroundings = Surroundings()
         self._surroundings.add(decider)
 
     def _written(self) -> set[int]:
-        """The ids of the arrays that own what kernels wrote."""
+        """The ids of the arrays that kernels wrote into; for a view, the id of the array that owns its memory."""
         calls = [entry for entry in self.entries if isinstance(entry, kernels.RecordedCall)]
         return {id(base_of(a)) for c in calls for i, a in enumerate(c.arrays) if a is not None and c.writes >> i & 1}
 
     def replaced(self) -> list[Any]:
-        """The Tensors and arrays that the user's code had in attributes and lists, and has replaced by its results."""
+        """The Tensors and arrays in the user's attributes and lists that the step has replaced by its results."""
         return [] if self._surroundings is None else self._surroundings.replaced
 
     def change(self) -> Obstacle | None:
-        """What the step has changed that it decides by: a replay would not. None if there is nothing."""
-        if self._surroundings is None or self._unrepeatable:  # then Python runs in each step, and changes what it likes
+        """The obstacle that the step changes a value which it also reads to decide; None if it does not."""
+        if self._surroundings is None or self._unrepeatable:  # an unrepeatable step runs in Python every time
             return None
         found = self._surroundings.changed(self._written)
         return None if found is None else Obstacle(*found)
 
     def note_application(self, function: Any, inputs: tuple, results: tuple[Tensor, ...]) -> None:
-        """A Function was applied, to Tensors, arrays, numbers or None. What it did its kernels have noted."""
+        """Note that a Function was applied to Tensors, arrays, numbers or None. Its kernels are noted already."""
 
     def note_optimizer(self, optimizer: Any) -> None:
-        """An optimizer makes its step: its attributes have an influence on what happens."""
+        """Note that an optimizer makes its step, so the recorded step depends on the optimizer's attributes."""
         self._optimizers[id(optimizer)] = optimizer
         if not type(optimizer).__module__.startswith("caffelite."):
             self.note_decider(types.MethodType(inspect.unwrap(type(optimizer).step), optimizer))
 
     def note_unrepeatable(self) -> None:
-        """What happens next is decided in Python, each time anew: the step must be recorded again, not replayed."""
+        """Note that Python decides in every step what comes next: the step must be recorded again each time."""
         self._unrepeatable = True
 
     def original(self, copy: Any) -> Any:
-        """What a Function that is applied was copied from; None if it is no copy."""
+        """The Function that this applied Function was copied from; None if it is not a copy."""
         return self._copies.get(id(copy), (None, None))[1]
 
     def notes(self) -> list[Note]:
-        """Of all Tensors that were looked at."""
+        """The Notes of all Tensors that the step has read."""
         return list(self._notes.values())
 
     def untrained(self, trained: Iterable[Tensor]) -> list[Tensor]:
-        """The leaves to whose gradients the step has contributed so far, but for those that are trained."""
+        """The leaves that got a gradient in this step so far but are not in `trained`."""
         ids = set(map(id, trained))
         found = [note.tensor() for note in self._notes.values() if note.gradient_set]
         return [t for t in found if t is not None and id(t) not in ids and t._requires_grad and t.function is None]
 
     def attributes(self) -> list[kernels.Attributes]:
-        """The attributes of Functions and Optimizers that had an influence."""
+        """The attributes of Functions and Optimizers that the step depends on."""
         watched = [_watched(original, original._attributes_used(copy)) for copy, original in self._copies.values()]
         watched += [_watched(optimizer, vars(optimizer)) for optimizer in self._optimizers.values()]
         if self._surroundings is not None:
             self._surroundings.watch.leave_out({id(original) for _, original in self._copies.values()})
             watched.append(self._surroundings.watch)
-        if self._unrepeatable:  # then something needed is gone, always
+        if self._unrepeatable:  # this entry needs an object that is gone, so the Program always records again
             watched.append(kernels.Attributes(Recording(), {}, needed=True))
         return watched
 
 
 def _watched(of: Any, attributes: dict[str, Any]) -> kernels.Attributes:
-    """What these attributes are; and how many the object has, since one more may hide one of its class."""
+    """The attributes' values, and their number: a new attribute of the object may hide one of its class."""
     count = -1 if of.runs_in_python else len(vars(of))
     return kernels.Attributes(
         of, {name: x for name, x in attributes.items() if name not in of.not_recorded}, count=count
@@ -153,31 +160,31 @@ def _watched(of: Any, attributes: dict[str, Any]) -> kernels.Attributes:
 
 
 class Note:
-    """What a Tensor was when a recording first looked at it, and what has happened to its gradient since."""
+    """The state of a Tensor when a recording first read it, and what the step did to its gradient since."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = weakref.ref(tensor)
         self.version = tensor._version[0]
-        self.gradient_before: bool | None = None  # whether it had one, where that mattered
+        self.gradient_before: bool | None = None  # whether it had a gradient; None if nobody asked
         self.gradient_set = False  # whether the step has reset it or contributed to it
         self.data = tensor._data.view(kernels.Recorded)
 
     def gradient_is_read(self, tensor: Tensor) -> None:
-        """Whether there is a gradient has an influence on what happens next."""
+        """Note that the step depends on whether the Tensor has a gradient now."""
         if not self.gradient_set and self.gradient_before is None:
             self.gradient_before = tensor._has_gradient
 
 
 def with_tensors(notes: list[Note]) -> list[tuple[Tensor, Note]]:
-    """The notes of Tensors that are still there."""
+    """The Tensors that still exist, with their notes."""
     return [(t, note) for note in notes if (t := note.tensor()) is not None]
 
 
 class PythonCall:
     """A call into Python between the kernels of a recorded step.
 
-    It gets copies of its arguments and its results are copied into `outputs`, so the function may keep and compute what
-    it likes. Gradients and modes are set as they were at this place of the step.
+    The function gets copies of its arguments, and its results are copied into `outputs`. So it may keep the arrays and
+    compute with them as it likes. During the call, gradients and modes are as they were at this place of the step.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], arguments: tuple, parameters: Iterable[Tensor]) -> None:
@@ -188,7 +195,7 @@ class PythonCall:
         self.rows = rows_here()
 
     def first(self) -> Any:
-        """Call for the first time: the result, its arrays being this call's outputs."""
+        """Call the function for the first time. Return its result, made of the arrays in `outputs`."""
         result = self._call()
         self.outputs = [
             None if r is None else np.array(as_real(r, None, self)).view(kernels.Recorded) for r in _leaves(result)
@@ -222,17 +229,17 @@ class PythonCall:
 
 
 def _mapped(f: Callable[[np.ndarray], np.ndarray], values: tuple) -> tuple:
-    """The values with f of the arrays among them, in tuples too."""
+    """The values, with f applied to every array, in tuples too."""
     return tuple([f(x) if isinstance(x, np.ndarray) else _mapped(f, x) if type(x) is tuple else x for x in values])
 
 
 def _leaves(result: Any) -> list[Any]:
-    """What is in a tuple, and in the tuples in it; a result that is no tuple is the only one."""
+    """The values in nested tuples as one list; a result that is not a tuple is a list of one value."""
     return [leaf for r in result for leaf in _leaves(r)] if isinstance(result, tuple) else [result]
 
 
 def _like(result: Any, leaves: Iterator[Any]) -> Any:
-    """A result of the same form, of these leaves."""
+    """The same nested tuples as `result`, filled with these leaves."""
     return tuple([_like(r, leaves) for r in result]) if isinstance(result, tuple) else next(leaves)
 
 
@@ -241,7 +248,7 @@ def _form(array: np.ndarray | None) -> str:
 
 
 def call_python(name: str, function: Callable[..., Any], *arguments: Any, parameters: Iterable[Tensor] = ()) -> Any:
-    """Call a function that computes in Python; where this thread records, it is called again at each replay."""
+    """Call a function that computes in Python. If this thread is recording, each replay calls it again."""
     recording = kernels.recorder()
     if recording is None:
         return function(*arguments)
@@ -258,7 +265,7 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
 
 
 def in_python(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method of a Function or an Optimizer one that is called back where a step is recorded."""
+    """Wrap a method of a Function or an Optimizer so that a replay of a recorded step calls it again in Python."""
 
     @functools.wraps(method)
     def called_back(self: Any, *arguments: Any) -> Any:
@@ -268,7 +275,7 @@ def in_python(method: Callable[..., Any]) -> Callable[..., Any]:
         parameters = self.parameters() if callable(self.parameters) else self.parameters
         name = f"{type(self).__name__}.{method.__name__}"
         original = recording.original(self) if method.__name__ == "forward" else None
-        function = functools.partial(_call if original is None else _forward_anew, method, self, original)
+        function = functools.partial(_call if original is None else _forward_again, method, self, original)
         return call_python(name, function, *arguments, parameters=parameters)
 
     return called_back
@@ -278,7 +285,7 @@ def _call(method: Callable[..., Any], self: Any, original: Any, *arguments: Any)
     return method(self, *arguments)
 
 
-def _forward_anew(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
-    """`forward` on a copy of the original as it is now, as if it had just been applied."""
+def _forward_again(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
+    """Run `forward` with the original's present attributes, as if the Function had just been applied."""
     self._restore_from(original)
     return method(self, *arguments)

@@ -1,12 +1,12 @@
-"""Which rows of a batch are computed here: all of them, or some, if several processes share each batch.
+"""Which rows of a batch this process computes: all, or some of them if several processes share each batch.
 
-Most Functions compute row by row, and need not know. Those that do not ask `rows_here()`:
+Most Functions compute row by row, and need not know. These Functions ask `rows_here()`:
 
 - BatchNorm, for the sums over all rows of the batch;
-- Dropout and dropped attention, for the number of each element, by which they draw;
-- a loss with weights, because the rows here may weigh nothing.
+- Dropout and dropped attention, which draw random numbers by the position of an element in the batch;
+- a loss with weights, because all weights of the rows here may be 0.
 
-`caffelite.parallel` says which rows each process computes, and how the processes talk to each other.
+`caffelite.parallel` gives each process its rows, and lets the processes exchange arrays.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ import numpy as np
 
 
 class Rows:
-    """All rows of a batch: what one process computes."""
+    """All rows of a batch: one process computes them alone."""
 
     are_all = True
-    counted = True  # whether sums over the batch have a part that is of these rows
+    counted = True  # whether these rows count in sums over the batch
 
     def in_batch(self, count: int) -> int:
-        """How many numbers the batch has, if the rows here have so many, and each row has as many as any other."""
+        """How many numbers the whole batch has if the rows here have `count`, each row equally many."""
         return count
 
     def before(self, count: int) -> int:
-        """How many of them come before the rows here."""
+        """How many numbers of the batch come before the rows here, if these have `count`."""
         return 0
 
     def total(self, array: np.ndarray) -> np.ndarray:
-        """The sum of this array and of those of all other processes."""
+        """The sum of this array and the arrays of all other processes."""
         return array
 
     def gathered(self, array: np.ndarray) -> np.ndarray:
-        """This array and those of all other processes, one after the other: (processes, …)."""
+        """This array and the arrays of all other processes, stacked: (processes, …)."""
         return array[np.newaxis]
 
 
 class SomeRows(Rows, ABC):
-    """The `size` rows from `first` on of a batch of `whole` rows. If they are not `counted`, they count nowhere."""
+    """`size` rows, from row `first` on, of a batch of `whole` rows. Sums include them only if they are `counted`."""
 
     are_all = False
 
@@ -52,12 +52,12 @@ class SomeRows(Rows, ABC):
 
     @property
     def slice(self) -> slice:
-        """Their place in the batch."""
+        """The place of these rows in the batch."""
         return slice(self.first, self.first + self.size)
 
     def in_batch(self, count: int) -> int:
         if count % self.size != 0:
-            raise ValueError(f"expected as many numbers for each of the {self.size} rows here, got {count}")
+            raise ValueError(f"expected equally many numbers for each of the {self.size} rows here, got {count}")
         return count // self.size * self.whole
 
     def before(self, count: int) -> int:
@@ -73,13 +73,13 @@ class SomeRows(Rows, ABC):
 ALL = Rows()
 _here: ContextVar[Rows] = ContextVar("caffelite.rows.here", default=ALL)
 
-#: The rows that this thread computes. `rows_here()` is asked at every operation, so it is not wrapped in a function.
+#: The rows that this thread computes. Every operation calls `rows_here()`, so for speed no function wraps it.
 rows_here = _here.get
 
 
 @contextmanager
 def computing(rows: Rows) -> Iterator[None]:
-    """Inside, these rows of a batch are computed in this thread."""
+    """Inside, this thread computes these rows of a batch."""
     token = _here.set(rows)
     try:
         yield

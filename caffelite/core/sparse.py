@@ -1,9 +1,9 @@
-"""Sparse inputs: rows of a matrix of which nearly all numbers are 0, in the format of SciPy (CSR).
+"""Sparse inputs: rows of a matrix in which nearly all numbers are 0, in SciPy's format CSR.
 
-caffelite never imports SciPy: an object with the method `tocsr` is a sparse matrix. Its numbers stay where they are. A
-row is the place of its numbers in memory and their count. Such rows are elements of an array (`kernels.sparse_row`),
-so that caffelite can shuffle them, make batches of them and record them as it does rows of numbers. `SparseRows` is
-such an array together with the numbers.
+caffelite never imports SciPy: every object with the method `tocsr` is a sparse matrix. Its numbers are not copied. A
+row is the address of its numbers and their count. Such rows are the elements of an array (`kernels.sparse_row`). So
+caffelite can shuffle them, make batches of them and record them like rows of numbers. `SparseRows` is such an array
+together with the numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Numbers(NamedTuple):
 
 
 class SparseFactor(kernels.SparseMatrix):
-    """A sparse matrix that can be multiplied by the weight or the gradient of a Linear, and do nothing else."""
+    """A sparse matrix. A Linear multiplies it by its weight or its gradient; it has no other operations."""
 
     __array_ufunc__ = None
 
@@ -43,21 +43,21 @@ class SparseFactor(kernels.SparseMatrix):
         raise AttributeError(f"sparse rows have no {name!r}; they {WAYS_OUT}")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        raise TypeError("sparse rows are no array; .toarray() makes one")
+        raise TypeError("sparse rows are not an array; .toarray() makes one")
 
 
 class SparseRows(SparseFactor):
-    """Rows (n, features) of a sparse matrix: what a model gets if you give it a sparse matrix.
+    """Rows (n, features) of a sparse matrix. If you give a model a sparse matrix, its layers get these rows.
 
-    A Linear takes them as they are. For all else `toarray()` makes an array of them, in a recorded step too.
-    Indexing with slices, row numbers and masks gives some of the rows, which share their numbers with all others.
+    A Linear takes them as they are. For other layers, `toarray()` makes an array of them, in a recorded step too.
+    Indexing with slices, row numbers and masks selects rows. The selected rows share the numbers of all others.
     """
 
     ndim = 2
 
     def __init__(self, rows: np.ndarray, numbers: Numbers | None = None) -> None:
         super().__init__(rows)
-        self.numbers = numbers  # None in a recorded step, since each replay has others
+        self.numbers = numbers  # None in a recorded step, because each replay has others
 
     @property
     def T(self) -> SparseFactor:
@@ -75,7 +75,7 @@ class SparseRows(SparseFactor):
         return kernels.sparse_to_dense(self.rows)
 
     def tocsr(self) -> Any:
-        """The rows as a new matrix of the class of the matrix that they were made of."""
+        """The rows as a new matrix, of the same class as the matrix from which they were made."""
         numbers, counts = self._numbers(), self.rows["count"]
         ends = np.cumsum(counts)
         places = np.arange(counts.sum()) + np.repeat(self._starts() - ends + counts, counts)
@@ -83,7 +83,7 @@ class SparseRows(SparseFactor):
         return numbers.matrix_class(arrays, shape=self.shape)
 
     def astype(self, dtype: Any, name: str = "sparse rows") -> SparseRows:
-        """The rows in float32 or float64. TypeError, which begins with `name`, if they are not real numbers."""
+        """The rows in float32 or float64. TypeError, beginning with `name`, if they are not real numbers."""
         if self.dtype == dtype:
             return self
         numbers = self._numbers()
@@ -99,8 +99,8 @@ class SparseRows(SparseFactor):
     def _numbers(self) -> Numbers:
         if self.numbers is None:
             raise TypeError(
-                "sparse rows of a step that is being recorded can be multiplied by a Linear, or become an "
-                "array by .toarray(); a replay would not repeat anything else"
+                "sparse rows in a step that is being recorded can go into a Linear, or become an array by "
+                ".toarray(); a replay would not repeat anything else"
             )
         return self.numbers
 
@@ -117,33 +117,33 @@ class SparseRows(SparseFactor):
 
 
 def is_sparse(x: Any) -> bool:
-    """Whether this is a sparse matrix, of any format, or rows of one."""
+    """Whether this is a sparse matrix of any format, or SparseRows."""
     return not isinstance(x, np.ndarray) and (type(x) is SparseRows or hasattr(x, "tocsr"))
 
 
 def as_sparse(x: Any, dtype: Any = None, name: str = "sparse rows") -> SparseRows:
-    """A sparse matrix (n, features) as SparseRows, of this dtype, float32 or float64, or of its own.
+    """Convert a sparse matrix (n, features) to SparseRows, of its own dtype or of float32 or float64.
 
-    The numbers of each row are in the order of their columns. Numbers of the same column are added. The rows share the
-    matrix's memory if it has this order, this dtype and columns in int32. Raises ValueError, with the row, for arrays
-    that are no CSR matrix, and TypeError for anything but real numbers.
+    The numbers of each row are in the order of their columns. Numbers of the same column are added. If the matrix has
+    this order, this dtype and int32 columns, the rows share its memory. Raises ValueError, with the row, if the arrays
+    are not a CSR matrix. Raises TypeError if they are not real numbers.
     """
     rows = x if type(x) is SparseRows else _rows_of_matrix(x, name)
     return rows if dtype is None else rows.astype(dtype, name)
 
 
 def array_of(x: Any) -> np.ndarray:
-    """The array that has the rows: that of SparseRows, or x itself."""
+    """The array of rows: `x.rows` for SparseRows, otherwise x itself."""
     return x.rows if type(x) is SparseRows else x
 
 
 def rows_from(array: np.ndarray) -> Any:
-    """SparseRows of an array of them, or the array itself if its elements are numbers; undoes `array_of`."""
+    """Undo `array_of`: SparseRows for an array of sparse rows, otherwise the array itself."""
     return SparseRows(array) if array.dtype.names else array
 
 
 def are_finite(x: Any) -> np.ndarray:
-    """Whether all numbers of each row are finite, bool (n,), for arrays and SparseRows."""
+    """Whether all numbers of each row are finite: bool (n,), for arrays and SparseRows."""
     if type(x) is not SparseRows:
         return np.isfinite(x.reshape(len(x), -1)).all(axis=1)
     of_rows = np.repeat(np.arange(len(x)), x.rows["count"])
@@ -173,7 +173,7 @@ def _rows_of_matrix(x: Any, name: str) -> SparseRows:
 
 
 def sparse_rows(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
-    """SparseRows of so many numbers each, `counts`, which begin at `starts`."""
+    """SparseRows from `numbers`: row i has the `counts[i]` numbers from `starts[i]` on."""
     values, columns, _ = numbers
     values = np.require(values, native(values), ["C", "A"])
     columns = np.require(columns, np.int32, ["C", "A"])
@@ -186,7 +186,7 @@ def sparse_rows(numbers: Numbers, starts: np.ndarray, counts: np.ndarray, featur
 
 def _check(values: np.ndarray, columns: np.ndarray, ends: np.ndarray, n: int, features: int, name: str) -> None:
     """ValueError unless these are the arrays of a CSR matrix (n, features)."""
-    what = f"{name} is no CSR matrix of shape ({n}, {features})"
+    what = f"{name} is not a CSR matrix of shape ({n}, {features})"
     for array, of in ((columns, "indices"), (ends, "indptr")):
         if array.dtype.kind not in "iu" or array.ndim != 1:
             raise ValueError(f"{what}: {of} has dtype {array.dtype} and shape {array.shape}")

@@ -1,11 +1,10 @@
-"""What a user's Python decides by while a step is recorded: numbers in attributes, globals, closures, random streams.
+"""The values that a user's Python reads while a step is recorded: attributes, globals, closures, random streams.
 
 A replay runs no Python, so it repeats the decisions that were made when the step was recorded. `Surroundings` finds
-out whether that is right. It looks at the code that runs (`call` of a model, a loss that is a function, …) for the
-names in it, and at what these names stand for: module-level variables, variables of enclosing functions, attributes
-of objects and classes, elements of lists, dicts and sets. If one of them has changed by the end of the step, the step
-changes it itself, and a replay would not (`changed`). If one changes later, the step has to be recorded again
-(`watched`).
+out whether that is right. It collects the names in the code that runs (`call` of a model, a loss that is a function,
+…). Then it looks at the values of these names: module-level variables, variables of enclosing functions, attributes of
+objects and classes, elements of lists, dicts and sets. If a value has changed by the end of the step, the step itself
+changes it, and a replay would not (`changed`). If a value changes later, the step has to be recorded again (`watch`).
 """
 
 from __future__ import annotations
@@ -44,35 +43,35 @@ _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, np.ndarray, np.generic, kernels.Recorded, Node)
 _ARRAYS = (np.ndarray, Node)
 _STREAMS = (random.Random, np.random.Generator, np.random.RandomState, np.random.BitGenerator)
-_MOST = 1000  # objects that are looked at
-_SMALL = 64  # elements of an array whose values are compared
+_MOST = 1000  # look at no more objects than this
+_SMALL = 64  # elements; compare the values of arrays that are not larger
 _MAKING = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
 
 
 class Surroundings:
-    """What some code of the user's decides by, as it is when the code is added."""
+    """The values that some code of the user reads, as they were when the code was added."""
 
     def __init__(self, also_replayed: bool = False) -> None:
-        self.also_replayed = also_replayed  # whether what a replay calls again is looked at, too
+        self.also_replayed = also_replayed  # whether to look at Functions that a replay calls again, too
         self.codes: list[types.CodeType] = []
-        self.names: set[str] = set()  # that the code reads …
-        self.missing: set[str] = set()  # … those that it sets or has as a string, so that it may find none
+        self.names: set[str] = set()  # the names that the code reads …
+        self.missing: set[str] = set()  # … and sets, or has as strings, so they may not exist yet
         self.seen: dict[int, Any] = {}  # by id
         self.watched: set[tuple[int, str]] = set()  # the ids of owners, and names
-        self.streams: list[tuple[str, Any, Any]] = []  # of random numbers: the name, the stream, its state
-        self.iterator: str | None = None  # the name of one, which does not say where it is
-        self.replaced: list[Any] = []  # Tensors and arrays that the step has replaced by those that it made
+        self.streams: list[tuple[str, Any, Any]] = []  # random streams: name, stream, state
+        self.iterator: str | None = None  # an iterator's name: its position can't be read
+        self.replaced: list[Any] = []  # Tensors and arrays that the step has replaced by its own
         self.arrays: dict[int, str] = {}  # the names of small arrays, by id
         self.watch = kernels.Surroundings()
         self.note_stream("random", random._inst)
         self.note_stream("numpy.random", np.random.mtrand._rand)
 
     def add(self, decider: Any) -> None:
-        """This function, method, partial or object with a `__call__` takes part in the step."""
-        if (code := getattr(decider, "__code__", None)) is not None:  # a method has its function's
+        """Watch what this function, method, partial or object with a `__call__` reads."""
+        if (code := getattr(decider, "__code__", None)) is not None:  # a method has the code of its function
             self.note_names(code)
         names = -1
-        while names < len(self.names):  # what is found last may know names that lead further
+        while names < len(self.names):  # code that is found last may have names that lead to more
             names = len(self.names)
             self.seen.clear()
             self.visit(decider, "the function")
@@ -80,7 +79,7 @@ class Surroundings:
     # ---- finding ------------------------------------------------------------------------------------------------
 
     def visit(self, value: Any, name: str) -> None:
-        """Look at a value, which has this name, and at what the names in the code lead to from there."""
+        """Look at a value with this name, and at everything that the names in the code reach from it."""
         if isinstance(value, np.ndarray) and value.size <= _SMALL and self.is_new(value, ""):
             self.arrays[id(value)] = name
             self.watch.add_array(value)
@@ -113,7 +112,7 @@ class Surroundings:
                 self.watch.add_contents(value, name)
             for item in value.values() if isinstance(value, dict) else value:
                 self.visit(item, name)
-            if type(value) not in _CONTAINERS:  # a subclass of the user's may have attributes
+            if type(value) not in _CONTAINERS:  # a user's subclass may have attributes
                 self.visit_object(value)
         elif hasattr(type(value), "__next__"):
             self.iterator = name
@@ -141,7 +140,7 @@ class Surroundings:
         for i, name in enumerate(code.co_freevars):
             try:
                 content = function.__closure__[i].cell_contents  # type: ignore[index]
-            except ValueError:  # it is empty as yet
+            except ValueError:  # the variable has no value yet
                 continue
             if self.is_new(function.__closure__[i], name):  # type: ignore[index]
                 self.watch.add_cell(function, i, name)
@@ -150,14 +149,14 @@ class Surroundings:
             self.visit(default, "a default")
 
     def is_new(self, owner: Any, name: str) -> bool:
-        """Whether what has this name there is not watched as yet; from now on it is."""
+        """Whether this name of this owner is not watched yet. From now on it is."""
         if (id(owner), name) in self.watched:
             return False
         self.watched.add((id(owner), name))
         return True
 
     def visit_names(self, owner: Any, values: dict[str, Any], not_recorded: Iterable[str]) -> None:
-        """Look at the values of the names in the code: globals, or the attributes of an object, its `owner`."""
+        """Look at the globals, or at the attributes of the object `owner`, whose names are in the code."""
         for name in self.names & values.keys():
             value = values[name]
             if name in not_recorded:
@@ -167,7 +166,7 @@ class Surroundings:
             self.visit(value, name)
 
     def visit_class(self, kind: type) -> None:
-        """Look at the attributes of a class of the user's, and at its methods, that the code names."""
+        """Look at the attributes and methods of a user's class whose names are in the code."""
         for base in bases_of_user(kind):
             for name in self.names & vars(base).keys():
                 value = vars(base)[name]
@@ -197,14 +196,14 @@ class Surroundings:
         self.visit_class(kind)
 
     def visit_attributes(self, owner: Any, not_recorded: Iterable[str] = ()) -> None:
-        """Look at the attributes of an object or a function, there now or set later."""
+        """Look at the attributes of an object or a function. Watch also for attributes that are set later."""
         own = getattr(owner, "__dict__", None)
         kind: type = type(owner)
         if isinstance(own, dict):
             if isinstance(owner, dict):
-                owner = None  # its content would be taken for its attributes
+                owner = None  # otherwise the watch takes the dict's content for its attributes
             self.visit_names(owner, own, not_recorded)
-            of_class = [vars(base).keys() for base in bases_of_user(kind)]  # which one that is set later hides
+            of_class = [vars(base).keys() for base in bases_of_user(kind)]  # a later attribute hides these
             for name in self.names & self.missing.union(*of_class) - own.keys():
                 if self.is_new(own, name):
                     self.watch.add_item(owner, own, name)
@@ -218,9 +217,9 @@ class Surroundings:
     # ---- at the end of the step ---------------------------------------------------------------------------------
 
     def changed(self, written: Callable[[], set[int]]) -> tuple[str, Line | None] | None:
-        """What the step has changed that it decides by, and where; None if there is nothing.
+        """Why a replay would be wrong: the step changes a value that it reads. With the line; None if it is right.
 
-        `written` gives the ids of the arrays that own what kernels wrote: a replay writes that, too.
+        `written` returns the ids of the arrays that kernels wrote into. A replay writes these too.
         """
         if arrays := self.watch.changed_arrays():
             of_kernels = written()
@@ -246,18 +245,18 @@ class Surroundings:
                 return f"it changes {name} and reads it in Python, and a replay would not", self.line_of(name)
             self.replaced += [before] if isinstance(before, _ARRAYS) else []
             results = True
-        if results:  # that the step keeps somewhere
+        if results:  # the step keeps its results somewhere, which is no obstacle
             self.watch.leave_out_changed()
         return None
 
     def restore(self) -> None:
-        """Have everything be what it was, but for iterators."""
+        """Give everything but iterators the value that it had."""
         self.watch.restore()
         for _, stream, state in self.streams:
             _set_state(stream, state)
 
     def line_of(self, *names: str) -> Line | None:
-        """The line of the user's code that sets one of these names, or else has it; else the first line of it."""
+        """The user's line that sets one of these names, else a line that reads one, else the first line."""
         places = [(step, Line(code.co_filename, line)) for code in self.codes for step, line in _lines(code)]
         places = [(step, line) for step, line in places if step.argval in names]
         places.sort(key=lambda place: not place[0].opname.startswith("STORE"))
@@ -268,9 +267,9 @@ class Surroundings:
 
 @contextmanager
 def undisturbed(functions: Iterable[Any]) -> Iterator[None]:
-    """Inside, these Functions may be applied to see what they do; random streams and counters are as before after it.
+    """Apply these Functions inside to see what they do. Random streams and counters get their old values afterwards.
 
-    (Where an iterator is, nobody can see.)
+    (Iterators do not: their position can't be read.)
     """
     surroundings = Surroundings(also_replayed=True)
     for function in functions:
@@ -283,7 +282,7 @@ def undisturbed(functions: Iterable[Any]) -> Iterator[None]:
 
 
 class Names(NamedTuple):
-    """The names of globals and attributes that some code reads, of those that may be missing, of imported modules."""
+    """The names in some code: globals and attributes that it reads, those that may be missing, imported modules."""
 
     loaded: frozenset[str]
     missing: frozenset[str]
@@ -292,7 +291,7 @@ class Names(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> Names:
-    """The names in code and in the functions within it. Strings may name attributes, too."""
+    """The names in code and in the functions within it. A string may be the name of an attribute, too."""
     loaded, missing, imported = set(), set(), set()
     for step, _ in _lines(code):
         if step.opname.startswith(
@@ -323,23 +322,26 @@ def _lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
 
 @functools.lru_cache(maxsize=1024)
 def bases_of_user(kind: type) -> tuple[type, ...]:
-    """The class and its bases, but for those that are caffelite's or a library's."""
+    """The class and its bases that the user wrote, without those of caffelite and of libraries."""
     bases = [
         base for base in kind.__mro__ if isinstance(base.__module__, str)
-    ]  # some compiled types have no name there
+    ]  # some compiled types have no name as their module
     files = [getattr(sys.modules.get(base.__module__), "__file__", "") for base in bases]
     return tuple([base for base, file in zip(bases, files, strict=True) if _is_of_user(base.__module__, file)])
 
 
 @functools.lru_cache(maxsize=1024)
 def special_methods(kind: type) -> tuple[str, ...]:
-    """The methods of a class that Python runs without their name in the code, except those that make an object."""
+    """The special methods of a class, such as `__add__`, except those that make an object.
+
+    Python calls these without their name in the code.
+    """
     methods = [name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)]
     return tuple([name for name in methods if name[:2] == name[-2:] == "__" and name not in _MAKING])
 
 
 def _is_of_user(module: str, file: str | None) -> bool:
-    """Whether code is the user's: neither caffelite's nor a library's."""
+    """Whether the user wrote this code, and it belongs neither to caffelite nor to a library."""
     if module.partition(".")[0] in ("caffelite", "builtins") or file is None:
         return False
     return "site-packages" not in file and not file.startswith(_LIBRARIES)
@@ -360,8 +362,8 @@ def _set_state(stream: Any, state: Any) -> None:
 
 
 def _memory_of(stream: Any) -> tuple[int, int] | None:
-    """Where the state of a Mersenne Twister lies, and its bytes: to ask for it in Python takes forty times as long."""
-    if isinstance(stream, random.Random):  # the index and the words follow what every object has
+    """The address and the size of a Mersenne Twister's state. Reading it in Python takes forty times as long."""
+    if isinstance(stream, random.Random):  # the index and the words follow the head that every object has
         return id(stream) + object.__basicsize__, _random.Random.__basicsize__ - object.__basicsize__
     bits = _bits_of(stream)
     return (bits.ctypes.state_address, 625 * 4) if type(bits) is np.random.MT19937 else None

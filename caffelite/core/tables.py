@@ -1,4 +1,4 @@
-"""Tables as text, which notebooks show as HTML, and how they show pictures."""
+"""Tables as text; notebooks show them as HTML. Also helpers for texts in tables and pictures."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from caffelite.core.terminal import writable
 
 WIDTH = 120  # characters of a line
-SHORTEST = 16  # to which a column is cut at most
+SHORTEST = 16  # characters; a column is never cut below this
 FITTING = "max-width:100%;height:auto"  # the style of a picture that is no wider than the page
 
 
 class Table(str):
     """Lines of text in columns; in a notebook, the same cells as an HTML table.
 
-    The text has only characters that the standard output can write when it is made: "..." for "…" where that is ASCII.
+    The text has only characters that the standard output can write: "..." instead of "…" if that is ASCII.
     """
 
     cells: list[Sequence[str]]  # the head and the rows
@@ -31,14 +31,14 @@ class Table(str):
                 for cell, side in zip(line, sides, strict=True)
             ]
             lines.append(f"<tr>{''.join(cells)}</tr>")
-        head, *rows = lines  # no colours: those of the notebook, light or dark
+        head, *rows = lines  # no colours, so that the notebook's own, light or dark, apply
         return "\n".join(["<table>", f"<thead>{head}</thead>", "<tbody>", *rows, "</tbody>", "</table>"])
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *, cut: int | None = None) -> Table:
-    """The head above a rule, and the rows; `alignment` has a letter a column, "<" left or ">" right.
+    """A table of the head, a rule and the rows. `alignment` has a letter for each column, "<" left or ">" right.
 
-    Where lines would be longer than 120 characters, the cells of the column `cut` are cut.
+    If lines would be longer than 120 characters, the cells of the column `cut` are shortened.
     """
     cells: list[Sequence[str]] = [head, *rows]
     lines: list[Sequence[str]] = [[writable(cell) for cell in line] for line in cells]
@@ -55,13 +55,13 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], alignment: str, *,
 
 
 def shortened(text: str, most: int) -> str:
-    """A text in one line, cut where it is longer."""
+    """A text in one line, cut after `most` characters."""
     text = " ".join(text.split())
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def bytes_text(count: float) -> str:
-    """A number of bytes in the unit that leaves it below 1,000: `640 B`, `10.4 kB`, `1.2 MB`."""
+    """A number of bytes, in the unit that makes it less than 1,000: `640 B`, `10.4 kB`, `1.2 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.95 or unit == "GB":
             break
@@ -70,5 +70,5 @@ def bytes_text(count: float) -> str:
 
 
 def drawn(text: str) -> str:
-    """A text as matplotlib draws it unchanged: to matplotlib, what is between two dollar signs is TeX."""
+    """A text that matplotlib draws unchanged. (It takes text between two dollar signs for TeX.)"""
     return text.replace("$", r"\$")

@@ -39,9 +39,9 @@ class Tensor(Node):
     Raises
     ------
     TypeError
-        For data that are no real numbers (complex, object, strings), for longdouble, and for another `dtype`.
+        If the data are not real numbers (complex, object, strings) or longdouble, or `dtype` is another one.
     ValueError
-        For an array with masked elements.
+        If an array has masked elements.
     """
 
     # The attributes, `_data`, `function`, `inputs` and so on, are declared in autograd.pxd.
@@ -98,7 +98,7 @@ class Tensor(Node):
 
     @classmethod
     def _of(cls, data: np.ndarray) -> Tensor:
-        """A Tensor over this very array, which has to be float32 or float64."""
+        """A Tensor that shares this array, which has to be float32 or float64."""
         tensor = cls.__new__(cls)
         tensor._data = data
         tensor._version = [0]
@@ -108,7 +108,7 @@ class Tensor(Node):
 
     @property
     def data(self) -> np.ndarray:
-        """The array. Setting it copies the values, real numbers of the same shape, into the array."""
+        """The array. Setting it copies values into this array. They must be real numbers of the same shape."""
         recording = kernels.recorder()
         return self._data if recording is None else recording.note(self).data
 
@@ -123,7 +123,7 @@ class Tensor(Node):
             self._initial_version = self._version[0]
 
     def _noted_data(self) -> np.ndarray:
-        """The array. If a step is being recorded, the recording notes that somebody looked at it."""
+        """The array. If a step is being recorded, the recording notes that the array is read."""
         recording = kernels.recorder()
         if recording is not None:
             recording.note(self)
@@ -134,7 +134,7 @@ class Tensor(Node):
         self._version[0] += 1
 
     def _has_initial_values(self) -> bool:
-        """Whether the values are those that `initialize` set: no optimizer, file or user has changed them since."""
+        """Whether no optimizer, file or user has changed the values since `initialize` set them."""
         return self._version[0] == self._initial_version
 
     @property
@@ -147,11 +147,11 @@ class Tensor(Node):
         return self.data
 
     def item(self) -> float:
-        """The value of a single element; ValueError for more or fewer."""
+        """The value as a number. ValueError if the Tensor does not have exactly one element."""
         return self.data.item()
 
     def copy(self) -> Tensor:
-        """A new leaf with a copy of the values, the same `requires_grad` and name, and without gradient and graph."""
+        """A new leaf with a copy of the values, the same `requires_grad` and name, but no gradient and no graph."""
         return Tensor(self._data.copy(), self.requires_grad, name=self.name)
 
     __copy__ = copy
@@ -266,9 +266,9 @@ class Tensor(Node):
     ) -> None:
         """Do `add_grad(kernel(…))` without a copy: the kernel writes or adds its result into the gradient itself.
 
-        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows`, int64 (m,), says which rows of the
-        gradient of a sparse parameter it changes. A product xᵀ dy with sparse rows x changes the rows that x has
-        numbers for.
+        The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows`, int64 (m,), are the rows of a sparse
+        parameter's gradient that the kernel changes. A product xᵀ dy with sparse rows x changes only the rows of the
+        columns in which x has numbers.
         """
         if not self.requires_grad:
             return
@@ -280,9 +280,9 @@ class Tensor(Node):
         self._has_gradient = True
 
     def _gradient_memory(self, rows: np.ndarray | None) -> np.ndarray:
-        """The memory for a contribution to these rows of the gradient, or to all of it; see `add_grad_of`.
+        """The memory to write or add these rows of the gradient to, or all rows if None; see `add_grad_of`.
 
-        If the Tensor keeps a list of the rows that are used, all other rows of this memory are 0.
+        If the Tensor keeps a list of used rows, all other rows of this memory are 0.
         """
         by_columns = rows is not None and rows.dtype.names is not None
         recording = kernels.recorder()
@@ -309,16 +309,16 @@ class Tensor(Node):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether optimizers update only the rows that a step used, so that a step takes no time for the others.
+        """Whether optimizers update only the rows that a step used, which saves time.
 
-        (The weight of a Linear with sparse inputs keeps a list of the used rows, too. Optimizers update all its rows.)
+        (The weight of a Linear with sparse inputs keeps a list of used rows, too. But optimizers update all its rows.)
         """
         return self._is_sparse
 
     def _use_no_rows(self) -> None:
-        """Set the gradient, which is new memory, to 0 if the Tensor keeps a list of the rows that are used."""
+        """Set the gradient, which is new memory, to 0 if the Tensor keeps a list of used rows."""
         if self._used_rows is not None and self._gradient is not None:
-            if not self._used_rows.flags.writeable:  # made `without_values`
+            if not self._used_rows.flags.writeable:  # the parameter was made `without_values`
                 self._used_rows = np.zeros_like(self._used_rows)
             self._gradient[...], self._used_rows[0] = 0, 0
 
@@ -327,13 +327,13 @@ class Tensor(Node):
         self._retains_grad = True
 
     def backward(self, grad: Any = None) -> None:
-        """Add the gradient of this Tensor to `.grad` of every leaf that it was computed from, and free the graph.
+        """Compute the gradients of all leaves below this Tensor, add them to their `.grad`, and free the graph.
 
-        `grad` is the gradient of a later result with respect to this Tensor, and has its shape. A Tensor of a single
-        element needs none: it is 1.
+        `grad` is the gradient of a later result with respect to this Tensor, and has its shape. If the Tensor has a
+        single element, you may leave it out: it is 1 then.
 
-        Raises ValueError for a `grad` of another shape, and for several elements without `grad`. Raises RuntimeError if
-        there is no graph, if an earlier call has freed it, or if a value that it needs has changed since.
+        Raises ValueError if `grad` has another shape, or is missing for a Tensor of several elements. Raises
+        RuntimeError if there is no graph, if an earlier call has freed it, or if a value that it needs has changed.
         """
         if not self.requires_grad:
             raise RuntimeError("backward on a Tensor that needs no gradient, or whose operations were not recorded")
@@ -349,9 +349,9 @@ class Tensor(Node):
         propagate({self: given})
 
     def _refuse_changed(self, t: Tensor, count: list[int]) -> None:
-        """Raise for a Tensor whose values have changed, unless the Function that made this one did not keep them."""
+        """Raise RuntimeError for a changed Tensor t, unless the Function that made this one has not kept t's values."""
         is_parameter = t is not self and not any(t is x for x in self.inputs)
-        has_moved = t._version is not count  # so that nobody knows what the Function kept
+        has_moved = t._version is not count  # t has another array now, so what the Function kept is unknown
         if is_parameter or has_moved or _may_have_kept(self.function, t._data):
             raise RuntimeError(
                 f"{t._description()}, which {self.function!r} needs for its backward, "
@@ -361,7 +361,7 @@ class Tensor(Node):
 
 results_are(Tensor)
 
-# The attributes of a leaf, which pickles have.
+# The attributes of a leaf that pickle saves.
 _LEAF_ATTRIBUTES = (
     "_data",
     "_version",
@@ -377,7 +377,7 @@ _LEAF_ATTRIBUTES = (
 
 
 def _may_have_kept(function: Any, data: np.ndarray) -> bool:
-    """Whether an applied Function may have kept this array. A user's Function may keep it where nobody finds it."""
+    """Whether an applied Function may have kept this array. For a user's Function the answer is always yes."""
     stack, seen = [function], set()
     while stack:
         value = stack.pop()
@@ -404,7 +404,7 @@ def _array(value: Any) -> Any:
 
 
 def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
-    """A new parameter of this shape, float32, whose values are not set yet."""
+    """A new float32 parameter of this shape, whose values are not set yet."""
     tensor = Tensor._of(uninitialized(shape))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:
@@ -418,5 +418,5 @@ def _list_of_rows(rows: int) -> np.ndarray:
 
 
 def uninitialized(shape: int | tuple[int, ...]) -> np.ndarray:
-    """A new array, float32, whose values are not set yet. It takes no memory if it is made `without_values`."""
+    """A new float32 array, whose values are not set yet. Inside `without_values()` it takes no memory."""
     return np.broadcast_to(np.float32(0), shape) if without_values.is_on else np.empty(shape, np.float32)

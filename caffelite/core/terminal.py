@@ -1,4 +1,4 @@
-"""What caffelite prints. Printing never fails because an encoding lacks a character, such as ASCII or Windows-1252."""
+"""Printing that never fails because an encoding, such as ASCII or Windows-1252, lacks a character."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ASCII = {"…": "...", "×": "x", "→": "->", "−": "-", "–": "-", "·": "*"
 def writable(text: str, stream: Any = None) -> str:
     """The text in characters that a stream, by default the standard output, can write.
 
-    Other characters become ASCII: `...` for an ellipsis, `->` for an arrow, and `\\xfc` or its like for what has no
-    ASCII of its own.
+    Other characters become ASCII: `...` for an ellipsis, `->` for an arrow. A character without such a form becomes a
+    code, such as `\\xfc`.
     """
     encoding = getattr(sys.stdout if stream is None else stream, "encoding", None) or "utf-8"
     try:
@@ -33,14 +33,14 @@ def _writable(character: str, encoding: str) -> str:
 def say(text: Any = "", stream: Any = None, *, flush: bool = False) -> None:
     """Print a text to a stream, by default the standard output, in characters that it can write.
 
-    OSError names the stream, such as `<stdout>`, if it takes no more: nobody reads it any more, or a disk is full.
+    Raises OSError with the stream's name, such as `<stdout>`, if writing fails: the reader is gone, or a disk is full.
     """
     stream = sys.stdout if stream is None else stream
     write(writable(str(text), stream) + "\n", stream, flush=flush)
 
 
 def write(content: str | bytes, stream: Any, *, flush: bool = True) -> None:
-    """Write to a stream as it is; raises as `say` does. None, which Python has for a closed stream, gets nothing."""
+    """Write content unchanged to a stream; raises as `say` does. Do nothing if the stream is None, that is, closed."""
     if stream is None:
         return
     try:
@@ -53,5 +53,5 @@ def write(content: str | bytes, stream: Any, *, flush: bool = True) -> None:
 
 
 def is_terminal(stream: Any) -> bool:
-    """Whether a stream goes to a terminal. Python has None for a stream that was closed before it began."""
+    """Whether a stream goes to a terminal. The stream is None if it was closed before Python started."""
     return stream is not None and not stream.closed and stream.isatty()

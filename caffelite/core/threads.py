@@ -1,15 +1,18 @@
 """How many threads kernels use, decided in this one place.
 
-In order: what `set_num_threads` says; the environment, CAFFELITE_NUM_THREADS or OMP_NUM_THREADS; the processors that
-this process may run on, or fewer where its control group (a container) is given less processor time than that. In a
-forked child it is one, for OpenMP's threads do not survive a fork; a call there for more is obeyed only if kernels had
-not yet run on several threads.
+The first of these decides:
 
-OpenMP ends the process when it cannot start a thread. So there is a bound, and a number above it is refused.
+1. `set_num_threads`;
+2. the environment, CAFFELITE_NUM_THREADS or OMP_NUM_THREADS;
+3. the processors that this process may run on, or fewer if its control group (a container) has less processor time.
 
-Threads of Python that train or predict at the same time, joblib's for one, share that number: two of them use half of
-it each. On a thread that is held to fewer by OpenMP's own means, `threadpoolctl.threadpool_limits` for one, it is no
-more than that as long as that lasts.
+A forked child uses one thread, because OpenMP's threads do not survive a fork. There, `set_num_threads` has an effect
+only if the parent's kernels had not yet run on several threads.
+
+OpenMP ends the process if it cannot start a thread. So the number has an upper bound.
+
+Python threads that train or predict at the same time, such as joblib's, share the number: two of them use half of it
+each. A thread with a lower limit of OpenMP, for example by `threadpoolctl.threadpool_limits`, keeps to that limit.
 """
 
 from __future__ import annotations
@@ -24,22 +27,22 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import positive_integer
 from caffelite.core.terminal import say
 
-# A processor runs one thread at a time, so more only take turns: several are enough to try out what many would do.
+# A processor runs one thread at a time. More threads only take turns, but are useful for tests.
 THREADS_PER_PROCESSOR, ALWAYS_ALLOWED = 4, 64
-GROUP_LIMITS = {  # the files of control groups in which a limit stands: version 2, and version 1
+GROUP_LIMITS = {  # the files with the limits of control groups, version 2 and version 1
     "cpu": {"cgroup2": ["cpu.max"], "cgroup": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]},
     "pids": {"cgroup2": ["pids.max"], "cgroup": ["pids.max"]},
 }
-NAMES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS")  # of the environment
+NAMES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS")  # environment variables
 _reason = ""
-_always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels run on one thread whatever is asked for
+_always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels always run on one thread
 
 
 def set_num_threads(n: int) -> None:
-    """Let kernels use up to n threads; results don't depend on it.
+    """Let kernels use up to n threads. Results do not depend on n.
 
-    ValueError below 1 and above 4 for each of the machine's processors (64 where that is more, and half of what its
-    control groups allow this process where that is less); TypeError for a non-integer.
+    Raises ValueError if n is below 1 or above the bound, and TypeError if n is not an integer. The bound is 4 for each
+    processor of the machine, or 64 if that is more. It is at most half the threads that the control groups allow.
     """
     n, most = positive_integer("n", n), _most(Path("/"))
     if n > most:
@@ -48,24 +51,24 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """How many threads kernels may use, a limit on the calling thread left aside (`show_config` tells)."""
+    """How many threads kernels may use. A limit of the calling thread is not included; see `show_config`."""
     return kernels.get_num_threads()
 
 
 def show_config() -> None:
     """Print the version, the instruction set, and the number of threads and why."""
-    from caffelite.core.version import installed_version  # the metadata take long to read
+    from caffelite.core.version import installed_version  # slow: it reads the package's metadata
 
     say(f"caffelite        {installed_version()}, Python {platform.python_version()} on {platform.machine()}")
     say(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
     number, now = get_num_threads(), kernels.team_size()
-    limited = _always_one or "limited on this thread through OpenMP, by threadpoolctl say, or shared with other threads"
+    limited = _always_one or "limited on this thread by OpenMP, e.g. by threadpoolctl, or shared with other threads"
     say(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason})")
     say(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
 
 
 def share_processors(processes: int) -> None:
-    """Leave as much to each of so many processes on the same processors, unless somebody has asked for a number."""
+    """Divide the threads among the processes on the same processors, unless the user has set a number."""
     if processes > 1 and _reason not in ("set_num_threads", *NAMES):
         _use(max(1, get_num_threads() // processes), f"{_reason}, shared by {processes} processes")
 
@@ -77,7 +80,7 @@ def _use(n: int, reason: str) -> None:
 
 
 def _most(root: Path) -> int:
-    """The bound on the number of threads. Half of what the control groups allow is left to other threads."""
+    """The upper bound of the number of threads. It leaves half of the control groups' limit to other threads."""
     most = max(ALWAYS_ALLOWED, THREADS_PER_PROCESSOR * (os.cpu_count() or 1))
     return int(max(1, min(most, _cgroup_limit("pids", root) / 2)))
 
@@ -101,21 +104,23 @@ def _decide() -> tuple[int, str]:
 
 
 def _cgroup_limit(controller: str, root: Path) -> float:
-    """What control groups, version 2 or 1, allow this process: how many processors' time ("cpu"), or how many threads
-    ("pids"). Infinite without a limit."""
+    """The limit of control groups, version 2 or 1, for this process; infinite if there is none.
+
+    It counts processors' time ("cpu") or threads ("pids").
+    """
     least = math.inf
     try:
         groups, mounts = [os.fsdecode((root / "proc/self" / name).read_bytes()) for name in ("cgroup", "mountinfo")]
     except OSError:
         return least
-    # A line each: hierarchy:controllers:path, without controllers in version 2.
+    # Each line is hierarchy:controllers:path. Version 2 has no controllers.
     path_of = {name: path for _, names, path in re.findall("(.*?):(.*?):(.*)", groups) for name in names.split(",")}
-    # id parent device root mount-point options … - type source options; a container sees the hierarchy from `root` on.
+    # id parent device root mount-point options … - type source options; a container sees only what is below `root`.
     for top, mounted, kind, options in re.findall(r"(?m)^\S+ \S+ \S+ (\S+) (\S+) .* - (\S+) \S+ (\S+)", mounts):
         files = GROUP_LIMITS[controller].get(kind, [])
         if not files or (kind == "cgroup" and controller not in options.split(",")):
             continue
-        # The limit of any group above holds too; where this process's own can't be seen, the top's does.
+        # The limits of all groups above hold too. If this process's own group is not visible, the top's limit holds.
         path = PurePosixPath(path_of.get("" if kind == "cgroup2" else controller, top))
         parts = path.relative_to(top).parts if path.is_relative_to(top) else ()
         for depth in range(len(parts) + 1):
@@ -125,7 +130,7 @@ def _cgroup_limit(controller: str, root: Path) -> float:
 
 
 def _limit(files: list[Path]) -> float:
-    """The limit that files say, over the period if they say one; infinite without one that can be read."""
+    """The limit in these files, divided by the period if there is one; infinite if it can't be read."""
     try:
         limit, *period = " ".join(file.read_text() for file in files).split()
         return math.inf if limit in ("max", "-1") else int(limit) / math.prod(map(int, period))

@@ -1,4 +1,4 @@
-"""Exceptions that the user's code raises inside caffelite: a note says what was going on, a traceback is short."""
+"""Exceptions of the user's code inside caffelite: add a note on what was happening, and shorten the traceback."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _LIBRARIES = tuple([os.path.join(os.path.dirname(path), "") for path in (os.__fi
 
 
 class noting:
-    """Inside, an exception of the user's code gets a note: `what()`."""
+    """Add the note `what()` to an exception that the user's code raises inside."""
 
     def __init__(self, what: Callable[[], str]) -> None:
         self.what = what  # type: ignore[method-assign]
 
     def what(self) -> str:
-        """What is going on inside."""
+        """The note: what caffelite was doing."""
         raise NotImplementedError
 
     def __enter__(self) -> None:
@@ -29,11 +29,11 @@ class noting:
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
         if error is not None and isinstance(error, Exception) and _has_users_code(traceback):
             notes = [*getattr(error, "__notes__", ()), self.what()]
-            error.__notes__ = notes  # as `add_note` does, which Python 3.10 has not
+            error.__notes__ = notes  # like `add_note`, which Python 3.10 does not have
 
 
 class short_traceback:
-    """Leaves caffelite's own frames out of a traceback that ends in the user's code, except those of a `shown` file.
+    """Remove caffelite's own frames from a traceback that ends in the user's code, except those of the file `shown`.
 
     Python 3.10 shows all frames.
     """
@@ -63,7 +63,7 @@ def _is_users(traceback: TracebackType) -> bool:
 
 
 def _without_inner_frames(traceback: TracebackType | None, shown: str) -> TracebackType | None:
-    """The traceback without caffelite's frames before the last one of the user's."""
+    """The traceback without caffelite's frames before the user's last frame."""
     if traceback is None:
         return None
     file, following = traceback.tb_frame.f_code.co_filename, _without_inner_frames(traceback.tb_next, shown)

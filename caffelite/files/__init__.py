@@ -1,1 +1,1 @@
-"""Files of models and trainings: the safetensors format, and a model's structure as text."""
+"""Files of models and of training runs: the safetensors format, and a model's structure as text."""

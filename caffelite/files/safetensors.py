@@ -1,10 +1,11 @@
 """Files in the safetensors format: arrays by name, and texts beside them.
 
-What is written is whole or not there: it is written beside its place and renamed. What is read is checked before
-anything is allocated for it: the header here, its offsets, shapes, dtypes and sizes by the `safetensors` package. (That
-could also write; but it copies all twice, and leaves files of random names behind where it is killed.)
+A file is written completely or not at all: it is written beside its place, and then renamed. A file is checked before
+memory is allocated for it. This module checks the header. The `safetensors` package checks offsets, shapes, dtypes and
+sizes. (The package could also write, but it copies everything twice, and leaves files with random names if killed.)
 
-Texts are in the header. A long one, the names of many columns say, is an array of bytes instead: `text:` and its name.
+Texts are in the header. A long text, such as the names of many columns, is an array of bytes instead. The array's name
+is `text:` and the text's name.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 from caffelite.core.tables import shortened
 
-#: The dtypes of arrays, by the names that the format has for them.
+#: The dtypes of arrays, by their names in the format.
 DTYPES = {
     name: np.dtype(dtype)
     for name, dtype in {
@@ -36,46 +37,46 @@ DTYPES = {
 }
 
 
-MOST_SAID = 500  # characters of what is wrong with a file
-OF_TRAINING = "training:"  # how the names of arrays begin that are not the model's, in a checkpoint
-OF_TEXTS = "text:caffelite."  # how the names of arrays begin that are long texts
-LONGEST_TEXT = 2**16  # bytes of a text in a header
+MOST_SAID = 500  # characters of a message about a file
+OF_TRAINING = "training:"  # in a checkpoint, names of arrays that are not the model's begin with this
+OF_TEXTS = "text:caffelite."  # names of arrays that are long texts begin with this
+LONGEST_TEXT = 2**16  # bytes; a longer text is not in the header
 
 
 class Form(NamedTuple):
-    """What is known of an array without its values."""
+    """The shape and dtype of an array in a file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
 def longest_header(size: int) -> int:
-    """How long a header may be in a file of this size: Python takes up to 25 times as much to read it."""
+    """The bytes that a header may have in a file of this size. Python needs up to 25 times as many to read it."""
     return 2**20 + size // 16
 
 
 def most_values(size: int) -> int:
-    """How many values a long text of JSON may have in a file of this size: Python takes up to 100 bytes for each."""
+    """The number of values in a long JSON text in a file of this size. Python needs up to 100 bytes for each."""
     return 2**19 + size // 6
 
 
 def write(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> None:
-    """Write arrays and texts by name to a file, which replaces an older one; see `replace`.
+    """Write arrays and texts by name to a file, and replace an older one; see `replace`.
 
-    Raises OSError as `replace` does, and ValueError as `content`.
+    Raises OSError as `replace` does, and ValueError as `content` does.
     """
     replace(path, content(path, arrays, texts))
 
 
 class TooLong(ValueError):
-    """The names and texts of a file are too long to be read again."""
+    """The names and texts are so long that `File` would not read them."""
 
 
 def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> list[Any]:
-    """What is in a file with these arrays and texts, piece by piece.
+    """The content of a file with these arrays and texts, as a list of pieces.
 
-    Raises TooLong for names and texts that are too long to be read again, and ValueError for an array of another dtype
-    than `DTYPES`.
+    Raises TooLong if names and texts are so long that `File` would not read them. Raises ValueError if an array's dtype
+    is not in `DTYPES`.
     """
     encoded = {name: text.encode() for name, text in texts.items()}
     long = {name for name, text in encoded.items() if len(text) > LONGEST_TEXT and f"text:{name}".startswith(OF_TEXTS)}
@@ -85,7 +86,7 @@ def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: di
     for name, array in parts.items():
         if array.dtype not in DTYPES.values():
             raise ValueError(f"{os.fspath(path)}: {name} is {array.dtype}; a file has {', '.join(DTYPES)}")
-    parts = dict(sorted(parts.items(), key=lambda part: -part[1].itemsize))  # so that each is aligned
+    parts = dict(sorted(parts.items(), key=lambda part: -part[1].itemsize))  # so that every array is aligned
     header = _header(parts, texts)
     size = len(header) + sum(array.nbytes for array in parts.values())
     if len(header) > longest_header(size) or any(_values(encoded[name]) > most_values(size) for name in long):
@@ -94,15 +95,15 @@ def content(path: str | os.PathLike, arrays: Mapping[str, np.ndarray], texts: di
 
 
 def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
-    """Write bytes and contiguous arrays, one after the other, to a file, which replaces an older one.
+    """Write bytes and contiguous arrays, one after the other, to a file, and replace an older one.
 
-    They are written beside its place, to a new file with a random name that ends in `.part`. That is renamed when it is
-    on the disk: there is always a whole file, the older one or the new one. The new file gets the older one's mode and,
-    if the system allows it, its owner. If the path is a link, the link stays, and the file that it leads to is
-    replaced. What a killed program has left beside the file is removed.
+    The content goes to a new file in the same folder, with a random name that ends in `.part`. Once it is on the disk,
+    the new file is renamed. So there is always a complete file, the older one or the new one. The new file gets the
+    older one's mode and, if the system allows it, its owner. If the path is a link, the link stays, and its target is
+    replaced. New files that killed programs left in the folder are removed.
 
-    Raises OSError naming the path if it cannot be written, and for all that `check_place` refuses; the older file is
-    then as it was.
+    Raises OSError with the path if the file cannot be written, and in all cases of `check_place`. Then the older file
+    does not change.
     """
     target = os.path.realpath(path)
     beside = ""
@@ -125,10 +126,10 @@ def replace(path: str | os.PathLike, parts: Iterable[Any]) -> None:
 
 
 def check_place(path: str | os.PathLike) -> None:
-    """Raise OSError, naming the path, if no file can be written there.
+    """Raise OSError with the path if no file can be written there.
 
-    That is where there is no such folder, where it or the older file is read-only, and where a folder, a FIFO or a
-    device is: these are never opened.
+    The reason may be that the folder does not exist, that it or the older file is read-only, or that the path is a
+    folder, a FIFO or a device. These are never opened.
     """
     try:
         _older(path)
@@ -142,7 +143,7 @@ def check_place(path: str | os.PathLike) -> None:
 
 
 def _older(path: str | os.PathLike) -> os.stat_result | None:
-    """What is known of the file that is to be replaced; None if there is none, OSError if it can't be replaced."""
+    """The status of the file that will be replaced; None if there is none. OSError if it can't be replaced."""
     try:
         older = os.stat(path)
     except FileNotFoundError:
@@ -156,19 +157,19 @@ def _older(path: str | os.PathLike) -> os.stat_result | None:
 
 
 class NoFile(OSError):
-    """A FIFO, a socket or a device, where a file is expected."""
+    """The path of a file is a FIFO, a socket or a device."""
 
 
 def open_file(path: Any, flags: int) -> int:
-    """An opener for `open` that opens no FIFO and no device: that may wait for ever, or do something.
+    """An opener for `open` that refuses FIFOs and devices, because opening one may wait for ever or have effects.
 
-    Raises NoFile for one, before it is opened.
+    Raises NoFile for one, before opening it.
     """
     with suppress(FileNotFoundError):
         _check_kind(os.stat(path), path)
     file = os.open(path, flags | os.O_NONBLOCK, 0o666)
     try:
-        _check_kind(os.fstat(file), path)  # it may have taken the file's place meanwhile
+        _check_kind(os.fstat(file), path)  # since the first check, one may have replaced the file
     except NoFile:
         os.close(file)
         raise
@@ -176,25 +177,25 @@ def open_file(path: Any, flags: int) -> int:
 
 
 def _check_kind(status: os.stat_result, path: str | os.PathLike) -> None:
-    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # Python says it of a folder
+    if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):  # for a folder, Python raises
         raise NoFile(errno.EINVAL, "expected a file, and there is a FIFO, a socket or a device", os.fspath(path))
 
 
 def _new_beside(target: str, mode: int) -> Any:
-    """A new file beside the target, under a name that nobody can guess, locked while it is written."""
+    """A new file beside the target, with a random name that nobody can guess. It is locked while it is written."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         beside = f"{target}.{os.urandom(8).hex()}.part"
         file = open(beside, "wb", buffering=0, opener=lambda path, _: os.open(path, flags, mode))  # noqa: SIM115
-        with suppress(OSError):  # without locks there are no leftovers: see `_remove_leftovers`
+        with suppress(OSError):  # without locks, `_remove_leftovers` removes nothing
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.lexists(beside):
             return file
-        file.close()  # somebody took it for a leftover before it was locked
+        file.close()  # another process removed it as a leftover before it was locked
 
 
 def _remove_leftovers(target: str) -> None:
-    """Remove what killed programs left beside the target: a file that is still being written is locked."""
+    """Remove new files that killed programs left beside the target. Files that are being written are locked."""
     folder, name = os.path.split(target)
     leftover = re.compile(re.escape(name) + r"\.[0-9a-f]{16}\.part")
     for path in [os.path.join(folder, found) for found in os.listdir(folder) if leftover.fullmatch(found)]:
@@ -215,7 +216,7 @@ def _keep_owner_and_mode(file: int, older: os.stat_result) -> None:
 
 
 def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:
-    """The header of a file in which these arrays follow each other."""
+    """The header of a file with these arrays in this order."""
     entries: dict[str, Any] = {"__metadata__": texts}
     names = {dtype: name for name, dtype in DTYPES.items()}
     end = 0
@@ -227,16 +228,16 @@ def _header(arrays: Mapping[str, np.ndarray], texts: dict[str, str]) -> bytes:
 
 
 def refusal(path: str | os.PathLike, why: Any) -> ValueError:
-    """The error to raise for a file with this fault."""
+    """A ValueError that says what is wrong with a file."""
     return ValueError(f"{path}: {shortened(str(why), MOST_SAID)}")
 
 
 class File:
-    """An open safetensors file, by whomever: its `texts`, and the `forms` of its arrays, by name.
+    """An open safetensors file of any program: its `texts`, and the `forms` of its arrays, by name.
 
-    An array of bfloat16, which NumPy has not, is read as float32. Raises OSError for a path that can't be read, and
-    ValueError saying what is wrong for what is no such file. What is read are the arrays of this file, also where
-    another one has taken its place meanwhile.
+    An array of bfloat16 is read as float32, because NumPy has no bfloat16. Raises OSError if the path can't be read.
+    Raises ValueError with the reason if it is not a safetensors file. The arrays come from this file even if another
+    one replaces it at the path meanwhile.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -264,19 +265,19 @@ class File:
         self._file.close()
 
     def refuse(self, why: Any) -> ValueError:
-        """The error to raise for a file with this fault."""
+        """A ValueError that says what is wrong with this file."""
         return refusal(self.path, why)
 
     def refuse_pytorchs(self) -> None:
-        """ValueError for a file that says it is PyTorch's: square weights would be taken over wrongly."""
+        """Raise ValueError if PyTorch wrote the file: its weights are transposed, which a square one would not show."""
         if self.texts.get("format") == "pt":
             raise self.refuse(
-                "is PyTorch's, whose names and layouts are others: copy its arrays by `model.load_state_dict`, under "
-                "the model's names, and the weights of Linear layers transposed"
+                "is PyTorch's, which has other names and layouts: copy its arrays by `model.load_state_dict`, under "
+                "the model's names, with the weights of Linear layers transposed"
             )
 
     def _header(self) -> dict[str, Any]:
-        """The header; ValueError for one that is no JSON, that is too long, or in which a name comes twice."""
+        """The header. ValueError if it is not JSON, is too long, or has a name twice."""
         size = os.fstat(self._file.fileno()).st_size
         length = int.from_bytes(self._file.read(8), "little")
         if size < 10 or length > size - 8:
@@ -291,17 +292,17 @@ class File:
         return header
 
     def _check_sizes(self) -> None:
-        """ValueError unless all that the header says goes together, and with the size of the file."""
+        """Raise ValueError unless the header is consistent and fits the size of the file."""
         from safetensors import SafetensorError, safe_open
 
-        opened = f"/dev/fd/{self._file.fileno()}"  # another file may have taken the place of this one
+        opened = f"/dev/fd/{self._file.fileno()}"  # another file may have replaced this one at its path
         try:
             safe_open(opened if os.path.exists(opened) else self.path, "numpy")
         except SafetensorError as error:
             raise self.refuse(f"no safetensors file: {error}") from None
 
     def _long_texts(self) -> dict[str, str]:
-        """The texts that are arrays of bytes, which are no longer among the arrays then."""
+        """Read the texts that are arrays of bytes, and remove these from `forms`."""
         names = [name for name in self.forms if name.startswith(OF_TEXTS)]
         found = {name: array.tobytes() for name, array in self.arrays(names).items()}
         size = os.fstat(self._file.fileno()).st_size
@@ -321,7 +322,7 @@ class File:
         return DTYPES[dtype]
 
     def check(self, forms: Mapping[str, Form], found: Mapping[str, Form], exactly: bool) -> None:
-        """ValueError unless the arrays found have these names, shapes and, `exactly` or in kind, dtypes."""
+        """Raise ValueError unless the arrays have these names, shapes and dtypes; kinds suffice if not `exactly`."""
         if missing := [name for name in forms if name not in found]:
             raise self.refuse(f"has no {', '.join(missing[:10])}, which the model has")
         if unknown := [name for name in found if name not in forms]:
@@ -334,9 +335,9 @@ class File:
                 raise self.refuse(f"{name} is {other}; the model's is {dtype}")
 
     def read(self, into: Mapping[str, np.ndarray]) -> None:
-        """Read arrays by name into contiguous ones of their forms."""
+        """Read arrays by name into given contiguous arrays of the same shape and dtype."""
         for name, array in into.items():
-            if name in self._halves:  # the upper halves of float32
+            if name in self._halves:  # bfloat16 is the upper half of a float32
                 halves = np.empty(array.shape, np.uint16)
                 self._read(name, halves)
                 array[...] = (halves.astype(np.uint32) << 16).view(np.float32)
@@ -353,19 +354,19 @@ class File:
             rest = rest[count:]
 
     def arrays(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """The arrays of these names. Memory for them is taken now: `check` them first."""
+        """Read the arrays with these names. This allocates memory, so call `check` first."""
         found = {name: np.empty(*self.forms[name]) for name in names}
         self.read(found)
         return found
 
 
 def _bytes(content: Any) -> Any:
-    """What is in a contiguous array, or in bytes, as it lies in memory."""
+    """The memory of a contiguous array, or of bytes, as bytes."""
     return np.frombuffer(content, np.uint8).data if memoryview(content).nbytes else b""
 
 
 def _values(text: bytes) -> int:
-    """How many values a text of JSON has at most, the names in objects not counted."""
+    """An upper limit of the number of values in a JSON text, without the names in objects."""
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
@@ -375,10 +376,10 @@ def _write_all(file: Any, content: Any) -> None:
 
 
 def strict_json(text: str, finite: bool = True) -> Any:
-    """What a text of JSON says.
+    """The value of a JSON text.
 
-    ValueError where it is none, has a name twice or is nested too deeply; and where it says NaN or Infinity, if all
-    numbers have to be finite.
+    Raises ValueError if the text is not JSON, has a name twice or is nested too deeply. If `finite`, NaN and Infinity
+    raise ValueError, too.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

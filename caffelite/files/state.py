@@ -1,4 +1,4 @@
-"""The state of a model: its parameters and buffers by name, its structure, what is frozen; and files of them."""
+"""The state of a model (parameters, buffers, structure, frozen parameters), and how files hold it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from caffelite.functions import Columns
 
 
 def named_state(model: Any) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:
-    """The parameters and the buffers by name; ValueError where one of each has the same."""
+    """The parameters and the buffers by name. ValueError if a parameter and a buffer have the same name."""
     parameters, buffers = model.named_parameters(), model.buffers()
     if not parameters.keys().isdisjoint(buffers):
         raise ValueError(f"a parameter and a buffer have the name {min(parameters.keys() & buffers)}")
@@ -32,7 +32,7 @@ def state_dict(model: Any) -> dict[str, np.ndarray]:
 
 
 def load_state_dict(model: Any, state: dict[str, Any]) -> None:
-    """Take over the values of a `state_dict`; see `Model.load_state_dict`."""
+    """Set the model's values from a `state_dict`; see `Model.load_state_dict`."""
     parameters, buffers = named_state(model)
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict: expected a dict of names and arrays, got {state!r}")
@@ -64,14 +64,14 @@ def save(model: Any, path: str | os.PathLike) -> None:
 
 
 def load(model: Any, path: str | os.PathLike) -> None:
-    """Take over parameters and buffers from a file; see `Model.load`."""
+    """Set parameters and buffers from a file; see `Model.load`."""
     with files.File(path) as file:
         found = found_in(file, forms_of(model), exactly=False)
         model.load_state_dict(file.arrays(found))
 
 
 def fill(model: Any, file: files.File) -> None:
-    """Have the values in a file, of a model that was made `without_values`."""
+    """Set all values from a file, in a model that was made `without_values`."""
     parameters, buffers = named_state(model)
     expected, exact = _forms(model, parameters | buffers), exact_buffers(model._descendants())
     exact_names = {name for name, x in buffers.items() if id(x) in exact}
@@ -89,19 +89,19 @@ def fill(model: Any, file: files.File) -> None:
 
 
 def arrays_of(model: Any) -> dict[str, np.ndarray]:
-    """Parameters and buffers themselves, by name."""
+    """The arrays of parameters and buffers by name, not copied."""
     parameters, buffers = named_state(model)
     return {name: p.data for name, p in parameters.items()} | buffers
 
 
 def forms_of(model: Any) -> dict[str, files.Form]:
-    """Shape and dtype of parameters and buffers, by name; of a model that is made `without_values`, too."""
+    """Shape and dtype of parameters and buffers, by name. Also for a model that was made `without_values`."""
     parameters, buffers = named_state(model)
     return _forms(model, parameters | buffers)
 
 
 def _forms(model: Any, state: dict[str, Any]) -> dict[str, files.Form]:
-    """Shape and dtype, in a file, of these parameters and buffers."""
+    """Shape and dtype that these parameters and buffers have in a file."""
     exact = exact_buffers(model._descendants())
     return {
         name: files.Form(x.shape, model.dtype if x.dtype in FLOATS and id(x) not in exact else x.dtype)
@@ -110,7 +110,7 @@ def _forms(model: Any, state: dict[str, Any]) -> dict[str, files.Form]:
 
 
 def found_in(file: files.File, forms: dict[str, files.Form], exactly: bool) -> dict[str, files.Form]:
-    """What there is of the model in a file, names and forms; ValueError unless it is all that it has."""
+    """The names and forms of the model's arrays in a file. ValueError unless the file has all that the model has."""
     file.refuse_pytorchs()
     found = {name: form for name, form in file.forms.items() if not name.startswith(files.OF_TRAINING)}
     file.check(forms, found, exactly)
@@ -123,7 +123,7 @@ def exact_buffers(functions: Iterable[Function]) -> set[int]:
 
 
 def texts_of(model: Any) -> dict[str, str]:
-    """The structure, as a file has it, or why there is none; the names of frozen parameters, and of columns."""
+    """The texts of a file: the structure, or why it can't be written, and names of frozen parameters and of columns."""
     frozen = [name for name, p in model.named_parameters().items() if not p.requires_grad]
     found = {"caffelite.frozen": structure.as_text(frozen)} if frozen else {}
     if model._own.column_names is not None:
@@ -135,17 +135,17 @@ def texts_of(model: Any) -> dict[str, str]:
 
 
 def frozen_in(model: Any, texts: Mapping[str, str]) -> set[str]:
-    """The names of the parameters that are frozen by the texts of a file; ValueError for any that there is not."""
+    """The names of frozen parameters in the texts of a file. ValueError if the model does not have one of them."""
     frozen = files.strict_json(texts.get("caffelite.frozen", "[]"))
     if not isinstance(frozen, list) or not all(isinstance(name, str) for name in frozen):
         raise ValueError(f"expected a list of the frozen parameters' names, got {frozen!r}")
     if unknown := set(frozen) - model.named_parameters().keys():
-        raise ValueError(f"the model has no parameter {min(unknown)}, which is said to be frozen")
+        raise ValueError(f"the model has no parameter {min(unknown)}, which the file calls frozen")
     return set(frozen)
 
 
 def columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
-    """The names of columns, for each input, in the texts of a file; ValueError for what are none."""
+    """The names of columns, for each input, in the texts of a file. ValueError if they are not such names."""
     given = files.strict_json(texts.get("caffelite.columns", "null"))
     inputs = [] if given is None else given
     if not isinstance(inputs, list) or not all(names is None or isinstance(names, list) for names in inputs):
@@ -156,6 +156,6 @@ def columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
 
 
 def freeze(model: Any, names: set[str]) -> None:
-    """Freeze the parameters of these names, and thaw all others."""
+    """Freeze the parameters with these names, and unfreeze all others."""
     for name, p in model.named_parameters().items():
         p.requires_grad = name not in names

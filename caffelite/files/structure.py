@@ -1,14 +1,14 @@
-"""The structure of a Function as data: of which Functions it is made, and with what arguments they are made again.
+"""The structure of a Function as data: the Functions in it, and the arguments that make them again.
 
-It is a list of entries, what is made before what is made of it, the whole last:
+A structure is a list of entries. Each entry comes after the entries that it refers to. The last one is the whole:
 
     [{"name": "Linear", "arguments": {"in_features": 2, "out_features": 3, "bias": true, "initializer": null}},
      {"name": "ReLU", "arguments": {}},
      {"name": "Model", "arguments": {"functions": [{"#": 0}, {"#": 1}, {"#": 0}], "dtype": "float32"}}]
 
-{"#": 0} is what entry 0 made, so what was shared stays shared. An entry has a `name` from a closed list of caffelite's,
-or a `custom` name, which the reader gives the meaning of. Without arguments it is a function, an initializer.
-Nothing is imported by name.
+{"#": 0} is the object that entry 0 made, so a shared Function stays shared. An entry has a `name` from a fixed list of
+caffelite's names, or a `custom` name, whose meaning the reader of the file gives. An entry without arguments is a
+function: an initializer. Nothing is imported by name.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from caffelite.core import initializers
 from caffelite.core.construction import attributes_of, signature_of
 from caffelite.core.function import Function
 
-#: What caffelite's own names stand for, but for Model's.
+#: The classes and functions of caffelite's own names, except Model.
 NAMES: dict[str, Any] = {
     **{name: x for name, x in vars(functions).items() if isinstance(x, type) and issubclass(x, Function)},
     **{name: getattr(initializers, name) for name in ("he_normal", "he_uniform", "xavier_normal", "xavier_uniform")},
     **{name: getattr(initializers, name) for name in ("normal", "uniform", "orthogonal", "zeros")},
 }
 
-MOST_FUNCTIONS = 10_000  # counted once for each place in which they stand
-DEEPEST = 50  # Functions in Functions
+MOST_FUNCTIONS = 10_000  # a Function in two places counts twice
+DEEPEST = 50  # levels of Functions in Functions
 
 
 class Unwritable(TypeError):
@@ -43,7 +43,7 @@ class Unwritable(TypeError):
 
 
 def described(whole: Function) -> list[dict[str, Any]]:
-    """The structure of a Function. Raises `Unwritable`, saying what of it can't be written."""
+    """The structure of a Function. Raises `Unwritable` with the part that can't be written."""
     try:
         entries = _entries(whole)
         _check_extent(entries)
@@ -54,7 +54,7 @@ def described(whole: Function) -> list[dict[str, Any]]:
 
 def _entries(whole: Function) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = []
-    places: dict[int, int | None] = {}  # in `entries`, by id; None for what is being described
+    places: dict[int, int | None] = {}  # indices in `entries`, by id; None: the entry is not complete yet
 
     def place(x: Any) -> int:
         if id(x) not in places:
@@ -103,10 +103,10 @@ def as_text(entries: Any) -> str:
 
 
 def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> Any:
-    """What a structure, of unknown origin, describes: what its last entry makes.
+    """Make the object of a structure, that is, of its last entry. The structure may be from an unknown file.
 
-    Raises ValueError for what is no structure, saying what is wrong, and for names that are neither in `names` nor
-    in `custom`. Whoever wants no memory to be taken calls it `without_values`.
+    Raises ValueError with the reason if it is not a structure, or if a name is neither in `names` nor in `custom`.
+    Inside `without_values()`, the parameters take no memory.
     """
     _check_extent(entries)
     found: list[Any] = []
@@ -124,7 +124,8 @@ def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> A
             raise ValueError(f"there is a {name} in it, {hint}")
         kind = (names if own else custom)[name]
         if ("arguments" in entry) != isinstance(kind, type):
-            raise ValueError(f"{name} is {'a class' if isinstance(kind, type) else 'a function'}, and is not made so")
+            what = "a class, but its entry has no" if isinstance(kind, type) else "a function, but its entry has"
+            raise ValueError(f"{name} is {what} arguments")
         if isinstance(kind, type):
             arguments = {key: value(x, tuple if own else list) for key, x in entry["arguments"].items()}
             if own and arguments.get("dtype", "float32") not in ("float32", "float64"):
@@ -135,14 +136,14 @@ def made(entries: Any, names: Mapping[str, Any], custom: Mapping[str, Any]) -> A
     try:
         made_again = as_text(_entries(found[-1]))
     except Unwritable as error:
-        raise ValueError(f"what its structure makes has none: {error}") from None
+        raise ValueError(f"the Function that its structure makes has no structure: {error}") from None
     if made_again != as_text(entries):
-        raise ValueError("what its structure makes has another structure")
+        raise ValueError("the Function that its structure makes has another structure")
     return found[-1]
 
 
 def _instance(kind: type, arguments: dict[str, Any], own: bool) -> Any:
-    # Caffelite's own constructors raise what they like for arguments that no caffelite has written.
+    # caffelite's own constructors may raise any exception for arguments that caffelite did not write.
     expected = (Exception,) if own else (TypeError, ValueError)
     try:
         bound = inspect.BoundArguments(signature_of(kind), arguments)
@@ -152,10 +153,10 @@ def _instance(kind: type, arguments: dict[str, Any], own: bool) -> Any:
 
 
 def _check_extent(entries: Any) -> None:
-    """ValueError unless these are entries, each made of earlier ones, all needed, and not too many or too deep."""
+    """Raise ValueError unless these are entries that refer to earlier ones, all needed, not too many or too deep."""
     if not isinstance(entries, list) or not entries:
         raise ValueError("a structure is a list of entries")
-    sizes: list[int] = []  # of each entry: the Functions in it, one that stands in two places twice
+    sizes: list[int] = []  # the number of Functions in each entry; one in two places counts twice
     depths: list[int] = []
     used = {len(entries) - 1}
     for i, entry in enumerate(entries):
@@ -167,7 +168,7 @@ def _check_extent(entries: Any) -> None:
             raise ValueError(f"the name of entry {i} of the structure is no text")
         references = list(_references(entry.get("arguments", {})))
         if not all(type(j) is int and 0 <= j < i for j in references):
-            raise ValueError(f"entry {i} of the structure is made of what is not made before it")
+            raise ValueError(f"entry {i} of the structure refers to an entry that does not come before it")
         sizes.append(1 + sum(sizes[j] for j in references))
         depths.append(1 + max([depths[j] for j in references], default=0))
         used.update(references)
@@ -176,11 +177,11 @@ def _check_extent(entries: Any) -> None:
                 f"more than {MOST_FUNCTIONS:,} Functions, or Functions in Functions more than {DEEPEST} deep"
             )
     if len(used) < len(entries):
-        raise ValueError("the structure has entries that nothing is made of")
+        raise ValueError("the structure has entries that no other entry refers to")
 
 
 def _references(x: Any) -> Any:
-    """The numbers of the entries that a value refers to."""
+    """Yield the numbers of the entries that a value refers to."""
     if isinstance(x, dict):
         if x.keys() == {"#"}:
             yield x["#"]

@@ -1,4 +1,4 @@
-"""Optimizers: what they share (`base`), the update rules (`rules`), and learning rates that change (`schedules`)."""
+"""Optimizers: their common base (`base`), the update rules (`rules`), and learning rate schedules (`schedules`)."""
 
 from caffelite.optimizers import rules, schedules
 from caffelite.optimizers.base import Optimizer, TrainingDiverged

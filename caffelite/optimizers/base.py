@@ -1,10 +1,10 @@
-"""Optimizer: what all update rules have.
+"""Optimizer: the base class of all update rules.
 
-A Model keeps its parameters side by side in one vector, and their gradients in another, so an optimizer usually has one
-update to make. `Optimizer.runs` finds such neighbours wherever they are.
+A Model keeps its parameters side by side in one vector, and their gradients in another. So an optimizer usually makes a
+single update. `Optimizer.runs` finds such neighbours, in a Model or elsewhere.
 
-What changes between steps is in memory, and kernels read it each time: the hyper-parameters, a row for each group of
-parameters, and the step t of a schedule. So a step need not be recorded again when they change.
+The hyper-parameters, a row for each group of parameters, and the step t of a schedule are in arrays. Kernels read these
+at each step. So a step need not be recorded again if they change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INF = float("inf")
 
 
 class TrainingDiverged(RuntimeError):
-    """The loss or a gradient is not finite. Parameters are as they were before the step; `fit` adds `history`."""
+    """The loss or a gradient is not finite. The parameters are those from before the step. `fit` adds `history`."""
 
 
 class Optimizer(ABC):
@@ -37,42 +37,43 @@ class Optimizer(ABC):
     Parameters
     ----------
     parameters : iterable of Tensor, or of dict
-        Dicts are groups with hyper-parameters of their own, by the names of the constructor's arguments:
-        `[{"parameters": ps, "lr": 1e-4}, {"parameters": qs}]`. ValueError if there are none, or a Tensor comes twice;
-        TypeError for anything but Tensors, and for names that the rule doesn't have.
+        Dicts are groups with their own hyper-parameters, named like the constructor's arguments:
+        `[{"parameters": ps, "lr": 1e-4}, {"parameters": qs}]`. Raises ValueError if there are none, or if a Tensor
+        comes twice. Raises TypeError for anything but Tensors, and for names that the rule does not have.
     lr : float or schedule
-        The learning rate: a number, or a function of the step t = 0, 1 … with `steps`, such as `schedules.cosine`
-        gives. Its values are tabulated for t = 0 … steps, and the last one stays. ValueError below 0 or for NaN.
+        The learning rate: a number, or a function of the step t = 0, 1 … with an attribute `steps`, such as
+        `schedules.cosine(…)`. Its values are tabulated for t = 0 … steps. Later steps have the last one. Raises
+        ValueError if a rate is below 0 or not finite.
     **hyper : float
-        Further hyper-parameters, checked as lr is. Kernels read them from a row of `self.hyper`, float64, for each
-        group, lr first.
+        Further hyper-parameters, checked like lr. Kernels read them from `self.hyper`, float64, which has a row for
+        each group, lr first.
 
     A subclass writes `step`, which changes the parameters that have a gradient, and declares what is special about its
-    hyper-parameters. Before a step, gradients are checked: `TrainingDiverged` if one is not finite. `step(clip_norm=c)`
-    clips them too (`clip_gradients`). After a step, graphs that still need the old values know that they are gone, and
-    schedules move on.
+    hyper-parameters. Before a step, the gradients are checked: `TrainingDiverged` if one is not finite.
+    `step(clip_norm=c)` also clips them (`clip_gradients`). After a step, schedules move on. The backward of an older
+    graph that needs the old values then raises RuntimeError.
 
-    `class SGD(Optimizer, recordable=True)` declares that what the class overrides computes with kernels alone. Without
-    that, a recorded step calls `step` back if the class overrides it, or anything that it may use. A `zero_grad` of
-    one's own decides which gradients there are, so steps with one are recorded again each time.
+    `class SGD(Optimizer, recordable=True)` declares that the methods of the class compute with kernels only. Without
+    it, a replay calls `step` in Python if the class overrides `step` or a method that `step` may use. If the class
+    overrides `zero_grad`, each step is recorded again, because `zero_grad` decides which gradients there are.
     """
 
     recordable = False
-    runs_in_python = False  # whether `step` is called back at replays, or recorded as kernels
+    runs_in_python = False  # whether a replay calls `step` in Python, instead of its kernels
 
-    limits: ClassVar[dict[str, float]] = {}  # hyper-parameters, and what they have to be below
+    limits: ClassVar[dict[str, float]] = {}  # upper limits of hyper-parameters, excluded
     flags: ClassVar[frozenset[str]] = frozenset()  # hyper-parameters that are True or False
-    pairs: ClassVar[dict[str, tuple[str, str]]] = {}  # arguments that are two hyper-parameters, with the names of these
-    needs: ClassVar[dict[str, str]] = {}  # hyper-parameters, and which other has to be above 0 if they are
-    # What changes all rows of a sparse parameter: hyper-parameters that are above 0, or, None, the rule itself.
+    pairs: ClassVar[dict[str, tuple[str, str]]] = {}  # arguments that are two hyper-parameters, with their names
+    needs: ClassVar[dict[str, str]] = {}  # {a: b}: if a is above 0, b must be too
+    # The hyper-parameters that, if above 0, change all rows of a sparse parameter. None: the rule always does.
     changes_all: ClassVar[frozenset[str] | None] = frozenset()
-    nonnegative_state: ClassVar[frozenset[str]] = frozenset()  # which of the rule's own vectors are never below 0
+    nonnegative_state: ClassVar[frozenset[str]] = frozenset()  # the rule's vectors that are never below 0
 
-    not_recorded = frozenset({"_layout", "_runs"})  # as Function's
+    not_recorded = frozenset({"_layout", "_runs"})  # see Function
     _kept: dict[np.dtype, np.ndarray] | None = None  # for each dtype, a row for each vector
     _kept_names: tuple[str, ...] = ()
-    _stays_0: frozenset[str] = frozenset()  # hyper-parameters without the vector that they need; see `keep`
-    _layout: list[np.ndarray | None]  # the arrays for which `_runs` was found
+    _stays_0: frozenset[str] = frozenset()  # hyper-parameters whose vector is missing; see `keep`
+    _layout: list[np.ndarray | None]  # the arrays from which `_runs` was made
     _runs: list[Run]
 
     def __init__(self, parameters: Iterable[Any], lr: Any = 0.0, **hyper: Any) -> None:
@@ -115,7 +116,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Change every parameter that has a gradient. Callers may say `step(clip_norm=c)`: it is clipped before."""
+        """Change every parameter that has a gradient. `step(clip_norm=c)` clips the gradients first."""
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -125,8 +126,8 @@ class Optimizer(ABC):
     def clip_gradients(self, norm: float) -> None:
         """Scale all gradients together so that their norm ‖g‖ is at most this: g ← g · min(1, norm / (‖g‖ + 10⁻⁶)).
 
-        As PyTorch's `clip_grad_norm_`, but that ‖g‖ is summed in float64. `step(clip_norm=…)` begins with it. Raises
-        TrainingDiverged, before anything is written, if ‖g‖ is not finite, and ValueError unless norm is above 0.
+        Like PyTorch's `clip_grad_norm_`, except that ‖g‖ is summed in float64. `step(clip_norm=…)` calls this first.
+        Raises TrainingDiverged, before any write, if ‖g‖ is not finite. Raises ValueError unless norm is above 0.
         R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
         """
         limit, of_all = positive("norm", norm), None
@@ -137,7 +138,7 @@ class Optimizer(ABC):
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters of all groups, in the given order. To change them is a TypeError."""
+        """The parameters of all groups, in the given order. Changing them raises TypeError."""
         return self._parameters
 
     @parameters.setter
@@ -160,14 +161,14 @@ class Optimizer(ABC):
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The groups of parameters, one if none were given, with the hyper-parameters of each."""
+        """The groups of parameters with their hyper-parameters. Without groups, all parameters are one group."""
         return tuple(Group(self, i) for i in range(len(self.hyper)))
 
     @property
     def lr(self) -> float:
-        """The next step's learning rate; of several groups, the first one's.
+        """The learning rate of the next step, in the first group.
 
-        Setting it, to a number or a schedule, sets it for all groups, and ends the schedules that were followed.
+        Setting it, to a number or a schedule, sets it for all groups, and ends their old schedules.
         """
         return float(self.hyper[0, 0])
 
@@ -177,9 +178,9 @@ class Optimizer(ABC):
             self._set(group, "lr", value)
 
     def scale_lr(self, factor: float) -> None:
-        """Multiply the rates of all groups, and the rates to come of their schedules.
+        """Multiply the rates of all groups, and all rates of their schedules, by a factor.
 
-        Raises ValueError for a factor that is negative or not finite.
+        Raises ValueError if the factor is negative or not finite.
         """
         self._refuse_in_recorded("lr")
         factor = nonnegative("factor", factor)
@@ -187,7 +188,7 @@ class Optimizer(ABC):
         self._followed.scale(factor)
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        """The hyper-parameters of a group by name, in the order in which the rule's kernel has them."""
+        """The hyper-parameters of a group by name, in the order that the rule's kernel needs."""
         numbers: dict[str, Any] = {}
         for name, value in group.items():
             if name in self.pairs:
@@ -197,13 +198,13 @@ class Optimizer(ABC):
         return numbers
 
     def _checked(self, hyper: dict[str, Any], group: int) -> dict[str, float]:
-        """A group's hyper-parameters as floats; TypeError or ValueError if they can't be."""
+        """Check a group's hyper-parameters, and return them as floats. Raises TypeError or ValueError."""
         floats = {name: nonnegative(name, value, self.limits.get(name, INF)) for name, value in hyper.items()}
         self._check(floats, group)
         return floats
 
     def _check(self, hyper: dict[str, float], group: int) -> None:
-        """Raise ValueError for hyper-parameters of a group that don't go together. Any lr goes with any others."""
+        """Raise ValueError if a group's hyper-parameters, except lr, contradict each other or the parameters."""
         rule = type(self).__name__
         for name, other in self.needs.items():
             if hyper[name] > 0 and hyper[other] == 0:
@@ -225,7 +226,7 @@ class Optimizer(ABC):
         return dict(zip(self.hyper_names, self.hyper[group].tolist(), strict=True))
 
     def _set(self, group: int, name: str, value: Any) -> None:
-        """Set a hyper-parameter of a group, if it may be this value."""
+        """Check a value, and set a hyper-parameter of a group to it."""
         self._refuse_in_recorded(name)
         if name not in self.hyper_names:
             raise KeyError(f"{type(self).__name__} has {list(self.hyper_names)}, got {name!r}")
@@ -248,10 +249,10 @@ class Optimizer(ABC):
     # ---- what a rule keeps, and the state -----------------------------------------------------------------------
 
     def keep(self, *names: str, **only_with: str) -> None:
-        """Keep a vector of each of these names, an element for each of the parameters', 0 at first (`Run.state`).
+        """Keep a vector for each name, with an element for each element of the parameters, first 0 (`Run.state`).
 
-        `velocity="momentum"`: keep a velocity only if the momentum of a group is above 0. If there is none, momentum
-        cannot be set later.
+        `velocity="momentum"`: keep a velocity only if the momentum of a group is above 0. Otherwise momentum cannot be
+        set later.
         """
         above_0 = {name for name, values in zip(self.hyper_names, self.hyper.T, strict=True) if values.any()}
         names += tuple([vector for vector, name in only_with.items() if name in above_0])
@@ -262,16 +263,16 @@ class Optimizer(ABC):
         self._forget_runs()
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """The rule's own vectors, such as velocities, by name: its state besides hyper-parameters."""
+        """The rule's own vectors, such as velocities, by name. They and the hyper-parameters are its state."""
         kept = (self._kept or {}).items()
         return {f"{name}.{dtype.name}": rows[i] for dtype, rows in kept for i, name in enumerate(self._kept_names)}
 
     def state_dict(self) -> dict[str, Any]:
-        """What a training run needs to go on, by name: numbers, and arrays that are copies.
+        """Return the state by name, to continue the training later: numbers, and copies of arrays.
 
-        These are the hyper-parameters, of several groups as arrays with an element for each; the rule's vectors; and
-        for each schedule that is followed its rates, `schedule`, and the step t that is next, `t`. Of several groups,
-        these are `schedule.0`, `t.0` and so on.
+        The state has the hyper-parameters, the rule's vectors, and for each schedule its rates, `schedule`, and its
+        next step, `t`. With several groups, a hyper-parameter is an array with an element for each group, and the
+        schedules are `schedule.0`, `t.0` and so on.
         """
         columns = self.hyper.T.copy() if len(self.hyper) > 1 else self.hyper[0].tolist()
         state = dict(zip(self.hyper_names, columns, strict=True))
@@ -281,7 +282,7 @@ class Optimizer(ABC):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take over a `state_dict`, its schedules included.
 
-        Raises ValueError, before anything is written, for names, sizes and values that it could not have.
+        Raises ValueError, before any write, for names, sizes and values that this optimizer cannot have.
         """
         of_schedules = {name for names in self._followed.names() for name in names}
         mine = {name: value for name, value in self.state_dict().items() if name not in of_schedules}
@@ -311,12 +312,12 @@ class Optimizer(ABC):
     # ---- runs ---------------------------------------------------------------------------------------------------
 
     def _update(self, rule: str) -> None:
-        """Update every run by a rule of `kernels.update` that needs nothing but what the run has."""
+        """Update every run by a rule of `kernels.update` that needs only the fields of a Run."""
         for run in self.runs():
             kernels.update(rule, *run[:4], used=run.used, is_sparse=run.is_sparse)
 
     def runs(self) -> list[Run]:
-        """The parameters that have a gradient, neighbours in memory together."""
+        """The parameters that have a gradient; neighbours in memory are one run."""
         layout = [array for p in self._parameters for array in (p._data, p._present_gradient(), p._used_rows)]
         if len(layout) != len(self._layout) or not all(map(operator.is_, layout, self._layout)):
             self._layout = layout
@@ -337,13 +338,12 @@ class Optimizer(ABC):
         raise TrainingDiverged("the norm of all gradients together is not finite")
 
 
-# What a class may override without having its step called back.
+# If a class overrides only these methods, a replay need not call its `step` in Python.
 _NO_PART_OF_A_STEP = {"zero_grad", "vectors", "state_dict", "load_state_dict"}
 
 
 def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
-    """A step that checks or clips the gradients before its first write, and says afterwards that parameters have
-    changed."""
+    """Wrap a step: check or clip the gradients before it, and note afterwards that the parameters have changed."""
 
     @functools.wraps(step)
     def guarded(self: Optimizer, *, clip_norm: float | None = None) -> None:
@@ -361,14 +361,14 @@ def _guarded(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
         finally:
             for p in self._parameters:
                 p._note_change()
-        if type(self).step is guarded:  # and not a base's, which the class's own step has called
+        if type(self).step is guarded:  # not if a subclass's step calls this one by super()
             self._followed.move(self.hyper)
 
     return guarded
 
 
 def _done_each_time(zero_grad: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
-    """A zero_grad that is called in every step, after which gradients may be there or not: nothing to be replayed."""
+    """Wrap a user's zero_grad: steps with it are recorded again each time, since it may leave some gradients."""
     called_back = in_python(zero_grad)
 
     @functools.wraps(zero_grad)
@@ -382,9 +382,9 @@ def _done_each_time(zero_grad: Callable[[Optimizer], None]) -> Callable[[Optimiz
 
 
 def _pair(name: str, value: Any) -> tuple[Any, Any]:
-    """The two values of a pair; TypeError or ValueError if it is none."""
+    """The two values of a pair. TypeError or ValueError if the value is not a pair."""
     try:
         first, second = value
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{name} must be a pair of numbers, (0.9, 0.999) say, got {value!r}") from None
+        raise type(error)(f"{name} must be a pair of numbers, such as (0.9, 0.999), got {value!r}") from None
     return first, second

@@ -1,4 +1,4 @@
-"""Groups of parameters, each with hyper-parameters of its own."""
+"""Groups of parameters, each with its own hyper-parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from caffelite.core.tensor import Tensor
 
 
 class Parameters(tuple):
-    """An optimizer's parameters, which cannot be changed: what would change a list raises TypeError."""
+    """An optimizer's parameters, which cannot be changed: methods that would change a list raise TypeError."""
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
         raise TypeError("an optimizer's parameters cannot be changed; make another optimizer")
@@ -19,10 +19,10 @@ class Parameters(tuple):
 
 
 class Group(Mapping):
-    """Parameters with hyper-parameters of their own, by name: `group["lr"]`, and `group["parameters"]`.
+    """Parameters with their own hyper-parameters, by name: `group["lr"]`, and `group["parameters"]`.
 
-    Hyper-parameters may be set at any time, and are checked as the optimizer's. `group["lr"]` is the next step's rate.
-    Setting it, to a number or a schedule, ends the schedule that the group has followed.
+    You may set hyper-parameters at any time; they are checked like the optimizer's. `group["lr"]` is the rate of the
+    next step. If you set it, to a number or a schedule, the group's old schedule ends.
     """
 
     def __init__(self, optimizer: Any, index: int) -> None:
@@ -49,15 +49,15 @@ class Group(Mapping):
         return f"Group({self.text()})"
 
     def text(self) -> str:
-        """How many parameters there are, and the hyper-parameters."""
+        """The number of parameters, and the hyper-parameters, as text."""
         hyper = ", ".join(f"{name}={self[name]:g}" for name in self._optimizer.hyper_names)
         return f"{len(self['parameters'])} parameters, {hyper}"
 
 
 def as_groups(rule: str, parameters: Any, defaults: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The groups that an optimizer is given, as dicts with all hyper-parameters, and lists of parameters."""
+    """Convert the optimizer's argument to groups: dicts with a list of parameters and all hyper-parameters."""
     if not isinstance(parameters, Iterable) or isinstance(parameters, Tensor | Mapping):
-        raise TypeError(f"{rule} takes a list of Tensors, model.parameters() say, got {parameters!r}")
+        raise TypeError(f"{rule} takes a list of Tensors, such as model.parameters(), got {parameters!r}")
     given = list(parameters)
     if not given:
         raise ValueError(f"{rule} got no parameters; add the layers to the model first")
@@ -79,7 +79,7 @@ def as_groups(rule: str, parameters: Any, defaults: Mapping[str, Any]) -> list[d
 
 
 def check_parameters(rule: str, parameters: list[Any]) -> None:
-    """Raise unless these are Tensors that a rule can update, each once."""
+    """Raise TypeError or ValueError unless these are different Tensors that a rule can update."""
     for p in parameters:
         if not isinstance(p, Tensor):
             raise TypeError(f"{rule} takes Tensors, got {type(p).__name__}")

@@ -1,9 +1,10 @@
-"""The update rules, in order of complexity. g is a parameter's gradient, w its value, and g' = g + λ w, with weight
-decay λ, for weights and biases alike.
+"""The update rules, in order of complexity.
 
-A rule declares what is special about its hyper-parameters, and what it keeps from step to step, see `Optimizer`. Its
-`step` calls a kernel, whose loop is the rule's formula for one element after the other. Each rule raises ValueError for
-a hyper-parameter below 0 or not finite.
+g is a parameter's gradient, w its value, λ the weight decay, and g' = g + λ w, for weights and for biases.
+
+A rule declares what is special about its hyper-parameters, and which vectors it keeps between steps; see `Optimizer`.
+Its `step` calls a kernel, whose loop applies the rule's formula to each element. Each rule raises ValueError if a
+hyper-parameter is below 0 or not finite.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class SGD(Optimizer, recordable=True):
 
         v ← μ v + g',   w ← w − lr v            (v₀ = 0)
 
-    Nesterov's form, a ValueError without momentum: w ← w − lr (g' + μ v), with the new v. If no group begins with
-    momentum, there is no v, and none can be set later. Sparse parameters take neither momentum nor weight decay.
+    With `nesterov`: w ← w − lr (g' + μ v), with the new v. This raises ValueError without momentum. If no group has
+    momentum at first, there is no v, and momentum cannot be set later. Sparse parameters take neither momentum nor
+    weight decay.
 
     I. Sutskever, J. Martens, G. Dahl and G. Hinton, "On the importance of initialization and momentum in deep
     learning", ICML 2013 (there the velocity includes the learning rate).
@@ -70,8 +72,8 @@ class RMSProp(Optimizer, recordable=True):
 
         v ← α v + (1 − α) g'²,   b ← μ b + g' / (√v + ε),   w ← w − lr b            (v₀ = b₀ = 0)
 
-    If no group begins with momentum μ, there is no b, and none can be set later. With ε = 0, an element whose gradient
-    has always been 0 becomes NaN. Raises ValueError for an α that is not in 0 ≤ α < 1.
+    If no group has momentum μ at first, there is no b, and momentum cannot be set later. With ε = 0, an element whose
+    gradient has always been 0 becomes NaN. Raises ValueError unless 0 ≤ α < 1.
 
     T. Tieleman and G. Hinton, "Lecture 6.5 – RMSProp", Coursera: Neural networks for machine learning, 2012 (with
     momentum as PyTorch has it).
@@ -103,12 +105,12 @@ class Adam(Optimizer, recordable=True):
         m ← β₁ m + (1 − β₁) g',   v ← β₂ v + (1 − β₂) g'²            (m₀ = v₀ = 0)
         w ← w − lr m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
-    t counts the steps in which the parameter had a gradient, for each parameter by itself: they are what its m and v
-    are means over. With ε = 0, an element whose gradient has always been 0 becomes NaN. `betas` is (β₁, β₂); `groups`
-    and the state have them as `beta1` and `beta2`. Raises ValueError for a β that is not in 0 ≤ β < 1.
+    t is counted for each parameter separately. It is the number of steps in which the parameter had a gradient, so the
+    number of gradients in the means m and v. With ε = 0, an element whose gradient has always been 0 becomes NaN.
+    `betas` is (β₁, β₂). In `groups` and in the state, they are `beta1` and `beta2`. Raises ValueError unless 0 ≤ β < 1.
 
-    Of a sparse parameter, only m, v and w of the rows that were used change, as with PyTorch's SparseAdam. It takes no
-    weight decay.
+    In a sparse parameter, m, v and w change only in the rows that were used, as in PyTorch's SparseAdam. A sparse
+    parameter takes no weight decay.
 
     D. Kingma and J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
     """
@@ -142,9 +144,9 @@ class Adam(Optimizer, recordable=True):
 
 
 class AdamW(Adam, recordable=True):
-    """Adam with decoupled weight decay: λ shrinks the weights and is not in the gradient, so not in m and v either.
+    """Adam with decoupled weight decay: λ shrinks the weights directly, and has no effect on m and v.
 
-        w ← w − lr λ w − lr m̂ / (√v̂ + ε)            (with g in the place of g')
+        w ← w − lr λ w − lr m̂ / (√v̂ + ε)            (with g instead of g')
 
     All else is as in `Adam`. I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", ICLR 2019 (with the
     learning rate in the decay, as PyTorch has it).

@@ -1,4 +1,4 @@
-"""Runs: parameters that lie side by side in memory, which an optimizer updates together."""
+"""Runs: parameters that are neighbours in memory, so that an optimizer updates them together."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from caffelite.core.tensor import Tensor
 
 
 class Run(NamedTuple):
-    """Parameters of one group whose values lie side by side in memory, and their gradients too; both as vectors."""
+    """Parameters of one group that are neighbours in memory, with their gradients; both as vectors."""
 
     data: np.ndarray
     gradient: np.ndarray
-    state: np.ndarray | None  # this run's part of what the rule keeps, a row for each of its vectors
+    state: np.ndarray | None  # this run's part of the rule's vectors, one row each
     hyper: np.ndarray
-    # The rows of a parameter that notes which of its gradient's rows may not be 0. Such a parameter is a run by itself.
+    # The gradient's rows that may not be 0, if the parameter notes them. Such a parameter is a run of its own.
     used: np.ndarray | None
-    is_sparse: bool  # whether no other rows are to change
-    start: int  # where the run begins among all elements of its dtype
-    parameters: slice  # which of the optimizer's parameters it is
+    is_sparse: bool  # whether only the used rows change
+    start: int  # the position of its first element among all elements of its dtype
+    parameters: slice  # its parameters among the optimizer's
 
 
 def find_runs(
     parameters: Sequence[Tensor], group_of: Sequence[int], hyper: np.ndarray, kept: dict[np.dtype, np.ndarray] | None
 ) -> list[Run]:
-    """The parameters that have a gradient, neighbours in memory together.
+    """Collect the parameters that have a gradient, and join those that are neighbours in memory.
 
-    `group_of` says for each the row of `hyper` that it has. `kept` are the rule's vectors for each dtype, as rows.
+    `group_of` has the group of each parameter, which is its row of `hyper`. `kept` has the rule's vectors for each
+    dtype, as rows.
     """
     runs: list[Run] = []
     position = dict.fromkeys(FLOATS, 0)
@@ -54,7 +55,7 @@ def find_runs(
 
 
 def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """The vector that a and b make up together, if they are neighbours in one."""
+    """The vector of a and b together, if b follows a in the same memory; else None."""
     if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
         return None
     origin, start_a, start_b = (array.__array_interface__["data"][0] for array in (a.base, a, b))

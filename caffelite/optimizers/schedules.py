@@ -1,7 +1,7 @@
-"""Schedules: learning rates that change from step to step, tabulated, so that a recorded step follows them in memory.
+"""Schedules: learning rates that change from step to step. They are tables, so that a recorded step can read them.
 
-A schedule s is a function of the step t, counted from 0, with `steps`: s(0) … s(steps) are its rates, and s(steps) is
-that of every later step. The first `warmup` of the steps, where there is one, have the rates lr (t + 1) / warmup.
+A schedule s is a function of the step t, counted from 0, with an attribute `steps`. s(0) … s(steps) are its rates, and
+s(steps) is the rate of every later step. With a warm-up, the first `warmup` steps have the rates lr (t + 1) / warmup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from caffelite.core.cautions import warn
 
 
 class Schedule:
-    """A schedule: called with a step, from 0 on, it gives that step's rate. ValueError unless all are finite."""
+    """A schedule: a call with a step, from 0 on, returns that step's rate. ValueError unless all are finite."""
 
     def __init__(self, text: str, rates: np.ndarray) -> None:
         if not np.isfinite(rates).all():
@@ -38,21 +38,23 @@ class Schedule:
 def cosine(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
     """Half a cosine from lr down to `end`, after the warm-up: s = end + (lr − end) (1 + cos π p) / 2.
 
-    p = (t − warmup) / (steps − warmup) goes from 0 to 1. Raises ValueError for rates below 0 or not finite, and unless
-    0 ≤ warmup < steps. I. Loshchilov and F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
+    p = (t − warmup) / (steps − warmup) goes from 0 to 1. Raises ValueError if a rate is below 0 or not finite, and
+    unless 0 ≤ warmup < steps.
+
+    I. Loshchilov and F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
     """
     return _after_warmup("cosine", lr, steps, warmup, end, lambda p: (1 + np.cos(np.pi * p)) / 2)
 
 
 def linear(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
-    """A line from lr to `end`, after the warm-up: s = end + (lr − end) (1 − p), with p and errors as for `cosine`."""
+    """A line from lr to `end`, after the warm-up: s = end + (lr − end) (1 − p). p and errors are as in `cosine`."""
     return _after_warmup("linear", lr, steps, warmup, end, lambda p: 1 - p)
 
 
 def exponential(lr: float, steps: int, end: float) -> Schedule:
-    """The same factor at every step, from lr to `end`: s = lr (end / lr)^(t / steps).
+    """From lr to `end`, by the same factor at every step: s = lr (end / lr)^(t / steps).
 
-    ValueError unless both are above 0.
+    Raises ValueError unless lr and `end` are above 0.
     """
     t, lr, end = _steps(steps), nonnegative("lr", lr), nonnegative("end", end)
     if lr == 0 or end == 0:
@@ -63,7 +65,7 @@ def exponential(lr: float, steps: int, end: float) -> Schedule:
 
 
 def steps(lr: float, steps: int, every: int, factor: float) -> Schedule:
-    """Times `factor` after every so many steps: s = lr factor^⌊t / every⌋."""
+    """Multiply the rate by `factor` after every `every` steps: s = lr factor^⌊t / every⌋."""
     t, lr, factor = _steps(steps), nonnegative("lr", lr), nonnegative("factor", factor)
     with np.errstate(over="ignore", invalid="ignore"):
         rates = lr * factor ** (t // min(positive_integer("every", every, math.inf), t.size))
@@ -71,9 +73,9 @@ def steps(lr: float, steps: int, every: int, factor: float) -> Schedule:
 
 
 def one_cycle(lr: float, steps: int) -> Schedule:
-    """Up from lr / 25 to lr in the first 30 % of the steps, and down to lr / 250,000 in the others, in half cosines.
+    """Up from lr / 25 to lr in the first 30 % of the steps, then down to lr / 250,000, in half cosines.
 
-    The last step, t = steps − 1, has the last rate, as in PyTorch's OneCycleLR. L. N. Smith and N. Topin,
+    The last step, t = steps − 1, has the lowest rate, as in PyTorch's OneCycleLR. L. N. Smith and N. Topin,
     "Super-convergence: very fast training of neural networks using large learning rates", 2017.
     """
     t, lr = _steps(steps), nonnegative("lr", lr)
@@ -88,7 +90,7 @@ def one_cycle(lr: float, steps: int) -> Schedule:
 def _after_warmup(
     name: str, lr: float, steps: int, warmup: int, end: float, shape: Callable[[np.ndarray], np.ndarray]
 ) -> Schedule:
-    """The schedule whose rate is lr where the shape is 1 and `end` where it is 0."""
+    """The schedule with a warm-up and then a shape: the rate is lr if the shape is 1, and `end` if it is 0."""
     t, lr, end = _steps(steps), nonnegative("lr", lr), nonnegative("end", end)
     if isinstance(warmup, bool) or not isinstance(warmup, int | np.integer):
         raise TypeError(f"warmup must be an integer, got {warmup!r}")
@@ -109,20 +111,20 @@ def _steps(steps: int) -> np.ndarray:
 
 
 def tabulated(schedule: Any) -> np.ndarray:
-    """The rates of a schedule, s(0) … s(steps); TypeError unless it is one, ValueError for a rate that can't be."""
+    """The rates of a schedule, s(0) … s(steps). TypeError if it is not a schedule, ValueError for a wrong rate."""
     if isinstance(schedule, Schedule):
         return schedule.rates
     if not callable(schedule) or not hasattr(schedule, "steps"):
         raise TypeError(
-            "lr must be a number or a schedule, schedules.cosine(0.1, steps=1000) say, or a function of the step that "
-            f"has `steps`, got {schedule!r}; by the epoch, a callback sets `optimizer.lr`"
+            "lr must be a number or a schedule, such as schedules.cosine(0.1, steps=1000), or a function of the step "
+            f"that has `steps`, got {schedule!r}; by the epoch, a callback sets `optimizer.lr`"
         )
     steps = positive_integer("the schedule's steps", schedule.steps)
     return np.array([nonnegative(f"the schedule's rate at step {t}", schedule(t)) for t in range(steps + 1)])
 
 
 def writeable(value: Any) -> Any:
-    """The value, arrays in it as ones that can be written: what unpickles them may map them from a file, read-only."""
+    """The value, with copies of its read-only arrays: unpickling may map arrays from a file, read-only."""
     if isinstance(value, np.ndarray):
         return value if value.flags.writeable else value.copy()
     if type(value) is dict:
@@ -131,9 +133,9 @@ def writeable(value: Any) -> Any:
 
 
 class Followed:
-    """The schedules that an optimizer's groups follow, and how far each has come."""
+    """The schedules that an optimizer's groups follow, each with its next step."""
 
-    # As an Optimizer's: a recorded step depends on which schedules there are.
+    # Recordings watch these attributes as an Optimizer's, because a recorded step depends on the schedules.
     not_recorded: frozenset[str] = frozenset()
     runs_in_python = False
 
@@ -144,7 +146,7 @@ class Followed:
         self.__dict__.update({name: writeable(value) for name, value in state.items()})
 
     def __getitem__(self, group: int) -> tuple[np.ndarray, int] | None:
-        """The rates of a group's schedule and the step that is next; None where it follows none."""
+        """The rates of a group's schedule and its next step; None if it follows none."""
         followed = self._rates_and_t[group]
         return None if followed is None or followed[1][0] < 0 else (followed[0], int(followed[1][0]))
 
@@ -156,18 +158,18 @@ class Followed:
         self._rates_and_t = tuple(new)
 
     def end(self, group: int) -> None:
-        """Let a group's rate stay as it is. This is said in memory, so that recorded steps heed it too."""
+        """End a group's schedule: its rate stays as it is. This changes an array, so recorded steps see it too."""
         followed = self._rates_and_t[group]
         if followed is not None:
             followed[1][0] = -1
 
     def names(self) -> list[tuple[str, str]]:
-        """The names that a state has for each group's rates and its next step."""
+        """The names in a state of each group's rates and next step."""
         count = len(self._rates_and_t)
         return [("schedule", "t")] if count == 1 else [(f"schedule.{i}", f"t.{i}") for i in range(count)]
 
     def state(self) -> dict[str, Any]:
-        """The rates and the next step of each schedule that is followed, by these names."""
+        """The rates and the next step of each schedule, by these names."""
         state: dict[str, Any] = {}
         for group, names in enumerate(self.names()):
             if (followed := self[group]) is not None:
@@ -175,11 +177,11 @@ class Followed:
         return state
 
     def read(self, state: dict[str, Any]) -> list[tuple[np.ndarray, int] | None]:
-        """The rates and the next step of each group in a state; ValueError if there cannot be such a schedule."""
+        """The rates and the next step of each group in a state. ValueError if they are not a possible schedule."""
         return [_schedule_in(state, *names) for names in self.names()]
 
     def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:
-        """Let each group follow such a schedule from its step on, or none."""
+        """Let each group follow its schedule from its step on; None: it follows none."""
         for group, schedule in enumerate(schedules):
             if schedule is None:
                 self.end(group)
@@ -187,13 +189,13 @@ class Followed:
                 self.begin(group, *schedule)
 
     def scale(self, factor: float) -> None:
-        """Multiply the rates of all schedules. This is done in memory, so that recorded steps heed it too."""
+        """Multiply the rates of all schedules. This changes arrays, so recorded steps see it too."""
         for followed in self._rates_and_t:
             if followed is not None:
                 followed[0][...] *= factor
 
     def warn_if_short(self, steps: int | None) -> None:
-        """Warn if a schedule ends before so many further steps are made; None: before the next step, with rate 0."""
+        """Warn if a schedule ends within the next `steps` steps. None: warn if it has ended with rate 0."""
         for followed in self._rates_and_t:
             if followed is None or followed[1][0] < 0:
                 continue
@@ -214,7 +216,7 @@ class Followed:
         return None
 
     def watched(self, between_steps: Callable[[], None] | None) -> Callable[[], None] | None:
-        """What to call between two steps of a training of unknown length: it warns once if a step had rate 0."""
+        """A function to call between steps of a training of unknown length. It warns once if a schedule ended at 0."""
         ending = [f for f in self._rates_and_t if f is not None and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1]
         if not ending:
             return between_steps
@@ -229,14 +231,14 @@ class Followed:
         return warn_and_go_on
 
     def move(self, hyper: np.ndarray) -> None:
-        """After a step: the next step's rates, in the first column of the groups' hyper-parameters."""
+        """After a step, write the next step's rates into the first column of the groups' hyper-parameters."""
         for group, followed in enumerate(self._rates_and_t):
             if followed is not None:
                 kernels.follow(hyper[group], *followed)
 
 
 def _schedule_in(state: dict[str, Any], schedule: str, t: str) -> tuple[np.ndarray, int] | None:
-    """The rates and the step that a state has under these names; None if it has none."""
+    """The rates and the step with these names in a state; None if the state does not have them."""
     if schedule not in state and t not in state:
         return None
     rates, step = (as_real(state.get(name, np.nan), np.float64, f"state {name!r}") for name in (schedule, t))

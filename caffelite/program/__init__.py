@@ -1,4 +1,4 @@
-"""Programs: a step recorded once, tidied by passes, replayed without Python."""
+"""Programs: caffelite records a step once, improves it by passes, and replays it without Python."""
 
 from caffelite.program.kept import Programs
 from caffelite.program.passes import PASSES

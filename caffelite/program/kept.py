@@ -1,8 +1,8 @@
-"""The Programs that a model keeps: one for each shape of batch, as long as they fit into a budget of memory.
+"""The Programs that a model keeps: one for each shape of batch, as long as they fit into a memory budget.
 
-A recording takes as long as ten steps in Python. So a Program is not dropped for the next shape that comes along: where
-batches of many shapes follow each other in turn, each of them would be recorded time and again. Beyond the budget a
-step runs in Python, until a Program has not been asked for in a long while.
+A recording takes as long as ten steps in Python. So a Program is not dropped as soon as another shape comes: if shapes
+alternated, each would be recorded again and again. If the budget is full, steps of a new shape run in Python. Only a
+Program that was not used for a long time makes room.
 """
 
 from __future__ import annotations
@@ -19,39 +19,41 @@ from caffelite.core.forks import renew_in_children
 from caffelite.program.program import Program
 from caffelite.program.running import Locked
 
-BUDGET = 64 << 20  # bytes that the Programs of a model may take
-LEAST, MOST = 4, 1024  # of one name are kept whatever they take, and not more however small they are: of a training's
-OF_PREDICT = (2, 16)  # steps a full and a short batch, to train on and to evaluate; and of `predict`
-STALE = 1000  # requests after which a Program that none of them was for may be dropped
+BUDGET = 64 << 20  # bytes for all Programs of a model
+# For each step's name, the number of Programs that are kept in any case, and the largest number. 4 are a full and a
+# short batch, for training and for evaluation. `predict` has its own numbers.
+LEAST, MOST = 4, 1024
+OF_PREDICT = (2, 16)
+STALE = 1000  # requests; a Program that none of the last ones used may be dropped
 
 
 class Programs:
-    """A model's Programs, by what they were recorded for."""
+    """A model's Programs, found by the step's name, the shapes and the objects that it uses."""
 
     def __init__(self) -> None:
-        self._programs: OrderedDict[Any, Program] = OrderedDict()  # the one that was used last is last
+        self._programs: OrderedDict[Any, Program] = OrderedDict()  # in the order of their last use
         self._requests = 0
         self._after_fork()
         renew_in_children(self)
         self._memory = np.zeros(kernels.CURSOR.itemsize // np.dtype(np.intp).itemsize, dtype=np.intp)
-        self.cursor = self._memory.view(kernels.CURSOR)  # through which steps find their batch and their sums
-        # The forms of the rows of outputs that a Program keeps, for metrics of the epoch.
+        self.cursor = self._memory.view(kernels.CURSOR)  # tells steps which batch is next, and where the sums are
+        # The shapes and dtypes of the rows of outputs that a Program keeps for the metrics of an epoch.
         self.kept: weakref.WeakKeyDictionary[Program, list[tuple]] = weakref.WeakKeyDictionary()
-        self.warned_of: set[str] = set()  # what the user has been warned of
-        self._last: tuple | None = None  # what was asked for last, and found: it is usual to ask for it again
+        self.warned_of: set[str] = set()  # the obstacles about which the user was warned
+        self._last: tuple | None = None  # the last request and its Program: often it is repeated
 
     def _after_fork(self) -> None:
-        """In a forked child, no other thread is looking for a Program, and none has the cursor."""
+        """Make new locks in a forked child, where no other thread holds the old ones."""
         self._lock, self._cursor_lock = threading.Lock(), threading.RLock()
 
     def using_cursor(self) -> Locked:
-        """Have the cursor, and the Programs that go by it, for oneself; it is given back as it was."""
+        """Lock the cursor and the Programs that use it for this thread. Afterwards the cursor is as it was before."""
         return Locked(self._memory, self._cursor_lock)
 
     def find(self, used: tuple, *key: Any) -> Program:
-        """The Program of a step that uses these objects, for this key; a new one if there is none yet.
+        """The Program for this key of a step that uses these objects; a new one if there is none yet.
 
-        The first of the key is the step's name. A new one that there is no room for is not kept, and runs in Python.
+        The key begins with the step's name. If there is no room for a new Program, it is not kept, and runs in Python.
         """
         last = self._last
         if last is not None and last[0] is used and last[1] == key:
@@ -66,7 +68,7 @@ class Programs:
                 if not self._has_room(key[0]):
                     program.runs_eagerly = True
                     return program
-                program.used = used  # as long as the Program lives, their ids are theirs
+                program.used = used  # keeps them alive, so that no other object gets their ids
                 self._programs[of_objects] = program
             program.asked_for = self._requests
             self._programs.move_to_end(of_objects)
@@ -74,7 +76,7 @@ class Programs:
             return program
 
     def _has_room(self, name: str) -> bool:
-        """Whether one more may be kept; Programs that were not asked for in a long while make room for it."""
+        """Whether one more Program may be kept. If needed, drop Programs that were not used for a long time."""
         least, most = OF_PREDICT if name == "outputs" else (LEAST, MOST)
         while True:
             of_name = sum(key[0] == name for key in self._programs)

@@ -1,13 +1,13 @@
 """Program: a step recorded once, replayed without Python.
 
-Recording runs the step as it is and notes every kernel call with the arrays it was bound to (`core/recording.py`). What
-comes out is a list of calls whose operands are places in memory (`step.py`). A few passes tidy it (`passes/`):
+Recording runs the step and notes every kernel call with its arrays (`core/recording.py`). The result is a list of calls
+whose operands are addresses in memory (`step.pyx`). A few passes improve the list (`passes/`):
 
-    drop_unread       calls whose results nobody reads, such as the gradient of the data
-    fuse_epilogue     what follows a matrix product element by element into that product
-    place_temporaries what only the step itself can see, in one block of memory that serves again and again
+    drop_unread       removes calls whose results nobody reads, such as the gradient of the data
+    fuse_epilogue     moves elementwise calls after a matrix product into that product
+    place_temporaries puts arrays that only the step uses into one block of memory, and uses its parts several times
 
-and the replay is a loop over the calls (`_kernels/replay.pyx`). Every pass leaves every bit of the result as it is.
+The replay is a loop over the calls (`_kernels/replay.pyx`). No pass changes any bit of the result.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded
 
 
 class Program(Runner):
-    """A recorded step. Called with new arrays of the same shapes and dtypes, it is replayed; returns copies of results.
+    """A recorded step. A call with new arrays of the same shapes and dtypes replays it, and returns copies of results.
 
-    After a call, parameters, gradients and the optimizer's state are what the step itself would have left. Where it
-    can't be replayed, because a Tensor's array was moved, or a gradient is there that was not before (or the reverse),
-    it is recorded anew. Raises ValueError for other shapes and TypeError for other dtypes.
+    After a call, parameters, gradients and the optimizer's state are the same as after the step in Python. The Program
+    records the step again if a replay would be wrong: if a Tensor's array was moved, or a gradient exists that did not
+    exist before (or the reverse). Raises ValueError for other shapes and TypeError for other dtypes.
 
-    `print(program)` lists the kernels, and so does a notebook; `profile(replays)` says where the time goes.
+    `print(program)` lists the kernels, and so does a notebook. `profile(replays)` shows how long each takes.
     """
 
     def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
         self._step = Step([], [])
-        self.used: Any = None  # what has to live as long as the Program does
+        self.used: Any = None  # objects that the Program keeps alive
         self.strict = strict
-        self.warned_of: set[str] = set()  # of which obstacles the user has been warned
-        self.nbytes = 0  # of the memory that it has for itself: what it reads, and what it keeps between kernels
-        self.asked_for = 0  # which request for one of a model's Programs was the last for this one
-        self._changes = 0  # how many times in a row the step has changed what it decides by
+        self.warned_of: set[str] = set()  # the obstacles about which the user was warned
+        self.nbytes = 0  # bytes of its own memory: its inputs, and arrays between kernels
+        self.asked_for = 0  # the number of the last request to the model for this Program
+        self._changes = 0  # how many times in a row the step changed a value that it reads in Python
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
-        """Run `function` on the arrays, really, and keep what it did.
+        """Run `function` on the arrays, as a real step, and record it.
 
-        A step that can't be replayed has been made all the same. It is a TypeError if the Program is `strict`; else the
-        Program `runs_eagerly` from now on, and says so in a warning, `NotRecorded`. A step that has changed what it
-        decides by may only have prepared something, and gets a second chance.
+        If the step can't be replayed, it was made nevertheless. A `strict` Program then raises TypeError. Otherwise the
+        Program `runs_eagerly` from now on, and gives the warning `NotRecorded`. A step that changes a value which it
+        reads in Python gets a second chance, because a first step may only prepare something.
         """
         inputs = [np.array(array_of(array), order="C") for array in arrays]
         recording, results_before = Recording(self.strict), results_so_far()
@@ -73,7 +73,7 @@ class Program(Runner):
         del recording
         step, buffers = recorded_step(entries)
         del entries
-        notes = with_tensors(all_notes)  # of Tensors that others know, now that the recording has let go of its own
+        notes = with_tensors(all_notes)  # the recording is gone, so only Tensors that others use still exist
         del all_notes
         found = [Precondition(t, note.gradient_before, needed=t._serial_number <= results_before) for t, note in notes]
         of_python = [array for call in step.instructions if isinstance(call, PythonCall) for array in call.outputs]
@@ -91,7 +91,7 @@ class Program(Runner):
         for buffer in buffers:
             owner = buffer.owner()
             buffer.temporary = owner is None
-            step.memory.append(owner)  # what the calls' addresses point into
+            step.memory.append(owner)  # keeps the memory of the calls' addresses alive
             if not buffer.temporary:
                 continue
             buffer.address = None
@@ -105,7 +105,7 @@ class Program(Runner):
         self.keep(kernels.Replay(calls, step.memory), inputs, result, found, attributes, effects)
 
     def _give_up(self, obstacle: Obstacle) -> None:
-        """The step can't be replayed: TypeError if the Program is strict, else from now on it is made in Python."""
+        """Run the step in Python from now on, because it can't be replayed. TypeError if the Program is strict."""
         reason, line = obstacle.reason, obstacle.line
         if self.strict:
             raise TypeError(reason if line is None else f"{reason} ({line})")
@@ -129,13 +129,13 @@ class Program(Runner):
         return table(["kernel", "shapes", "FLOP", "bytes"], [_facts(call) for call in self._step.instructions], "<<>>")
 
     def profile(self, replays: int = 100) -> Table:
-        """A table of each kernel's time, the least of so many replays, its GFLOP/s and GB/s, and its share of the step.
+        """A table of each kernel's least time over the replays, its GFLOP/s and GB/s, and its share of the step.
 
-        The replays are real steps, on the data of the last one: a step that trains goes on training.
+        The replays are real steps, on the data of the last call: a training step changes the parameters.
         """
         with self.lock:
             if not self.is_current():
-                raise RuntimeError("there is nothing up to date to profile: call the Program first")
+                raise RuntimeError("the Program has no recording that is up to date: call it before profile")
             seconds = self.replay.seconds(replays)
             self.replayed()
         rows = []
@@ -148,15 +148,18 @@ class Program(Runner):
 
 
 def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
-    """Run `function` on the arrays, really, and record what it does as a Program.
+    """Run `function` on the arrays, as a real step, and return it as a recorded Program.
 
     `function` gets arrays and may return Tensors, arrays, or tuples or lists of them. It has to compute with
-    Functions, Tensors, losses, optimizers and kernels. An array made outside and kept by somebody is a constant, read
-    at each replay.
+    Functions, Tensors, losses, optimizers and kernels. An array that was made outside is a constant. Each replay reads
+    it, so keep it.
 
-    Raises TypeError, saying what and in which line, for what can't be recorded: NumPy arithmetic on a recorded array,
-    reading its value, an array that NumPy made inside, random numbers drawn in Python, or a change of a variable or an
-    attribute that the function decides by.
+    Raises TypeError, with the reason and the line, if `function` does one of these, which can't be recorded:
+
+    - NumPy arithmetic on a recorded array, or reading its value;
+    - using an array that NumPy made inside;
+    - drawing random numbers in Python;
+    - changing a variable or an attribute that it also reads in Python.
     """
     program = Program(function, strict=True)
     program(*example_arrays)
@@ -164,7 +167,7 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
 
 
 def _place_the_rest(step: Step) -> None:
-    """Give every temporary that no pass has placed memory of its own."""
+    """Give memory of its own to every temporary that no pass has placed."""
     for _, operand in step.operands():
         if operand.buffer.address is None:
             block = np.full(operand.buffer.nbytes + 1, 0xFF, dtype=np.uint8)
@@ -173,7 +176,7 @@ def _place_the_rest(step: Step) -> None:
 
 
 def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer]) -> Obstacle | None:
-    """An array in the result that neither kernels made nor Tensors and arguments own: a replay would not make it."""
+    """The obstacle that NumPy made an array in the result, so that a replay would not; None if there is none."""
     owners = {id(owner_of(array)) for array in known if array is not None}
     owners |= {id(buffer.owner()) for buffer in buffers}
     foreign: list[np.ndarray] = []
@@ -192,9 +195,9 @@ def _foreign(result: Any, known: list[np.ndarray | None], buffers: list[Buffer])
 
 
 def _read_early(buffers: list[Buffer], replaced: set[int]) -> Obstacle | None:
-    """A buffer that nobody keeps, or that the step has replaced, and that one of its kernels read before it wrote it.
+    """The obstacle that a kernel read a buffer before the step wrote it, and nobody keeps it or the step replaced it.
 
-    NumPy made it, or the step before.
+    NumPy made such a buffer, or the step before did.
     """
     for buffer in buffers:
         if buffer.read_early is not None and (buffer.owner() is None or id(buffer.owner()) in replaced):
@@ -211,7 +214,7 @@ def _read_early(buffers: list[Buffer], replaced: set[int]) -> Obstacle | None:
 
 
 def _facts(instruction: Instruction | PythonCall) -> list[str]:
-    """Name, shapes, FLOPs (of matrix products, which have nearly all) and bytes of a call."""
+    """Name, shapes, FLOPs and bytes of a call. Only matrix products have FLOPs here, because they have nearly all."""
     if isinstance(instruction, PythonCall):
         shapes = [x.shape for x in instruction.arguments if isinstance(x, np.ndarray)]
         return [f"Python: {instruction.name}", " ".join(map(_shape, shapes)), "", ""]

@@ -1,4 +1,4 @@
-"""What `running.pyx` offers, for type checkers."""
+"""The types of `running.pyx`, for type checkers."""
 
 import threading
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a Program does each time it is called, compiled: whether it may replay, copying in, replaying, copying out."""
+"""The call of a Program, compiled: check whether it may replay, copy inputs in, replay, copy results out."""
 from libc.string cimport memcpy
 cimport numpy as cnp
 
@@ -22,15 +22,15 @@ cdef extern from "numpy/arrayobject.h":
     int PyArray_CopyInto(cnp.ndarray dest, cnp.ndarray src) except -1
     object PyArray_NewCopy(cnp.ndarray array, cnp.NPY_ORDER order)
 
-cdef int ANY = -1                         # whether there is a gradient makes no difference
-cdef Py_ssize_t AT_ONCE = 65_536          # bytes that are copied faster than NumPy lets other threads run
+cdef int ANY = -1                         # it does not matter whether there is a gradient
+cdef Py_ssize_t AT_ONCE = 65_536          # bytes; fewer are copied faster than NumPy releases the GIL
 
 
 cdef class Precondition:
-    """How a step has to find a Tensor if it is to do what it did when it was recorded.
+    """The state that a Tensor must have before a replay: the same as when the step was recorded.
 
-    `had_gradient` is whether it had a gradient, None where that made no difference. A Tensor that is `needed` may not
-    be gone, since another is in its place then.
+    `had_gradient` is whether it had a gradient; None if that made no difference. If a Tensor is `needed` and no longer
+    exists, another one is in its place, so the step must be recorded again.
     """
     cdef object tensor, data, gradient, used_rows
     cdef bint requires_grad, needed
@@ -51,10 +51,10 @@ cdef class Precondition:
 
 
 cdef class StateChange:
-    """What a step does to a Tensor, besides what its kernels write.
+    """The changes that a step makes to a Tensor, besides what its kernels write.
 
-    `has_gradient` is whether it has one afterwards, None where the step leaves that as it was; `changed`, whether its
-    values are others.
+    `has_gradient` is whether the Tensor has a gradient afterwards; None if the step does not change this. `changed` is
+    whether the step changes its values.
     """
     cdef object tensor
     cdef int has_gradient
@@ -75,7 +75,7 @@ cdef class StateChange:
 
 
 def mapped(f, result):
-    """A step's result with f of everything in it, through tuples, lists and dicts."""
+    """A step's result, with f applied to everything in its tuples, lists and dicts."""
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         return type(result)(*[mapped(f, x) for x in result])
     if isinstance(result, (tuple, list)):
@@ -86,12 +86,12 @@ def mapped(f, result):
 
 
 def copied(x):
-    """A copy, of an array."""
+    """A copy of an array; any other value itself."""
     return PyArray_NewCopy(x, cnp.NPY_KEEPORDER) if type(x) is ndarray else x
 
 
 cdef inline int copy_into(cnp.ndarray buffer, cnp.ndarray array) except -1:
-    """Copy an array into another one like it, which is contiguous."""
+    """Copy an array into a contiguous one of the same shape and dtype."""
     if cnp.PyArray_IS_C_CONTIGUOUS(array) and array.descr is buffer.descr and cnp.PyArray_NBYTES(array) < AT_ONCE:
         memcpy(cnp.PyArray_DATA(buffer), cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array))
         return 0
@@ -99,14 +99,14 @@ cdef inline int copy_into(cnp.ndarray buffer, cnp.ndarray array) except -1:
 
 
 def as_given(x):
-    """What is no plain array as what a step can be given: an array, or sparse rows."""
+    """Convert an argument that is not a plain array to an array or to sparse rows."""
     if is_sparse(x):
         return as_sparse(x)
     return np.asanyarray(x.data if isinstance(x, Node) else x)
 
 
 def refuse_unlike(i, before, now):
-    """Raise for what a Program is given in the place of something of another shape, dtype or kind."""
+    """Raise ValueError or TypeError for argument i, whose shape, dtype or kind differs from the recorded one."""
     if is_sparse(before) != is_sparse(now):
         kinds = ["sparse rows" if is_sparse(x) else "an array" for x in (before, now)]
         raise TypeError(f"argument {i} was recorded with {kinds[0]}, got {kinds[1]}")
@@ -116,7 +116,7 @@ def refuse_unlike(i, before, now):
 
 
 def as_plain(x):
-    """An array as one that copies fast."""
+    """A view of an array as a plain ndarray, which copies fast."""
     return x.view(ndarray) if isinstance(x, ndarray) else x
 
 
@@ -126,16 +126,16 @@ def plain(result):
 
 
 cdef class Runner:
-    """Base of Program: what has been recorded, and how it is run again."""
+    """Base class of Program: it holds the recording, and replays it."""
     cdef public Replay replay
-    cdef readonly list inputs             # where the replay reads the arrays that it is given
+    cdef readonly list inputs             # the replay reads its arguments here
     cdef readonly object lock
-    cdef readonly object _result          # of the last run, where the replay writes it
-    cdef readonly object function         # of a Program of somebody's function
-    cdef public bint runs_eagerly         # for it can't be replayed
-    cdef list given                       # to a Program of somebody's function, when it was called last
+    cdef readonly object _result          # the replay writes its results here
+    cdef readonly object function         # the user's function, of `capture`; else None
+    cdef public bint runs_eagerly         # because it can't be replayed
+    cdef list given                       # the arguments of the last call, with `function`
     cdef list found, attributes, effects
-    cdef readonly bint is_recorded        # whether there is something to replay
+    cdef readonly bint is_recorded        # whether there is a recording to replay
     cdef bint records_graph, is_training
 
     def __cinit__(self, function=None, *, strict=False):
@@ -144,22 +144,22 @@ cdef class Runner:
         renew_in_children(self)
 
     def _after_fork(self):
-        """In a forked child, no other thread has the lock."""
+        """Make a new lock in a forked child, where no other thread holds the old one."""
         self.lock = threading.RLock()
 
     def keep(self, Replay replay not None, list inputs, result, list found, list attributes, list effects):
-        """Have this to replay from now on: what it reads, its results, what it depends on, and what it does."""
+        """Keep a recording: the replay, its inputs and results, the state that it needs, and the changes it makes."""
         self.replay, self.inputs, self._result = replay, inputs, mapped(as_plain, result)
         self.found, self.attributes, self.effects = found, attributes, effects
         self.records_graph, self.is_training, self.is_recorded = records_graph(), is_training(), True
 
     def forget(self, result):
-        """Have nothing to replay, and the results of this once."""
+        """Drop the recording, and keep only the results of this call."""
         self.is_recorded, self._result = False, mapped(as_plain, result)
 
     def __call__(self, *arrays):
         if self.function is None:
-            raise TypeError("this Program belongs to a Model; call `run` with the function that it stands for")
+            raise TypeError("this Program belongs to a Model and has no function; call `run` with one")
         return self.run_on(self.function, arrays)
 
     def run(self, function, *arrays):
@@ -169,14 +169,14 @@ cdef class Runner:
     cdef object run_on(self, function, tuple arrays):
         cdef Py_ssize_t i
         cdef list given = [x if type(x) is ndarray else as_given(x) for x in arrays]
-        if is_recording():                # inside a step that is being recorded: a part of it
+        if is_recording():                # then this call is a part of another step that is being recorded
             return plain(function(*given))
         if self.runs_eagerly:
             return mapped(copied, mapped(as_plain, plain(function(*given))))
         if self.function is not None:
-            self.given = given            # which sparse rows go on pointing to
+            self.given = given            # keeps the memory that sparse rows point to
         given = [x if isinstance(x, ndarray) else array_of(x) for x in given]
-        self.lock.acquire()               # in this form, as it is faster
+        self.lock.acquire()               # faster than `with`
         try:
             if self.is_recorded:
                 self.check_like_before(given)
@@ -185,7 +185,7 @@ cdef class Runner:
                     copy_into(self.inputs[i], given[i])
                 try:
                     stopped = self.replay.run_once()
-                finally:                  # what it did before it stopped may have been anything
+                finally:                  # even a replay that stopped may have changed anything
                     self.replayed()
                 if stopped is not None:
                     stopped.raise_why()
@@ -208,7 +208,7 @@ cdef class Runner:
         return 0
 
     cpdef bint is_current(self) except -1:
-        """Whether a replay would do what the step would."""
+        """Whether a replay would have the same results as the step in Python."""
         cdef Precondition one
         if not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training():
             return False
@@ -218,16 +218,16 @@ cdef class Runner:
         return are_unchanged(self.attributes)
 
     cpdef replayed(self):
-        """After replays, note on the Tensors what has happened to them."""
+        """After replays, note the step's changes on the Tensors."""
         cdef StateChange one
         for one in self.effects:
             one.happen()
 
 
 cdef class Locked:
-    """Inside, this thread has an array for itself, by a lock; it is given back as it was.
+    """Lock an array for this thread, and restore its old content at the end.
 
-    (Compiled, so that no Ctrl-C comes between half of entering or leaving and the other half.)
+    (Compiled code: a Ctrl-C cannot interrupt it halfway.)
     """
     cdef object array, lock, before
 

@@ -1,4 +1,4 @@
-"""What `step.pyx` offers, for type checkers."""
+"""The types of `step.pyx`, for type checkers."""
 
 import weakref
 from typing import Any, NamedTuple

@@ -1,8 +1,8 @@
-"""A recorded step, with operands as places in memory: a buffer, an offset, strides.
+"""A recorded step, whose operands are places in memory: a buffer, an offset, strides.
 
-The reasoning of the passes rests on one distinction. A buffer is *temporary* if the step writes it before it reads it
-and nobody else can see it once the recording is over, which weak references tell. All else, parameters, gradients,
-results, constants, stays where it lies, and is read and written there.
+The passes depend on one distinction. A buffer is *temporary* if the step writes it before it reads it, and nobody else
+uses its array after the recording. Weak references tell whether somebody does. All other buffers (parameters,
+gradients, results, constants) stay at their address, and the step reads and writes them there.
 """
 cimport numpy as cnp
 
@@ -17,12 +17,12 @@ cnp.import_array()
 
 
 cdef class Buffer:
-    """Memory that a recorded step works on: what one array owns."""
+    """Memory that a recorded step uses: the memory of one array that owns its data."""
     cdef readonly object owner            # a weak reference to that array
-    cdef public object address            # None: to be placed
+    cdef public object address            # None: not placed yet
     cdef readonly Py_ssize_t nbytes
-    cdef readonly object written          # whether the step has written it so far: all, nothing, or byte by byte
-    cdef readonly object read_early       # the call that read it before all of it was written, its name and line
+    cdef readonly object written          # what the step has written so far: True, False, or bool for each byte
+    cdef readonly object read_early       # (name, line) of the call that read it before it was written
     cdef public bint temporary
 
     def __init__(self, cnp.ndarray owner not None):
@@ -31,7 +31,7 @@ cdef class Buffer:
 
 
 cdef class Operand:
-    """Where an operand of a call lies, and what it is."""
+    """The place of a call's operand in memory, with its shape and dtype."""
     cdef readonly Buffer buffer
     cdef readonly Py_ssize_t offset       # bytes
     cdef readonly tuple shape
@@ -55,8 +55,10 @@ cdef class Operand:
                 and self.strides == other.strides and self.dtype == other.dtype)
 
     def as_matrix(self):
-        """The same elements, all axes but the last made one, or as they are if there are no more than two; None where
-        they do not lie so."""
+        """The same elements as a matrix: all axes but the last become one. None if the strides do not allow it.
+
+        An operand of at most two axes stays as it is.
+        """
         cdef Operand matrix
         cdef Py_ssize_t d, last = len(self.shape) - 1, rows = 1
         if last < 2:
@@ -77,7 +79,7 @@ cdef class Operand:
         return self.bytes_of(self.buffer.written).all()
 
     cdef int note_written(self) except -1:
-        """The step writes all of this operand."""
+        """Note that the step writes all of this operand."""
         if self.nbytes == self.buffer.nbytes:
             self.buffer.written = True
         elif self.buffer.written is not True and self.nbytes > 0:
@@ -87,13 +89,13 @@ cdef class Operand:
         return 0
 
     cdef object bytes_of(self, buffer):
-        """Its bytes among those of the buffer, as a view."""
+        """A view of this operand's bytes in an array with an element for each byte of the buffer."""
         shape, strides = (*self.shape, self.dtype.itemsize), (*self.strides, 1)
         return np.ndarray(shape, buffer.dtype, buffer, self.offset, strides)
 
 
 cdef class Instruction:
-    """A recorded call with its operands, output first, None where there is none; and what it reads and writes."""
+    """A recorded call with its operands, output first (None: no operand), and the buffers that it reads and writes."""
     cdef readonly RecordedCall call
     cdef readonly list operands, reads, writes
 
@@ -101,7 +103,7 @@ cdef class Instruction:
         self.call, self.operands, self.reads, self.writes = call, operands, reads, writes
 
     def placed(self):
-        """The call, told where its operands lie."""
+        """The call, with the addresses of its operands set."""
         cdef Operand operand
         cdef Py_ssize_t i
         for i in range(len(self.operands)):
@@ -112,8 +114,10 @@ cdef class Instruction:
 
 
 class Step(namedtuple("Step", ("instructions", "memory"))):
-    """A recorded step: instructions, and calls into Python between them; and what its calls' addresses point into,
-    which has to live as long as they do."""
+    """A recorded step: its instructions, with calls into Python between them, and its memory.
+
+    `memory` has the objects that the calls' addresses point into, to keep them alive.
+    """
 
     def operands(self):
         """All operands of kernel calls, each with the number of its instruction, in order."""
@@ -125,9 +129,9 @@ class Step(namedtuple("Step", ("instructions", "memory"))):
 
 
 def recorded_step(list entries):
-    """A recording's entries as a Step, and all buffers that it works on.
+    """Convert a recording's entries to a Step, and return it with all its buffers.
 
-    The entries let go of their arrays, so that weak references tell who else holds them.
+    The entries drop their arrays. After that, weak references tell which arrays somebody else still uses.
     """
     cdef dict buffers = {}
     cdef list numbers = [], instructions = [], operands, read, written
@@ -168,7 +172,7 @@ def recorded_step(list entries):
 
 
 cpdef owner_of(array):
-    """The array that owns the memory."""
+    """The array that owns the memory of this array."""
     while isinstance(base := cnp.get_array_base(array), cnp.ndarray):
         array = base
     return array

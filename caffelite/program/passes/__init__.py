@@ -1,4 +1,4 @@
-"""The passes: each takes a Step and returns one that gives the same bits, shorter or better placed."""
+"""The passes: each takes a Step, and returns a shorter or better placed Step with the same results to the bit."""
 
 from collections.abc import Callable
 
@@ -7,5 +7,5 @@ from caffelite.program.passes.fuse_epilogue import fuse_epilogue
 from caffelite.program.passes.place_temporaries import place_temporaries
 from caffelite.program.step import Step
 
-#: What a Program does to a step that it has recorded, in this order. Any of them may be left out, and others put in.
+#: The passes that a Program applies to a recorded step, in this order. You may remove any of them, or add others.
 PASSES: list[Callable[[Step], Step]] = [drop_unread, fuse_epilogue, place_temporaries]

@@ -1,13 +1,13 @@
-"""Leave out what is computed for nobody."""
+"""Leave out calls whose results nobody reads."""
 
 from caffelite.core.recording import PythonCall
 from caffelite.program.step import Buffer, Instruction, Step
 
 
 def drop_unread(step: Step) -> Step:
-    """The step without the calls that write nothing but temporaries which no later call reads.
+    """Remove the calls that write only temporaries that no later call reads.
 
-    The gradient of a first layer's input is one: 20 to 30 % of the arithmetic of a small net's step.
+    An example is the gradient of the first layer's input: 20 to 30 % of the arithmetic in a small net's step.
     """
     kept: list[Instruction | PythonCall] = []
     wanted: set[Buffer] = set()

@@ -1,4 +1,4 @@
-"""Do what follows a kernel's result element by element while it is still in cache."""
+"""Do elementwise calls on a kernel's result while the result is still in the cache."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import math
 from caffelite.core.recording import PythonCall
 from caffelite.program.step import Buffer, Instruction, Operand, Step
 
-BIAS, EPILOGUE = 3, 8  # a product's operands: y a b, the bias; from 8 on, output and inputs of what follows
+BIAS, EPILOGUE = 3, 8  # a product's operands: y a b, the bias; from 8 on, the epilogue's output and inputs
 
 
 def fuse_epilogue(step: Step) -> Step:
-    """The step with elementwise calls done by the products, convolutions and others whose results they take.
+    """Move elementwise calls into the products, convolutions and other kernels whose results they take.
 
-    An activation, its gradient (which multiplies or masks what is the gradient of its output), a sum with another
-    branch. A row that is added to every row becomes the product's bias. Where nobody else wants the product's own
-    result, it is never stored.
+    Examples are an activation, the gradient of an activation (which multiplies or masks the gradient of its output),
+    and a sum with another branch. A row that is added to every row becomes the product's bias. If nobody else reads the
+    product's own result, it is never stored.
     """
     fused: list[Instruction | PythonCall | None] = list(step.instructions)
     users: dict[Buffer, list[int]] = {}
@@ -40,7 +40,7 @@ def fuse_epilogue(step: Step) -> Step:
 
 
 def _forms(after: Instruction) -> list[Instruction]:
-    """An elementwise call as it is; and, if it can be, as one of matrices, as which products see what has more axes."""
+    """An elementwise call as it is and, if possible, the same call on matrices, because products have two axes."""
     out = after.operands[0]
     assert out is not None
     matrices = [operand and operand.as_matrix() for operand in after.operands]
@@ -55,7 +55,7 @@ def _forms(after: Instruction) -> list[Instruction]:
 
 
 def _maker_of(x: Operand | None, k: int, fused: list, users: dict[Buffer, list[int]]) -> int | None:
-    """Where the call stands that x, as it is before k, is the result of, if it can have an epilogue."""
+    """The number of the call before k whose result is x, if it can have an epilogue; else None."""
     if x is None:
         return None
     for i in reversed(users[x.buffer]):
@@ -67,14 +67,14 @@ def _maker_of(x: Operand | None, k: int, fused: list, users: dict[Buffer, list[i
 
 
 def _can_move(after: Instruction, x: Operand, i: int, k: int, fused: list) -> bool:
-    """Whether what is done at k, to x and others, can be done at i, where x is made."""
+    """Whether the call at k, `after`, can be done at i already, where x is made."""
     out, others = after.operands[0], [other for other in after.operands[1:] if other is not None and other != x]
     maker, between = fused[i], [instruction for instruction in fused[i + 1 : k] if instruction is not None]
     read, written = {buffer for buffer in after.reads if buffer is not x.buffer}, set(after.writes)
     assert out is not None
     if out.shape != x.shape or (out.buffer is x.buffer and out != x):
         return False
-    if not written.isdisjoint(maker.reads):  # a long sum's parts wait in the output
+    if not written.isdisjoint(maker.reads):  # the output holds the parts of a long sum for a while
         return False
     if any(other.buffer is out.buffer or other.buffer is x.buffer for other in others):
         return False
@@ -83,7 +83,7 @@ def _can_move(after: Instruction, x: Operand, i: int, k: int, fused: list) -> bo
             return False
     elif any((other.shape, other.strides) != (x.shape, x.strides) for other in (out, *others)):
         return False
-    # Nobody in between may use the results' memory, or write what else is read. What is called in Python may do both.
+    # Calls in between may not use the results' memory, or write other operands. Calls into Python may do both.
     return all(
         isinstance(instruction, Instruction)
         and written.isdisjoint((*instruction.reads, *instruction.writes))
@@ -93,7 +93,7 @@ def _can_move(after: Instruction, x: Operand, i: int, k: int, fused: list) -> bo
 
 
 def _is_wanted(x: Operand, i: int, k: int, users: dict[Buffer, list[int]]) -> bool:
-    """Whether anybody but the instruction at k needs the result itself."""
+    """Whether anybody except the instruction at k reads the result itself."""
     return not x.buffer.temporary or users[x.buffer] != [i, k]
 
 
@@ -121,7 +121,7 @@ def _fused(maker: Instruction, after: Instruction, x: Operand, wanted: bool) -> 
 
 
 def _strides(operand: Operand, x: Operand) -> tuple[int, ...]:
-    """The strides, in elements, along rows and columns of x; 0 where the operand is repeated."""
+    """The operand's strides, in elements, along x's rows and columns; 0 along an axis on which it is repeated."""
     lengths = (1,) * (2 - len(operand.shape)) + operand.shape
     strides = (0,) * (2 - len(operand.shape)) + operand.strides
     return tuple(
@@ -130,7 +130,7 @@ def _strides(operand: Operand, x: Operand) -> tuple[int, ...]:
 
 
 def _is_row(operand: Operand | None, x: Operand) -> bool:
-    """Whether it is one contiguous row for all rows of x."""
+    """Whether the operand is one contiguous row that is used for all rows of x."""
     return (
         operand is not None
         and operand.shape in (x.shape[1:], (1, *x.shape[1:]))

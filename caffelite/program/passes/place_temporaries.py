@@ -1,4 +1,4 @@
-"""Give temporaries their places in one block of memory, where they follow each other."""
+"""Place temporaries in one block of memory, and use memory again that is no longer needed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
 
 
 def place_temporaries(step: Step) -> Step:
-    """The step with every temporary in one block of memory, aligned; what nobody reads any more makes room.
+    """Place every temporary in one block of memory, aligned. Memory that is no longer read is used again.
 
-    A temporary is alive from the first call it is an operand of to the last. Each is placed, when its life begins, in
-    the smallest gap that holds it, at the end of the block if none does. The block is filled with NaN, so that a call
-    that read before it wrote would be seen.
+    A temporary is alive from the first to the last call that has it as an operand. When its life begins, it is placed
+    in the smallest gap that is large enough, or else at the end of the block. The block is filled with NaN, so a call
+    that reads before it writes gives NaN, and tests find it.
     """
     lives: dict[Buffer, list[int]] = {}
     for i, operand in step.operands():
@@ -25,11 +25,11 @@ def place_temporaries(step: Step) -> Step:
     for buffer, (_, end) in lives.items():
         ends.setdefault(end, []).append(buffer)
 
-    gaps: list[tuple[int, int]] = []  # (offset, size), by offset; what is behind `size` is free, too
+    gaps: list[tuple[int, int]] = []  # (offset, size), sorted; memory after `size` is free, too
     size, now = 0, 0
     offsets: dict[Buffer, int] = {}
     for buffer, (begin, _) in lives.items():
-        while now < begin:  # what was alive up to here
+        while now < begin:  # free the temporaries that lived until here
             for gone in ends.get(now, ()):
                 gaps = _with_gap(gaps, offsets[gone], _room(gone))
             now += 1
@@ -59,7 +59,7 @@ def _room(buffer: Buffer) -> int:
 
 
 def _with_gap(gaps: list[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:
-    """The gaps and another one, those that touch made one."""
+    """The gaps with another one added; neighbouring gaps are joined."""
     merged: list[tuple[int, int]] = []
     for gap in sorted([*gaps, (offset, size)]):
         if merged and sum(merged[-1]) == gap[0]:
