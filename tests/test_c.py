@@ -370,7 +370,7 @@ class Doubled(cl.Linear):
     ("model", "input_shape", "error", "message"),
     [
         (cl.Model([cl.Linear(3, 4), cl.Reshape((2, 2)), cl.GRU(2, 3)]), None, TypeError, r"no C for GRU\(2, 3\)"),
-        (cl.Model([cl.Residual(cl.Model([Doubled(3, 3)]))]), None, TypeError, r"no C for Linear\(3, 3\)"),
+        (cl.Model([cl.Residual(cl.Model([Doubled(3, 3)]))]), None, TypeError, r"no C for Doubled\(3, 3\)"),
         (Calling(lambda model, x: model.f(x) @ model.f.weight), (3,), TypeError, r"no C for MatMul\(\)"),
         (Calling(lambda model, x: x - x.mean()), (3,), TypeError, r"no C for Mean\(\) as it is used"),
         (Calling(lambda model, x: x + x.mean(axis=1, keepdims=True)), (3,), TypeError, r"no C for Mean"),
