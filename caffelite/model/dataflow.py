@@ -26,7 +26,7 @@ from caffelite.files.state import arrays_of
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import applying_to_zeros, dtypes_of_inputs, zeros
-from caffelite.model.tracing import Step, Trace, data_of, listed
+from caffelite.model.tracing import Applied, Trace, data_of, listed
 from caffelite.program.step import owner_of
 
 ROWS = (2, 3, 5)  # the numbers of rows for which a model is traced
@@ -85,7 +85,7 @@ class Constant(NamedTuple):
 class Application:
     """One application of a Function: where its inputs come from, and the shapes of its results."""
 
-    steps: tuple[Step, ...]  # for each number of rows
+    steps: tuple[Applied, ...]  # for each number of rows
     inputs: list[Any]  # none, of a Model
     shapes: list[Lengths]
     number: int  # of the application in a `Result`; -1 if it is followed
@@ -157,7 +157,7 @@ class _Flow:
         finish: Callable[[Any], Any],
     ) -> None:
         self.is_native = is_native
-        self.followed: set[Step] = set()
+        self.followed: set[Applied] = set()
         self.formulas: list[tuple[list[Any], list[Any]]] = []  # a step's outputs, and those of its formula
         self.given = zeros([(n, *row) for row in rows], tuple(dtypes))
         with applying_to_zeros(model), Trace(model) as self.trace:
@@ -175,7 +175,7 @@ class _Flow:
                 source = self._by_tensor[id(y)] = self.source(same)
                 self._by_memory[memory_of(data_of(y))] = source
 
-    def _follow(self, step: Step) -> None:
+    def _follow(self, step: Applied) -> None:
         """If a step is followed, replace its inner steps by those of its formula or its `call`."""
         formula = None if self.is_native(step.kind) else formula_of(step.kind)
         if formula is not None:
@@ -192,9 +192,9 @@ class _Flow:
         if formula is not None:  # after the inner formulas: its outputs may be theirs
             self.formulas.append((step.outputs, results))
 
-    def leaves(self) -> list[Step]:
+    def leaves(self) -> list[Applied]:
         """The steps that are not followed, in order."""
-        found: list[Step] = []
+        found: list[Applied] = []
         left = self.trace.steps[::-1]
         while left:
             step = left.pop()
@@ -279,7 +279,7 @@ def _leaves(applications: Iterable[Application]) -> Iterable[Application]:
 
 
 def _merged_applications(
-    model: Model, flows: Sequence[_Flow], of_flows: Iterable[list[Step]], numbers: dict[Step, int]
+    model: Model, flows: Sequence[_Flow], of_flows: Iterable[list[Applied]], numbers: dict[Applied, int]
 ) -> list[Application]:
     """Make applications of the steps of all flows; ValueError if they apply different Functions."""
     of_flows = [*of_flows]

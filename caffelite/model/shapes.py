@@ -16,7 +16,7 @@ from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import inference, placeholders
 from caffelite.core.sparse import array_of, is_sparse, rows_from
 from caffelite.core.tensor import Tensor
-from caffelite.model.tracing import Step, Trace, data_of
+from caffelite.model.tracing import Applied, Trace, data_of
 from caffelite.program.step import owner_of
 
 INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
@@ -190,7 +190,7 @@ def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | 
     return found_by_applying(model, key, find)
 
 
-def _largest_indices(steps: list[Step], given: np.ndarray) -> np.ndarray | None:
+def _largest_indices(steps: list[Applied], given: np.ndarray) -> np.ndarray | None:
     """Return the largest index at each place of a row of an input, uint64; None if there is no limit.
 
     The Functions that got the input, or views of it, give the limits.

@@ -20,7 +20,7 @@ from caffelite.model.shapes import (
     with_axes,
     zeros,
 )
-from caffelite.model.tracing import Step, Trace, data_of
+from caffelite.model.tracing import Applied, Trace, data_of
 from caffelite.program.step import owner_of
 
 
@@ -59,7 +59,7 @@ def summary(model: Any, input_shape: tuple[Any, ...] | None = None) -> Table:
     return table(head, rows, "><<>>>>", cut=1)
 
 
-def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[Step]) -> list[tuple]:
+def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[Applied]) -> list[tuple]:
     """List each Function's name, Function, output and step."""
     left = [*steps]
     first_places = {id(function): name for name, function in model._named_children()}
@@ -72,7 +72,7 @@ def _parts_in_sequence(model: Any, shapes: list[Any], steps: list[Step]) -> list
     return parts
 
 
-def _parts_of_call(model: Any, steps: list[Step], known: bool) -> list[tuple]:
+def _parts_of_call(model: Any, steps: list[Applied], known: bool) -> list[tuple]:
     """List each child's name, Function, output (if known) and steps."""
     parts = []
     for name, function in model._named_children():
@@ -93,7 +93,7 @@ def _applied_to_a_row(model: Any, shapes: list[Shape]) -> Trace | None:
     return trace
 
 
-def _costs(function: Function, calls: list[Any], steps: list[Step], known: bool) -> tuple[str, ...]:
+def _costs(function: Function, calls: list[Any], steps: list[Applied], known: bool) -> tuple[str, ...]:
     """Return the costs of a Function for one row: parameters, memory, multiply-adds, activations."""
     made = _multiply_adds(calls) if known else None
     activations = bytes_text(_bytes_made(steps)) if known else "?"
@@ -108,7 +108,7 @@ def _multiply_adds(calls: Iterable[Any]) -> int | None:
     return sum(call.flops or 0 for call in calls) // 2
 
 
-def _bytes_made(steps: Iterable[Step]) -> int:
+def _bytes_made(steps: Iterable[Applied]) -> int:
     """Count the bytes of the outputs of the model's Functions in these steps: each array once, no views."""
     made: dict[int, int] = {}
     for one in [inner for step in steps for inner in step.all_steps() if inner.name]:

@@ -1,6 +1,6 @@
 """Tracing: which Functions a model applies to what, noted while it is applied.
 
-A `Trace` is a recording that notes `Step`s, besides the kernel calls. It learns of an application in two ways:
+A `Trace` is a recording that notes what was `Applied`, besides the kernel calls. It learns of this in two ways:
 
 - A Function that is applied to Tensors tells the recording (`note_application`). So does an operator such as `+`.
 - A Function inside another one computes with arrays, by `forward`, and tells nobody. So a trace applies a copy of the
@@ -26,7 +26,7 @@ from caffelite.core.tensor import Tensor
 
 
 @dataclass(eq=False)
-class Step:
+class Applied:
     """One application of a Function."""
 
     name: str  # of the Function in the model, `blocks.2.attention`; "" if it is not in the model, such as `+`
@@ -35,13 +35,13 @@ class Step:
     inputs: list[Any]  # Tensors, arrays, numbers or None
     outputs: list[Any]  # Tensors; arrays, of a Function in a Function
     calls: list[Any]  # kernel calls, and calls into Python, that the recording noted during this step
-    within: list[Step]  # the inner steps that this one consists of
+    within: list[Applied]  # the inner steps that this one consists of
     gradients: list[np.ndarray | None] = field(init=False)  # of the outputs, from `backward`
 
     def __post_init__(self) -> None:
         self.gradients = [None] * len(self.outputs)
 
-    def all_steps(self) -> Iterator[Step]:
+    def all_steps(self) -> Iterator[Applied]:
         """Yield all inner steps, then this one: in the order in which they ended."""
         for step in self.within:
             yield from step.all_steps()
@@ -59,15 +59,15 @@ class Trace(Recording):
 
     def __init__(self, model: Function, strict: bool = True) -> None:
         super().__init__(strict)
-        self.steps: list[Step] = []  # in the order in which they ended, without inner steps
+        self.steps: list[Applied] = []  # in the order in which they ended, without inner steps
         self._begun: dict[int, tuple[int, int]] = {}  # copies, by their ids: what was noted when they were made
-        self._latest: dict[int, Step] = {}  # the last step of each copy, by the copy's id
+        self._latest: dict[int, Applied] = {}  # the last step of each copy, by the copy's id
         self._kinds: dict[type, type] = {}  # the original class of each noting subclass
         self.model: Any = model.copy()
         for name, function in _named_descendants(self.model, "", set()):
             function.__class__ = self._noting(type(function), name)
 
-    def all_steps(self) -> list[Step]:
+    def all_steps(self) -> list[Applied]:
         """All steps, in the order in which they ended."""
         return [inner for step in self.steps for inner in step.all_steps()]
 
@@ -94,7 +94,7 @@ class Trace(Recording):
     def _add(self, name: str, kind: Any, function: Any, inputs: tuple, outputs: Any, begun: tuple[int, int]) -> None:
         """Add a step that began when `begun` had been noted. Everything noted since then is part of it."""
         calls, steps = begun
-        step = Step(name, kind, function, [*inputs], listed(outputs), self.entries[calls:], self.steps[steps:])
+        step = Applied(name, kind, function, [*inputs], listed(outputs), self.entries[calls:], self.steps[steps:])
         self.steps[steps:] = [step]
         self._latest[id(function)] = step
 

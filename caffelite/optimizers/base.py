@@ -314,7 +314,7 @@ class Optimizer(ABC):
     def _update(self, rule: str) -> None:
         """Update every run by a rule of `kernels.update` that needs only the fields of a Run."""
         for run in self.runs():
-            kernels.update(rule, *run[:4], used=run.used, is_sparse=run.is_sparse)
+            kernels.update(rule, run.data, run.gradient, run.state, run.hyper, used=run.used, is_sparse=run.is_sparse)
 
     def runs(self) -> list[Run]:
         """The parameters that have a gradient; neighbours in memory are one run."""

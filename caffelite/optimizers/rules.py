@@ -140,7 +140,8 @@ class Adam(Optimizer, recordable=True):
         for run in self.runs():
             steps = self.steps[run.parameters]
             kernels.count_steps(steps)
-            kernels.update(self.rule, *run[:4], steps, run.used, run.is_sparse)
+            state = run.data, run.gradient, run.state, run.hyper
+            kernels.update(self.rule, *state, steps, run.used, run.is_sparse)
 
 
 class AdamW(Adam, recordable=True):

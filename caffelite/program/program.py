@@ -7,7 +7,8 @@ whose operands are addresses in memory (`step.pyx`). A few passes improve the li
     fuse_epilogue     moves elementwise calls after a matrix product into that product
     place_temporaries puts arrays that only the step uses into one block of memory, and uses its parts several times
 
-The replay is a loop over the calls (`_kernels/replay.pyx`). No pass changes any bit of the result.
+`running.pyx` looks whether a replay would do what the step would, and runs it. The replay is a loop over the calls
+(`_kernels/replay.pyx`). No pass changes any bit of the result.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from caffelite.core.sparse import array_of, rows_from
 from caffelite.core.tables import Table, table
 from caffelite.program.passes import PASSES
 from caffelite.program.running import Precondition, Runner, StateChange, mapped, plain
-from caffelite.program.step import Buffer, Instruction, Step, owner_of, recorded_step
+from caffelite.program.step import Buffer, Instruction, RecordedStep, owner_of, recorded_step
 
 
 class Program(Runner):
@@ -40,7 +41,7 @@ class Program(Runner):
     """
 
     def __init__(self, function: Callable[..., Any] | None = None, *, strict: bool = False) -> None:
-        self._step = Step([], [])
+        self._step = RecordedStep([], [])
         self.used: Any = None  # objects that the Program keeps alive
         self.strict = strict
         self.warned_of: set[str] = set()  # the obstacles about which the user was warned
@@ -166,7 +167,7 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     return program
 
 
-def _place_the_rest(step: Step) -> None:
+def _place_the_rest(step: RecordedStep) -> None:
     """Give memory of its own to every temporary that no pass has placed."""
     for _, operand in step.operands():
         if operand.buffer.address is None:

@@ -113,7 +113,7 @@ cdef class Instruction:
         return self.call
 
 
-class Step(namedtuple("Step", ("instructions", "memory"))):
+class RecordedStep(namedtuple("RecordedStep", ("instructions", "memory"))):
     """A recorded step: its instructions, with calls into Python between them, and its memory.
 
     `memory` has the objects that the calls' addresses point into, to keep them alive.
@@ -129,7 +129,7 @@ class Step(namedtuple("Step", ("instructions", "memory"))):
 
 
 def recorded_step(list entries):
-    """Convert a recording's entries to a Step, and return it with all its buffers.
+    """Convert a recording's entries to a RecordedStep, and return it with all its buffers.
 
     The entries drop their arrays. After that, weak references tell which arrays somebody else still uses.
     """
@@ -168,7 +168,7 @@ def recorded_step(list entries):
     for entry in entries:
         if isinstance(entry, RecordedCall):
             (<RecordedCall> entry).arrays = ()
-    return Step(instructions, numbers), list(buffers.values())
+    return RecordedStep(instructions, numbers), list(buffers.values())
 
 
 cpdef owner_of(array):

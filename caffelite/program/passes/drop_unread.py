@@ -1,10 +1,10 @@
 """Leave out calls whose results nobody reads."""
 
 from caffelite.core.recording import PythonCall
-from caffelite.program.step import Buffer, Instruction, Step
+from caffelite.program.step import Buffer, Instruction, RecordedStep
 
 
-def drop_unread(step: Step) -> Step:
+def drop_unread(step: RecordedStep) -> RecordedStep:
     """Remove the calls that write only temporaries that no later call reads.
 
     An example is the gradient of the first layer's input: 20 to 30 % of the arithmetic in a small net's step.
@@ -18,4 +18,4 @@ def drop_unread(step: Step) -> Step:
                 continue
             wanted.update(instruction.reads)
         kept.append(instruction)
-    return Step(kept[::-1], step.memory)
+    return RecordedStep(kept[::-1], step.memory)

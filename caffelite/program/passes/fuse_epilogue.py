@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from caffelite.core.recording import PythonCall
-from caffelite.program.step import Buffer, Instruction, Operand, Step
+from caffelite.program.step import Buffer, Instruction, Operand, RecordedStep
 
 BIAS, EPILOGUE = 3, 8  # a product's operands: y a b, the bias; from 8 on, the epilogue's output and inputs
 
 
-def fuse_epilogue(step: Step) -> Step:
+def fuse_epilogue(step: RecordedStep) -> RecordedStep:
     """Move elementwise calls into the products, convolutions and other kernels whose results they take.
 
     Examples are an activation, the gradient of an activation (which multiplies or masks the gradient of its output),
@@ -36,7 +36,7 @@ def fuse_epilogue(step: Step) -> Step:
                 for buffer in (*after.reads, *after.writes):
                     users[buffer] = sorted({i if user == k else user for user in users[buffer]})
                 break
-    return Step([instruction for instruction in fused if instruction is not None], step.memory)
+    return RecordedStep([instruction for instruction in fused if instruction is not None], step.memory)
 
 
 def _forms(after: Instruction) -> list[Instruction]:

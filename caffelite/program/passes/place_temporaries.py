@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.program.step import Buffer, Step
+from caffelite.program.step import Buffer, RecordedStep
 
 ALIGNMENT = 64  # bytes; a cache line, and the widest vector register
 
 
-def place_temporaries(step: Step) -> Step:
+def place_temporaries(step: RecordedStep) -> RecordedStep:
     """Place every temporary in one block of memory, aligned. Memory that is no longer read is used again.
 
     A temporary is alive from the first to the last call that has it as an operand. When its life begins, it is placed
@@ -51,7 +51,7 @@ def place_temporaries(step: Step) -> Step:
     first = -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
     for buffer, offset in offsets.items():
         buffer.address = first + offset
-    return Step(step.instructions, [*step.memory, block])
+    return RecordedStep(step.instructions, [*step.memory, block])
 
 
 def _room(buffer: Buffer) -> int:
