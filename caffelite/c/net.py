@@ -20,8 +20,9 @@ from caffelite.c.layers import COMPOSITES, IDENTITIES, LAYERS, Layer, copied
 from caffelite.core.function import Function, shape_text
 from caffelite.core.tables import shortened
 from caffelite.files.state import arrays_of
-from caffelite.model.dataflow import Application, Constant, Given, Graph, N, Result, Rows, Stored, graph_of
+from caffelite.model.dataflow import Application, Columns, Constant, Given, Graph, N, Result, Rows, Stored, graph_of
 from caffelite.model.model import Model
+from caffelite.model.tracing import array_of
 
 MOST_SAID = 80  # characters of a Function's `repr`
 LARGEST = 2**31 - 1  # what an `int` counts to
@@ -102,7 +103,7 @@ class Net:
         """Write an application, in a Function that is followed."""
         if a.within is not None and a.kind in COMPOSITES:
             *branches, last = a.within
-            held = [self.parts[source][0] for source in a.inputs]  # no branch works in their place
+            held = [self.parts[source][0] for source in a.inputs if _is_value(source)]  # no branch works in their place
             self.kept += held
             for i, branch in enumerate(branches):
                 self.apply(branch, (*place, i), of)
@@ -114,11 +115,10 @@ class Net:
         elif self.is_written(a):
             if len(a.shapes) != 1 or a.shapes[0][:1] != (N,) or any(isinstance(n, Rows) for n in a.shapes[0][1:]):
                 raise TypeError(f"export: there is no C for {a.function!r} as it is used in {of!r}")
-            operands = self.operands(a, of)
-            if a.kind in IDENTITIES:
-                self.made(Result(a.number, 0), (operands[0][0], a.shapes[0][1:]))
-            elif a.kind in LAYERS:
-                self.write(a, a, LAYERS[a.kind], place, operands)
+            if a.kind in LAYERS:
+                self.write(a, a, LAYERS[a.kind], place, self.operands(a, of))
+            elif a.kind in IDENTITIES:
+                self.made(Result(a.number, 0), (self.operands(a, of)[0][0], a.shapes[0][1:]))
             else:
                 raise TypeError(f"export: there is no C for {a.function!r}")
 
@@ -151,11 +151,13 @@ class Net:
 
     def _values(self, source: Any) -> Any:
         """Return the values that come from there. They do not depend on the row."""
-        if isinstance(source, Constant):
-            return source.values if source.shape is None else None
+        if isinstance(source, Constant) and source.shape is None:
+            return source.values
         if isinstance(source, Stored):
             return arrays_of(self.graph.model)[source.name]
-        return self.leaves[source.application].steps[0].outputs[source.place].data
+        if isinstance(source, Result):
+            return array_of(self.leaves[source.application].steps[0].outputs[source.place])
+        return ()
 
     # ---- calls --------------------------------------------------------------------------------------------------
 
@@ -235,7 +237,7 @@ def _made_of_rows(leaves: list[Application]) -> set[int]:
     """The numbers of the applications that depend on the model's input."""
     found: set[int] = set()
     for a in leaves:
-        if any(isinstance(x, Given) or (isinstance(x, Result) and x.application in found) for x in a.inputs):
+        if any(x.application in found if isinstance(x, Result) else isinstance(x, Given | Columns) for x in a.inputs):
             found.add(a.number)
     return found
 
