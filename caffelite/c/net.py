@@ -22,7 +22,7 @@ from caffelite.core.tables import shortened
 from caffelite.files.state import arrays_of
 from caffelite.model.dataflow import Application, Columns, Constant, Given, Graph, N, Result, Rows, Stored, graph_of
 from caffelite.model.model import Model
-from caffelite.model.tracing import array_of
+from caffelite.model.tracing import data_of
 
 MOST_SAID = 80  # characters of a Function's `repr`
 LARGEST = 2**31 - 1  # what an `int` counts to
@@ -156,7 +156,7 @@ class Net:
         if isinstance(source, Stored):
             return arrays_of(self.graph.model)[source.name]
         if isinstance(source, Result):
-            return array_of(self.leaves[source.application].steps[0].outputs[source.place])
+            return data_of(self.leaves[source.application].steps[0].outputs[source.place])
         return ()
 
     # ---- calls --------------------------------------------------------------------------------------------------

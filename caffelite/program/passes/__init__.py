@@ -1,4 +1,4 @@
-"""The passes: each takes a RecordedStep, and returns a shorter or better placed one with the same results to the bit."""
+"""The passes: each takes a RecordedStep, and returns a shorter or better placed one with the same bits as results."""
 
 from collections.abc import Callable
 
