@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -18,7 +18,8 @@ from caffelite.parallel.ranks import Ranks, RowsOfRank
 from caffelite.parallel.step import EvaluationOfPart, StepOfPart
 from caffelite.parallel.stop import Stop
 from caffelite.parallel.summation import average_gradients
-from caffelite.training.loop import Loop
+from caffelite.training.history import History
+from caffelite.training.loop import Listener, Loop
 from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep, Step
 from caffelite.training.team import Team
@@ -28,6 +29,10 @@ ROWS_COMPARED = 8  # of each batch made in Python
 
 class LoopOfRanks(Loop):
     """The training loop on several ranks. All continue and end after the same epochs."""
+
+    def __init__(self, model: Any, team: TeamOfRanks, *rest: Any) -> None:
+        super().__init__(*rest)
+        self.model, self.team = model, team
 
     def due(self, done: int) -> float:
         return self.team.agreed(super().due(done))
@@ -39,8 +44,6 @@ class LoopOfRanks(Loop):
 
 class TeamOfRanks(Team):
     """The team of all ranks, on one of them."""
-
-    loop = LoopOfRanks
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
@@ -88,6 +91,11 @@ class TeamOfRanks(Team):
 
     def holding(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
         return self.stop.holding(interrupts)
+
+    def loop(
+        self, model: Any, until: int, listeners: Sequence[Listener], history: History, interrupts: Any
+    ) -> LoopOfRanks:
+        return LoopOfRanks(model, self, until, listeners, history, interrupts)
 
     # ---- between steps ------------------------------------------------------------------------------------------
 

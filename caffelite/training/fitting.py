@@ -117,7 +117,7 @@ class Fitting:
 
         try:
             with short_traceback(step.__file__), InterruptsBetweenSteps() as interrupts, team.holding(interrupts):
-                team.loop(model, team, until, listeners, history, interrupts).run(make_epochs)
+                team.loop(model, until, listeners, history, interrupts).run(make_epochs)
         except (KeyboardInterrupt, TrainingDiverged) as error:
             error.history = history  # type: ignore[union-attr]
             raise

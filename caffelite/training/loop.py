@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.optimizers import TrainingDiverged
@@ -34,7 +33,7 @@ class Listener:
         return False
 
     def between_steps(self) -> None:
-        """Called between two steps: all state of the training is complete, for example for a checkpoint."""
+        """Called between two steps, when all state of the training is complete and may be saved."""
 
     def end(self) -> None:
         """Called when the training is over, also if an exception ended it."""
@@ -45,8 +44,6 @@ class Loop:
 
     Parameters
     ----------
-    model, team
-        The model to train, and the team of processes that trains it.
     until : int
         The total number of epochs, including the epochs done before.
     listeners : sequence of Listener
@@ -59,14 +56,11 @@ class Loop:
 
     def __init__(
         self,
-        model: Any,
-        team: Any,
         until: int,
         listeners: Sequence[Listener],
         history: History,
         interrupts: InterruptsBetweenSteps,
     ) -> None:
-        self.model, self.team = model, team
         self.until, self.listeners, self.history, self.interrupts = until, listeners, history, interrupts
         self.ended = False
 

@@ -6,7 +6,7 @@ one process, `ONE_PROCESS`, are here. `caffelite.parallel` overrides them for se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -16,7 +16,8 @@ from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.rows import SomeRows
 from caffelite.data.generator import Batch
 from caffelite.optimizers import Optimizer
-from caffelite.training.loop import Loop
+from caffelite.training.history import History
+from caffelite.training.loop import Listener, Loop
 from caffelite.training.objective import Objective
 from caffelite.training.step import EvaluationStep, Step
 
@@ -27,7 +28,6 @@ ATTENTION = 0.05  # seconds of replay before Python updates the bar and looks fo
 class Team:
     """A team of one process. A team of several overrides all methods."""
 
-    loop: type[Loop] = Loop
     rank = 0  # the number of this process
     leads = True  # whether it shows the training and writes files
 
@@ -50,6 +50,10 @@ class Team:
     def holding(self, interrupts: InterruptsBetweenSteps) -> AbstractContextManager[None]:
         """A context in which Ctrl-C takes effect on all processes after the same step."""
         return NOTHING
+
+    def loop(self, model: Any, until: int, listeners: Sequence[Listener], history: History, interrupts: Any) -> Loop:
+        """Return the loop of a training."""
+        return Loop(until, listeners, history, interrupts)
 
     # ---- between steps ------------------------------------------------------------------------------------------
 
