@@ -712,7 +712,7 @@ def test_what_is_remembered_of_ever_other_shapes_does_not_grow_without_end():
     model = Mean()
     for length in range(1, 200):
         model.predict(np.ones((2, length), np.float32))
-    assert len(model._own.remembered) <= 64
+    assert len(model._own.found_before) <= 64
 
 
 @pytest.mark.parametrize("kind", WAYS)

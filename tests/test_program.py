@@ -21,7 +21,7 @@ from caffelite import _kernels as kernels
 from caffelite.program import PASSES
 from caffelite.program import program as programs
 from caffelite.program.passes.place_temporaries import ALIGNMENT
-from caffelite.program.step import Step
+from caffelite.program.step import RecordedStep
 
 COMBINATIONS = [list(some) for n in range(len(PASSES) + 1) for some in itertools.combinations(PASSES, n)]
 
@@ -414,7 +414,7 @@ def test_a_pass_that_forgets_a_write_is_seen_as_nan(monkeypatch):
     model = small_net()
 
     def forgetful(step):
-        return Step(step.instructions[1:], step.memory)
+        return RecordedStep(step.instructions[1:], step.memory)
 
     monkeypatch.setattr(programs, "PASSES", [forgetful, *PASSES])
     program = cl.capture(lambda x: model(x), batch(0)[0])
