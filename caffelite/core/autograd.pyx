@@ -200,6 +200,7 @@ cdef bint is_in(list values, value):
     return False
 
 
+@cython.binding(True)                     # a method of Function
 def call(function, *inputs, **named):
     """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
 
@@ -218,6 +219,7 @@ def call(function, *inputs, **named):
     return apply(applied, inputs, applied.parameters())
 
 
+@cython.binding(True)                     # as is this
 def applied_to(function, *inputs, parameters=()):
     """What a call gives, without the copy: for a Function, with these parameters, that is applied this once."""
     return apply(function, inputs, parameters)
@@ -336,6 +338,7 @@ def binary_operator(function, str symbol, operand, bint swapped=False):
     Unless that is a float or a Tensor of the same dtype, it is first brought into form by `operand(other, tensor,
     symbol)`.
     """
+    @cython.binding(True)                 # a method of Tensor
     def apply_operator(Node self not None, other):
         if type(other) is not float and not (isinstance(other, Node) and same_dtype(self, other)):
             other = operand(other, self, symbol)
