@@ -2,15 +2,27 @@
 
 CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization. CAFFELITE_BUILT=1 says that
 the modules were built in place before, by `python setup.py build_ext --inplace`: nothing is compiled.
+
+Design
+------
+(a) Cython makes a C file of each .pyx. The C compiler makes an object of each C file, and one for each instruction set
+    of those of loops/. The linker makes a module of its objects.
+(b) A step is left out if its result is newer than its sources. So a change to a file of loops/ takes one translation,
+    one object for each instruction set, and their links. If flags change, everything is made again.
+(c) A file of loops/ is C in all but its syntax. The function that would make a Python module of it is declared static:
+    the compiler drops it, and everything that it alone uses.
 """
 
-import copy
 import os
 import platform
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy
@@ -21,6 +33,8 @@ from setuptools.command.build_ext import build_ext
 DEBUG = os.environ.get("CAFFELITE_DEBUG") == "1"
 BUILT = os.environ.get("CAFFELITE_BUILT") == "1"
 KERNELS = Path("caffelite", "_kernels")
+MADE = Path("build", f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}")  # C files and objects
+TRANSLATED = MADE / "c"
 
 # Not -ffast-math: it breaks the detection of NaN and changes the processor's rounding for the whole process.
 # Without tables for unwinding the stack, which C has no use for, and without warnings, which are of Cython's C.
@@ -38,6 +52,20 @@ LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=max-completely-peel-times=4
 # A product and a sum are one instruction, with one rounding, everywhere: gcc 13 and later would make two of them in
 # vectors that add up, and not in what is left over, so that bits depended on threads and on neighbours.
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=avoid-fma-max-bits=0"]
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": DEBUG,
+    "wraparound": False,
+    "overflowcheck": DEBUG,
+    "cdivision": True,
+    "initializedcheck": False,
+    "embedsignature": True,
+    "embedsignature.format": "clinic",  # for `inspect.signature`
+    "binding": False,  # a function is no method, unless it says so
+    "auto_pickle": False,
+    "freethreading_compatible": False,
+}
 
 INSTRUCTION_SETS = {"generic": []}
 if platform.machine() in ("x86_64", "AMD64"):
@@ -58,7 +86,9 @@ COMPILED_ONCE |= {f"caffelite._kernels.{name}": "-Os" for name in ("kernel", "re
 # computes.
 OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 
-NOTHING = "int main(void) { return 0; }"  # to find out whether a compiler takes flags
+# To find out whether a compiler takes flags.
+NOTHING = "int main(void) { return 0; }"
+PARALLEL = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }"
 
 
 def extensions():
@@ -79,88 +109,127 @@ def extensions():
     loops = [
         Extension(
             f"caffelite._kernels.loops_{isa.replace('-', '_')}",
-            [str(KERNELS / "loops.pyx")],
-            depends=[str(header) for header in (KERNELS / "loops").glob("*.h")],
+            sorted(map(str, (KERNELS / "loops").glob("*.pyx"))),
             include_dirs=[str(KERNELS)],
-            # One C file makes several modules, so each needs its own name for the function that Python looks up.
-            define_macros=[("PyInit_loops", f"PyInit_loops_{isa.replace('-', '_')}")],
-            extra_compile_args=FLAGS + LOOP_FLAGS + flags,
+            # Each module needs its own name for the function that Python looks up.
+            define_macros=[("PyInit_published", f"PyInit_loops_{isa.replace('-', '_')}")],
+            extra_compile_args=[*FLAGS, *LOOP_FLAGS, "-fvisibility=hidden", *flags],
             extra_link_args=LINK_FLAGS,
         )
         for isa, flags in INSTRUCTION_SETS.items()
     ]
-    return loops + compiled_once  # what takes longest first, so that no processor waits in the end
+    return loops + compiled_once
 
 
 class BuildKernels(build_ext):
-    """Finds out what the compiler can do, and builds some modules at a time, each in an object directory of its own."""
+    """Find out what the compiler can do; translate, compile and link what has changed."""
 
     def finalize_options(self):
         super().finalize_options()
-        self.parallel = self.parallel or min(os.cpu_count() or 1, 4)  # each takes up to half a gigabyte
+        self.parallel = self.parallel or min(os.cpu_count() or 1, 8)  # more would wait for the border
 
     def build_extensions(self):
+        self.adapt_to_compiler()
+        self.forget_what_was_made_with_other_flags()
         self.translate()
-        loops = [extension for extension in self.extensions if ".loops_" in extension.name]
-        launch = next(extension for extension in self.extensions if extension.name.endswith(".launch"))
+        self.make_objects()
+        super().build_extensions()  # which links
+
+    def forget_what_was_made_with_other_flags(self):
+        flags = [(e.name, e.define_macros, e.extra_compile_args, e.extra_link_args) for e in self.extensions]
+        flags, listed = repr([DIRECTIVES, self.compiler.compiler_so, flags]), MADE / "flags"
+        if not listed.exists() or listed.read_text() != flags:
+            shutil.rmtree(MADE, ignore_errors=True)
+            MADE.mkdir(parents=True)
+            listed.write_text(flags)
+
+    def adapt_to_compiler(self):
+        """Leave out flags and instruction sets that the compiler does not know, and add OpenMP if it does."""
         for compile_flags, link_flags in OPENMP:
-            if self.compiles(
-                "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }", compile_flags, link_flags
-            ):
+            if self.compiles(PARALLEL, compile_flags, link_flags):
+                launch = next(extension for extension in self.extensions if extension.name.endswith(".launch"))
                 launch.extra_compile_args = launch.extra_compile_args + compile_flags
                 launch.extra_link_args = launch.extra_link_args + link_flags
                 break
         else:
             print("caffelite: no OpenMP here; kernels will use one thread", file=sys.stderr)
-        self.leave_out_flags()
-        refused = [extension for extension in loops if not self.compiles(NOTHING, extension.extra_compile_args, [])]
-        self.extensions = [extension for extension in self.extensions if extension not in refused]
-        super().build_extensions()
+        flags = UNALIGNED + LOOP_FLAGS  # clang needs no such flags, and refuses or ignores them
+        if not self.compiles(NOTHING, ["-Werror", *flags]):
+            unknown = {flag for flag in flags if not self.compiles(NOTHING, ["-Werror", flag])}
+            for extension in self.extensions:
+                extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag not in unknown]
+        self.extensions = [
+            extension
+            for extension in self.extensions
+            if ".loops_" not in extension.name or self.compiles(NOTHING, extension.extra_compile_args)
+        ]
 
-    def leave_out_flags(self):
-        """Leave out what only some compilers know: clang needs no such flags, and refuses or ignores them."""
-        unknown = {flag for flag in UNALIGNED + LOOP_FLAGS if not self.compiles(NOTHING, ["-Werror", flag], [])}
-        for extension in self.extensions:
-            extension.extra_compile_args = [flag for flag in extension.extra_compile_args if flag not in unknown]
-
-    def translate(self):
-        """Have Cython write the C file of each source, and go on from these."""
-        sources = list(dict.fromkeys(extension.sources[0] for extension in self.extensions))
-        directives = {
-            "language_level": 3,
-            "boundscheck": DEBUG,
-            "wraparound": False,
-            "overflowcheck": DEBUG,
-            "cdivision": True,
-            "initializedcheck": False,
-            "embedsignature": True,
-            "freethreading_compatible": False,
-        }
-        print("caffelite: compiling what has changed; all of it takes a minute or two", flush=True)
-        cythonize(sources, compiler_directives=directives, annotate=DEBUG, nthreads=self.parallel, quiet=True)
-        for extension in self.extensions:
-            extension.sources = [str(Path(source).with_suffix(".c")) for source in extension.sources]
-
-    def build_extension(self, extension):
-        own, started = copy.copy(self), time.perf_counter()
-        own.build_temp = os.path.join(self.build_temp, extension.name)
-        super(BuildKernels, own).build_extension(extension)
-        if (seconds := time.perf_counter() - started) > 0.1:  # else there was nothing to compile
-            print(f"caffelite: compiled {extension.name} in {seconds:.0f} s", flush=True)
-
-    def compiles(self, program, compile_flags, link_flags):
+    def compiles(self, program, compile_flags, link_flags=()):
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "try.c")
             source.write_text(program)
-            command = [
-                *self.compiler.compiler_so,
-                str(source),
-                *compile_flags,
-                *link_flags,
-                "-o",
-                str(Path(folder, "try")),
-            ]
+            command = [*self.compiler.compiler_so, str(source), *compile_flags, *link_flags, "-o", f"{folder}/try"]
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def translate(self):
+        """Have Cython write the C file of each source, and go on from these."""
+        sources = dict.fromkeys(source for extension in self.extensions for source in extension.sources)
+        print("caffelite: compiling what has changed; all of it takes a minute", flush=True)
+        cythonize(
+            [Extension(source.removesuffix(".pyx").replace("/", "."), [source]) for source in sources],
+            compiler_directives=DIRECTIVES,
+            annotate=DEBUG,
+            build_dir=str(TRANSLATED),
+            nthreads=self.parallel,
+            force=self.force,
+        )
+        for extension in self.extensions:
+            extension.sources = [str((TRANSLATED / source).with_suffix(".c")) for source in extension.sources]
+
+    def make_objects(self):
+        """Have the C compiler make the objects of all modules, some at a time, and go on from these."""
+        units = []
+        for extension in self.extensions:
+            folder = str(MADE / extension.name)
+            extension.extra_objects = self.compiler.object_filenames(extension.sources, output_dir=folder)
+            extension.depends = extension.extra_objects
+            units += zip([extension] * len(extension.sources), extension.sources, extension.extra_objects, strict=True)
+            extension.sources = []
+        units = [unit for unit in units if self.force or not is_newer_than_its_sources(unit[2])]
+        units.sort(key=lambda unit: (Path(unit[1]).stem != "tile", -os.path.getsize(unit[1])))  # the longest first
+        with ThreadPoolExecutor(self.parallel) as pool:
+            tasks = [pool.submit(self.make_object, *unit[:2]) for unit in units]
+            try:
+                for number, task in enumerate(as_completed(tasks), 1):
+                    print(f"caffelite: [{number}/{len(tasks)}] {task.result()}", flush=True)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+
+    def make_object(self, extension, source):
+        """Compile a C file for a module. Returns what to tell of it."""
+        started = time.perf_counter()
+        is_family = Path(source).parent.name == "loops" and Path(source).stem != "published"
+        self.compiler.compile(
+            [source],
+            output_dir=str(MADE / extension.name),
+            macros=[("PyMODINIT_FUNC", "static PyObject *")] if is_family else extension.define_macros,
+            include_dirs=extension.include_dirs,
+            extra_postargs=[*extension.extra_compile_args, "-MMD"],  # a list of the headers, beside the object
+        )
+        module = extension.name.rpartition(".")[2]
+        return f"{Path(source).relative_to(TRANSLATED)} for {module}, {time.perf_counter() - started:.1f} s"
+
+
+def is_newer_than_its_sources(object_file):
+    """Whether an object is there that was made after the files were changed that its compiler listed in a .d file."""
+    try:
+        made = os.path.getmtime(object_file)
+        listed = Path(object_file).with_suffix(".d").read_text().replace("\\\n", " ").partition(": ")[2]
+        names = [name.replace("\\ ", " ") for name in re.split(r"(?<!\\)\s+", listed.strip())]
+        return all(os.path.getmtime(name) < made for name in names)
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":  # Cython's processes import this file

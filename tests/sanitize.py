@@ -57,14 +57,14 @@ class Bug(NamedTuple):
 
 BUGS = [
     Bug(
-        "caffelite/_kernels/loops/batches.pxi",
+        "caffelite/_kernels/loops/batches.pyx",
         "for i in range(call.size[0] - 1, 0, -1):",
         "for i in range(call.size[0], 0, -1):",
         "test_shuffling_permutes",
         "AddressSanitizer: heap-buffer-overflow",
     ),
     Bug(
-        "caffelite/_kernels/loops/batches.pxi",
+        "caffelite/_kernels/loops/batches.pyx",
         "cursor.position += call.size[0]",
         "cursor.position += call.size[0] + 0x7fffffffffffffffLL",
         "test_a_recorded_batch_is_found_and_measured_through_the_cursor",

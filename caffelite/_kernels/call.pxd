@@ -32,7 +32,7 @@ cdef enum Stop:                           # why a loop wants the step to stop
     PYTHON_ERROR = 3                      # a call into Python, between kernels, raised
 
 
-cdef enum Op:                             # what an elementwise loop computes; see elementwise.pxi
+cdef enum Op:                             # what an elementwise loop computes; see loops/elementwise.pyx
     NOTHING = 0
     COPY
     NEGATIVE

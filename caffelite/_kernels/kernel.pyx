@@ -29,7 +29,7 @@ cdef class Kernel:
         It is the matrix product, and takes an epilogue.
     takes_epilogue : bool
         It goes on with an elementwise kernel, if it is told so, on each run of its output that it has computed; all
-        operands of that one lie as the output does (`finish` in loops/elementwise.pxi).
+        operands of that one lie as the output does (`finish` in loops/elementwise.pxd).
     """
 
     def __cinit__(self, str name, *, str loops=None, Op op=NOTHING, int writes=1, int updates=0, int checked=-1,

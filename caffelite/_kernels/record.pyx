@@ -289,7 +289,7 @@ cdef class RecordedCall:
         self.call.operand[operand].data = <char*> address
 
     def with_epilogue(self, RecordedCall after, tuple y, list strides):
-        """This call, going on with an elementwise call that follows it; matmul.pxi says with which operands.
+        """This call, going on with an elementwise call that follows it; matmul.pyx says with which operands.
 
         `y` are its own result's strides in elements, rows first, and `strides` those of the epilogue's operands, None
         where one is absent or a number. Where all of these lie alike, and not as matrices do, `y` is None.

@@ -179,6 +179,7 @@ def fits(tuple shape, tuple required):
     return i == n
 
 
+@cython.binding(True)                     # a method of Function
 def checked_input(function, x, Node weight=None, weight_shape=None):
     """Return x as an array of the Function's `required_input_shape` and of its weight's dtype.
 
@@ -240,6 +241,7 @@ cdef bint is_in(list values, value):
     return False
 
 
+@cython.binding(True)                     # a method of Function
 def call(function, *inputs, **named):
     """Apply a copy of this Function to Tensors, arrays or numbers, and record it in the graph.
 
@@ -258,6 +260,7 @@ def call(function, *inputs, **named):
     return apply(applied, inputs, applied.parameters())
 
 
+@cython.binding(True)                     # as is this
 def applied_to(function, *inputs, parameters=()):
     """Apply a Function with these parameters without a copy, because it is applied only once."""
     return apply(function, inputs, parameters)
@@ -375,6 +378,7 @@ def binary_operator(function, str symbol, operand, bint swapped=False):
     `operand(other, tensor, symbol)` first converts the other operand, unless it is a float or a Tensor of the same
     dtype.
     """
+    @cython.binding(True)                 # a method of Tensor
     def apply_operator(Node self not None, other):
         if type(other) is not float and not (isinstance(other, Node) and same_dtype(self, other)):
             other = operand(other, self, symbol)

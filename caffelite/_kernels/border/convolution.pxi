@@ -1,12 +1,12 @@
 # Convolutions of images (n, C, H, W), or of series (n, C, L), which are images of height 1.
 #
 # A convolution with few channels reads and writes images in memory order (C, H, W, n), "images last", one with many in
-# (n, H, W, C), "channels last"; loops/convolution.pxi says why. What lies otherwise is copied first. Since every other
+# (n, H, W, C), "channels last"; loops/convolution.pyx says why. What lies otherwise is copied first. Since every other
 # kernel leaves images in the order it finds them in, that happens once on the way into a net and once on the way out.
 
 cdef enum:
     MANY_CHANNELS = 32                    # of the larger side of a group, if the other has few
-    IMAGES_TOGETHER = 16                  # channels last; as in loops/convolution.pxi
+    IMAGES_TOGETHER = 16                  # channels last; as in loops/convolution.pyx
     MAX_VECTOR_BYTES = 64
 
 cdef Kernel CONVOLUTION_KERNEL = Kernel("convolution", takes_epilogue=True)

@@ -5,7 +5,7 @@
  */
 #ifndef CAFFELITE_DOTS_H
 #define CAFFELITE_DOTS_H
-#include "tile.h"
+#include "lanes.h"
 
 enum { DOT_ROWS = 6 };
 #if defined(__AVX512F__) || defined(__aarch64__)

@@ -7,8 +7,10 @@
 #ifndef CAFFELITE_PHILOX_H
 #define CAFFELITE_PHILOX_H
 #include "vectors.h"
-#if defined(__SSE2__)
+#if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 enum { COUNTERS = 16, WORDS = 4 * COUNTERS };

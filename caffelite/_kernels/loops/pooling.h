@@ -1,12 +1,12 @@
 /* The largest and the sum of the pixels of a window, one vector of lanes at a time: what is found so far stays in
- * registers until the window has been seen. In C because Cython has no vector types; where windows lie is in pooling.pxi.
+ * registers until the window has been seen. In C because Cython has no vector types; where windows lie is in pooling.pyx.
  *
  * Pixels are vectors of `lanes` neighbours; rows and columns of pixels are `row` and `column` elements apart. A pixel's
  * place is its number in the whole image, an integer of as many bytes as an element.
  */
 #ifndef CAFFELITE_POOLING_H
 #define CAFFELITE_POOLING_H
-#include "vectors.h"
+#include "lanes.h"
 
 typedef int32_t place_float;
 typedef int64_t place_double;

@@ -2,7 +2,7 @@
  */
 #ifndef CAFFELITE_SPARSE_H
 #define CAFFELITE_SPARSE_H
-#include "vectors.h"
+#include "lanes.h"
 
 enum { SPARSE_SUMS = 8 };                               /* vectors of sums in registers */
 

@@ -1,37 +1,18 @@
 /* Sums of a row of numbers in float64: eight partial sums side by side, number j in the j % 8th, added up in pairs.
- *
- * a b + c is rounded once where the processor has an instruction for it. Left to itself, the compiler would take that in
- * some loops and not in others, and the same sum would have other bits in another order of memory.
  */
 #ifndef CAFFELITE_SUMS_H
 #define CAFFELITE_SUMS_H
+#include "products.h"
 #include "vectors.h"
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 enum { SUMS = 8, SUM_VECTORS = SUMS / LANES_OF_double };
 
 /* As many numbers as a vector of float64 has lanes, in float32 and in float64. */
 typedef float few_float __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(float)), may_alias));
 typedef vector_double few_double;
-
-INLINE double multiply_add(double a, double b, double c)
-{
-#if defined(__FMA__) || defined(__FP_FAST_FMA)
-    return __builtin_fma(a, b, c);
-#else
-    return a * b + c;
-#endif
-}
-
-/* a b + c d, of which c d is rounded by itself: without this, the compiler chooses one of the two in each loop. */
-INLINE double sum_of_products_double(double a, double b, double c, double d) { return multiply_add(a, b, c * d); }
-INLINE float sum_of_products_float(float a, float b, float c, float d)
-{
-#if defined(__FMA__) || defined(__FP_FAST_FMAF)
-    return __builtin_fmaf(a, b, c * d);
-#else
-    return a * b + c * d;
-#endif
-}
 
 INLINE vector_double multiply_add_vectors(vector_double a, vector_double b, vector_double c)
 {

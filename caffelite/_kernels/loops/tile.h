@@ -6,44 +6,14 @@
  * what has to be done to each element is done to them where they are.
  *
  * Every element sees the same operations in the same order wherever it stands in a tile, so that a row's result does
- * not depend on the rows beside it. In C because Cython has no vector types; what surrounds the tile is in matmul.pxi.
+ * not depend on the rows beside it. In C because Cython has no vector types; what surrounds the tile is in matmul.pyx.
  */
 #ifndef CAFFELITE_TILE_H
 #define CAFFELITE_TILE_H
-#include "vectors.h"
-
-/* As many sums as the registers hold, leaving room for one row of b and one element of a. */
-#if defined(__AVX512F__) || defined(__aarch64__)
-enum { TILE_ROWS = 8, TILE_VECTORS = 3 };       /* of 32 registers */
-#else
-enum { TILE_ROWS = 6, TILE_VECTORS = 2 };       /* of 16 */
-#endif
-enum { FEW_ROWS = 4 };
-
-/* Strides are in elements. The columns of y are neighbours, and so are those of the mask, and of b if b_column is 1; its
- * rows are b_k apart. If not, the elements of a column of b are, b_k = 1, and its columns lie b_column apart: only strips
- * of at most FEW_ROWS rows take that. */
-typedef struct {
-    ptrdiff_t rows, columns, k;                  /* columns: at most COLUMNS */
-    const void *a, *b;
-    ptrdiff_t runs;                              /* of k each; where in a and in b they begin, one, at 0, of a product */
-    const ptrdiff_t *a_run, *b_run;
-    ptrdiff_t a_row, a_k, b_k, b_column;
-    void *y;
-    ptrdiff_t y_row;
-    int resume, accumulate, relu;                /* start from y; add to y; store max(sum, 0) */
-    const void *bias, *row_bias, *mask;          /* or NULL: one for each column; one for each row; 0 where not above 0 */
-    ptrdiff_t mask_row;
-} Strip;
+#include "lanes.h"
+#include "strip.h"
 
 #define DEFINE_TILE(real)                                                                                              \
-    enum { COLUMNS_##real = TILE_VECTORS * LANES_OF_##real };                                                          \
-                                                                                                                       \
-    INLINE vector_##real load_##real(const real *p, int is_last, int lanes)                                            \
-    {                                                                                                                  \
-        return is_last ? load_first_##real(p, lanes) : *(const vector_##real *)p;                                      \
-    }                                                                                                                  \
-                                                                                                                       \
     /* sum[r] += Σ a[r, k] · b[k], for so many k, with the columns of b along k. */                                    \
     INLINE void add_columns_##real(const int ROWS, vector_##real (*sum)[TILE_VECTORS], const real *a, ptrdiff_t a_row, \
                                    ptrdiff_t a_k, const real *b, ptrdiff_t b_column, int lanes, int depth)             \
@@ -153,7 +123,7 @@ typedef struct {
     }                                                                                                                  \
                                                                                                                        \
     /* All rows of a strip of y of at most COLUMNS columns; the sums over one run of k, or over several. */            \
-    static void strip_##real(const Strip *s)                                                                           \
+    void strip_##real(const Strip *s)                                                                                  \
     {                                                                                                                  \
         if (s->columns <= LANES_OF_##real)                                                                             \
             tiles_##real(1, 0, s);                                                                                     \
@@ -163,7 +133,7 @@ typedef struct {
             tiles_##real(TILE_VECTORS, 0, s);                                                                          \
     }                                                                                                                  \
                                                                                                                        \
-    static void strip_of_runs_##real(const Strip *s)                                                                   \
+    void strip_of_runs_##real(const Strip *s)                                                                          \
     {                                                                                                                  \
         if (s->columns <= LANES_OF_##real)                                                                             \
             tiles_##real(1, 1, s);                                                                                     \
@@ -171,14 +141,30 @@ typedef struct {
             tiles_##real(2, 1, s);                                                                                     \
         else                                                                                                           \
             tiles_##real(TILE_VECTORS, 1, s);                                                                          \
+    }                                                                                                                  \
+                                                                                                                       \
+    void transpose_##real(real *y, ptrdiff_t stride_y, const real *x, ptrdiff_t stride_x, int rows,                    \
+                          ptrdiff_t columns)                                                                           \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real };                                                                              \
+        vector_##real t[LANES];                                                                                        \
+        for (ptrdiff_t k = 0; k < columns; k += LANES) {                                                               \
+            const int here = columns - k < LANES ? (int)(columns - k) : LANES;                                         \
+            columns_of_##real(t, x + k, stride_x, rows, here, 1);                                                      \
+            UNROLL for (int i = 0; i < LANES; i++)                                                                     \
+                if (i < here) {                                                                                        \
+                    if (rows == LANES)                                                                                 \
+                        *(vector_##real *)(y + (k + i) * stride_y) = t[i];                                             \
+                    else                                                                                               \
+                        store_first_##real(y + (k + i) * stride_y, t[i], rows);                                        \
+                }                                                                                                      \
+        }                                                                                                              \
     }
 
 DEFINE_TILE(float)
 DEFINE_TILE(double)
 
-/* What of b and of a is packed at a time, for each thread that computes: of b about half of a second-level cache in float32. */
-enum { BLOCK_K = 256, BLOCK_ROWS = 96, BLOCK_COLUMNS = 480 };
-static _Thread_local char packed_b[BLOCK_K * BLOCK_COLUMNS * sizeof(double)] __attribute__((aligned(64)));
-static _Thread_local char packed_a[BLOCK_K * BLOCK_ROWS * sizeof(double)] __attribute__((aligned(64)));
+_Thread_local char packed_b[BLOCK_K * BLOCK_COLUMNS * sizeof(double)] __attribute__((aligned(64)));
+_Thread_local char packed_a[BLOCK_K * BLOCK_ROWS * sizeof(double)] __attribute__((aligned(64)));
 
 #endif

@@ -2,7 +2,7 @@
  */
 #ifndef CAFFELITE_WEIGHING_H
 #define CAFFELITE_WEIGHING_H
-#include "tile.h"
+#include "lanes.h"
 
 enum { WEIGHED_ROWS = 8 };
 

@@ -7,6 +7,26 @@
 #   window   along rows, along columns
 #   size     0 lanes
 
+from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.family cimport *
+
+cdef extern from "loops/pooling.h" nogil:
+    void largest_float(float* y, void* places, const float* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+                       Py_ssize_t columns, Py_ssize_t place, Py_ssize_t width, Py_ssize_t lanes)
+    void largest_double(double* y, void* places, const double* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+                        Py_ssize_t columns, Py_ssize_t place, Py_ssize_t width, Py_ssize_t lanes)
+    void largest_grad_float(float* dx, const float* dy, Py_ssize_t row, Py_ssize_t column, const void* places,
+                            Py_ssize_t places_row, Py_ssize_t places_column, Py_ssize_t rows, Py_ssize_t columns,
+                            Py_ssize_t place, Py_ssize_t lanes)
+    void largest_grad_double(double* dx, const double* dy, Py_ssize_t row, Py_ssize_t column, const void* places,
+                             Py_ssize_t places_row, Py_ssize_t places_column, Py_ssize_t rows, Py_ssize_t columns,
+                             Py_ssize_t place, Py_ssize_t lanes)
+    void sum_pixels_float(float* y, const float* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+                          Py_ssize_t columns, Py_ssize_t lanes, double factor)
+    void sum_pixels_double(double* y, const double* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows,
+                           Py_ssize_t columns, Py_ssize_t lanes, double factor)
+
+
 # The pixels from `first` to before `end` that window i covers, along one axis.
 cdef inline void pixels_of(const Window* along, Py_ssize_t i, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
     first[0] = max(i * along.stride - along.padding, 0)
@@ -143,7 +163,8 @@ cdef inline void sum_pixels(real* y, const real* x, Py_ssize_t row, Py_ssize_t c
         sum_pixels_double(y, x, row, column, rows, columns, lanes, factor)
 
 
-publish("max_pool", <Loop> max_pool[float], <Loop> max_pool[double])
-publish("max_pool_grad", <Loop> max_pool_grad[float], <Loop> max_pool_grad[double])
-publish("average_pool", <Loop> average_pool[float], <Loop> average_pool[double])
-publish("average_pool_grad", <Loop> average_pool_grad[float], <Loop> average_pool_grad[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("max_pool", <Loop> max_pool[float], <Loop> max_pool[double])
+    publish("max_pool_grad", <Loop> max_pool_grad[float], <Loop> max_pool_grad[double])
+    publish("average_pool", <Loop> average_pool[float], <Loop> average_pool[double])
+    publish("average_pool_grad", <Loop> average_pool_grad[float], <Loop> average_pool_grad[double])

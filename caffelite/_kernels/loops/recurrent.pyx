@@ -12,6 +12,11 @@
 #   parts    the rows
 #   all operands are contiguous
 
+from caffelite._kernels.loops.arithmetic cimport sum_of_products
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.math cimport gate_of, tanh_of
+from caffelite._kernels.loops.matmul cimport BLOCK_K, Strip, pack, run_strip, strip_columns
+
 cdef enum:
     ROWS_TOGETHER = 24                    # a multiple of the rows of a tile
 
@@ -276,7 +281,8 @@ cdef int pack_strips(real* strips, const Call* call, Py_ssize_t begin, Py_ssize_
     return CONTINUE
 
 
-publish("recurrence", <Loop> recurrence[float], <Loop> recurrence[double])
-publish("recurrence_grad", <Loop> recurrence_grad[float], <Loop> recurrence_grad[double])
-publish("cut", <Loop> cut[float], <Loop> cut[double])
-publish("pack", <Loop> pack_strips[float], <Loop> pack_strips[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("recurrence", <Loop> recurrence[float], <Loop> recurrence[double])
+    publish("recurrence_grad", <Loop> recurrence_grad[float], <Loop> recurrence_grad[double])
+    publish("cut", <Loop> cut[float], <Loop> cut[double])
+    publish("pack", <Loop> pack_strips[float], <Loop> pack_strips[double])

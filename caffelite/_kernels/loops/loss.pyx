@@ -3,6 +3,15 @@
 #
 # A gradient is dy · share[i] · slope: share[i] is what row i counts for in the mean, or 1/n where there are no shares.
 
+from caffelite._kernels.loops.arithmetic cimport sum_of_products_double
+from caffelite._kernels.loops.elementwise cimport row
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.math cimport exp_of, log_of
+from caffelite._kernels.loops.reduction cimport sum_contiguous
+from caffelite._kernels.loops.softmax cimport ROWS_AT_A_TIME, exponentials
+from caffelite._kernels.loops.sums cimport exact_sum
+
+
 cdef inline real share_of(const Call* call, int operand, real dy, Py_ssize_t i) noexcept nogil:
     return dy * (<const real*> call.operand[operand].data)[i] if call.operand[operand].data else dy / call.size[0]
 
@@ -110,10 +119,6 @@ cdef void smooth(double* of_label, const real* s, Py_ssize_t n, Py_ssize_t C, do
         for j in range(C):
             of_all += <double> s[i * C + j] - largest
         of_label[i] = sum_of_products_double(1 - smoothing, of_label[i], smoothing / C, of_all)
-
-
-cdef inline bint is_ignored(const Call* call, int64_t label) noexcept nogil:
-    return call.size[2] and label == call.size[3]
 
 
 # ds[i, j] = dy share[i] (p[i, j] − t[i, j]),  t[i, j] = (1 − smoothing) [j = label] + smoothing / C;  0 if ignored
@@ -261,7 +266,7 @@ cdef enum:
 
 
 # rows[i] = Σⱼ f(s[i, j], t[i, j]) / k
-#   op       what f is (elementwise.pxi)
+#   op       what f is (elementwise.pyx)
 #   scalar   its constants, if it has any
 #   size     0 n, 1 k
 #   operand  0 rows, 1 s, 2 t (all contiguous)
@@ -407,14 +412,15 @@ cdef int check_probabilities(real* t, const Call* call, Py_ssize_t begin, Py_ssi
     return CONTINUE
 
 
-publish("softmax_loss", <Loop> softmax_loss[float], <Loop> softmax_loss[double])
-publish("softmax_loss_grad", <Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double])
-publish("soft_loss", <Loop> soft_loss[float], <Loop> soft_loss[double])
-publish("soft_loss_grad", <Loop> soft_loss_grad[float], <Loop> soft_loss_grad[double])
-publish("hinge_loss", <Loop> hinge_loss[float], <Loop> hinge_loss[double])
-publish("hinge_loss_grad", <Loop> hinge_loss_grad[float], <Loop> hinge_loss_grad[double])
-publish("pointwise_loss", <Loop> pointwise_loss[float], <Loop> pointwise_loss[double])
-publish("pointwise_loss_grad", <Loop> pointwise_loss_grad[float], <Loop> pointwise_loss_grad[double])
-publish("weighted_mean", <Loop> weighted_mean[float], <Loop> weighted_mean[double])
-publish("check_labels", <Loop> check_labels)
-publish("check_probabilities", <Loop> check_probabilities[float], <Loop> check_probabilities[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("softmax_loss", <Loop> softmax_loss[float], <Loop> softmax_loss[double])
+    publish("softmax_loss_grad", <Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double])
+    publish("soft_loss", <Loop> soft_loss[float], <Loop> soft_loss[double])
+    publish("soft_loss_grad", <Loop> soft_loss_grad[float], <Loop> soft_loss_grad[double])
+    publish("hinge_loss", <Loop> hinge_loss[float], <Loop> hinge_loss[double])
+    publish("hinge_loss_grad", <Loop> hinge_loss_grad[float], <Loop> hinge_loss_grad[double])
+    publish("pointwise_loss", <Loop> pointwise_loss[float], <Loop> pointwise_loss[double])
+    publish("pointwise_loss_grad", <Loop> pointwise_loss_grad[float], <Loop> pointwise_loss_grad[double])
+    publish("weighted_mean", <Loop> weighted_mean[float], <Loop> weighted_mean[double])
+    publish("check_labels", <Loop> check_labels)
+    publish("check_probabilities", <Loop> check_probabilities[float], <Loop> check_probabilities[double])

@@ -7,7 +7,7 @@
 # the gradient of a convolution's input, and a transposed convolution.
 #
 # Taps (k, l) that lie outside x are left out, and no window is copied out into a matrix. The sums are those of a matrix
-# product whose rows begin where a tap's channels do; the register tile of matmul.pxi runs over them (Strip.runs). How
+# product whose rows begin where a tap's channels do; the register tile of matmul.pyx runs over them (Strip.runs). How
 # the operands lie decides which of them is read as vectors:
 #
 #   images last, memory order (C, H, W, n)     x. A vector holds a pixel of many images, or neighbouring pixels; the
@@ -25,6 +25,39 @@
 #   operand  0 y, 1 x (strides n, c, h, w), 2 w (strides o, c, k, l), 3 bias or absent
 #   parts    images last: the pixels of y; channels last: those of so many images at a time; depthwise, channels last:
 #            the lines of y's images along their longer side
+
+from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.matmul cimport (
+    READS_LANES, Strip, lanes, strip_columns, strip_of_runs_double, strip_of_runs_float, transposed,
+)
+
+cdef extern from "loops/weighing.h" nogil:
+    ctypedef struct Weighing:
+        Py_ssize_t rows, taps, x_row, y_row
+        const Py_ssize_t* x_at
+        const Py_ssize_t* w_at
+        const void* x
+        const void* w
+        const void* bias
+        void* y
+        int lanes
+        bint same, resume
+    void weigh_all_float(const Weighing* weighing)
+    void weigh_all_double(const Weighing* weighing)
+
+cdef extern from "loops/dots.h" nogil:
+    ctypedef struct Dots:
+        Py_ssize_t rows, pixels, columns, a_rows, a_row, a_down, a_along, b_rows, b_down, b_along, sum_row, sum_j
+        const void* a
+        const void* b
+        const Py_ssize_t* b_j
+        void* sums
+    void all_dots_float(const Dots* dots)
+    void all_dots_double(const Dots* dots)
+    float total_of_float(const float* lanes)
+    double total_of_double(const double* lanes)
+
 
 cdef enum:
     MAX_RUNS = 64                         # of a tile's sums, before they wait in y for the next ones
@@ -459,9 +492,6 @@ cdef void one_by_one(real* y, const Strip* s, Py_ssize_t begin, Py_ssize_t end) 
             y[i * s.y_row + j] = total + y[i * s.y_row + j] if s.accumulate else total
 
 
-publish("convolution", <Loop> convolution[float], <Loop> convolution[double])
-
-
 # ---- the gradient of w ----
 #
 #   dw[o, c, k, l] = Σ_n,i,j  x[n, c, s i + d k − p, s j + d l − p] dy[n, o, i, j]
@@ -760,4 +790,6 @@ cdef inline real total_of(const real* sums) noexcept nogil:
         return total_of_double(sums)
 
 
-publish("convolution_weight_grad", <Loop> convolution_weight_grad[float], <Loop> convolution_weight_grad[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("convolution", <Loop> convolution[float], <Loop> convolution[double])
+    publish("convolution_weight_grad", <Loop> convolution_weight_grad[float], <Loop> convolution_weight_grad[double])

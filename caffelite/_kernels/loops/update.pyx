@@ -11,6 +11,14 @@
 # modulo 4096, which halves the speed where those of w and the state do. Running means that gradients no longer feed end
 # at 0: else they end as subnormal numbers, and slow, which a decay leaves alone.
 
+from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
+from caffelite._kernels.loops.family cimport *
+
+cdef extern from "loops/sums.h" nogil:
+    double squares_float(const float* x, Py_ssize_t n)
+    double squares_double(const double* x, Py_ssize_t n)
+
+
 cdef struct SGD:
     double lr, momentum, decay, nesterov
 
@@ -173,29 +181,9 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
         v[i] = 0 if square < least else square
 
 
-# ---- the used rows of a matrix ----
-
-# Their list, where there is one and these are not all rows of so many elements; else NULL.
-cdef inline const int64_t* some_rows(const Call* call, Py_ssize_t elements) noexcept nogil:
-    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
-    return NULL if used == NULL or used[0] * call.size[ROW] == elements else used
-
-
 # Whether an update goes through these alone, where `skips` says whether rows whose gradient is 0 stay as they are.
 cdef inline bint by_used_rows(const Call* call, bint skips) noexcept nogil:
     return (skips or call.size[3]) and some_rows(call, call.size[0]) != NULL
-
-
-# What the call's own loop does to elements, to those of the rows that are used. Parts are shares of the list of them.
-cdef int each_used_row(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef Call of_row = call[0]
-    cdef const int64_t* used = <const int64_t*> call.operand[USED].data
-    cdef Py_ssize_t width = call.size[ROW], j
-    cdef int stop = CONTINUE
-    of_row.operand[USED].data = NULL
-    for j in range(used[0] * begin // call.parts, used[0] * end // call.parts):
-        stop |= call.loop(out, &of_row, used[1 + j] * width, (used[1 + j] + 1) * width)
-    return stop
 
 
 # The rate of a schedule after step t:  t ← t + 1,  η ← rates[t], or the last one once there are no more. Nothing where
@@ -275,12 +263,13 @@ cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     return CONTINUE
 
 
-publish("norm", <Loop> norm[float], <Loop> norm[double])
-publish("limit_norm", <Loop> limit_norm[float], <Loop> limit_norm[double])
-publish("sgd", <Loop> sgd[float], <Loop> sgd[double])
-publish("adagrad", <Loop> adagrad[float], <Loop> adagrad[double])
-publish("rmsprop", <Loop> rmsprop[float], <Loop> rmsprop[double])
-publish("adam", <Loop> adam[float], <Loop> adam[double])
-publish("adamw", <Loop> adamw[float], <Loop> adamw[double])
-publish("count_steps", <Loop> count_steps)
-publish("follow", <Loop> follow)
+cdef at_load publish_all() noexcept nogil:
+    publish("norm", <Loop> norm[float], <Loop> norm[double])
+    publish("limit_norm", <Loop> limit_norm[float], <Loop> limit_norm[double])
+    publish("sgd", <Loop> sgd[float], <Loop> sgd[double])
+    publish("adagrad", <Loop> adagrad[float], <Loop> adagrad[double])
+    publish("rmsprop", <Loop> rmsprop[float], <Loop> rmsprop[double])
+    publish("adam", <Loop> adam[float], <Loop> adam[double])
+    publish("adamw", <Loop> adamw[float], <Loop> adamw[double])
+    publish("count_steps", <Loop> count_steps)
+    publish("follow", <Loop> follow)

@@ -10,6 +10,11 @@
 #
 # The last two were tried at thousands of random places, against 60 digits.
 
+cimport cython
+
+from caffelite._kernels.loops.arithmetic cimport INFINITE, NOT_A_NUMBER, sum_of_products
+from caffelite._kernels.loops.family cimport *
+
 cdef extern from * nogil:
     """
     /* The bits of a number as an integer, and back. */
@@ -26,8 +31,6 @@ cdef extern from * nogil:
     /* ln 2 in two parts, of which the first has so few digits that its product with a whole number is exact. */
     static const float LN2_float = 0.693359375f, LN2_REST_float = -2.12194440e-4f;
     static const double LN2_double = 6.93147180369123816490e-01, LN2_REST_double = 1.90821492927058770002e-10;
-
-    static const double INFINITE = __builtin_inf(), NOT_A_NUMBER = __builtin_nan("");
     """
     uint32_t bits_of_float(float x)
     uint64_t bits_of_double(double x)
@@ -35,19 +38,6 @@ cdef extern from * nogil:
     double double_of(uint64_t bits)
     const float SHIFT_float, ROOT_HALF_float, SMALLEST_float, LN2_float, LN2_REST_float
     const double SHIFT_double, ROOT_HALF_double, SMALLEST_double, LN2_double, LN2_REST_double
-    const double INFINITE, NOT_A_NUMBER
-
-cdef extern from "loops/sums.h" nogil:
-    float sum_of_products_float(float a, float b, float c, float d)
-    double sum_of_products_double(double a, double b, double c, double d)
-
-
-# a b + c d, rounded in the same way in every loop
-cdef inline real sum_of_products(real a, real b, real c, real d) noexcept nogil:
-    if real is float:
-        return sum_of_products_float(a, b, c, d)
-    else:
-        return sum_of_products_double(a, b, c, d)
 
 
 # exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. It is multiplied by the halves of 2ⁿ in turn,
@@ -207,14 +197,6 @@ cdef inline real normal_of(real x, real bell) noexcept nogil:
         p = p * t + 7.6919304975006296e-1
     tail = bell * p / (u + k)
     return tail if x < 0 else <real> 1 - tail
-
-
-# √x, for which processors have an instruction
-cdef inline real root(real x) noexcept nogil:
-    if real is float:
-        return sqrtf(x)
-    else:
-        return sqrt(x)
 
 
 # eʳ − 1 = r + r²/2! + r³/3! + …, for |r| ≤ ½ ln 2

@@ -1,6 +1,24 @@
 # Rows of which nearly all numbers are 0. A SparseRow (sparse.h) says where the others lie. The columns that it names
 # are looked at again at each use, since they lie in memory of others: those beyond the last stop the step.
 
+from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.indexing cimport clear_columns, forget_rows, with_row
+
+cdef extern from "loops/sparse.h" nogil:
+    ctypedef struct SparseRow:
+        const void* values
+        const int32_t* columns
+        Py_ssize_t count
+    bint sparse_row_times_float(float* y, SparseRow row, const float* b, Py_ssize_t b_row, Py_ssize_t k,
+                                const float* bias, Py_ssize_t n)
+    bint sparse_row_times_double(double* y, SparseRow row, const double* b, Py_ssize_t b_row, Py_ssize_t k,
+                                 const double* bias, Py_ssize_t n)
+    bint add_sparse_row_float(float* w, Py_ssize_t w_row, Py_ssize_t k, SparseRow row, const float* dy, Py_ssize_t n)
+    bint add_sparse_row_double(double* w, Py_ssize_t w_row, Py_ssize_t k, SparseRow row, const double* dy,
+                               Py_ssize_t n)
+
+
 # y[i] = Σₖ value[k] · b[column[k]] (+ bias), for the numbers of row i in their order; then the epilogue, if any.
 #   size     0 N, 1 K
 #   operand  0 y, 1 rows, 2 b (rows stride 0 apart), 3 bias
@@ -91,7 +109,8 @@ cdef int use_columns(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end
     return stop
 
 
-publish("sparse_matmul", <Loop> sparse_matmul[float], <Loop> sparse_matmul[double])
-publish("sparse_matmul_grad", <Loop> sparse_matmul_grad[float], <Loop> sparse_matmul_grad[double])
-publish("sparse_to_dense", <Loop> sparse_to_dense[float], <Loop> sparse_to_dense[double])
-publish("use_columns", <Loop> use_columns[float], <Loop> use_columns[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("sparse_matmul", <Loop> sparse_matmul[float], <Loop> sparse_matmul[double])
+    publish("sparse_matmul_grad", <Loop> sparse_matmul_grad[float], <Loop> sparse_matmul_grad[double])
+    publish("sparse_to_dense", <Loop> sparse_to_dense[float], <Loop> sparse_to_dense[double])
+    publish("use_columns", <Loop> use_columns[float], <Loop> use_columns[double])

@@ -1,31 +1,9 @@
-# Softmax and its logarithm, along rows: n rows of C numbers, C above 0. The loss has loops of its own (loss.pxi), since
+# Softmax and its logarithm, along rows: n rows of C numbers, C above 0. The loss has loops of its own (loss.pyx), since
 # rows of few classes take a quarter longer with these.
 
-cdef enum:
-    ROWS_AT_A_TIME = 64                   # so many rows go through all steps while they are in cache
-
-
-# q[i, j] = exp(s[i, j] − m[i]),  total[i] = Σⱼ q[i, j]
-# with m[i] the largest number of the row: no exponential overflows, and no total is 0.
-cdef inline void exponentials(real* q, const real* s, Py_ssize_t n, Py_ssize_t C,
-                              real* m, double* total) noexcept nogil:
-    cdef Py_ssize_t i, j
-    cdef real largest
-    cdef double of_row
-    for i in range(n):
-        largest = s[i * C]
-        for j in range(1, C):
-            largest = s[i * C + j] if s[i * C + j] > largest else largest
-        for j in range(C):
-            q[i * C + j] = s[i * C + j] - largest
-        m[i] = largest
-    for j in range(n * C):
-        q[j] = exp_of(q[j])
-    for i in range(n):
-        of_row = 0
-        for j in range(C):
-            of_row += q[i * C + j]
-        total[i] = of_row
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.math cimport exp_of, log_of
+from caffelite._kernels.loops.reduction cimport sum_contiguous
 
 
 # y[i, j] = exp x[i, j] / Σⱼ exp x[i, j]
@@ -109,7 +87,8 @@ cdef int log_softmax_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize
     return CONTINUE
 
 
-publish("softmax", <Loop> softmax[float], <Loop> softmax[double])
-publish("softmax_grad", <Loop> softmax_grad[float], <Loop> softmax_grad[double])
-publish("log_softmax", <Loop> log_softmax[float], <Loop> log_softmax[double])
-publish("log_softmax_grad", <Loop> log_softmax_grad[float], <Loop> log_softmax_grad[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("softmax", <Loop> softmax[float], <Loop> softmax[double])
+    publish("softmax_grad", <Loop> softmax_grad[float], <Loop> softmax_grad[double])
+    publish("log_softmax", <Loop> log_softmax[float], <Loop> log_softmax[double])
+    publish("log_softmax_grad", <Loop> log_softmax_grad[float], <Loop> log_softmax_grad[double])

@@ -1,5 +1,8 @@
 # Conversions.
 
+from caffelite._kernels.loops.elementwise cimport INNERMOST, PIECE, is_one_row, locate, next_row, offset
+from caffelite._kernels.loops.family cimport *
+
 ctypedef fused target:
     float
     double
@@ -36,7 +39,7 @@ cdef int convert(target* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     return CONTINUE
 
 
-# Elements that are no neighbours, `step` bytes apart, go piece by piece, as in elementwise.pxi.
+# Elements that are no neighbours, `step` bytes apart, go piece by piece, as in elementwise.pyx.
 cdef void convert_row(target* y, const char* a, Py_ssize_t step, Py_ssize_t width, Py_ssize_t n,
                       Type source) noexcept nogil:
     cdef int64_t piece[PIECE]
@@ -97,4 +100,5 @@ cdef inline void convert_from(target* y, const number* a, Py_ssize_t n, bint is_
         y[j] = <target> (a[j] != 0) if is_bool else <target> a[j]
 
 
-publish("convert", <Loop> convert[float], <Loop> convert[double], <Loop> convert[int64_t])
+cdef at_load publish_all() noexcept nogil:
+    publish("convert", <Loop> convert[float], <Loop> convert[double], <Loop> convert[int64_t])

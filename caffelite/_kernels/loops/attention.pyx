@@ -19,6 +19,14 @@
 #   norms    (2, n, heads, L): m log₂ e and 1 / Σ exp(s − m)
 #   drawn    (seed, step) of dropout, or absent: p are dropped as `dropout` drops an array (n, heads, L, S)
 
+from caffelite._kernels.loops.arithmetic cimport INFINITE
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.matmul cimport (
+    BLOCK_K, READS_LANES, Strip, is_crowded, lanes, packed_a, packed_b, run_strip, strip_columns, transpose,
+)
+from caffelite._kernels.loops.random cimport WORDS, draw_bits
+from caffelite._kernels.loops.reduction cimport LANES
+
 cdef extern from "loops/attention.h" nogil:
     enum:
         QUERIES_float, QUERIES_double
@@ -377,5 +385,6 @@ cdef inline Py_ssize_t strip_queries(const real* x) noexcept nogil:
     return QUERIES_float if real is float else QUERIES_double
 
 
-publish("attention", <Loop> attention[float], <Loop> attention[double])
-publish("attention_grad", <Loop> attention_grad[float], <Loop> attention_grad[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("attention", <Loop> attention[float], <Loop> attention[double])
+    publish("attention_grad", <Loop> attention_grad[float], <Loop> attention_grad[double])

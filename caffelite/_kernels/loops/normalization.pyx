@@ -5,26 +5,19 @@
 # float32 knows a mean of 10⁴ to 10⁻³ only, and the deviation may be smaller. Moments are float64, too: a row of m and
 # one of 1 / √(v + ε), and for features one of v.
 
+from caffelite._kernels.loops.arithmetic cimport multiply_add, sum_of_products_double
+from caffelite._kernels.loops.elementwise cimport finish
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.reduction cimport COLUMNS, LANES
+from caffelite._kernels.loops.sums cimport exact_sum
+
 cdef extern from "loops/sums.h" nogil:
-    double multiply_add(double a, double b, double c)
     double plus_product_float(double total, float a, float b)
     double plus_product_double(double total, double a, double b)
-    double sum_of_row_float(const float* x, Py_ssize_t n)
-    double sum_of_row_double(const double* x, Py_ssize_t n)
     double squares_of_row_float(const float* x, Py_ssize_t n, double m)
     double squares_of_row_double(const double* x, Py_ssize_t n, double m)
-    double squares_float(const float* x, Py_ssize_t n)
-    double squares_double(const double* x, Py_ssize_t n)
     void products_of_row_float(const float* dy, const float* x, Py_ssize_t n, float high, float low, double* sums)
     void products_of_row_double(const double* dy, const double* x, Py_ssize_t n, double high, double low, double* sums)
-
-
-# Σⱼ x[j], every addition in float64
-cdef inline double exact_sum(const real* x, Py_ssize_t n) noexcept nogil:
-    if real is float:
-        return sum_of_row_float(x, n)
-    else:
-        return sum_of_row_double(x, n)
 
 
 # Σⱼ (x[j] − m)²
@@ -585,15 +578,16 @@ cdef int fixed_moments(real* mean, const Call* call, Py_ssize_t begin, Py_ssize_
     return CONTINUE
 
 
-publish("layer_norm", <Loop> layer_norm[float], <Loop> layer_norm[double])
-publish("layer_norm_grad", <Loop> layer_norm_grad[float], <Loop> layer_norm_grad[double])
-publish("layer_norm_sums", <Loop> layer_norm_sums[float], <Loop> layer_norm_sums[double])
-publish("batch_norm", <Loop> batch_norm[float], <Loop> batch_norm[double])
-publish("batch_norm_fixed", <Loop> batch_norm_fixed[float], <Loop> batch_norm_fixed[double])
-publish("batch_norm_grad", <Loop> batch_norm_grad[float], <Loop> batch_norm_grad[double])
-publish("feature_sums", <Loop> feature_sums[float], <Loop> feature_sums[double])
-publish("joined_moments", <Loop> joined_moments)
-publish("batch_norm_sums", <Loop> batch_norm_sums[float], <Loop> batch_norm_sums[double])
-publish("batch_norm_grad_of_sums", <Loop> batch_norm_grad_of_sums[float], <Loop> batch_norm_grad_of_sums[double])
-publish("follow_moments", <Loop> follow_moments[float], <Loop> follow_moments[double])
-publish("fixed_moments", <Loop> fixed_moments[float], <Loop> fixed_moments[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("layer_norm", <Loop> layer_norm[float], <Loop> layer_norm[double])
+    publish("layer_norm_grad", <Loop> layer_norm_grad[float], <Loop> layer_norm_grad[double])
+    publish("layer_norm_sums", <Loop> layer_norm_sums[float], <Loop> layer_norm_sums[double])
+    publish("batch_norm", <Loop> batch_norm[float], <Loop> batch_norm[double])
+    publish("batch_norm_fixed", <Loop> batch_norm_fixed[float], <Loop> batch_norm_fixed[double])
+    publish("batch_norm_grad", <Loop> batch_norm_grad[float], <Loop> batch_norm_grad[double])
+    publish("feature_sums", <Loop> feature_sums[float], <Loop> feature_sums[double])
+    publish("joined_moments", <Loop> joined_moments)
+    publish("batch_norm_sums", <Loop> batch_norm_sums[float], <Loop> batch_norm_sums[double])
+    publish("batch_norm_grad_of_sums", <Loop> batch_norm_grad_of_sums[float], <Loop> batch_norm_grad_of_sums[double])
+    publish("follow_moments", <Loop> follow_moments[float], <Loop> follow_moments[double])
+    publish("fixed_moments", <Loop> fixed_moments[float], <Loop> fixed_moments[double])

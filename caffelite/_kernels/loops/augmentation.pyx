@@ -6,6 +6,12 @@
 #   operand  0 y, 1 x, 2 drawn = (seed, batch, how many augmentations of the batch were drawn before), int64
 #   parts    the images
 
+cimport cython
+
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.random cimport COUNTERS, WORDS, philox
+
+
 # words[i % COUNTERS] and words[COUNTERS + i % COUNTERS] become two numbers of 32 bits for image i, unless they are it
 # already, since one before it was asked for.
 @cython.overflowcheck(False)              # its arithmetic is modulo 2⁶⁴
@@ -88,6 +94,7 @@ cdef int cutout(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     return CONTINUE
 
 
-publish("shift", <Loop> shift[float], <Loop> shift[double])
-publish("flip", <Loop> flip[float], <Loop> flip[double])
-publish("cutout", <Loop> cutout[float], <Loop> cutout[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("shift", <Loop> shift[float], <Loop> shift[double])
+    publish("flip", <Loop> flip[float], <Loop> flip[double])
+    publish("cutout", <Loop> cutout[float], <Loop> cutout[double])

@@ -3,9 +3,8 @@
 # added in pairs first, in their own type, since each conversion costs as much as an addition. A sum that turns out not
 # to be finite is made again without, in case only pairs were too large.
 
-cdef enum:
-    LANES = 8                             # partial sums side by side, so that additions need not wait for each other
-    COLUMNS = 64                          # outputs summed together when the summed axis is not the innermost
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.update cimport each_used_row, some_rows
 
 
 # y[o, i] = scale · Σₖ a[o, k, i] (+ y[o, i] when accumulating), a and y contiguous.
@@ -49,33 +48,6 @@ cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
                 y[part + i] = <real> total[i]
         part += columns
     return CONTINUE
-
-
-cdef inline real in_pairs(const real* x, Py_ssize_t stride) noexcept nogil:
-    return (((x[0] + x[stride]) + (x[2 * stride] + x[3 * stride]))
-            + ((x[4 * stride] + x[5 * stride]) + (x[6 * stride] + x[7 * stride])))
-
-
-cdef double sum_contiguous(const real* x, Py_ssize_t n) noexcept nogil:
-    cdef double lane[LANES]
-    cdef Py_ssize_t i, j
-    for j in range(LANES):
-        lane[j] = 0
-    for i in range(n // (8 * LANES)):
-        for j in range(LANES):
-            lane[j] += in_pairs(x + 8 * LANES * i + j, LANES)
-    for i in range(n - n % (8 * LANES), n):
-        lane[i % LANES] += x[i]
-    lane[0] = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]))
-    return sum_in_float64(x, n, 1) if lane[0] - lane[0] != 0 else lane[0]
-
-
-cdef double sum_in_float64(const real* x, Py_ssize_t n, Py_ssize_t stride) noexcept nogil:
-    cdef double total = 0
-    cdef Py_ssize_t i
-    for i in range(n):
-        total += x[i * stride]
-    return total
 
 
 # first[o, i] = the first k at which sign · a[o, k, i] is largest, or is NaN if one of them is;  y[o, i] = a[o, k, i]
@@ -178,7 +150,8 @@ cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     return NOT_FINITE if others else CONTINUE
 
 
-publish("sum", <Loop> sum[float], <Loop> sum[double])
-publish("extreme", <Loop> extreme[float], <Loop> extreme[double])
-publish("extreme_grad", <Loop> extreme_grad[float], <Loop> extreme_grad[double])
-publish("all_finite", <Loop> all_finite[float], <Loop> all_finite[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("sum", <Loop> sum[float], <Loop> sum[double])
+    publish("extreme", <Loop> extreme[float], <Loop> extreme[double])
+    publish("extreme_grad", <Loop> extreme_grad[float], <Loop> extreme_grad[double])
+    publish("all_finite", <Loop> all_finite[float], <Loop> all_finite[double])

@@ -1,5 +1,15 @@
 # Indexing: rows by their numbers, and the gradient of that.
 
+from caffelite._kernels.loops.elementwise cimport INNERMOST, is_one_row, locate, next_row, offset
+from caffelite._kernels.loops.family cimport *
+
+cdef extern from "loops/rows.h" nogil:
+    void add_rows_float(float* x, Py_ssize_t x_row, const float* y, Py_ssize_t y_row, const int64_t* order,
+                        Py_ssize_t rows, Py_ssize_t n)
+    void add_rows_double(double* x, Py_ssize_t x_row, const double* y, Py_ssize_t y_row, const int64_t* order,
+                         Py_ssize_t rows, Py_ssize_t n)
+
+
 # y = index, or y · n + index when accumulating: places in C order from one number for each axis. Negative numbers count
 # from the end. Stops with OUT_OF_RANGE at an index that is not in −n … n − 1.
 #   size, parts  as of elementwise
@@ -43,26 +53,6 @@ cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noe
     return CONTINUE
 
 
-cdef void take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_t n,
-                    Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef Py_ssize_t i
-    if n == sizeof(int64_t):              # a label, or a point: worth a copy without a call
-        for i in range(begin, end):
-            memcpy(out + i * sizeof(int64_t), rows + order[i] * sizeof(int64_t), sizeof(int64_t))
-    elif n == sizeof(float):              # a weight
-        for i in range(begin, end):
-            memcpy(out + i * sizeof(float), rows + order[i] * sizeof(float), sizeof(float))
-    elif n == 32:
-        for i in range(begin, end):
-            memcpy(out + i * 32, rows + order[i] * 32, 32)
-    elif 32 < n < 128:
-        for i in range(begin, end):
-            copy_few(out + i * n, rows + order[i] * n, n)
-    else:
-        for i in range(begin, end):
-            memcpy(out + i * n, rows + order[i] * n, n)
-
-
 # dx[order[i]] += dy[i], in the order of i; unless accumulating, from 0 on. Stops as `take`, before it writes.
 #   size     0 rows of dx, 1 elements a row, 2 rows of dy
 #   operand  0 dx (contiguous), 1 dy (rows stride 0 apart), 2 order (int64, contiguous)
@@ -83,16 +73,6 @@ cdef int take_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     else:
         add_rows_double(dx + begin, n, dy + begin, stride, order, call.size[2], width)
     return CONTINUE
-
-
-# Sets the columns begin … end − 1 of x (rows, n) to 0.
-cdef inline void clear_columns(real* x, Py_ssize_t rows, Py_ssize_t n, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef Py_ssize_t i
-    if end - begin == n:
-        memset(x, 0, rows * n * sizeof(real))
-    else:
-        for i in range(rows):
-            memset(x + i * n + begin, 0, (end - begin) * sizeof(real))
 
 
 cdef inline bint all_in_range(const int64_t* order, Py_ssize_t m, Py_ssize_t n) noexcept nogil:
@@ -123,30 +103,6 @@ cdef int use_rows(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
-# Sets the rows of x (rows, n) that are listed to 0, and empties the list.
-cdef inline void forget_rows(real* x, int64_t* used, Py_ssize_t rows, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t i
-    if used[0] == rows:
-        memset(x, 0, rows * n * sizeof(real))
-    else:
-        for i in range(used[0]):
-            memset(x + used[1 + i] * n, 0, n * sizeof(real))
-    used[0] = 0
-
-
-# How many of so many rows are listed after row k, if the first m are before. (Without a branch, which nobody foresees.)
-cdef inline Py_ssize_t with_row(int64_t* used, Py_ssize_t m, Py_ssize_t rows, int64_t k) noexcept nogil:
-    cdef int64_t* listed = used + 1
-    cdef int64_t* place = listed + rows
-    cdef int64_t at = place[k]
-    cdef bint is_new = (at >= m) | (listed[at] != k)
-    if m == rows:
-        return m
-    listed[m] = k
-    place[k] = m if is_new else at
-    return m + is_new
-
-
 # All rows are used.
 #   size     0 rows
 #   operand  0 the list
@@ -156,8 +112,9 @@ cdef int use_all_rows(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
     return CONTINUE
 
 
-publish("ravel_index", <Loop> ravel_index)
-publish("take", <Loop> take)
-publish("take_grad", <Loop> take_grad[float], <Loop> take_grad[double])
-publish("use_rows", <Loop> use_rows[float], <Loop> use_rows[double])
-publish("use_all_rows", <Loop> use_all_rows)
+cdef at_load publish_all() noexcept nogil:
+    publish("ravel_index", <Loop> ravel_index)
+    publish("take", <Loop> take)
+    publish("take_grad", <Loop> take_grad[float], <Loop> take_grad[double])
+    publish("use_rows", <Loop> use_rows[float], <Loop> use_rows[double])
+    publish("use_all_rows", <Loop> use_all_rows)

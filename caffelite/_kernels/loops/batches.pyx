@@ -1,5 +1,13 @@
 # Mini-batches: the order of the rows, and the rows in that order.
 
+cimport cython
+
+from caffelite._kernels.loops.arithmetic cimport NOT_A_NUMBER
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.indexing cimport take_rows
+from caffelite._kernels.loops.loss cimport is_ignored
+
+
 # xoshiro256++ 1.0, the next 64 random bits (D. Blackman and S. Vigna, "Scrambled linear pseudorandom number
 # generators", ACM TOMS 47(4), 2021).
 @cython.overflowcheck(False)              # its arithmetic is modulo 2⁶⁴
@@ -143,10 +151,11 @@ cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t
     return CONTINUE
 
 
-publish("shuffle", <Loop> shuffle)
-publish("take_batch", <Loop> take_batch)
-publish("put_batch", <Loop> put_batch)
-publish("advance", <Loop> advance)
-publish("add_mean", <Loop> add_mean[float], <Loop> add_mean[double])
-publish("add_weighted_mean", <Loop> add_weighted_mean[float], <Loop> add_weighted_mean[double])
-publish("add_correct", <Loop> add_correct[float], <Loop> add_correct[double])
+cdef at_load publish_all() noexcept nogil:
+    publish("shuffle", <Loop> shuffle)
+    publish("take_batch", <Loop> take_batch)
+    publish("put_batch", <Loop> put_batch)
+    publish("advance", <Loop> advance)
+    publish("add_mean", <Loop> add_mean[float], <Loop> add_mean[double])
+    publish("add_weighted_mean", <Loop> add_weighted_mean[float], <Loop> add_weighted_mean[double])
+    publish("add_correct", <Loop> add_correct[float], <Loop> add_correct[double])

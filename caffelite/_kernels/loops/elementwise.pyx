@@ -7,10 +7,13 @@
 #   operand  0 y, 1 a, 2 b, 3 c; those that f does not take are absent
 #   parts    the rows (all but the innermost dimension), or the elements where there is only one row
 
+from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
+from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.math cimport bell_of, exp_of, expm1_below_0, log1p_of, log_of, normal_of, sigmoid_of, tanh_of
+from caffelite._kernels.loops.matmul cimport lanes, transpose
+
 cdef enum:
-    PIECE = 256
     ROWS_AT_ONCE = 64
-    INNERMOST = 3                         # MAX_DIMS − 1, which a build with overflow checks cannot compute here
 
 
 cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -62,52 +65,6 @@ cdef inline void copy_rows(char* y, Py_ssize_t y_row, const char* x, Py_ssize_t 
             memcpy(y + i * y_row, x + i * x_row, n)
 
 
-# n bytes, n ≥ 32: in vectors, the last of which may overlap the one before it.
-cdef inline void copy_few(char* y, const char* x, Py_ssize_t n) noexcept nogil:
-    cdef Py_ssize_t j
-    for j in range(0, n - 31, 32):
-        memcpy(y + j, x + j, 32)
-    memcpy(y + n - 32, x + n - 32, 32)
-
-
-# ---- rows of broadcast arrays ----
-
-cdef inline bint is_one_row(const Call* call) noexcept nogil:
-    cdef int d
-    for d in range(INNERMOST):
-        if call.size[d] != 1:
-            return False
-    return True
-
-
-cdef inline void locate(const Call* call, Py_ssize_t i, Py_ssize_t* at) noexcept nogil:
-    """The indices of row i's first element."""
-    cdef int d
-    at[INNERMOST] = 0
-    for d in range(INNERMOST - 1, 0, -1):
-        at[d] = i % call.size[d]
-        i //= call.size[d]
-    at[0] = i
-
-
-cdef inline void next_row(const Call* call, Py_ssize_t* at) noexcept nogil:
-    """From the indices of one row to those of the next."""
-    cdef int d = INNERMOST - 1
-    while d > 0 and at[d] + 1 == call.size[d]:
-        at[d] = 0
-        d -= 1
-    at[d] += 1
-
-
-cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept nogil:
-    """Where the element with these indices stands."""
-    cdef Py_ssize_t elements = 0
-    cdef int d
-    for d in range(MAX_DIMS):
-        elements += at[d] * x.stride[d]
-    return elements
-
-
 # ---- a copy in another order ----
 
 # Where a's neighbours lie along the last axis but one, and y's along the last: matrices are transposed in registers,
@@ -133,14 +90,6 @@ cdef void transposed_copy(real* out, const Call* call, Py_ssize_t begin, Py_ssiz
 
 
 # ---- one row ----
-
-cdef inline void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa, const real* b,
-                     Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
-    if n == 1 or (sy == 1 and sa == 1 and sb == 1 and sc == 1):      # what is usual
-        loop(op, n, y, a, b, c, <real> scalar[0], <real> scalar[1])
-    else:
-        piecewise(op, n, y, sy, a, sa, b, sb, c, sc, scalar)
-
 
 # Elements that are no neighbours, or one that is repeated, go piece by piece through arrays whose elements are, so that
 # every f has one loop.
@@ -218,27 +167,6 @@ cdef inline real slope_of_twice_u(real x) noexcept nogil:
     x = 30 if x > 30 else x
     x = -30 if x < -30 else x
     return <real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.134145) * (x * x)
-
-
-# What follows another kernel's result while it is in cache, its epilogue: call.op, on n neighbours from y on. Its
-# output and its inputs, operands from EPILOGUE on, lie as the kernel's own, or are one number (stride 0); where one is
-# absent, it is y itself.
-cdef inline void finish(real* y, const Call* call, Py_ssize_t n) noexcept nogil:
-    cdef real* out = y
-    cdef const real* inputs[3]
-    cdef Py_ssize_t step[3]
-    cdef Py_ssize_t at = y - <real*> call.operand[0].data
-    cdef int i
-    if call.op == NOTHING:
-        return
-    if call.operand[EPILOGUE].data != NULL:
-        out = <real*> call.operand[EPILOGUE].data + at
-    for i in range(3):
-        inputs[i], step[i] = y, 1
-        if call.operand[EPILOGUE + 1 + i].data != NULL:
-            step[i] = call.operand[EPILOGUE + 1 + i].stride[0]
-            inputs[i] = <const real*> call.operand[EPILOGUE + 1 + i].data + step[i] * at
-    row(call.op, n, out, 1, inputs[0], step[0], inputs[1], step[1], inputs[2], step[2], call.epilogue_scalar)
 
 
 # Comparisons are written so that NaN stays NaN.
@@ -324,7 +252,7 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
         for j in range(n):
             y[j] = a[j] * sum_of_products(low, sign_of(b[j]), high, b[j])
-    # Losses of one score a and its target b, and what their slopes are (loss.pxi).
+    # Losses of one score a and its target b, and what their slopes are (loss.pyx).
     elif op == SQUARED_ERROR:
         for j in range(n):
             y[j] = (a[j] - b[j]) * (a[j] - b[j])
@@ -442,4 +370,29 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
             y[j] = sum_of_products(<real> 1 + (low - <real> 1) * b[j], sigmoid_of(a[j]), -low, b[j])
 
 
-publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])
+# ---- for other files, by way of elementwise.pxd ----
+
+cdef public void loop_float(int op, Py_ssize_t n, float* y, const float* a, const float* b, const float* c,
+                            float low, float high) noexcept nogil:
+    loop(<Op> op, n, y, a, b, c, low, high)
+
+
+cdef public void loop_double(int op, Py_ssize_t n, double* y, const double* a, const double* b, const double* c,
+                             double low, double high) noexcept nogil:
+    loop(<Op> op, n, y, a, b, c, low, high)
+
+
+cdef public void piecewise_float(int op, Py_ssize_t n, float* y, Py_ssize_t sy, const float* a, Py_ssize_t sa,
+                                 const float* b, Py_ssize_t sb, const float* c, Py_ssize_t sc,
+                                 const double* scalar) noexcept nogil:
+    piecewise(<Op> op, n, y, sy, a, sa, b, sb, c, sc, scalar)
+
+
+cdef public void piecewise_double(int op, Py_ssize_t n, double* y, Py_ssize_t sy, const double* a, Py_ssize_t sa,
+                                  const double* b, Py_ssize_t sb, const double* c, Py_ssize_t sc,
+                                  const double* scalar) noexcept nogil:
+    piecewise(<Op> op, n, y, sy, a, sa, b, sb, c, sc, scalar)
+
+
+cdef at_load publish_all() noexcept nogil:
+    publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])

@@ -1,20 +1,9 @@
 # Random numbers that are a function of where they are used: of a seed, a step and an element, by a counter-based
 # generator (philox.h). So a mask needs no memory: it is drawn again where it is wanted again, by any thread.
 
-cdef extern from "loops/philox.h" nogil:
-    enum:
-        COUNTERS, WORDS                   # computed at once
-    void philox(uint32_t* words, uint64_t seed, uint64_t step, uint64_t group)
+cimport cython
 
-
-# The 16 bits of each of 128 elements, from element 128 · group on: the lower halves of 64 words are those of 64
-# elements, the upper ones those of the next.
-cdef inline void draw_bits(uint32_t* bits, const uint64_t* drawn, uint64_t group) noexcept nogil:
-    cdef Py_ssize_t i
-    philox(bits, drawn[0], drawn[1], group)
-    for i in range(WORDS):
-        bits[WORDS + i] = bits[i] >> 16
-        bits[i] &= 0xFFFF
+from caffelite._kernels.loops.family cimport *
 
 
 # y[i] = x[i] / (1 − p) where the 16 bits drawn for element i are at least 2¹⁶ p, else 0 x[i], which is NaN if x[i] is
@@ -55,5 +44,6 @@ cdef int next_draw(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end
     return CONTINUE
 
 
-publish("dropout", <Loop> dropout[float], <Loop> dropout[double])
-publish("next_draw", <Loop> next_draw)
+cdef at_load publish_all() noexcept nogil:
+    publish("dropout", <Loop> dropout[float], <Loop> dropout[double])
+    publish("next_draw", <Loop> next_draw)

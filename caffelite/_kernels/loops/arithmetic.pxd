@@ -1,0 +1,29 @@
+"""Arithmetic that every loop has to do in the same way, and infinity and NaN."""
+from caffelite._kernels.loops.family cimport *
+
+cdef extern from * nogil:
+    """
+    static const double INFINITE = __builtin_inf(), NOT_A_NUMBER = __builtin_nan("");
+    """
+    const double INFINITE, NOT_A_NUMBER
+
+cdef extern from "loops/products.h" nogil:
+    double multiply_add(double a, double b, double c)
+    float sum_of_products_float(float a, float b, float c, float d)
+    double sum_of_products_double(double a, double b, double c, double d)
+
+
+# a b + c d, rounded in the same way in every loop
+cdef inline real sum_of_products(real a, real b, real c, real d) noexcept nogil:
+    if real is float:
+        return sum_of_products_float(a, b, c, d)
+    else:
+        return sum_of_products_double(a, b, c, d)
+
+
+# √x, for which processors have an instruction
+cdef inline real root(real x) noexcept nogil:
+    if real is float:
+        return sqrtf(x)
+    else:
+        return sqrt(x)

@@ -1,0 +1,99 @@
+/* What GCC's and clang's vectors lack: reading and writing the first few lanes only, which must not touch the memory behind
+ * them, and turning a block of rows into columns.
+ *
+ * The processor's own instructions come from a header that takes a compiler a quarter of a second to read: only files that
+ * need them include this one.
+ */
+#ifndef CAFFELITE_LANES_H
+#define CAFFELITE_LANES_H
+#include "vectors.h"
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+/* load_first: p[0 … n − 1], then zeros. store_first writes the first n lanes. */
+#if defined(__AVX512F__)
+INLINE vector_float load_first_float(const float *p, int n) { return _mm512_maskz_loadu_ps((1u << n) - 1, p); }
+INLINE vector_double load_first_double(const double *p, int n) { return _mm512_maskz_loadu_pd((1u << n) - 1, p); }
+INLINE void store_first_float(float *p, vector_float v, int n) { _mm512_mask_storeu_ps(p, (1u << n) - 1, v); }
+INLINE void store_first_double(double *p, vector_double v, int n) { _mm512_mask_storeu_pd(p, (1u << n) - 1, v); }
+#else
+#if defined(__AVX2__)
+static const int32_t ones_then_zeros[16] = {-1, -1, -1, -1, -1, -1, -1, -1};
+INLINE __m256i first(int n) { return _mm256_loadu_si256((const __m256i *)(ones_then_zeros + 8 - n)); }
+INLINE vector_float load_first_float(const float *p, int n) { return _mm256_maskload_ps(p, first(n)); }
+INLINE vector_double load_first_double(const double *p, int n) { return _mm256_maskload_pd(p, first(2 * n)); }
+#else
+INLINE vector_float load_first_float(const float *p, int n)
+{
+    vector_float v = {0};
+    memcpy(&v, p, n * sizeof *p);
+    return v;
+}
+INLINE vector_double load_first_double(const double *p, int n)
+{
+    vector_double v = {0};
+    memcpy(&v, p, n * sizeof *p);
+    return v;
+}
+#endif
+INLINE void store_first_float(float *p, vector_float v, int n) { memcpy(p, &v, n * sizeof *p); }
+INLINE void store_first_double(double *p, vector_double v, int n) { memcpy(p, &v, n * sizeof *p); }
+#endif
+
+/* load: the first n lanes of the last vector of a row, else all. */
+INLINE vector_float load_float(const float *p, int is_last, int n)
+{
+    return is_last ? load_first_float(p, n) : *(const vector_float *)p;
+}
+INLINE vector_double load_double(const double *p, int is_last, int n)
+{
+    return is_last ? load_first_double(p, n) : *(const vector_double *)p;
+}
+
+/* SHUFFLE picks lanes of a, numbered from 0, and of b, numbered on from there. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLE(real, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#endif
+#endif
+#ifndef SHUFFLE
+#define SHUFFLE(real, a, b, ...) __builtin_shuffle(a, b, (lanes_##real){__VA_ARGS__})
+#endif
+
+/* One of the log₂(lanes) steps of a transposition: of each two vectors s apart, seen as rows of s × s blocks, the upper
+ * right block of the first and the lower left one of the second change places. */
+#define KEPT(s, l) ((l) & (s) ? LANES + (l) - (s) : (l))
+#define MOVED(s, l) ((l) & (s) ? LANES + (l) : (l) + (s))
+#define EXCHANGE(real, t, s)                                                                                           \
+    UNROLL for (int i = 0; i < LANES; i++)                                                                             \
+        if ((s) < LANES && !(i & (s))) {                                                                               \
+            const vector_##real upper = t[i], lower = t[(i + (s)) % LANES];                                            \
+            t[i] = SHUFFLE(real, upper, lower, LANES_##real(KEPT, (s) % LANES));                                       \
+            t[(i + (s)) % LANES] = SHUFFLE(real, upper, lower, LANES_##real(MOVED, (s) % LANES));                      \
+        }
+
+/* columns_of: t[k][i] = x[i · stride + k] for i < rows and k < columns, both at most one vector's lanes. In the lanes of
+ * absent rows is 0, or with SKIP = 0 what is in the first row's: to leave rows out is faster where there are few, but the
+ * compiler writes the exchanges anew for many numbers of them, which is too much where it comes in many tiles. */
+#define DEFINE_COLUMNS(real)                                                                                           \
+    INLINE void columns_of_##real(vector_##real *t, const real *x, ptrdiff_t stride, int rows, int columns,            \
+                                  const int SKIP)                                                                      \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real };                                                                              \
+        if (rows == LANES && columns == LANES)                                                                         \
+            UNROLL for (int i = 0; i < LANES; i++) t[i] = *(const vector_##real *)(x + i * stride);                    \
+        else                                                                                                           \
+            UNROLL for (int i = 0; i < LANES; i++)                                                                     \
+                t[i] = SKIP && i >= rows ? (vector_##real){0}                                                          \
+                                         : load_first_##real(x + (i < rows ? i * stride : 0), columns);                \
+        EXCHANGE(real, t, 8)                                                                                           \
+        EXCHANGE(real, t, 4)                                                                                           \
+        EXCHANGE(real, t, 2)                                                                                           \
+        EXCHANGE(real, t, 1)                                                                                           \
+    }
+
+DEFINE_COLUMNS(float)
+DEFINE_COLUMNS(double)
+
+#endif

@@ -1,0 +1,104 @@
+"""What other files use of the matrix product: strips of register tiles, and matrices as operands."""
+from caffelite._kernels.loops.family cimport *
+
+cdef extern from "loops/strip.h" nogil:
+    enum:
+        LANES_OF_float, LANES_OF_double, READS_LANES
+        TILE_ROWS, FEW_ROWS, COLUMNS_float, COLUMNS_double, BLOCK_K, BLOCK_ROWS, BLOCK_COLUMNS
+    ctypedef struct Strip:
+        Py_ssize_t rows, columns, k, runs, a_row, a_k, b_k, b_column, y_row, mask_row
+        const Py_ssize_t* a_run
+        const Py_ssize_t* b_run
+        const void* a
+        const void* b
+        void* y
+        bint resume, accumulate, relu
+        const void* bias
+        const void* row_bias
+        const void* mask
+    char packed_a[]
+    char packed_b[]
+    void strip_float(const Strip* strip)
+    void strip_double(const Strip* strip)
+    void strip_of_runs_float(const Strip* strip)
+    void strip_of_runs_double(const Strip* strip)
+    void transpose_float(float* y, Py_ssize_t stride_y, const float* x, Py_ssize_t stride_x, int rows,
+                         Py_ssize_t columns)
+    void transpose_double(double* y, Py_ssize_t stride_y, const double* x, Py_ssize_t stride_x, int rows,
+                          Py_ssize_t columns)
+
+
+cdef enum:
+    CACHE_BYTES = 4096                    # of memory, after which places in the first-level cache come again
+    CACHE_WAYS = 8                        # and so many of them there are
+
+
+# ---- float32 or float64 ----
+
+cdef inline void run_strip(const real* out, const Strip* strip) noexcept nogil:
+    if real is float:
+        strip_float(strip)
+    else:
+        strip_double(strip)
+
+
+cdef inline void transpose(real* y, Py_ssize_t stride_y, const real* x, Py_ssize_t stride_x, Py_ssize_t rows,
+                           Py_ssize_t columns) noexcept nogil:
+    if real is float:
+        transpose_float(y, stride_y, x, stride_x, <int> rows, columns)
+    else:
+        transpose_double(y, stride_y, x, stride_x, <int> rows, columns)
+
+
+cdef inline Py_ssize_t lanes(const real* x) noexcept nogil:
+    return LANES_OF_float if real is float else LANES_OF_double
+
+
+cdef inline Py_ssize_t strip_columns(const real* x) noexcept nogil:
+    return COLUMNS_float if real is float else COLUMNS_double
+
+
+# Packs depth × n elements into strips: strip[k][0 … width − 1]. Returns the first strip.
+cdef inline const real* pack(real* strips, const real* x, Py_ssize_t n, Py_ssize_t stride,
+                             Py_ssize_t depth, Py_ssize_t depth_stride) noexcept nogil:
+    cdef Py_ssize_t width = strip_columns(x), count, i, k
+    cdef real* strip = strips
+    while n > 0:
+        count = min(n, width)
+        if not READS_LANES and count < width:
+            memset(strip, 0, width * depth * sizeof(real))
+        if stride == 1 and count == width:
+            for k in range(depth):
+                memcpy(strip + k * width, x + k * depth_stride, strip_columns(x) * sizeof(real))
+        elif depth_stride == 1:
+            i = 0
+            while i < count:
+                transpose(strip + i, width, x + i * stride, stride, min(count - i, lanes(x)), depth)
+                i += lanes(x)
+        else:
+            for k in range(depth):
+                for i in range(count):
+                    strip[k * width + i] = x[i * stride + k * depth_stride]
+        strip += width * depth
+        x += count * stride
+        n -= count
+    return strips
+
+
+# ---- matrices as operands ----
+
+cdef inline Operand transposed(const Operand* x) noexcept nogil:
+    cdef Operand t = x[0]
+    t.stride[0], t.stride[1] = x.stride[1], x.stride[0]
+    return t
+
+
+cdef inline const real* element(const real* data, const Operand* x, Py_ssize_t i, Py_ssize_t j) noexcept nogil:
+    return data + i * x.stride[0] + j * x.stride[1]
+
+
+# Whether so many elements, each `stride` behind the other, crowd each other out of the first-level cache.
+cdef inline bint is_crowded(const real* x, Py_ssize_t stride, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t step = stride * <Py_ssize_t> sizeof(real)
+    step = min(step & -step, CACHE_BYTES)  # the largest power of 2 that it is a multiple of
+    return step > 0 and count > CACHE_WAYS * (CACHE_BYTES // step)

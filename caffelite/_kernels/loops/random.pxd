@@ -1,0 +1,18 @@
+"""What other files use of the random numbers."""
+from caffelite._kernels.loops.family cimport *
+
+
+cdef extern from "loops/philox.h" nogil:
+    enum:
+        COUNTERS, WORDS                   # computed at once
+    void philox(uint32_t* words, uint64_t seed, uint64_t step, uint64_t group)
+
+
+# The 16 bits of each of 128 elements, from element 128 · group on: the lower halves of 64 words are those of 64
+# elements, the upper ones those of the next.
+cdef inline void draw_bits(uint32_t* bits, const uint64_t* drawn, uint64_t group) noexcept nogil:
+    cdef Py_ssize_t i
+    philox(bits, drawn[0], drawn[1], group)
+    for i in range(WORDS):
+        bits[WORDS + i] = bits[i] >> 16
+        bits[i] &= 0xFFFF
