@@ -71,10 +71,10 @@ cdef struct Taps:                         # those of a window that lie inside, a
     Py_ssize_t at, reach                  # where the first lies in x; how much further each next one does
 
 
-cdef Taps taps_of(const Window* window, bint transposed, Py_ssize_t i) noexcept nogil:
+cdef Taps taps_of(const Window* window, bint is_transposed, Py_ssize_t i) noexcept nogil:
     cdef Taps taps
     cdef Py_ssize_t stride = window.stride, dilation = window.dilation, last
-    if not transposed:
+    if not is_transposed:
         taps.at = i * stride - window.padding
         taps.step, taps.reach = 1, dilation
         taps.first = 0 if taps.at >= 0 else (dilation - 1 - taps.at) // dilation
@@ -189,7 +189,6 @@ cdef int convolution(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
 cdef void images_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* x = &call.operand[1]
-    cdef const Operand* w = &call.operand[2]
     cdef Py_ssize_t n = call.size[0], width = outputs_along(call, 1), i, j, next_j, columns
     cdef Taps down, along
     while begin < end:                    # pixels in a row over whose windows the same taps lie inside

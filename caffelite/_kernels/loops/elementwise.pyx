@@ -9,7 +9,9 @@
 
 from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
 from caffelite._kernels.loops.family cimport *
-from caffelite._kernels.loops.math cimport bell_of, exp_of, expm1_below_0, log1p_of, log_of, normal_of, sigmoid_of, tanh_of
+from caffelite._kernels.loops.math cimport (
+    bell_of, exp_of, expm1_below_0, log1p_of, log_of, normal_of, sigmoid_of, tanh_of,
+)
 from caffelite._kernels.loops.matmul cimport lanes, transpose
 
 cdef enum:

@@ -18,7 +18,7 @@ cdef extern from "loops/rows.h" nogil:
 cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* index = &call.operand[1]
-    cdef Py_ssize_t m = call.size[INNERMOST], stride = index.stride[INNERMOST], y_stride = y.stride[INNERMOST], i, j
+    cdef Py_ssize_t m = call.size[INNERMOST], stride = index.stride[INNERMOST], y_stride = y.stride[INNERMOST], j, _row
     cdef Py_ssize_t at[MAX_DIMS]
     cdef int64_t n = <int64_t> call.scalar[0], k
     cdef const int64_t* numbers
@@ -29,7 +29,7 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
         m, begin, end = end - begin, 0, 1
     else:
         locate(call, begin, at)
-    for i in range(begin, end):
+    for _row in range(begin, end):
         numbers, places = <const int64_t*> index.data + offset(index, at), <int64_t*> out + offset(y, at)
         for j in range(m):
             k = numbers[j * stride]

@@ -471,12 +471,12 @@ cdef int feature_sums(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t en
 cdef int joined_moments(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef double* moments = <double*> out
     cdef const double* sums
-    cdef Py_ssize_t C = call.size[1], i, j
+    cdef Py_ssize_t C = call.size[1], j, _part
     cdef double count, mean, squares, more, apart
     for j in range(begin, end):
         sums = <const double*> call.operand[1].data + j
         count = mean = squares = 0
-        for i in range(call.size[0]):
+        for _part in range(call.size[0]):
             more = sums[0]
             if more > 0:
                 apart = sums[C] - mean
