@@ -29,7 +29,7 @@
 from caffelite._kernels.loops.elementwise cimport finish
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.matmul cimport (
-    READS_LANES, Strip, lanes, strip_columns, strip_of_runs_double, strip_of_runs_float, transposed,
+    READS_LANES, Strip, lanes, strip_columns, strip_of_runs_double, strip_of_runs_float,
 )
 
 cdef extern from "loops/weighing.h" nogil:
