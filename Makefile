@@ -47,6 +47,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/autograd.py
 	$(BIN)/python benchmarks/scaling.py
 	$(BIN)/python benchmarks/threshold.py
+	$(BIN)/python benchmarks/busy.py
 	$(BIN)/python benchmarks/files.py
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/exported.py

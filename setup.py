@@ -1,16 +1,16 @@
 """The extension modules: one border, and the loops once for each instruction set. All else is in pyproject.toml.
 
-CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization. CAFFELITE_BUILT=1 says that
-the modules were built in place before, by `python setup.py build_ext --inplace`: nothing is compiled.
+CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization. Set CAFFELITE_BUILT=1 if
+`python setup.py build_ext --inplace` has built the modules before: then nothing is compiled.
 
 Design
 ------
-(a) Cython makes a C file of each .pyx. The C compiler makes an object of each C file, and one for each instruction set
-    of those of loops/. The linker makes a module of its objects.
-(b) A step is left out if its result is newer than its sources. So a change to a file of loops/ takes one translation,
-    one object for each instruction set, and their links. If flags change, everything is made again.
-(c) A file of loops/ is C in all but its syntax. The function that would make a Python module of it is declared static:
-    the compiler drops it, and everything that it alone uses.
+(a) Cython makes a C file of each .pyx. The C compiler makes an object of each C file, and for loops/ one object for
+    each instruction set. The linker makes modules of the objects.
+(b) A step is skipped if its result is newer than its sources. So after a change to one file of loops/, Cython runs
+    once, the C compiler once for each instruction set, and the linker. If flags change, everything is compiled again.
+(c) A file of loops/ is C in Cython's syntax. Cython also writes a function that makes a Python module of it. setup.py
+    declares this function static, so the compiler drops it, together with everything that only it uses.
 """
 
 import os
@@ -37,20 +37,20 @@ MADE = Path("build", f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}
 TRANSLATED = MADE / "c"
 
 # Not -ffast-math: it breaks the detection of NaN and changes the processor's rounding for the whole process.
-# Without tables for unwinding the stack, which C has no use for, and without warnings, which are of Cython's C.
+# C needs no tables for unwinding the stack. The warnings would be about Cython's C.
 FLAGS = ["-O3", "-g0", "-w", "-fno-math-errno", "-fno-trapping-math", "-fno-asynchronous-unwind-tables"]
 FLAGS = ["-O0", "-g", "-UNDEBUG"] if DEBUG else FLAGS
 
-# Without symbols, which take four fifths of the space, and without a page's gap between code and constants.
+# Symbols take four fifths of the space. The gap between code and constants takes a page.
 LINK_FLAGS = ["-s", "-Wl,-z,noseparate-code"] if platform.system() == "Linux" and not DEBUG else []
 
-# Loops in one version each, and the few iterations that vectors leave over not written out one by one: a quarter of the
-# space, and of no use to what is measured.
+# Without several versions of a loop, and without unrolling the last few iterations that do not fill a vector. This
+# saves three quarters of the space, and makes nothing slower that the benchmarks measure.
 LOOP_FLAGS = ["-fno-split-loops", "-fno-version-loops-for-strides", "-fno-loop-unroll-and-jam", "-fno-peel-loops"]
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=max-completely-peel-times=4"]
 
-# A product and a sum are one instruction, with one rounding, everywhere: gcc 13 and later would make two of them in
-# vectors that add up, and not in what is left over, so that bits depended on threads and on neighbours.
+# A product and a sum are one instruction with one rounding, everywhere. gcc 13 and later would use two instructions in
+# vectors that accumulate, but one for the rest, so that bits would depend on threads and on neighbours.
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=avoid-fma-max-bits=0"]
 
 DIRECTIVES = {
@@ -62,7 +62,7 @@ DIRECTIVES = {
     "initializedcheck": False,
     "embedsignature": True,
     "embedsignature.format": "clinic",  # for `inspect.signature`
-    "binding": False,  # a function is no method, unless it says so
+    "binding": False,  # functions do not become methods of a class
     "auto_pickle": False,
     "freethreading_compatible": False,
 }
@@ -77,16 +77,15 @@ if platform.machine() in ("x86_64", "AMD64"):
 
 UNALIGNED = [f"-fno-align-{what}" for what in ("functions", "jumps", "loops", "labels")]
 
-# What is compiled once, by how: what runs at every operation, and what is small rather than fast.
+# Modules that are compiled once. -O2 is for code that runs at every operation, -Os for code that should be small.
 COMPILED_ONCE = {f"caffelite._kernels.{name}": "-O2" for name in ("border", "launch", "replay")}
 COMPILED_ONCE |= {"caffelite.core.autograd": "-O2", "caffelite.program.running": "-O2", "caffelite.program.step": "-Os"}
 COMPILED_ONCE |= {f"caffelite._kernels.{name}": "-Os" for name in ("kernel", "record", "watch")}
 
-# Flags for compiling and for linking; the first pair that the compiler takes is used, and without any, one thread
-# computes.
+# Flags for the compiler and the linker. The first pair that works is used. If none works, kernels use one thread.
 OPENMP = [(["-fopenmp"], ["-fopenmp"]), (["-Xpreprocessor", "-fopenmp"], ["-lomp"])]
 
-# To find out whether a compiler takes flags.
+# Programs that test whether the compiler accepts flags.
 NOTHING = "int main(void) { return 0; }"
 PARALLEL = "#include <omp.h>\nint main(void) { return omp_get_max_threads() < 1; }"
 
@@ -126,14 +125,14 @@ class BuildKernels(build_ext):
 
     def finalize_options(self):
         super().finalize_options()
-        self.parallel = self.parallel or min(os.cpu_count() or 1, 8)  # more would wait for the border
+        self.parallel = self.parallel or min(os.cpu_count() or 1, 8)  # more would only wait for the border
 
     def build_extensions(self):
         self.adapt_to_compiler()
         self.forget_what_was_made_with_other_flags()
         self.translate()
         self.make_objects()
-        super().build_extensions()  # which links
+        super().build_extensions()  # links
 
     def forget_what_was_made_with_other_flags(self):
         flags = [(e.name, e.define_macros, e.extra_compile_args, e.extra_link_args) for e in self.extensions]
@@ -153,7 +152,7 @@ class BuildKernels(build_ext):
                 break
         else:
             print("caffelite: no OpenMP here; kernels will use one thread", file=sys.stderr)
-        flags = UNALIGNED + LOOP_FLAGS  # clang needs no such flags, and refuses or ignores them
+        flags = UNALIGNED + LOOP_FLAGS  # clang does not need these flags, and rejects or ignores them
         if not self.compiles(NOTHING, ["-Werror", *flags]):
             unknown = {flag for flag in flags if not self.compiles(NOTHING, ["-Werror", flag])}
             for extension in self.extensions:
@@ -172,7 +171,7 @@ class BuildKernels(build_ext):
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def translate(self):
-        """Have Cython write the C file of each source, and go on from these."""
+        """Let Cython write the C file of each source. The C files then take the place of the sources."""
         sources = dict.fromkeys(source for extension in self.extensions for source in extension.sources)
         print("caffelite: compiling what has changed; all of it takes a minute", flush=True)
         cythonize(
@@ -187,7 +186,7 @@ class BuildKernels(build_ext):
             extension.sources = [str((TRANSLATED / source).with_suffix(".c")) for source in extension.sources]
 
     def make_objects(self):
-        """Have the C compiler make the objects of all modules, some at a time, and go on from these."""
+        """Compile the C files of all modules, several at a time. The objects then take the place of the sources."""
         units = []
         for extension in self.extensions:
             folder = str(MADE / extension.name)
@@ -207,7 +206,7 @@ class BuildKernels(build_ext):
                 raise
 
     def make_object(self, extension, source):
-        """Compile a C file for a module. Returns what to tell of it."""
+        """Compile a C file for a module. Returns a message about it."""
         started = time.perf_counter()
         is_family = Path(source).parent.name == "loops" and Path(source).stem != "published"
         self.compiler.compile(
@@ -215,14 +214,14 @@ class BuildKernels(build_ext):
             output_dir=str(MADE / extension.name),
             macros=[("PyMODINIT_FUNC", "static PyObject *")] if is_family else extension.define_macros,
             include_dirs=extension.include_dirs,
-            extra_postargs=[*extension.extra_compile_args, "-MMD"],  # a list of the headers, beside the object
+            extra_postargs=[*extension.extra_compile_args, "-MMD"],  # writes the list of the headers beside the object
         )
         module = extension.name.rpartition(".")[2]
         return f"{Path(source).relative_to(TRANSLATED)} for {module}, {time.perf_counter() - started:.1f} s"
 
 
 def is_newer_than_its_sources(object_file):
-    """Whether an object is there that was made after the files were changed that its compiler listed in a .d file."""
+    """Whether an object exists and is newer than the files that its compiler listed in a .d file."""
     try:
         made = os.path.getmtime(object_file)
         listed = Path(object_file).with_suffix(".d").read_text().replace("\\\n", " ").partition(": ")[2]

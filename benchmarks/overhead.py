@@ -1,8 +1,8 @@
 """Overhead: what caffelite costs beyond computing.
 
 A kernel call with next to nothing to compute, from Python and in a replay; `fit` beyond its steps, and what all of its
-options add to a step; what a replayed step allocates; importing; and whether `fit` lets other Python threads run. The
-goals are beside the measurements.
+options add to a step; `predict` of one row and of ever other numbers of rows; what a replayed step allocates;
+importing; and whether `fit` lets other Python threads run. The goals are beside the measurements.
 
     python benchmarks/overhead.py
     python benchmarks/overhead.py --quick    # only to see that it works
@@ -212,6 +212,56 @@ def thread_beside_fit(seconds):
     return lambda: counted(lambda: train(x, y, epochs)) / counted(lambda: sleep(seconds))
 
 
+# ---- predict ---------------------------------------------------------------------------------------------------------
+
+
+def net_and_rows():
+    """A small net, and rows that it takes."""
+    import caffelite as cl
+
+    return cl.MLP(64, [100, 10], seed=0), np.random.default_rng(0).random((1000, 64), np.float32)
+
+
+def predicting_a_row():
+    """Seconds of `predict` of one row."""
+    model, x = net_and_rows()
+    model.predict(x[:1])
+    return lambda: harness.seconds_per_call("model.predict(row)", model=model, row=x[:1])
+
+
+def predicting_other_numbers_of_rows():
+    """Seconds of `predict` of 400 numbers of rows, as a share of those of the same calls without a recording."""
+    import caffelite as cl
+
+    model, x = net_and_rows()
+    parts = [x[:n] for n in np.random.default_rng(0).integers(1, 1001, 400)]
+
+    def in_python():
+        with cl.inference():
+            for part in parts:
+                model(part)
+
+    def measure():
+        seconds = {}
+        for function in (in_python, lambda: [model.predict(part) for part in parts]):
+            start = perf_counter()
+            function()
+            seconds[function] = perf_counter() - start
+        eager, predicted = seconds.values()
+        return predicted / eager
+
+    return measure
+
+
+def memory_of_other_numbers_of_rows():
+    """Bytes of the Programs of 400 numbers of rows, as a multiple of those of the largest Program."""
+    model, x = net_and_rows()
+    for n in np.random.default_rng(0).integers(1, 1001, 400):
+        model.predict(x[:n])
+    (kept,) = model._own.programs._programs.values()
+    return lambda: kept.nbytes / max(program.nbytes for program in kept.programs.values())
+
+
 # ---- importing ------------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +296,14 @@ def main():
                 *("%", 1e2, "≤ 3", partial(options_beyond_plain_fit, net, epoch, repeats), median),
             )
             for net, epoch in (("spiral32", 1_875), ("digits", 300))
+        ],
+        ("predict of a row", "µs", 1e6, "≤ 5", predicting_a_row, min),
+        *[
+            (f"predict of 400 numbers of rows, {what}", "%", 1e2, goal, make, median)
+            for what, goal, make in (
+                ("of calls in Python", "≤ 120", predicting_other_numbers_of_rows),
+                ("memory, of its largest recording", "≤ 200", memory_of_other_numbers_of_rows),
+            )
         ],
         ("import beyond NumPy's", "ms", 1e3, "≤ 60", importing, median),
         ("a thread beside fit on one core, of alone", "%", 1e2, "> 0", partial(thread_beside_fit, seconds), min),

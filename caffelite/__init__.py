@@ -20,7 +20,7 @@ from caffelite.core import initializers
 from caffelite.core.cautions import NotRecorded, TrainingWarning
 from caffelite.core.function import Function
 from caffelite.core.gradcheck import check_gradients
-from caffelite.core.modes import inference, is_training, no_grad
+from caffelite.core.modes import inference, is_training, no_grad, precision
 from caffelite.core.tensor import Tensor
 from caffelite.core.threads import get_num_threads, set_num_threads, show_config
 from caffelite.data import augment, datasets, sources
@@ -72,6 +72,7 @@ __all__ = [
     "metrics",
     "no_grad",
     "plots",
+    "precision",
     "set_num_threads",
     "show_config",
     "sources",

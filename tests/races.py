@@ -2,22 +2,24 @@
 
     apt-get install gcc clang libomp-dev
 
-The project is copied to build/races and compiled there twice: with races planted, which have to be reported, and as it
-is. In both copies every kernel is cut among threads, and lets other Python threads run, however small it is. Then no
-race may be reported while the tests of the kernels run, on 2 and on 8 threads, and on 2 threads those of all that
-brings threads together: recording and replaying, trainings, `fit_many`, `Prefetch`, sources, one model in many threads.
+The script copies the project to build/races and compiles it there twice. The first copy has planted races, which the
+sanitizer must report. The second copy has none, and the sanitizer must report none. In both copies every kernel, even
+a small one, is divided among threads and releases the GIL. The tests of the kernels run on 2 and on 8 threads. The
+tests of all that uses several threads run on 2 threads: recordings, replays, trainings, `fit_many`, `Prefetch`,
+sources, one model in many threads.
 
 Design
 ------
-(a) Only caffelite's own code is instrumented. Of Python and NumPy the locks are seen, the GIL among them, and what they
-    copy by memcpy, not what they read and write otherwise.
-(b) ThreadSanitizer knows nothing of OpenMP's barriers. LLVM's OpenMP tells it, by a library called Archer, and gcc's
-    does not, so clang compiles.
-(c) The sanitizer has to be in the process before Python is. Clang's own library ends the process if it is loaded like
-    that, so it is gcc's, which serves clang's code as well.
-(d) Of loops only those of x86-64-v2 are compiled: what reads or writes more than 16 bytes at once is not instrumented.
-(e) Left out are tests that fork. In one of them a model predicts while it is trained, which is a race: what it predicts
-    then is of parameters between two steps.
+(a) Only caffelite's own code is instrumented. In Python and NumPy the sanitizer sees the locks, such as the GIL, and
+    copies by memcpy. It does not see other reads and writes.
+(b) ThreadSanitizer knows nothing of OpenMP's barriers. LLVM's OpenMP tells it, by a library called Archer. gcc's OpenMP
+    does not. So clang compiles.
+(c) The sanitizer must be loaded before Python. Clang's own library ends the process if it is loaded like this. gcc's
+    library does not, and works with clang's code as well.
+(d) The script compiles only the loops of x86-64-v2, because larger reads and writes than 16 bytes are not
+    instrumented.
+(e) The script leaves out tests that fork. In one of them a model predicts while it is trained. This is a race: it may
+    predict with parameters between two steps.
 """
 
 import os
@@ -34,7 +36,7 @@ FOLDER = ROOT / "build" / "races"
 LAUNCH = "caffelite/_kernels/launch.pyx"
 CHANGES = [
     ("setup.py", '"-O3", "-g0"', '"-O3", "-g"'),
-    ("setup.py", '["-s", ', "["),  # a report names functions by these symbols
+    ("setup.py", '["-s", ', "["),  # reports use these symbols to name functions
     ("setup.py", '"x86-64-v3": ["-march=x86-64-v3"],', ""),
     ("setup.py", '"x86-64-v4": ["-march=x86-64-v4", "-mprefer-vector-width=512"],', ""),
     (LAUNCH, "PARALLEL_WORK = 4_000_000", "PARALLEL_WORK = 1"),
@@ -45,7 +47,7 @@ BUGS = [
     Bug(
         LAUNCH,
         "call.parts * share // shares,",
-        "call.parts * share // shares - (share > 0),",  # the part before is the last one of the thread before
+        "call.parts * share // shares - (share > 0),",  # also computes the last part of the thread before
         "test_every_number_of_threads_gives_the_same_bits",
         REPORT,
     ),
@@ -53,7 +55,7 @@ BUGS = [
         "caffelite/program/running.pyx",
         "self.function, self.lock = function, threading.RLock()",
         "self.function, self.lock = function, threading.Semaphore(8)",  # a lock for eight at a time
-        "test_eight_threads_may_predict_at_once[1]",  # where no call is cut, which would show the other race
+        "test_eight_threads_may_predict_at_once[1]",  # it divides no calls, which would report the other race
         REPORT,
     ),
 ]
@@ -62,9 +64,9 @@ SHARING = ["program", "training", "many", "data", "sources", "sparse", "modes", 
 SHARING_TESTS = [f"tests/test_{name}.py" for name in SHARING]
 NO_FORKS = "not fork and not processes and not joblib"
 
-# What is no race, and why. (`race:libomp.so` would hide every race of kernels, whose callers OpenMP's functions are.)
+# Reports that are not races. (`race:libomp.so` would hide every race in kernels, because OpenMP calls them.)
 SUPPRESSIONS = """
-# OpenMP hands its own locks from thread to thread in ways of which Archer does not tell.
+# OpenMP passes its own locks from thread to thread, and Archer does not report this.
 called_from_lib:libomp.so
 """
 
@@ -72,14 +74,14 @@ ENVIRONMENT = {
     "LD_PRELOAD": run("gcc", "-print-file-name=libtsan.so", cwd=ROOT).strip(),
     "OMP_TOOL_LIBRARIES": str(Path(run("clang", "-print-resource-dir", cwd=ROOT).strip()).parents[1] / "libarcher.so"),
     "OMP_WAIT_POLICY": "passive",
-    "OPENBLAS_NUM_THREADS": "1",  # NumPy's products have locks of their own, which are not seen
-    # Tests ask for more memory than there is: a MemoryError. The first race ends the process.
+    "OPENBLAS_NUM_THREADS": "1",  # NumPy's products have their own locks, which the sanitizer does not see
+    # Tests request too much memory and expect a MemoryError. The first race ends the process.
     "TSAN_OPTIONS": f"allocator_may_return_null=1 halt_on_error=1 suppressions={FOLDER / 'suppressions.txt'}",
 }
 
 
 def test(project, threads, *arguments):
-    """Run the project's tests on so many threads; what was printed, by the sanitizer too, and the exit status."""
+    """Run the project's tests on this many threads. The result has the exit status and all output."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--capture=sys", *arguments],
         cwd=project,

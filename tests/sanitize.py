@@ -1,13 +1,13 @@
 """The tests under gcc's AddressSanitizer and UndefinedBehaviorSanitizer: `make sanitize`, on Linux.
 
-The project is copied to build/sanitize and compiled there twice: with bugs planted, which have to be reported on every
-instruction set that this processor runs, and as it is. Then the tests have to pass on the best instruction set, and
-those of the kernels on the others. Left out are those of the benchmarks and of the command line, which take minutes to
-run the same kernels in other processes, and the slow ones, which compile.
+The script copies the project to build/sanitize and compiles it there twice. The first copy has planted bugs: the
+sanitizers must report them on every instruction set that this processor runs. The second copy has none: all tests must
+pass on the best instruction set, and the tests of the kernels on the others. The script leaves out the slow tests,
+which compile, and the tests of the benchmarks and of the command line, which run the same kernels in other processes.
 
-Only caffelite's own code is instrumented. The sanitizers know where an allocation ends, not where an operand ends
-inside one: in the memory of a Program, among neighbouring parameters. And NumPy keeps the memory of small arrays to use
-it again, so that using one that was freed goes unnoticed.
+Only caffelite's own code is instrumented. The sanitizers know the end of an allocation. They do not know the end of an
+operand inside one, such as a parameter in the memory of a Program. NumPy also keeps the memory of freed small arrays
+for later use, so the sanitizers do not notice its use after the free.
 """
 
 import os
@@ -27,26 +27,26 @@ FAMILIES = "kernels", "convolution", "pooling", "augment", "normalization", "att
 KERNEL_TESTS = [f"tests/test_{family}.py" for family in FAMILIES]
 MOST_TESTS = ["--ignore=tests/test_benchmarks.py", "--ignore=tests/test_cli.py"]
 
-# For the compiler and the linker. Python's own flags may bring -fwrapv, which would make every signed overflow legal.
+# For the compiler and the linker. Python's own flags may include -fwrapv, which would make every signed overflow legal.
 FLAGS = "-g -fno-omit-frame-pointer -fno-wrapv -fsanitize=address,undefined -fno-sanitize-recover=all"
 
-# Loops for AVX-512 with all of -O3 would take a quarter of an hour to compile.
+# With -O3, the loops for AVX-512 would take a quarter of an hour to compile.
 CHANGES = [("setup.py", '"-O3", "-g0"', '"-O2", "-ftree-vectorize", "-g"')]
 
-# AddressSanitizer has to be loaded first, and the C++ library with it, or the first C++ exception ends the process.
+# AddressSanitizer must be loaded first, with the C++ library. Otherwise the first C++ exception ends the process.
 LIBRARIES = ("libasan.so", "libstdc++.so.6")
 
 ENVIRONMENT = {
     "LD_PRELOAD": ":".join(run("gcc", f"-print-file-name={library}", cwd=ROOT).strip() for library in LIBRARIES),
-    "PYTHONMALLOC": "malloc",  # Python's own allocator would put objects side by side, with nothing between to guard
-    # CPython and NumPy keep memory until the process ends. Tests ask for more memory than there is: a MemoryError.
+    "PYTHONMALLOC": "malloc",  # Python's own allocator leaves no gaps between objects that could be guarded
+    # CPython and NumPy keep memory until the process ends. Tests request too much memory and expect a MemoryError.
     "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
 }
 
 
 class Bug(NamedTuple):
-    """A bug to plant: the text that it replaces in a file, a test that meets it, and what the sanitizer calls it."""
+    """A bug to plant: the file and the text to replace, a test that runs into it, and the sanitizer's report."""
 
     file: str
     text: str
@@ -74,7 +74,7 @@ BUGS = [
 
 
 def build(project, changes, compiler="gcc", flags=FLAGS):
-    """Copy the project, change texts in it, which may plant bugs, and compile it with a sanitizer."""
+    """Copy the project, make the changes, which may plant bugs, and compile the copy with a sanitizer."""
     copy_of_project(project)
     for file, text, planted, *_ in changes:
         source = (project / file).read_text()
@@ -86,7 +86,7 @@ def build(project, changes, compiler="gcc", flags=FLAGS):
 
 
 def test(project, isa, *arguments, **options):
-    """Run the project's tests. What a sanitizer writes as it ends the process is not captured by pytest."""
+    """Run the project's tests. pytest does not capture the report that a sanitizer writes when it ends the process."""
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--capture=sys", *arguments],
         cwd=project,

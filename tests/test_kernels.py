@@ -340,7 +340,7 @@ def test_an_output_that_cannot_be_written_as_it_lies_raises(name, layout):
     assert_same_bits(out, before)
 
 
-# The largest errors in units in the last place that elementary.pxi states.
+# The largest errors in units in the last place, as loops/math.pxd states them.
 ELEMENTARY = {
     "exp": (np.exp, (-103, 88), 1.1, 1.0),
     "log": (np.log, (1e-30, 1e30), 1.0, 1.0),
@@ -1324,6 +1324,9 @@ RECORDED = {
     "convolution": (uniform(5, 4, 7, 6), uniform(6, 2, 3, 3), (4, 3), uniform(6)),
     "transposed_convolution": (reference.images_last(uniform(5, 40, 4)), uniform(40, 3, 3), (8,), uniform(3)),
     "convolution_weight_grad": (uniform(5, 34, 6), reference.channels_last(uniform(5, 33, 6)), uniform(33, 34, 3)),
+    "depthwise": (uniform(5, 33, 7, 6), uniform(33, 1, 3, 3), (7, 6), uniform(33)),
+    "transposed_depthwise": (uniform(5, 33, 7, 6), uniform(33, 1, 3, 3), (7, 6)),
+    "depthwise_weight_grad": (uniform(5, 33, 7, 6), uniform(5, 33, 7, 6, seed=1), uniform(33, 1, 3, 3)),
     "rnn": (uniform(3, 4, 5), uniform(5, 5), uniform(5), uniform(3, 5), np.array([4, 1, 3])),
     "gru": (uniform(3, 4, 15), uniform(15, 5), uniform(15), uniform(3, 5), np.array([4, 1, 3]), True),
     "lstm": (uniform(3, 4, 20), uniform(20, 5), uniform(20), uniform(3, 5), uniform(3, 5), np.array([4, 1, 3]), True),
@@ -1364,11 +1367,16 @@ RECORDED = {
     "check_labels": (LABELS, 3),
     "convert": (np.arange(20, dtype=np.uint8).reshape(4, 5).T, np.float64),
 }
+DEPTHWISE = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 33}
 BY_KEYWORD = {
+    "depthwise": DEPTHWISE,
+    "transposed_depthwise": DEPTHWISE,
+    "depthwise_weight_grad": DEPTHWISE,
     "convolution": {"stride": (2, 2), "padding": (1, 1), "dilation": (1, 1), "groups": 2},
     "transposed_convolution": {"stride": (2,), "padding": (1,), "dilation": (1,)},
     "convolution_weight_grad": SERIES,
 }
+MADE_BY = {name: getattr(kernels, name.replace("depthwise", "convolution")) for name in BY_KEYWORD}
 THROUGH_A_CURSOR = {"take_batch", "put_batch", "advance", "add_mean", "add_weighted_mean", "add_correct"}
 
 
@@ -1409,7 +1417,7 @@ def test_every_kernel_is_tried_in_a_recording():
 
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
-    kernel = getattr(kernels, name, None) or functools.partial(kernels.update, name)
+    kernel = MADE_BY.get(name) or getattr(kernels, name, None) or functools.partial(kernels.update, name)
     kernel, arguments = functools.partial(kernel, **BY_KEYWORD.get(name, {})), copied(RECORDED[name])
     with Recording() as recording:
         result = kernel(*arguments)
@@ -1880,16 +1888,18 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
 
         def convolution_again(recording):
             # The same, between guards whatever it is bound to: y and the room for its sums, too.
-            (call,) = [call for call in recording.entries if "convolution" in call.name]
-            for i, (array, region) in enumerate(zip(call.arrays, regions)):
-                if array is not None:
-                    values = memory_of(array).view(np.uint8)
-                    part = region[region.size - values.size :] if at_end else region[: values.size]
-                    part[...] = values if i else 255
-                    call.place(i, k.address(part) + k.address(array) - k.address(memory_of(array)))
-                    result = part if i == 0 else result
-            k.Replay([call], regions).run()
-            assert result.tobytes() == memory_of(call.arrays[0]).tobytes()
+            names = "convolution", "depthwise", "winograd"
+            calls = [call for call in recording.entries if any(name in call.name for name in names)]
+            for call in calls:
+                for i, (array, region) in enumerate(zip(call.arrays, regions)):
+                    if array is not None:
+                        values = memory_of(array).view(np.uint8)
+                        part = region[region.size - values.size :] if at_end else region[: values.size]
+                        part[...] = values if i else 255
+                        call.place(i, k.address(part) + k.address(array) - k.address(memory_of(array)))
+                        result = part if i == 0 else result
+                k.Replay([call], regions).run()
+            assert result.tobytes() == memory_of(calls[-1].arrays[0]).tobytes()
 
         def recurrences_again(recording):
             # The same, between guards whatever they are bound to.
@@ -2052,24 +2062,42 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.shuffle(guarded(np.arange(n)), state)
             m, window = max(n, 1), {"stride": (1 + n % 2, 1 + n // 2 % 2), "padding": (n % 3, 1)}
             window["dilation"] = 1, 1 + n % 2
-            for images, into, of, groups in [
-                *((n, 2, 3, 1), (n, 1, 1, 3), (n, 33, 2, 1), (n, 1, 1, 33)),
-                *((3, m, 2, 1), (3, 2, m, 1), (3, 1, 1, m), (17, 33, m, 1), (17, m, 33, 1), (2, m, 3, 3)),
+            slides = {"stride": (1, 1), "padding": (n % 3, n % 2), "dilation": (1, 1)}
+            for images, into, of, groups, kernel, window in [
+                *((n, 2, 3, 1, (3, 2), window), (n, 1, 1, 3, (3, 2), window), (n, 33, 2, 1, (3, 2), window)),
+                *((n, 1, 1, 33, (3, 2), window), (3, m, 2, 1, (3, 2), window), (3, 2, m, 1, (3, 2), window)),
+                *((3, 1, 1, m, (3, 2), window), (17, 33, m, 1, (3, 2), window), (17, m, 33, 1, (3, 2), window)),
+                *((2, m, 3, 3, (3, 2), window), (2, 1, 1, 31 + m, (3, 3), slides)),
             ]:
                 x = rng.uniform(1, 2, (images, into * groups, 5, 7)).astype(dtype)
-                w = rng.uniform(1, 2, (of * groups, into, 3, 2)).astype(dtype)
+                w = rng.uniform(1, 2, (of * groups, into, *kernel)).astype(dtype)
                 y = (images, of * groups, *[(l + 2 * p - d * (f - 1) - 1) // s + 1 for l, f, s, p, d in zip(
-                    (5, 7), (3, 2), *window.values(), strict=True)])
+                    (5, 7), kernel, *window.values(), strict=True)])
                 dy = rng.uniform(1, 2, y).astype(dtype)
-                for kernel, *arguments in [
+                for compute, *arguments in [
                     (k.convolution, x, w, y[2:], np.ones(of * groups, dtype)),
                     (k.transposed_convolution, dy, w, (5, 7), np.ones(into * groups, dtype)),
                     (k.convolution_weight_grad, x, dy, np.empty_like(w)),
                 ]:
                     with Recording() as recording:
-                        result = kernel(*arguments, groups=groups, **window)
+                        result = compute(*arguments, groups=groups, **window)
                     if result.size:
                         convolution_again(recording)
+            window = {"stride": (1, 1), "padding": (n % 3, n % 2), "dilation": (1, 1)}
+            into, of, size = 16 + n % 17, 16 + n // 2 % 18, (1 + n % 7, 4 + n % 5)
+            kernel = [(3, 3), (1, 3), (1, 5), (5, 1), (3, 1)][n % 5 if min(size) > 4 else 0]
+            y = [l + 2 * p - f + 1 for l, p, f in zip(size, window["padding"], kernel)]
+            if min(y) > 0:
+                x, dy = (rng.uniform(1, 2, (2, c, *s)).astype(dtype) for c, s in ((into, size), (of, y)))
+                w, bias = rng.uniform(1, 2, (of, into, *kernel)).astype(dtype), np.ones(of, dtype)
+                for kernel, *arguments in [
+                    (k.convolution, x, w, tuple(y), bias),
+                    (k.transposed_convolution, dy, w, size, np.ones(into, dtype)),
+                    (k.convolution_weight_grad, x, dy, np.empty_like(w)),
+                ]:
+                    with Recording() as recording:
+                        kernel(*arguments, **window)
+                    convolution_again(recording)
             kept.clear()
         """,
         CAFFELITE_ISA=isa,

@@ -5,8 +5,7 @@ import pytest
 from compiled import CC, differing
 
 import caffelite as cl
-from caffelite.core.function import formula_of
-from caffelite.model.dataflow import Constant, Given, N, Result, Rows, Stored, graph_of
+from caffelite.model.dataflow import Constant, Given, N, Result, Rows, Stored, formula_of, graph_of
 from caffelite.model.tracing import Trace
 
 X = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)

@@ -1,31 +1,39 @@
 """Kernels: compiled computations on arrays. They know nothing of Tensors, Functions or Models.
 
-    kernel.pyx      what is true of all calls of a kernel
-    call.pxd        what a call is: the struct between the two sides
-    border.pyx      what Python calls: checks, binds, launches; a family to a file of border/
+    kernel.pyx      the facts that are the same for all calls of a kernel
+    call.pxd        a call: the struct between border and loops
+    border.pyx      the functions that Python calls: they check, bind, launch; one file of border/ for each family
+    spinning.py     how long OpenMP's threads spin while they wait
     launch.pyx      threads; running a call
-    record.pyx      noting calls
+    record.pyx      recording calls
     watch.pyx       what a recording depends on
-    replay.pyx      recorded calls run again, without Python
-    loops.pyx       the loops themselves, a family to a file of loops/
+    replay.pyx      running recorded calls again, without Python
+    loops/          the loops, one file for each family; setup.py links them into one module per instruction set
 
-The loops are compiled once for each instruction set. The best one that the processor runs is chosen here, at import;
-the environment variable CAFFELITE_ISA names another.
+The loops are compiled once for each instruction set. On import this module selects the best instruction set that the
+processor has. The environment variable CAFFELITE_ISA selects another one. Likewise
+CAFFELITE_BFLOAT16 selects one of the ways to compute products of bfloat16 operands. They all give the same bits.
 """
 
 import importlib
 import importlib.util
 import os
 
-from caffelite._kernels import border
+from caffelite._kernels.spinning import bounded_spinning
+
+with bounded_spinning():  # this loads OpenMP
+    from caffelite._kernels import border
 from caffelite._kernels.border import *  # noqa: F403
 from caffelite._kernels.kernel import KERNELS, Kernel
 from caffelite._kernels.launch import (
     OPENMP,
     PARALLEL_WORK,
     Alone,
+    TeamSize,
     after_fork,
     get_num_threads,
+    precision,
+    precision_here,
     set_num_threads,
     team_size,
 )
@@ -34,6 +42,7 @@ from caffelite._kernels.replay import EpochReplay, Replay
 from caffelite._kernels.watch import Attributes, Surroundings, are_unchanged
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first
+BFLOAT16_WAYS = ("fastest", "one by one", "in pairs", "in tiles")  # in the order of loops/strip.h
 
 
 def available_instruction_sets() -> list[str]:
@@ -50,9 +59,20 @@ def use_instruction_set(isa: str) -> None:
     ISA = isa
 
 
+def use_bfloat16(way: str) -> None:
+    """Compute products of bfloat16 operands in one of `BFLOAT16_WAYS` from now on.
+
+    Raises ValueError if the processor or the instruction set in use can't.
+    """
+    if way not in BFLOAT16_WAYS or not importlib.import_module(_module(ISA)).compute_bfloat16(BFLOAT16_WAYS.index(way)):
+        raise ValueError(f"CAFFELITE_BFLOAT16 is {way!r}, which {ISA} can't do here; {', '.join(BFLOAT16_WAYS)} exist")
+
+
 def _module(isa: str) -> str:
     return f"{__name__}.loops_{isa.replace('-', '_')}"
 
 
 ISA = ""
 use_instruction_set(os.environ.get("CAFFELITE_ISA") or (available_instruction_sets() or ["generic"])[0])
+if "CAFFELITE_BFLOAT16" in os.environ:
+    use_bfloat16(os.environ["CAFFELITE_BFLOAT16"])

@@ -1,4 +1,4 @@
-"""What is compiled has its signatures in its docstrings, and its types in the .pyx and .pxi files."""
+"""Compiled functions have their signatures in their docstrings, and their types in the .pyx and .pxi files."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
-"""The border: what Python calls. Every function checks its arguments, binds them to a `Call`, and launches it.
+"""The border: the functions that Python calls. Each checks its arguments, binds them to a `Call`, and launches it.
 
-A family of kernels is a file of border/, which holds their facts and these functions, and a file of loops/. All that
-is defined here with `def` is offered as `caffelite._kernels`. Every function returns a new array unless it is given
-`out`.
+Each family of kernels has two files. Its file in border/ has these functions and the facts about its kernels, its file
+in loops/ has the loops. `caffelite._kernels` exports every `def` of this module. Every function returns a new array
+unless it is given `out`.
 """
 cimport numpy as cnp
 from libc.stdint cimport INT32_MAX, INTPTR_MAX
@@ -15,7 +15,7 @@ import numpy as np
 
 from caffelite._kernels.call cimport *
 from caffelite._kernels.kernel cimport Kernel
-from caffelite._kernels.launch cimport launch
+from caffelite._kernels.launch cimport launch, rounds_products
 from caffelite._kernels.record cimport NUMPY_MAX_DIMS, empty, empty_strided, is_recording
 from caffelite._kernels import kernel
 
@@ -42,8 +42,9 @@ cdef extern from *:
     """
     bint processor_runs(const char* isa)
 
-cdef Py_ssize_t longest_accumulated = 0    # a product accumulates sums of at most so many terms
-cdef Py_ssize_t strip_columns = 0          # and computes so many columns of floats together
+cdef Py_ssize_t longest_accumulated = 0    # a product can add sums of at most this many terms to its output
+cdef Py_ssize_t strip_columns = 0          # a product computes this many columns of floats together
+cdef Py_ssize_t rounded_columns = 0        # the same for a product that rounds its operands to bfloat16
 
 
 def runs(str isa):
@@ -52,10 +53,11 @@ def runs(str isa):
 
 
 def use_loops(module):
-    """Have all kernels run the loops of one of the compiled `loops_*` modules; KeyError if it lacks one."""
-    global longest_accumulated, strip_columns
+    """Make all kernels run the loops of one of the compiled `loops_*` modules. KeyError if one is missing there."""
+    global longest_accumulated, strip_columns, rounded_columns
     kernel.use_loops(module.PUBLISHED)
     longest_accumulated, strip_columns = module.LONGEST_ACCUMULATED, module.STRIP_COLUMNS
+    rounded_columns = module.ROUNDED_COLUMNS
 
 
 include "border/arguments.pxi"
@@ -63,6 +65,7 @@ include "border/elementwise.pxi"
 include "border/conversion.pxi"
 include "border/matmul.pxi"
 include "border/convolution.pxi"
+include "border/winograd.pxi"
 include "border/reduction.pxi"
 include "border/softmax.pxi"
 include "border/loss.pxi"

@@ -1,9 +1,9 @@
-"""Kernel: what is true of every call of one numeric computation, said once.
+"""Kernel: the facts that hold for every call of one numeric computation.
 
-Borders make their calls from it; passes, threads, the profile and tests read it.
+Borders make their calls from it. Passes, threads, the profile and tests read it.
 """
 
-# All kernels by name. `use_loops` gives each its loops, those of the instruction set in use.
+# All kernels by name. `use_loops` gives each kernel its loops for the instruction set in use.
 KERNELS = {}
 
 
@@ -13,23 +13,23 @@ cdef class Kernel:
     Parameters
     ----------
     name : str
-        As it is called in `caffelite._kernels`, and in listings of a Program.
+        Its name in `caffelite._kernels` and in listings of a Program.
     loops : str, optional
-        The name under which its loops are published, if not its own.
+        The name under which its loops are published, if it is not `name`.
     op : Op
-        What it has the elementwise loop compute: y[i] depends on no other elements than x[i]. So it can be the
+        What the elementwise loop computes for this kernel: y[i] depends only on x[i]. So the kernel can be the
         epilogue of a product.
     writes, updates : int
-        Bit i: operand i is written; it is read before that, too.
+        Bit i of `writes`: the kernel writes operand i. Bit i of `updates`: it also reads the old values.
     checked : int
-        The operand in whose values the reason lies when a call stops the step; −1 if none can.
+        The operand whose values make a call stop the step; −1 if no call stops a step.
     work : float
-        How long one element (the border says of what) takes, in operations of a matrix product.
+        How long one element takes, in operations of a matrix product. The border says which elements count.
     is_product : bool
-        It is the matrix product, and takes an epilogue.
+        The kernel is the matrix product, which takes an epilogue.
     takes_epilogue : bool
-        It goes on with an elementwise kernel, if it is told so, on each run of its output that it has computed; all
-        operands of that one lie as the output does (`finish` in loops/elementwise.pxd).
+        An elementwise call can be fused into the kernel, which applies it to each piece of output that it has computed.
+        All its operands have the output's memory layout (`finish` in loops/elementwise.pxd).
     """
 
     def __cinit__(self, str name, *, str loops=None, Op op=NOTHING, int writes=1, int updates=0, int checked=-1,
@@ -49,7 +49,7 @@ cdef class Kernel:
 
 
 def use_loops(dict published):
-    """Have all kernels run these loops, addresses by name; KeyError for a kernel without, before any has changed."""
+    """Set the loops of all kernels. Raises KeyError, and changes nothing, if a kernel's name is not in `published`."""
     cdef Kernel kernel
     cdef int i
     found = [(kernel, published[kernel.loops]) for kernel in KERNELS.values()]

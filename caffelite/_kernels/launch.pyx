@@ -1,8 +1,10 @@
-"""Running kernel calls: `launch` from the border, `run` from everywhere.
+"""Running kernel calls. The border calls `launch`; `launch` and replays call `run`.
 
-`run` is the only place where a loop is started, and holds the only parallel region.
+Only `run` starts loops, and it has the only parallel region.
 """
 from cython.parallel cimport prange
+cimport cython
+from libc.limits cimport INT_MAX
 cimport numpy as cnp
 
 import numpy as np
@@ -26,7 +28,7 @@ cdef extern from *:
         return NULL;
     }
 
-    /* OpenMP's number for a thread that nobody has set it for: a new one is asked, since this one's may be set. */
+    /* OpenMP's default number of threads. A new thread is asked, because somebody may have set this thread's number. */
     static int untouched_max_threads(void)
     {
         pthread_t thread;
@@ -47,18 +49,19 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* Whether kernels that this thread calls run on it alone. */
-    static _Thread_local int this_thread_is_alone = 0;
+    /* Whether kernels that this thread calls run on this thread alone, and whether their products round operands. */
+    static _Thread_local int this_thread_is_alone = 0, this_thread_rounds_products = 0;
     """
-    bint this_thread_is_alone
+    bint this_thread_is_alone, this_thread_rounds_products
 
 cdef extern from *:
     """
-    /* Threads that run kernels read these without Python's lock, while others write them. */
-    static _Atomic int num_threads = 1, replays = 0, has_run_in_parallel = 0, must_be_serial = 0;
+    /* Threads read these without Python's lock while other threads write them. */
+    static _Atomic int num_threads = 1, is_set = 1, replays = 0, has_run_in_parallel = 0, must_be_serial = 0;
     """
     int num_threads
-    int replays                           # how many threads are in a replay now; written under the GIL
+    bint is_set                           # the user has set the number, so replays do not choose their own
+    int replays                           # how many threads replay now; written under the GIL
     bint has_run_in_parallel, must_be_serial
 
 cdef object ndarray = np.ndarray
@@ -67,10 +70,10 @@ OPENMP = bool(COMPILED_WITH_OPENMP)
 cdef int untouched = untouched_max_threads()
 must_be_serial = not OPENMP
 
-# From so much work on, in operations of a matrix product, a call is cut among threads, and lets other Python threads
-# run. At 100 GFLOP/s it is 40 µs and 2 µs. Alone, a call gains from a second thread after 5 µs, which is what
-# benchmarks/threshold.py measures; in a training step its operands lie in the caches of those who wrote them, and
-# moving them has to pay too.
+# A call with at least PARALLEL_WORK is divided among threads. A call with at least RELEASE_WORK releases the GIL. The
+# unit is one operation of a matrix product. At 100 GFLOP/s the limits are 40 µs and 2 µs. A single call gains from a
+# second thread if it takes more than 5 µs (benchmarks/threshold.py measures this). Inside a step the limit is higher,
+# because the operands are in the cache of the core that wrote them, and moving them takes time.
 cpdef enum:
     PARALLEL_WORK = 4_000_000
     RELEASE_WORK = 200_000
@@ -78,10 +81,13 @@ cpdef enum:
 
 # ---- threads -------------------------------------------------------------------------------------------------------
 
-def set_num_threads(int n):
-    """Let kernels use up to n threads; `caffelite.threads` decides how many."""
-    global num_threads
-    num_threads = n
+def set_num_threads(int n, bint is_users=True):
+    """Let kernels use up to n threads. `caffelite.core.threads` decides how many.
+
+    If n is not the user's choice, each replay finds out whether fewer threads are faster.
+    """
+    global num_threads, is_set
+    num_threads, is_set = n, is_users
 
 
 def get_num_threads():
@@ -90,8 +96,10 @@ def get_num_threads():
 
 
 def after_fork():
-    """In a forked child: if calls were cut among threads before, none is any more, since OpenMP would wait for threads
-    that are not there. Returns whether that is so."""
+    """Prepare a forked child. Returns whether all calls run on one thread from now on.
+
+    They do if the parent had divided a call among threads: OpenMP would wait for threads that the child does not have.
+    """
     global must_be_serial, replays
     replays = 0
     must_be_serial = must_be_serial or has_run_in_parallel
@@ -99,7 +107,7 @@ def after_fork():
 
 
 cdef void begin_replay() noexcept:
-    """This thread is in a replay from now on, until `end_replay`: it shares the number that was set with others."""
+    """This thread replays until `end_replay`. Threads that replay at the same time share the number that was set."""
     global replays
     replays += 1
 
@@ -110,11 +118,11 @@ cdef void end_replay() noexcept:
 
 
 cpdef int team_size() noexcept nogil:
-    """Among how many threads a call with enough work is cut if it is made on this thread.
+    """Among how many threads a call with enough work is divided if this thread makes it.
 
-    The number that was set, divided by the number of threads that are replaying at the same time; or less, where
-    OpenMP's own number for this thread is less and is not what it is by default. Then somebody has lowered it:
-    threadpoolctl, or omp_set_num_threads. (To just the default can't be told from not at all.)
+    This is the number that was set, divided by the number of threads that replay at the same time. It is lower if
+    threadpoolctl or omp_set_num_threads has lowered OpenMP's number for this thread. OpenMP does not tell whether
+    somebody has set its number. So a number that differs from the default counts as set, and the default does not.
     """
     cdef int limit, share
     if num_threads == 1 or must_be_serial or this_thread_is_alone:
@@ -124,8 +132,13 @@ cpdef int team_size() noexcept nogil:
     return share if limit == untouched else min(share, limit)
 
 
+cdef bint number_is_set() noexcept nogil:
+    """Whether the number of threads is the user's choice."""
+    return is_set
+
+
 cdef class Alone:
-    """Inside, kernels that this thread calls run on it alone: for who has work for each thread, and no part of it."""
+    """Inside, kernels that this thread calls run on it alone, because the other threads have their own work."""
     cdef bint before
 
     def __enter__(self):
@@ -137,17 +150,144 @@ cdef class Alone:
         this_thread_is_alone = self.before
 
 
+# ---- precision -----------------------------------------------------------------------------------------------------
+
+cdef bint rounds_products() noexcept nogil:
+    """Whether products that this thread calls round their operands to bfloat16."""
+    return this_thread_rounds_products
+
+
+cdef void round_products(bint whether) noexcept:
+    global this_thread_rounds_products
+    this_thread_rounds_products = whether
+
+
+def precision_here():
+    """The precision of this thread's products: "float32" or "bfloat16"."""
+    return "bfloat16" if this_thread_rounds_products else "float32"
+
+
+cdef class precision:
+    """`with precision("bfloat16"):` round the operands of matrix products to bfloat16 inside, in this thread.
+
+    A bfloat16 is a float32 with 7 bits of fraction instead of 23: it has float32's range and 2 to 3 decimal digits.
+    Processors with instructions for it multiply several times as fast. Parameters, gradients, the optimizer's state,
+    sums, and the products' results stay float32. `with precision("float32"):` computes as usual inside.
+
+    The context holds for the products that are computed inside it: write the loss's `backward` inside, too. `fit`,
+    `predict` and `evaluate` have the same as an argument. Products of float64 arrays stay float64. Convolutions,
+    attention and products of sparse matrices stay float32.
+
+    The results have the same bits on every x86-64 processor with fused multiply-adds.
+
+    None keeps the precision that there is. Raises ValueError for any other name.
+    """
+    cdef bint keeps, rounds, before
+
+    def __init__(self, name):
+        if name not in ("float32", "bfloat16", None):
+            raise ValueError(f'precision: expected "float32" or "bfloat16", got {name!r}')
+        self.keeps, self.rounds = name is None, name == "bfloat16"
+
+    # (Compiled code: a Ctrl-C cannot interrupt it halfway.)
+    def __enter__(self):
+        global this_thread_rounds_products
+        if not self.keeps:
+            self.before, this_thread_rounds_products = this_thread_rounds_products, self.rounds
+
+    def __exit__(self, *exception):
+        global this_thread_rounds_products
+        if not self.keeps:
+            this_thread_rounds_products = self.before
+
+
+# ---- the number of threads of a replay -----------------------------------------------------------------------------
+
+cdef double STRETCH = 0.03                # seconds of steps with one number of threads, and then they are compared
+cdef double PATIENCE = 100                # 1/PATIENCE of the time may be lost in trials
+cdef double SLOWER = 1.5                  # if a stretch is so many times slower, the machine has become busy
+
+
+@cython.final
+cdef class TeamSize:
+    """The number of threads among which a replay divides its calls, found by measuring.
+
+    On a quiet machine two threads are faster than one. On a busy machine each thread waits for the other while the
+    system runs other processes, and a step on two threads may take longer than on one. So a replay measures stretches
+    of steps. It begins with all threads. From time to time, for one stretch, it tries half or twice as many, and then
+    goes on with the number whose steps took less time. If the steps suddenly become slower, it tries one thread at
+    once. The results of a step do not depend on the number.
+
+    The slower of two numbers has lost some time. PATIENCE times this time passes before it is tried again. So trials
+    lose at most 1/PATIENCE of the time.
+
+    number : the number in use.
+    tried : the number in this stretch. It differs from `number` during a trial.
+    """
+
+    def __cinit__(self):
+        self.number = self.tried = INT_MAX
+
+    cpdef int begin(self, int most, double now) noexcept nogil:
+        """The number of threads for a step that begins now, `most` at most."""
+        self.most, self.began = most, now
+        self.number, self.tried = min(self.number, most), min(self.tried, most)
+        return self.tried
+
+    cpdef void end(self, double now) noexcept nogil:
+        """The step ends now. If a stretch ends with it, choose the number for the next one."""
+        cdef double seconds
+        self.spent += now - self.began
+        self.steps += 1
+        if self.spent < STRETCH:
+            return
+        seconds = self.spent / self.steps
+        if self.tried == self.number:
+            self.begin_trial(seconds, now)
+        else:
+            self.end_trial(seconds, now)
+        self.spent = self.steps = 0
+
+    cdef void begin_trial(self, double seconds, double now) noexcept nogil:
+        """Try another number in the next stretch, if that is due. A step of this stretch took so many seconds."""
+        if self.number > 1 and seconds > SLOWER * self.seconds:
+            self.tried = 1
+        elif self.number > 1 and now >= self.fewer_at:
+            self.tried = self.number // 2
+        elif self.number < self.most and now >= self.more_at:
+            self.tried = min(2 * self.number, self.most)
+        self.seconds = seconds
+
+    cdef void end_trial(self, double seconds, double now) noexcept nogil:
+        """Go on with the faster number, and set when the other one may be tried again."""
+        cdef bint is_faster = seconds < self.seconds
+        cdef double slower = self.seconds if is_faster else seconds, faster = seconds if is_faster else self.seconds
+        cdef double again = now + PATIENCE * self.spent * (1 - faster / slower)
+        if is_faster == (self.tried > self.number):
+            self.fewer_at = again
+        else:
+            self.more_at = again
+        if is_faster:
+            self.number, self.seconds = self.tried, seconds
+        self.tried = self.number
+
+
 # ---- calls ---------------------------------------------------------------------------------------------------------
 
-cdef int run(const Call* call) noexcept nogil:
-    """Run a call: all its parts here, or a share of them on each thread."""
+cdef bint is_divided(const Call* call) noexcept nogil:
+    """Whether a call is divided among threads if there are several."""
+    return call.work >= PARALLEL_WORK and call.parts > 1
+
+
+cdef int run(const Call* call, int threads) noexcept nogil:
+    """Run a call: all its parts on this thread or, if the call is divided, a share of them on each of the threads."""
     global has_run_in_parallel
-    cdef int threads = 1 if call.work < PARALLEL_WORK or call.parts <= 1 else team_size(), stop = 0
+    cdef int stop = 0
     cdef Py_ssize_t shares, share
-    if threads == 1:
+    if threads == 1 or not is_divided(call):
         return call.loop(call.operand[0].data, call, 0, call.parts) if call.parts > 0 else CONTINUE
     has_run_in_parallel = True
-    shares = min(threads, call.parts)     # in a team of all threads: those of a smaller one would have to be made anew
+    shares = min(threads, call.parts)     # still a team of all threads: OpenMP would end those that it leaves out
     for share in prange(shares, num_threads=threads, schedule="static", chunksize=1):
         stop |= call.loop(call.operand[0].data, call,
                           call.parts * share // shares, call.parts * (share + 1) // shares)
@@ -155,18 +295,17 @@ cdef int run(const Call* call) noexcept nogil:
 
 
 cdef int launch(Call* call, on_stop=None) except -1:
-    """Run a bound call, and note it if this thread is recording.
+    """Run a bound call, and note it if this thread is recording. Returns CONTINUE, or why the step must stop.
 
-    Where the call stops the step, `on_stop`, which has to raise, is called with the array that its kernel names as
-    `checked`; without it, why the step must stop is returned, and 0 where it goes on. A replay that the call stops
-    calls it likewise, with the values of then.
+    If the call stops the step, `launch` calls `on_stop`, if there is one, with the array that the kernel names as
+    `checked`. `on_stop` must raise. If the call stops a replay later, `on_stop` gets the values of that time.
     """
     cdef int stop
     if call.work < RELEASE_WORK:
-        stop = run(call)
+        stop = run(call, 1)
     else:
         with nogil:
-            stop = run(call)
+            stop = run(call, team_size())
     if is_recording():
         note(call).on_stop = on_stop
     if stop != CONTINUE and on_stop is not None:

@@ -1,11 +1,11 @@
-"""Recording: kernel calls noted while they run, so that they can be run again.
+"""Recording: note kernel calls while they run, so that a replay can run them again.
 
 Design
 ------
-(a) A thread that records has a recorder, any object with a list `entries`. Every call it launches is run, as always,
-    and added to that list as a `RecordedCall`: a copy of the call, and the arrays it was bound to.
-(b) What kernels return while their thread records is `Recorded`, an array that refuses whatever would compute with it
-    or look at its values outside kernels, since a replay would not repeat that.
+(a) A thread that records has a recorder, an object with a list `entries`. The thread runs every call that it launches,
+    as always, and adds a `RecordedCall` to the list: a copy of the call, with the arrays of its operands.
+(b) While a thread records, its kernels return `Recorded` arrays. Such an array raises TypeError if code other than a
+    kernel computes with it or looks at its values, because a replay would not repeat that.
 """
 from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObject
 cimport numpy as cnp
@@ -19,7 +19,7 @@ cnp.import_array()
 
 cdef extern from *:
     """
-    /* What this thread's kernel calls are noted in, or NULL. */
+    /* The recorder that notes this thread's kernel calls, or NULL. */
     static _Thread_local PyObject *this_threads_recorder = NULL;
     """
     PyObject* this_threads_recorder
@@ -39,10 +39,10 @@ def recorder():
 
 
 cdef class Recorder:
-    """Base of what notes a thread's kernel calls, in its list `entries`, from entering to leaving.
+    """Base class of recorders. Inside the `with` block, this thread's kernel calls are noted in the list `entries`.
 
-    RuntimeError if the thread is recording already. (Compiled, so that no Ctrl-C comes between half of entering or
-    leaving and the other half.)
+    Raises RuntimeError if the thread is recording already. (This is compiled code, so a Ctrl-C cannot interrupt
+    entering or leaving halfway.)
     """
 
     def __enter__(self):
@@ -59,15 +59,15 @@ cdef class Recorder:
         this_threads_recorder = NULL
 
     def refuse(self, reason):
-        """The step does what a replay would not repeat: TypeError."""
+        """Raise TypeError, because a replay would not repeat what the step does."""
         raise TypeError(reason)
 
     def line(self):
-        """The line of the user's that runs; None if nobody asks."""
+        """The line of the user's code that runs now; None if this recorder does not look for it."""
 
 
 cdef class Paused:
-    """Inside, this thread notes nothing."""
+    """Inside, this thread's recorder notes nothing."""
     cdef PyObject* recorder
 
     def __enter__(self):
@@ -87,13 +87,13 @@ cdef bint is_recording() noexcept nogil:
 # ---- the arrays of a step that is being recorded -------------------------------------------------------------------
 
 cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype):
-    """An array for a kernel's output, in C order: `Recorded` if this thread is recording."""
+    """A new array for a kernel's output, in C order. It is `Recorded` if this thread is recording."""
     return empty_strided(ndim, shape, NULL, dtype)
 
 
 cdef cnp.ndarray empty_strided(int ndim, cnp.npy_intp* shape, cnp.npy_intp* strides, cnp.dtype dtype):
-    """As `empty`, with these strides in bytes, which have to leave no gaps."""
-    Py_INCREF(dtype)                      # which the new array takes over
+    """Like `empty`, with these strides in bytes. They must leave no gaps between elements."""
+    Py_INCREF(dtype)                      # NewFromDescr takes over one reference
     return PyArray_NewFromDescr(<PyTypeObject*> (ndarray if this_threads_recorder == NULL else Recorded),
                                 dtype, ndim, shape, strides, NULL, 0, NULL)
 
@@ -101,8 +101,8 @@ cdef cnp.ndarray empty_strided(int ndim, cnp.npy_intp* shape, cnp.npy_intp* stri
 class Recorded(np.ndarray):
     """An array of a step that is being recorded. While its thread records, only kernels may look at its values.
 
-    Shapes, dtypes and views are open to everybody. All else raises TypeError; after the recording it is an array as
-    any other.
+    Its shape, dtype and views are always available. All other uses raise TypeError. After the recording, it is like
+    any other array.
     """
 
     OPEN = {"shape", "ndim", "size", "dtype", "itemsize", "nbytes", "strides", "flags", "base", "T", "view",
@@ -164,11 +164,12 @@ class Recorded(np.ndarray):
 
 
 def is_view(item, array):
-    """Whether what an array's index gave is a view of it, and not a copy or a scalar."""
+    """Whether `item`, the result of indexing an array, is a view of the array, and not a copy or a scalar."""
     return isinstance(item, np.ndarray) and item.base is not None and (item.base is array or item.base is array.base)
 
 
 def value_of(array):
+    """The array as a plain one. Raises TypeError if this thread is recording."""
     if this_threads_recorder != NULL:
         refuse("an array's value")
     return array.view(np.ndarray)
@@ -178,7 +179,10 @@ CONDITION = ". A mask or condition on the inputs is one more input, `call(self, 
 
 
 def refuse(what, way_out=""):
-    """Say what was done that a replay would not repeat: TypeError, unless the recorder lets the step go on without."""
+    """Tell the recorder that the step did something that a replay would not repeat.
+
+    The recorder raises TypeError, unless it lets the step go on unrecorded.
+    """
     recorder().refuse(f"{what} was used on an array of a step that is being recorded; a replay would not repeat it. "
                       "Compute with caffelite's Functions or kernels, or in a Function that is not declared recordable"
                       f"{way_out}")
@@ -187,12 +191,12 @@ def refuse(what, way_out=""):
 # ---- calls ---------------------------------------------------------------------------------------------------------
 
 cdef RecordedCall note(const Call* call):
-    """Add a call that was bound to arrays to this thread's recording."""
+    """Add a call, with the arrays of its operands, to this thread's recording."""
     cdef RecordedCall recorded = RecordedCall.__new__(RecordedCall)
     cdef int i, bound = 0
     recorded.call = call[0]
     recorded.kernel = <Kernel> call.kernel
-    recorded.name = recorded.kernel.name
+    recorded.name = f"{recorded.kernel.name}_bfloat16" if call.rounds else recorded.kernel.name
     recorded.writes = recorded.kernel.writes
     recorded.constants = call.constants
     recorded.reads = recorded.kernel.updates | ~recorded.writes | call.accumulate
@@ -205,7 +209,7 @@ cdef RecordedCall note(const Call* call):
         recorded.call.operand[i].array = NULL
     recorded.arrays = tuple([None if call.operand[i].array == NULL else <object> call.operand[i].array
                              for i in range(bound)])
-    for i in range(bound):                # what it reads may be NumPy's, made at a line that is to be named
+    for i in range(bound):                # if NumPy made an array that the call reads, a message may name the line
         if recorded.reads >> i & 1 and type(recorded.arrays[i]) is ndarray and recorded.line is None:
             recorded.line = (<object> this_threads_recorder).line()
     if recorded.kernel.checked >= 0:
@@ -216,26 +220,29 @@ cdef RecordedCall note(const Call* call):
 
 
 cdef object values_of(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides):
-    """A copy of what an operand's memory holds, as a plain array."""
+    """A copy of an operand's values, as a plain array."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef cnp.npy_intp steps[NUMPY_MAX_DIMS]
     cdef int d
     for d in range(len(shape)):
         lengths[d], steps[d] = shape[d], strides[d]
-    Py_INCREF(dtype)                      # which the new array takes over
+    Py_INCREF(dtype)                      # NewFromDescr takes over one reference
     return np.array(PyArray_NewFromDescr(<PyTypeObject*> ndarray, dtype, len(shape), lengths, steps,
                                          call.operand[operand].data, 0, NULL))
 
 
 cdef class RecordedCall:
-    """A recorded kernel call: the arrays it was bound to (output first, None where there is none), which of them it
-    reads and writes, as bits, and which a border made from a number (`constants`)."""
+    """A recorded kernel call.
+
+    `arrays` are those of its operands, output first (None: no operand). The bits of `reads` and `writes` say which of
+    them it reads and writes. The bits of `constants` say which of them a border made from a number.
+    """
 
     def __repr__(self):
         return f"{self.name}{tuple(array.shape for array in self.arrays if array is not None)}"
 
     def raise_why(self):
-        """Raise what the step raises where this call stops it."""
+        """Raise the exception of a step that this call has stopped."""
         if self.on_stop is not None:
             dtype, shape, strides = self.checked
             self.on_stop(values_of(&self.call, self.kernel.checked, dtype, shape, strides))
@@ -243,7 +250,7 @@ cdef class RecordedCall:
 
     @property
     def work(self):
-        """How long it takes, in operations of a matrix product; it decides whether threads share the call."""
+        """How long it takes, in operations of a matrix product. This decides whether threads share the call."""
         return self.call.work
 
     @work.setter
@@ -252,47 +259,48 @@ cdef class RecordedCall:
 
     @property
     def accumulates(self):
-        """Whether the call adds to what its output holds."""
+        """Whether the call adds its result to the old values of its output."""
         return self.call.accumulate
 
     @property
     def flops(self):
-        """The FLOPs of what is mostly products; None for all else, where the time goes elsewhere."""
+        """The FLOPs, if the kernel mostly multiplies and adds. None for the others: FLOPs say little of their time."""
         return <Py_ssize_t> self.call.flops or None
 
     @property
     def has_epilogue(self):
-        """Whether the call goes on with an elementwise kernel."""
+        """Whether an elementwise kernel is fused into the call."""
         return self.takes_epilogue and self.call.op != NOTHING
 
     @property
     def takes_epilogue(self):
-        """Whether the call may go on with an elementwise kernel."""
+        """Whether an elementwise kernel may be fused into the call."""
         return self.kernel.is_product or self.kernel.takes_epilogue
 
     @property
     def is_elementwise(self):
-        """Whether each element of the output depends on those of the inputs at its place alone."""
+        """Whether each element of the output depends only on the elements of the inputs at the same place."""
         return not self.kernel.is_product and self.kernel.op != NOTHING
 
     @property
     def is_addition(self):
-        """Whether it is y = a + b."""
+        """Whether the call computes y = a + b."""
         return self.kernel.op == ADD
 
     def release(self):
-        """Let go of the arrays. Until every operand is placed again, the call must not run."""
+        """Drop the arrays. The call must not run until every operand is placed again."""
         self.arrays = ()
 
     def place(self, int operand, Py_ssize_t address):
-        """Say where an operand lies."""
+        """Set the address of an operand."""
         self.call.operand[operand].data = <char*> address
 
     def with_epilogue(self, RecordedCall after, tuple y, list strides):
-        """This call, going on with an elementwise call that follows it; matmul.pyx says with which operands.
+        """This call with the elementwise call `after` fused into it. matmul.pyx says which operands it then has.
 
-        `y` are its own result's strides in elements, rows first, and `strides` those of the epilogue's operands, None
-        where one is absent or a number. Where all of these lie alike, and not as matrices do, `y` is None.
+        `y` are the strides of its own result in elements, rows first. `strides` has those of each operand of the
+        epilogue, or None if the operand is absent or a number. If all of them have the result's memory layout, and
+        that is not a matrix's, `y` is None.
         """
         cdef RecordedCall fused = self.relaid(y, f"{self.name}_{after.name}")
         cdef Call* call = &fused.call
@@ -309,7 +317,7 @@ cdef class RecordedCall:
         return fused
 
     def with_bias(self, tuple y):
-        """This product, ready for a bias, operand 3; `y` as in `with_epilogue`."""
+        """This product, prepared for a bias as operand 3. `y` is as in `with_epilogue`."""
         return self.relaid(y, self.name)
 
     cdef RecordedCall relaid(self, tuple y, str name):

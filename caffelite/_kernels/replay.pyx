@@ -1,6 +1,6 @@
-"""Replaying: recorded calls one after the other, in one loop without Python.
+"""Replaying: one loop runs the recorded calls one after the other, without Python.
 
-Where a call into Python stands between them, the loop takes the GIL, makes it, and goes on.
+If there is a call into Python between them, the loop takes the GIL, makes the call, and goes on.
 """
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t
@@ -10,7 +10,7 @@ cimport numpy as cnp
 import numpy as np
 
 from caffelite._kernels.call cimport *
-from caffelite._kernels.launch cimport begin_replay, end_replay, run
+from caffelite._kernels.launch cimport TeamSize, begin_replay, end_replay, is_divided, number_is_set, run, team_size
 from caffelite._kernels.record cimport RecordedCall
 
 cnp.import_array()
@@ -30,16 +30,17 @@ cdef extern from *:
 
 
 cdef class Replay:
-    """Recorded kernels, and callables for calls into Python, run one after the other without the GIL.
+    """A list of recorded kernel calls and Python callables, which `run()` runs in order, the kernels without the GIL.
 
-    `run()` runs them once: None, or the entry that wants the step to stop. What a callable raises comes through.
-    `memory` is kept as long as it is: what the kernels' operands lie in, where the kernels don't hold it themselves.
+    `run()` returns None, or the entry that stopped the step. If a callable raises an exception, `run()` raises it too.
+    The Replay keeps `memory` alive: the objects that hold the operands, if the recorded calls do not hold them.
     """
 
     def __cinit__(self, list entries, memory=None):
         cdef Py_ssize_t i
         self.entries = entries
         self.memory = memory
+        self.team_size = TeamSize()
         self.length = len(entries)
         self.calls = <Call*> PyMem_Malloc(max(self.length, 1) * sizeof(Call))
         if self.calls == NULL:
@@ -47,6 +48,7 @@ cdef class Replay:
         for i in range(self.length):
             if isinstance(entries[i], RecordedCall):
                 self.calls[i] = (<RecordedCall> entries[i]).call
+                self.has_divided = self.has_divided or is_divided(&self.calls[i])
             else:
                 self.calls[i].loop = NULL
 
@@ -57,12 +59,21 @@ cdef class Replay:
         return self.length
 
     cdef int run_all(self, double* fastest=NULL) noexcept nogil:
-        """Run all entries; with `fastest`, note there the time in seconds of each that was faster than before."""
+        """Run all entries. Element i of `fastest`, if given, becomes the time of entry i in seconds if that is less."""
+        cdef int threads = team_size() if self.has_divided else 1, stop
+        if threads == 1 or number_is_set():
+            return self.run_calls(threads, fastest)
+        threads = self.team_size.begin(threads, seconds_now())
+        stop = self.run_calls(threads, fastest)
+        self.team_size.end(seconds_now())
+        return stop
+
+    cdef int run_calls(self, int threads, double* fastest) noexcept nogil:
         cdef Py_ssize_t i
         cdef int stop
         cdef double before = 0 if fastest == NULL else seconds_now(), after
         for i in range(self.length):
-            stop = run(&self.calls[i]) if self.calls[i].loop != NULL else self.call_python(i)
+            stop = run(&self.calls[i], threads) if self.calls[i].loop != NULL else self.call_python(i)
             if stop != CONTINUE:
                 self.stopped_at = i
                 return stop
@@ -73,7 +84,7 @@ cdef class Replay:
         return CONTINUE
 
     cdef int call_python(self, Py_ssize_t i) noexcept with gil:
-        end_replay()                      # Python may replay something else meanwhile
+        end_replay()                      # the callable may start a replay of its own
         try:
             self.entries[i]()
             return CONTINUE
@@ -101,7 +112,7 @@ cdef class Replay:
         return self.run_once()
 
     def seconds(self, Py_ssize_t replays):
-        """The time in seconds that each entry took, in the fastest of so many replays."""
+        """The least time in seconds that each entry took in this many replays."""
         cdef cnp.ndarray best = np.full(self.length, np.inf)
         cdef Py_ssize_t _n
         cdef int stop = CONTINUE
@@ -119,21 +130,25 @@ cdef class Replay:
 
 
 cdef class EpochReplay:
-    """Epochs of batches that are in memory: one replay for the full batches, one for a last one of another length.
+    """Epochs of batches that are in memory: `full` replays the full batches, `last` a shorter last one.
 
-    `run` goes on from `epoch` and `batch`, which count what is done. The replays find their batch through `cursor`, in
-    contiguous `columns`, by `order`, `rows` at a time in the first `full_batches`, and in the last what is left. `sums`
-    (epochs, quantities, 2) has a row for each of the last epochs, begun again from its first. `shuffle` is the recorded
-    kernel that brings `order` into the next epoch's, or None. `counts`, bool (n,), says which rows count, None that all
-    do: a batch of which none does is passed over. A number that is not 0 in `pending` ends `run` after the batch under
-    way.
+    `epoch` and `batch` count the epochs and batches that are done, and `run` goes on from there.
+
+    columns : the contiguous arrays that hold the rows.
+    order : int64 (n,), the order of the rows in the epoch.
+    shuffle : the recorded kernel that writes the next epoch's order into `order`, or None.
+    sums : (epochs, quantities, 2). Epoch e adds what it measures to row e modulo the length.
+    cursor : through it the replays find their batch.
+    rows, full_batches, batches : the first `full_batches` of the batches have `rows` rows, the last one has the rest.
+    counts : bool (n,), the rows that count; None if all count. A batch without such a row is passed over.
+    pending : if its element is not 0, `run` ends after the current batch.
     """
     cdef public Replay full, last
     cdef public Py_ssize_t epoch, batch
     cdef readonly Py_ssize_t batches, full_batches
     cdef bint begun
     cdef Cursor* cursor
-    cdef Cursor here                      # what the cursor has to hold; others with the same replays have their own
+    cdef Cursor here                      # the cursor's value for these epochs; others may use the same replays
     cdef const int32_t* pending
     cdef const char* counts
     cdef RecordedCall shuffle
@@ -168,15 +183,15 @@ cdef class EpochReplay:
             self.place(i, column)
         self.n, self.rows, self.batches, self.full_batches = len(order), rows, batches, full_batches
         self.epoch = self.batch = 0
-        self.begun = True                 # `order` is that of the first epoch
+        self.begun = True                 # `order` is already the first epoch's
 
     @property
     def measured(self):
-        """How many rows of the epoch have been measured."""
+        """How many rows of this epoch have been measured."""
         return self.here.measured
 
     def place(self, Py_ssize_t column, cnp.ndarray array):
-        """Say where a column lies; None where that is not known yet. The column after the last one is a new one."""
+        """Set the array of a column, None if there is none yet. The number after the last column adds a column."""
         cdef char** addresses
         if column == len(self.columns):
             addresses = <char**> PyMem_Realloc(self.addresses, (column + 1) * sizeof(char*))
@@ -190,27 +205,27 @@ cdef class EpochReplay:
         self.addresses[column] = NULL if array is None else <char*> cnp.PyArray_DATA(array)
 
     def go_to(self, Py_ssize_t epoch, Py_ssize_t batch, Py_ssize_t measured):
-        """Be where so much is done, in an epoch of which so many rows have been measured.
+        """Go to the point where `epoch` epochs and `batch` batches of the next are done and `measured` rows measured.
 
-        `order` is then that of the epoch under way, or of the last one if no batch of the next is done.
+        `order` must be the order of the epoch that is under way. Between two epochs it must be the order of the first.
         """
         self.epoch, self.batch = epoch, batch
         self.begun = epoch == 0 or batch > 0
         self.here.position, self.here.measured = batch * self.rows, measured
 
     cdef void begin_batch(self) noexcept nogil:
-        """Point the cursor at the batch that is due, in a new order if the epoch is new."""
+        """Point the cursor at the next batch. If it is the first of an epoch, shuffle and reset the sums."""
         self.here.sums = <Mean*> (self.sums + self.epoch % self.sums_length * self.sums_stride)
         if self.batch == 0 and not self.begun:
             if self.shuffle is not None:
-                run(&self.shuffle.call)
+                run(&self.shuffle.call, team_size())
             memset(self.here.sums, 0, self.sums_stride)
             self.here.position = self.here.measured = 0
             self.begun = True
         self.cursor[0] = self.here
 
     cdef bint passes_over(self) noexcept nogil:
-        """Whether no row of the batch that is due counts; then the cursor is moved on to the next one."""
+        """Return True, and move the cursor to the next batch, if no row of this batch counts."""
         cdef Py_ssize_t i, end = self.here.position + self.rows if self.batch < self.full_batches else self.n
         if self.counts == NULL:
             return False
@@ -232,16 +247,16 @@ cdef class EpochReplay:
             self.begun = False
 
     def step_in_python(self, step):
-        """Do the batch that is due by calling `step()`, which finds it through the cursor."""
+        """Run the next batch by calling `step()`, which finds the batch through the cursor."""
         self.begin_batch()
         if not self.passes_over():
             step()
         self.end_batch()
 
     def run(self, Py_ssize_t epochs, double seconds):
-        """Go on until so many epochs are done, or for so many seconds, or to a batch that has no replay yet.
+        """Go on until `epochs` epochs are done, `seconds` are over, or the next batch has no replay yet.
 
-        Returns None, or the entry of a replay that wanted the step to stop: that batch is due again.
+        Returns None, or the entry that stopped the step. In that case the same batch comes next again.
         """
         cdef double end = seconds_now() + seconds
         cdef Replay replay = None

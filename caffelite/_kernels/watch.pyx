@@ -1,4 +1,4 @@
-"""What a recording depends on besides the arrays it was bound to, and whether that still is what it was."""
+"""Watching the Python values that a recording depends on: have they changed since then?"""
 from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
 from cpython.ref cimport PyObject
 
@@ -11,10 +11,12 @@ cdef extern from "Python.h":
 
 
 cdef class Attributes:
-    """What some attributes of an object are, to be compared later: by identity, and lists, tuples and dicts also by
-    what is in them. With a `count`, also that the object has so many attributes: one more may hide one of its class.
+    """The values of some attributes of an object, to find out later whether they have changed.
 
-    The object is not kept alive. Once it is gone, it has changed if it was `needed`, and else it has not.
+    Values are compared by identity, and lists, tuples and dicts also by their contents. With a `count`, the object must
+    also have this many attributes, because a new one may hide an attribute of the class.
+
+    The object is not kept alive. If it no longer exists, this counts as a change only if the object was `needed`.
     """
     def __init__(self, of, dict attributes, bint needed=False, Py_ssize_t count=-1):
         self.of, self.needed, self.count = weakref.ref(of), needed, count
@@ -23,7 +25,7 @@ cdef class Attributes:
         self.note_contents(self.values, set())
 
     cdef note_contents(self, list values, set seen):
-        """Note what is in the lists, tuples and dicts among these values."""
+        """Note the contents of the lists, tuples and dicts among these values."""
         for value in values:
             if not isinstance(value, (list, tuple, dict)) or id(value) in seen:
                 continue
@@ -48,7 +50,7 @@ cdef class Attributes:
             return False
         for i in range(len(self.names)):
             value = PyDict_GetItemWithError(now, self.names[i])
-            if value == NULL:             # then the class may have it
+            if value == NULL:             # perhaps it is an attribute of the class
                 if getattr(of, self.names[i], self) is not self.values[i]:
                     return False
             elif value != <PyObject*> self.values[i]:
@@ -69,23 +71,23 @@ cdef class Attributes:
 
 
 cdef object MISSING = object()
-cdef tuple EQUAL = (bool, int, float, complex, str, bytes)   # types whose equal values do equally
+cdef tuple EQUAL = (bool, int, float, complex, str, bytes)   # for these types, an equal value is as good as the same
 
 
 cdef bint is_as_it_was(now, before):
-    """Whether a value does what it did: the same object, weakly referenced if it may be, or an equal number or text."""
+    """Whether `now` is the same object as `before`, or an equal number or text. `before` may be a weak reference."""
     if type(before) is weakref.ref:
         return now is before()
     return now is before or (type(now) is type(before) and type(now) in EQUAL and now == before)
 
 
 def content_of(before):
-    """The value of which `to_compare` was kept."""
+    """The value that `to_compare` was called with; None if it no longer exists."""
     return before() if type(before) is weakref.ref else before
 
 
 def to_compare(value):
-    """A value to compare with later, which is not kept alive if that can be."""
+    """A weak reference to a value, to compare with later, or the value itself if it takes no weak reference."""
     if value is None or isinstance(value, (*EQUAL, tuple, list, dict, set)):
         return value
     try:
@@ -95,40 +97,42 @@ def to_compare(value):
 
 
 cdef class Surroundings(Attributes):
-    """What some Python code finds around it: values by name, in modules, objects, classes and enclosing functions, and
-    what is in lists, tuples, dicts and sets. `caffelite/core/surroundings.py` finds out which.
+    """The values that some Python code reads from around it, to find out later whether they have changed.
+
+    They have names in modules, objects, classes and enclosing functions, or are in lists, tuples, dicts and sets.
+    `caffelite/core/surroundings.py` finds out which values these are.
     """
     def __init__(self):
         self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []
 
     def add_item(self, owner, dict values, str name):
-        """The value of this name in the attributes of an object or, without owner, in a dict; it may be missing."""
+        """Note an attribute of `owner` or, if `owner` is None, an item of the dict `values`. It may be missing."""
         value = values.get(name, MISSING)
         self.items.append((values if owner is None else to_compare(owner), name, to_compare(value)))
 
     def add_attribute(self, owner, str name):
-        """An attribute of a class, or one of an object that has no dict for it; it may be missing."""
+        """Note an attribute of a class, or of an object that has no dict for it. It may be missing."""
         self.named.append((to_compare(owner), name, to_compare(getattr(owner, name, MISSING))))
 
     def add_cell(self, function, Py_ssize_t i, str name):
-        """A variable of an enclosing function."""
+        """Note a variable of an enclosing function."""
         self.cells.append((to_compare(function), i, name, to_compare(function.__closure__[i].cell_contents)))
 
     def add_array(self, array):
-        """The values in an array, a small one."""
+        """Note the values in an array, which should be small."""
         if not array.dtype.hasobject:
             self.arrays.append((array, array.tobytes()))
 
     def changed_arrays(self):
-        """The arrays whose values are others now."""
+        """The arrays whose values have changed."""
         return [array for array, before in self.arrays if array.tobytes() != before]
 
     def leave_out_arrays(self, arrays):
-        """Compare these arrays no more."""
+        """Stop comparing these arrays."""
         self.arrays = [one for one in self.arrays if not any([one[0] is array for array in arrays])]
 
     def add_contents(self, value, str name):
-        """What is in a list, tuple, dict or set."""
+        """Note the contents of a list, dict or set."""
         if isinstance(value, (set, frozenset)):
             self.sets.append((value, frozenset(value), name))
         elif isinstance(value, dict):
@@ -153,11 +157,11 @@ cdef class Surroundings(Attributes):
         return next(self.changes(), None) is None
 
     def leave_out(self, owners):
-        """Compare no more the attributes of these objects, which are compared by `Attributes`."""
+        """Stop comparing the attributes of these objects. `Attributes` compares them."""
         self.items = [item for item in self.items if type(item[0]) is not weakref.ref or id(item[0]()) not in owners]
 
     def changes(self):
-        """The name of each value that is another now, what it was, and what it is."""
+        """For each value that has changed: its name, the old value and the new one."""
         for owner, name, before in self.items:
             owner = owner() if type(owner) is weakref.ref else owner
             if owner is not None:
@@ -193,7 +197,7 @@ cdef class Surroundings(Attributes):
                     yield name, before[i] if i < len(before) else MISSING, now[i]
 
     def restore(self):
-        """Have everything be what it was."""
+        """Restore all old values."""
         for owner, name, before in self.items:
             of = owner() if type(owner) is weakref.ref else owner
             if of is not None:
@@ -229,7 +233,7 @@ cdef class Surroundings(Attributes):
                 content.extend(values)
 
     def leave_out_changed(self):
-        """Compare no more what has changed."""
+        """Stop comparing the values that have changed."""
         self.items = [item for item in self.items if self.are_unchanged_alone([item], [], [])]
         self.named = [named for named in self.named if self.are_unchanged_alone([], [named], [])]
         self.contents = [content for content in self.contents if self.are_unchanged_alone([], [], [content])]
@@ -241,7 +245,7 @@ cdef class Surroundings(Attributes):
 
 
 cpdef bint are_unchanged(list attributes):
-    """Whether all these `Attributes` are what they were."""
+    """Whether none of these `Attributes` has changed."""
     cdef Attributes one
     for one in attributes:
         if not one.are_unchanged():

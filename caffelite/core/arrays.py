@@ -93,6 +93,8 @@ def refuse_indices(what: str, most: Any, shape: tuple[int, ...], dtype: Any, ind
 
 def as_array(data: Any, what: Any) -> np.ndarray:
     """Data as a plain array, without a copy if possible. ValueError if it has masked elements."""
+    if type(data) is np.ndarray:
+        return data
     if isinstance(data, np.ndarray) and type(data) not in ARRAY_TYPES and np.ma.is_masked(data):
         raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
     try:

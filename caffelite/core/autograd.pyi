@@ -10,6 +10,7 @@ from caffelite.core.tensor import Tensor
 class Mode:
     records_graph: bool
     training: bool
+    state: tuple[int, int, bool]
 
 class no_grad:
     def __enter__(self) -> None: ...

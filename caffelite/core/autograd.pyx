@@ -12,6 +12,7 @@ import operator
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._kernels.launch cimport round_products, rounds_products
 from caffelite._kernels.record cimport is_recording
 from caffelite.core.arrays import as_real
 from caffelite.core.inputs import made_fit
@@ -33,7 +34,20 @@ cdef object Tensor = None                 # the class of results
 # ---- modes ---------------------------------------------------------------------------------------------------------
 
 cdef class Mode:
-    """The modes of this thread: whether to record a graph, and whether Functions behave as in training."""
+    """The modes of this thread: whether to record a graph, and whether Functions behave as in training.
+
+    `state` has both, and the precision of products. Set it to have the modes of another time or thread.
+    """
+
+    @property
+    def state(self):
+        return this_thread_records_graph, this_thread_is_training, rounds_products()
+
+    @state.setter
+    def state(self, tuple modes):
+        global this_thread_records_graph, this_thread_is_training
+        this_thread_records_graph, this_thread_is_training, rounds = modes
+        round_products(rounds)
 
     @property
     def records_graph(self):

@@ -47,11 +47,15 @@ class Function(ABC):
     A call `function(x)` applies a copy, which the resulting Tensor remembers. The copy keeps what its own `backward`
     needs, and shares the parameters. So the same Function can be called any number of times.
 
-    `class ReLU(Function, recordable=True)` declares that `forward` and `backward` compute with kernels only. A subclass
-    has to declare it again. A Function that does not declare it may use NumPy: a replayed step calls it in Python.
+    `class ReLU(Function, recordable=True, by_row=True)` declares two facts. A subclass has to declare them again.
+
+    - `recordable`: `forward` and `backward` compute with kernels only. If not, a replayed step calls them in Python.
+    - `by_row`: outside of training, each row of y depends on the same row of the inputs only. So `predict` may compute
+      any rows together.
     """
 
     recordable = False
+    by_row = False
     runs_in_python = False  # whether a replayed step calls `forward` and `backward`, because they are not recordable
     _applied_inputs: tuple[Tensor | None, ...] = ()  # the inputs of the call; None for an input that is an array
     not_recorded: frozenset[str] = frozenset()  # attributes that do not change what a recorded step computes
@@ -79,13 +83,13 @@ class Function(ABC):
     #: for each input, or None. `caffelite.onnx` and `caffelite.c` write these if they do not know the Function.
     formula: Callable[..., Any] | None = None
 
-    def __init_subclass__(cls, recordable: bool = False, **options: Any) -> None:
+    def __init_subclass__(cls, recordable: bool = False, by_row: bool = False, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__dict__.get("__slots__"):
             raise TypeError(
                 f"{cls.__name__} has __slots__, and caffelite looks for parameters in __dict__: leave __slots__ out"
             )
-        cls.recordable = recordable
+        cls.recordable, cls.by_row = recordable, by_row
         cls.runs_in_python = not recordable and (
             cls.runs_in_python or not {"forward", "backward"}.isdisjoint(cls.__dict__)
         )
@@ -104,6 +108,10 @@ class Function(ABC):
     @abstractmethod
     def backward(self, dy: Any) -> Any:
         """Return the gradient of every differentiable input: an array, or a tuple of arrays."""
+
+    def is_by_row(self) -> bool:
+        """Whether it is known that each row of y depends on the same row of the inputs only, outside of training."""
+        return self.by_row and "forward" not in vars(self)
 
     def wants_gradient(self, i: int) -> bool:
         """Return True if the gradient of input i is needed. If not, `backward` may return None for it.
@@ -350,16 +358,6 @@ class Function(ABC):
         return writable(repr(self))
 
 
-def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
-    """The `formula` of a class; None if it has none, or if it is of a base that computes something else."""
-    for base in kind.__mro__:
-        if "formula" in vars(base):
-            return kind.formula
-        if not {"forward", "__call__"}.isdisjoint(vars(base)):
-            return None
-    return None
-
-
 def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:
     """The `parameters` of a user's class, with each parameter once. TypeError if it leaves one out."""
 
@@ -394,18 +392,7 @@ def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
 
 #: Types of attributes that contain neither Functions nor Tensors.
 LEAVES = frozenset(
-    {
-        type(None),
-        bool,
-        int,
-        float,
-        str,
-        np.ndarray,
-        kernels.Recorded,
-        types.FunctionType,
-        types.MethodType,
-        type,
-    }
+    {type(None), bool, int, float, str, np.ndarray, kernels.Recorded, types.FunctionType, types.MethodType, type}
     | {type(dtype) for dtype in FLOATS}
 )
 

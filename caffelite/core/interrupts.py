@@ -14,6 +14,10 @@ class InterruptsBetweenSteps:
     """Inside, a Ctrl-C that arrives during `held()` takes effect at the end of `held()`.
 
     Only the main thread gets signals, so on any other thread this does nothing.
+
+    `pending` is not 0 while a Ctrl-C waits for the end of `held()`. Python calls a signal's handler only when it
+    executes Python code. So a Ctrl-C during a replay sets `pending` only when the replay returns, which it does 20
+    times a second, or when it calls into Python between two kernels. Then the replay ends after the current batch.
     """
 
     def __enter__(self) -> InterruptsBetweenSteps:

@@ -1,25 +1,52 @@
 """Modes: settings that hold inside a `with`, for each thread separately.
 
 `no_grad` and `inference`, which are compiled, set whether a graph is recorded and whether Functions behave as in
-training. The `Switch`es below are for caffelite itself.
+training. `precision`, also compiled, sets what matrix products round their operands to. The `Switch`es below are for
+caffelite itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Any
 
+import numpy as np
+
+from caffelite._kernels import precision, precision_here
 from caffelite.core.autograd import Mode, inference, no_grad
 
-__all__ = ["inference", "initializing", "is_training", "mode", "no_grad", "placeholders", "without_values"]
+__all__ = [
+    "inference",
+    "initializing",
+    "is_training",
+    "mode",
+    "no_grad",
+    "placeholders",
+    "precision",
+    "precision_here",
+    "precision_of",
+    "without_values",
+]
 
 mode = Mode()
+UNCHANGED = precision(None)
 
 
 def is_training() -> bool:
     """Whether Functions should behave as in training: True everywhere except inside `inference()`."""
     return mode.training
+
+
+def precision_of(model: Any, name: str | None) -> AbstractContextManager[None]:
+    """The context in which a model trains or predicts with `precision=name`. None keeps the precision of this thread.
+
+    Raises ValueError for an unknown name, and TypeError for "bfloat16" with a float64 model.
+    """
+    if name == "bfloat16" and model.dtype != np.float32:
+        raise TypeError(f'precision="bfloat16" is for models of float32; this one has dtype {model.dtype}')
+    return UNCHANGED if name is None else precision(name)
 
 
 class Switch:

@@ -191,7 +191,7 @@ class PythonCall:
         self.name, self.function = name, function
         self.arguments = _mapped(lambda x: x.view(np.ndarray), arguments)
         self.gradients = [(p, p._has_gradient) for p in parameters]
-        self.mode = (mode.records_graph, mode.training)
+        self.modes = mode.state
         self.rows = rows_here()
 
     def first(self) -> Any:
@@ -211,8 +211,7 @@ class PythonCall:
                 out[...] = array
 
     def _call(self) -> Any:
-        before = (mode.records_graph, mode.training)
-        mode.records_graph, mode.training = self.mode
+        before, mode.state = mode.state, self.modes
         for p, has_gradient in self.gradients:
             p._has_gradient = has_gradient
         try:
@@ -221,7 +220,7 @@ class PythonCall:
             with computing(self.rows):
                 return self.function(*_mapped(np.array, self.arguments))
         finally:
-            mode.records_graph, mode.training = before
+            mode.state = before
 
     def __repr__(self) -> str:
         shapes = ", ".join(str(x.shape) if isinstance(x, np.ndarray) else repr(x) for x in self.arguments)

@@ -6,6 +6,9 @@ The first of these decides:
 2. the environment, CAFFELITE_NUM_THREADS or OMP_NUM_THREADS;
 3. the processors that this process may run on, or fewer if its control group (a container) has less processor time.
 
+The first two are the user's choice, which kernels obey. The third is an upper bound: each replay measures whether fewer
+threads are faster (`TeamSize` in _kernels/launch.pyx), as they may be on a busy machine.
+
 A forked child uses one thread, because OpenMP's threads do not survive a fork. There, `set_num_threads` has an effect
 only if the parent's kernels had not yet run on several threads.
 
@@ -34,12 +37,16 @@ GROUP_LIMITS = {  # the files with the limits of control groups, version 2 and v
     "pids": {"cgroup2": ["pids.max"], "cgroup": ["pids.max"]},
 }
 NAMES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS")  # environment variables
+USERS = ("set_num_threads", *NAMES)  # reasons that are the user's choice
 _reason = ""
 _always_one = "" if kernels.OPENMP else "compiled without OpenMP"  # why kernels always run on one thread
 
 
 def set_num_threads(n: int) -> None:
-    """Let kernels use up to n threads. Results do not depend on n.
+    """Let kernels with enough work use n threads. Results do not depend on n.
+
+    Without this call, and without a number in the environment, each recorded step measures whether fewer threads are
+    faster. With it, n is kept, also on a busy machine.
 
     Raises ValueError if n is below 1 or above the bound, and TypeError if n is not an integer. The bound is 4 for each
     processor of the machine, or 64 if that is more. It is at most half the threads that the control groups allow.
@@ -63,20 +70,21 @@ def show_config() -> None:
     say(f"instruction set  {kernels.ISA} (available: {', '.join(kernels.available_instruction_sets())})")
     number, now = get_num_threads(), kernels.team_size()
     limited = _always_one or "limited on this thread by OpenMP, e.g. by threadpoolctl, or shared with other threads"
-    say(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason})")
+    chosen = "" if _reason in USERS or number == 1 else "; a replay uses fewer if they are faster"
+    say(f"threads          {'' if now == number else f'{now} ({limited}), else '}{number} ({_reason}{chosen})")
     say(f"OpenMP           {'yes' if kernels.OPENMP else 'no: compiled without it, kernels run on one thread'}")
 
 
 def share_processors(processes: int) -> None:
     """Divide the threads among the processes on the same processors, unless the user has set a number."""
-    if processes > 1 and _reason not in ("set_num_threads", *NAMES):
+    if processes > 1 and _reason not in USERS:
         _use(max(1, get_num_threads() // processes), f"{_reason}, shared by {processes} processes")
 
 
 def _use(n: int, reason: str) -> None:
     global _reason
     _reason = reason
-    kernels.set_num_threads(n)
+    kernels.set_num_threads(n, reason in USERS)
 
 
 def _most(root: Path) -> int:

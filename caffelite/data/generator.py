@@ -139,7 +139,7 @@ class DataGenerator:
         self._order = np.arange(0 if is_read else rows, dtype=np.int64)
         self._state = _four_words(random_stream("seed", seed))
         # The seed of augmentations and of the order of blocks; and the number of epochs begun.
-        self._numbers = np.array([self._state[0] >> np.uint64(1), 0], np.int64)
+        self._numbers = np.array([int(self._state[0]) >> 1, 0], np.int64)
         self._joins = False  # see `without_single_rows`
 
     def only(self, rows: np.ndarray) -> DataGenerator:

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 
-class ReLU(Function, recordable=True):
+class ReLU(Function, recordable=True, by_row=True):
     """The rectified linear unit, elementwise:  y = max(x, 0),  dx = dy where x > 0, else 0.
 
     V. Nair and G. Hinton, "Rectified linear units improve restricted Boltzmann machines", ICML 2010.
@@ -52,7 +52,7 @@ class ReLU(Function, recordable=True):
         return kernels.relu_grad(dy, self.y)
 
 
-class LeakyReLU(Function, recordable=True):
+class LeakyReLU(Function, recordable=True, by_row=True):
     """y = x where x > 0, else slope · x, elementwise, with dy/dx = 1 or slope; slope at 0.
 
     slope is not below 0. A. Maas, A. Hannun and A. Ng, "Rectifier nonlinearities improve neural network acoustic
@@ -73,7 +73,7 @@ class LeakyReLU(Function, recordable=True):
         return f"LeakyReLU({self.slope})"
 
 
-class ELU(Function, recordable=True):
+class ELU(Function, recordable=True, by_row=True):
     """The exponential linear unit, y = x where x > 0, else alpha (exp x − 1), elementwise.
 
     dy/dx is 1 where x > 0, else y + alpha; alpha at 0. alpha is not below 0. D.-A. Clevert, T. Unterthiner and
@@ -94,7 +94,7 @@ class ELU(Function, recordable=True):
         return f"ELU({self.alpha})"
 
 
-class GELU(Function, recordable=True):
+class GELU(Function, recordable=True, by_row=True):
     """The Gaussian error linear unit, y = x Φ(x), Φ the normal distribution, elementwise.
 
     dy/dx = Φ(x) + x exp(−x²/2) / √(2π). With `approximate`, y = x (1 + tanh(√(2/π) (x + 0.044715 x³))) / 2. NaN at
@@ -122,7 +122,7 @@ class GELU(Function, recordable=True):
         return f"GELU({'approximate=True' if self.approximate else ''})"
 
 
-class Softplus(Function, recordable=True):
+class Softplus(Function, recordable=True, by_row=True):
     """y = log(1 + exp x), elementwise, with dy/dx = 1 / (1 + exp(−x)): a smooth ReLU.
 
     C. Dugas et al., "Incorporating second-order functional knowledge for better option pricing", NIPS 2000.
@@ -136,7 +136,7 @@ class Softplus(Function, recordable=True):
         return kernels.softplus_grad(dy, self.x)
 
 
-class Tanh(Function, recordable=True):
+class Tanh(Function, recordable=True, by_row=True):
     """The hyperbolic tangent, y = tanh x, elementwise, with dy/dx = 1 − y²."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -147,7 +147,7 @@ class Tanh(Function, recordable=True):
         return kernels.tanh_grad(dy, self.y)
 
 
-class Sigmoid(Function, recordable=True):
+class Sigmoid(Function, recordable=True, by_row=True):
     """The logistic sigmoid, y = 1 / (1 + exp(−x)), elementwise, with dy/dx = y (1 − y)."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -158,7 +158,7 @@ class Sigmoid(Function, recordable=True):
         return kernels.sigmoid_grad(dy, self.y)
 
 
-class SiLU(Function, recordable=True):
+class SiLU(Function, recordable=True, by_row=True):
     """The sigmoid linear unit, y = x s, s = 1 / (1 + exp(−x)), elementwise, with dy/dx = s (1 + x (1 − s)).
 
     NaN at −infinity. S. Elfwing, E. Uchibe and K. Doya, "Sigmoid-weighted linear units for neural network function
@@ -176,7 +176,7 @@ class SiLU(Function, recordable=True):
         return kernels.silu_grad(dy, self.x)
 
 
-class Mish(Function, recordable=True):
+class Mish(Function, recordable=True, by_row=True):
     """y = x t, t = tanh(log(1 + exp x)), elementwise, with dy/dx = t + x (1 − t²) / (1 + exp(−x)).
 
     NaN at −infinity. D. Misra, "Mish: a self regularized non-monotonic activation function", 2019.
@@ -204,11 +204,14 @@ class AlongAxis(Function):
         normalized_axes(operator.index(self.axis), len(shape))
         return shape
 
+    def is_by_row(self) -> bool:
+        return super().is_by_row() and self.axis in (-1, 1, 2, 3)  # other axes may be the rows
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({'' if self.axis == -1 else self.axis})"
 
 
-class Softmax(AlongAxis, recordable=True):
+class Softmax(AlongAxis, recordable=True, by_row=True):
     """yⱼ = exp xⱼ / Σₖ exp xₖ along an axis, with dxⱼ = yⱼ (dyⱼ − Σₖ dyₖ yₖ)."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -219,7 +222,7 @@ class Softmax(AlongAxis, recordable=True):
         return kernels.softmax_grad(dy, self.y, self.axis)
 
 
-class LogSoftmax(AlongAxis, recordable=True):
+class LogSoftmax(AlongAxis, recordable=True, by_row=True):
     """yⱼ = xⱼ − log Σₖ exp xₖ along an axis, with dxⱼ = dyⱼ − exp yⱼ Σₖ dyₖ."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:

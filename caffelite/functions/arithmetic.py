@@ -137,7 +137,7 @@ class Power(Broadcasting, recordable=True):
         return da, db
 
 
-class Negative(Function, recordable=True):
+class Negative(Function, recordable=True, by_row=True):
     """y = −x."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:

@@ -21,7 +21,7 @@ from caffelite.functions.normalization import LayerNorm
 __all__ = ["MultiHeadAttention", "TransformerBlock"]
 
 
-class MultiHeadAttention(Function, recordable=True):
+class MultiHeadAttention(Function, recordable=True, by_row=True):
     """Each position becomes a weighted mean over all positions: more weight to keys that match its query, in each head:
 
         q, k, v = query(x), key(x), value(x)  cut into heads of d = size / heads numbers
@@ -130,7 +130,7 @@ class MultiHeadAttention(Function, recordable=True):
         return as_code(self, self.size, self.heads, causal=self.causal, dropout=self.dropout, bias=self.bias)
 
 
-class TransformerBlock(Function, recordable=True):
+class TransformerBlock(Function, recordable=True, by_row=True):
     """A layer of a transformer: attention, then a net of two layers at each position, each with a residual connection:
 
         h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))

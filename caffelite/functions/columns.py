@@ -19,7 +19,7 @@ from caffelite.functions.indexing import Concatenate
 __all__ = ["Columns"]
 
 
-class Columns(Function, recordable=True):
+class Columns(Function, recordable=True, by_row=True):
     """The columns of a table as rows of features: numbers are standardized, each category has an Embedding.
 
         y = [(x − mean) / deviation, W₁[c₁], W₂[c₂], …]

@@ -15,7 +15,7 @@ from caffelite.functions.indexing import Concatenate
 __all__ = ["Parallel", "Residual"]
 
 
-class Residual(Function, recordable=True):
+class Residual(Function, recordable=True, by_row=True):
     """A residual connection, y = x + f(x):  dx = dy + df(dy).
 
     ValueError if f changes the shape.
@@ -58,7 +58,7 @@ class Residual(Function, recordable=True):
         return f"Residual({self.function!r})"
 
 
-class Parallel(Function, recordable=True):
+class Parallel(Function, recordable=True, by_row=True):
     """Functions side by side, y = [f(x), g(x), …], their outputs concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
 
     ValueError without Functions, and if the outputs differ along other axes.

@@ -116,7 +116,7 @@ class Convolution(Function):
         return {}
 
 
-class Conv2d(Convolution, recordable=True):
+class Conv2d(Convolution, recordable=True, by_row=True):
     """A convolution of images: a window moves over them, and each output channel is a weighted sum of its pixels:
 
         y[n, o, i, j] = b[o] + Σ x[n, c, s i + d k − p, s j + d l − p] W[o, c, k, l]  over c, k, l
@@ -191,7 +191,7 @@ class Conv2d(Convolution, recordable=True):
         return kernels.transposed_convolution(dy, self.W, self.x_shape[2:], **self._window())
 
 
-class Conv1d(Conv2d, recordable=True):
+class Conv1d(Conv2d, recordable=True, by_row=True):
     """A convolution of series: `Conv2d` along one axis.
 
     x (n, in_channels, L), W `weight` (out_channels, in_channels / groups, k), y (n, out_channels, L′).
@@ -201,7 +201,7 @@ class Conv1d(Conv2d, recordable=True):
     axis_names = ("n", "C", "L")
 
 
-class ConvTranspose2d(Convolution, recordable=True):
+class ConvTranspose2d(Convolution, recordable=True, by_row=True):
     """A convolution backwards, from the positions of the window to the pixels that it covers. It enlarges images:
 
         y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  and b[o] to all

@@ -18,7 +18,7 @@ from caffelite.functions.shape import as_rows, from_rows
 __all__ = ["DropConnect", "Dropout"]
 
 
-class Dropout(Function, recordable=True):
+class Dropout(Function, recordable=True, by_row=True):
     """In training y = m ∘ x, where m is 0 with probability p and else 1 / (1 − p):  dx = m ∘ dy.  In inference y = x.
 
     Each application in training draws another mask m. It is a function of the layer's seed, of the number of masks
@@ -62,7 +62,7 @@ class Dropout(Function, recordable=True):
         return f"Dropout({self.p})"
 
 
-class DropConnect(Linear, recordable=True):
+class DropConnect(Linear, recordable=True, by_row=True):
     """A Linear layer that drops weights in training as Dropout drops elements,  y = x V + b,  V = M ∘ W:
 
         dW = M ∘ (xᵀ dy),  db = Σ dy over the rows,  dx = dy Vᵀ,  M: 0 with probability p, else 1 / (1 − p)

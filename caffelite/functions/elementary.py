@@ -12,7 +12,7 @@ from caffelite.functions.arithmetic import as_tensor
 __all__ = ["abs", "exp", "log", "sqrt"]
 
 
-class Exp(Function, recordable=True):
+class Exp(Function, recordable=True, by_row=True):
     """y = eˣ, elementwise, with dy/dx = y."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -23,7 +23,7 @@ class Exp(Function, recordable=True):
         return kernels.multiply(dy, self.y)
 
 
-class Log(Function, recordable=True):
+class Log(Function, recordable=True, by_row=True):
     """y = ln x, the natural logarithm, elementwise, with dy/dx = 1 / x; −inf for 0, NaN below."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -34,7 +34,7 @@ class Log(Function, recordable=True):
         return kernels.divide(dy, self.x)
 
 
-class Sqrt(Function, recordable=True):
+class Sqrt(Function, recordable=True, by_row=True):
     """y = √x, elementwise, with dy/dx = 1 / 2y; NaN below 0."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -45,7 +45,7 @@ class Sqrt(Function, recordable=True):
         return kernels.sqrt_grad(dy, self.y)
 
 
-class Abs(Function, recordable=True):
+class Abs(Function, recordable=True, by_row=True):
     """y = |x|, elementwise, with dy/dx = the sign of x; 0 at 0."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from caffelite.functions.shape import as_rows
 __all__ = ["Embedding", "PositionalEncoding"]
 
 
-class Embedding(Function, recordable=True):
+class Embedding(Function, recordable=True, by_row=True):
     """A table of vectors that are learned, y = W[x]:  dW[x[i]] += dy[i], repeated rows in the order of x.
 
     x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as in
@@ -60,7 +60,7 @@ class Embedding(Function, recordable=True):
         return f"Embedding({self.count}, {self.size}{', sparse=True' if self.sparse else ''})"
 
 
-class PositionalEncoding(Function, recordable=True):
+class PositionalEncoding(Function, recordable=True, by_row=True):
     """Adds to each vector of a sequence waves of many lengths, which tell its place p:  y = x + P[p],  dx = dy:
 
         P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))

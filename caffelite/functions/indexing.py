@@ -171,7 +171,7 @@ def _text(entry: Any) -> str:
     return f"{entry.dtype}{entry.shape}" if isinstance(entry, np.ndarray) else str(entry)
 
 
-class Concatenate(Function, recordable=True):
+class Concatenate(Function, recordable=True, by_row=True):
     """y = the inputs one after the other along an axis. ValueError unless their other lengths are the same."""
 
     def __init__(self, axis: int = 0) -> None:
@@ -188,6 +188,9 @@ class Concatenate(Function, recordable=True):
             ) from None
         length = None if None in by_axis[axis] else sum(by_axis[axis])
         return (*others[:axis], length, *others[axis + 1 :])
+
+    def is_by_row(self) -> bool:
+        return super().is_by_row() and self.axis in (-1, 1, 2, 3)  # other axes may be the rows
 
     def forward(self, *arrays: np.ndarray) -> np.ndarray:
         dtype = native(arrays[0])

@@ -28,7 +28,7 @@ from caffelite.functions.shape import as_rows, from_rows, reshaped
 __all__ = ["Linear", "matmul"]
 
 
-class Linear(Function, recordable=True):
+class Linear(Function, recordable=True, by_row=True):
     """A fully connected layer, y = x W + b:  dW = xᵀ dy,  db = Σ dy over the rows,  dx = dy Wᵀ.
 
     x (n, …, in_features), W `weight` (in_features, out_features), b `bias` (out_features,), y (n, …, out_features).

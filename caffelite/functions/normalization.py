@@ -19,7 +19,7 @@ from caffelite.functions.shape import reshaped
 __all__ = ["BatchNorm", "GroupNorm", "LayerNorm"]
 
 
-class LayerNorm(Function, recordable=True):
+class LayerNorm(Function, recordable=True, by_row=True):
     """Gives each row mean 0 and variance 1, then scales and shifts it:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the row
@@ -75,7 +75,7 @@ class LayerNorm(Function, recordable=True):
         return f"LayerNorm({self.features}{eps}{'' if self.shift is not None else ', bias=False'})"
 
 
-class GroupNorm(Function, recordable=True):
+class GroupNorm(Function, recordable=True, by_row=True):
     """Gives each group of channels of a row mean 0 and variance 1, then scales and shifts each channel:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the group
@@ -136,7 +136,7 @@ class GroupNorm(Function, recordable=True):
         return f"GroupNorm({self.groups}, {self.features}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
 
 
-class BatchNorm(Function, recordable=True):
+class BatchNorm(Function, recordable=True, by_row=True):
     """Gives each feature mean 0 and variance 1 over all rows and places, then scales and shifts it:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  dscale = Σ dy x̂,  dshift = Σ dy

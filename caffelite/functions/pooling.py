@@ -22,7 +22,7 @@ __all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "MaxPool1d", "MaxPool2d", 
 
 
 class Pool(Function):
-    """What pools share: each window of an image or a series becomes one number, channel by channel."""
+    """The base of all pools: each window of an image or a series becomes one number, channel by channel."""
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         self.kernel_size = integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes))
@@ -60,7 +60,7 @@ class Pool(Function):
         return as_code(self, self.kernel_size, stride=stride, padding=self.padding)
 
 
-class MaxPool(Pool, recordable=True):
+class MaxPool(Pool, recordable=True, by_row=True):
     """y = the largest element of each window; see `Pool`."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ class MaxPool(Pool, recordable=True):
         return kernels.max_pool_grad(dy, self.places, self.x, *self.windows())
 
 
-class MaxPool1d(MaxPool, recordable=True):
+class MaxPool1d(MaxPool, recordable=True, by_row=True):
     """y[i] = the largest element of window i of x, channel by channel; NaN if the window has one. x (n, C, L).
 
     dx = Σ dy over the windows in which the element is the largest: the first of equals, or the first NaN. Pads are
@@ -89,7 +89,7 @@ class MaxPool1d(MaxPool, recordable=True):
     axes = "L"
 
 
-class MaxPool2d(MaxPool, recordable=True):
+class MaxPool2d(MaxPool, recordable=True, by_row=True):
     """y[i, j] = the largest element of a window of x, channel by channel; NaN if the window has one. x (n, C, H, W).
 
     As `MaxPool1d`, along rows and along columns: `kernel_size`, `stride` and `padding` are integers, or pairs for rows
@@ -99,7 +99,7 @@ class MaxPool2d(MaxPool, recordable=True):
     axes = "HW"
 
 
-class AvgPool(Pool, recordable=True):
+class AvgPool(Pool, recordable=True, by_row=True):
     """y = the mean of each window; see `Pool`."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -111,7 +111,7 @@ class AvgPool(Pool, recordable=True):
         return kernels.average_pool_grad(dy, self.x, *self.windows())
 
 
-class AvgPool1d(AvgPool, recordable=True):
+class AvgPool1d(AvgPool, recordable=True, by_row=True):
     """y[i] = the mean of window i of x, channel by channel, in which pads count as zeros. x (n, C, L).
 
     dx = Σ dy / kernel_size over the windows that an element is in. Windows are those of `MaxPool1d`.
@@ -120,7 +120,7 @@ class AvgPool1d(AvgPool, recordable=True):
     axes = "L"
 
 
-class AvgPool2d(AvgPool, recordable=True):
+class AvgPool2d(AvgPool, recordable=True, by_row=True):
     """y[i, j] = the mean of a window of x, channel by channel, in which pads count as zeros. x (n, C, H, W).
 
     dx = Σ dy / (elements of a window) over the windows that an element is in. Windows are those of `MaxPool2d`.
@@ -129,10 +129,10 @@ class AvgPool2d(AvgPool, recordable=True):
     axes = "HW"
 
 
-class GlobalAvgPool(Function, recordable=True):
+class GlobalAvgPool(Function, recordable=True, by_row=True):
     """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
 
-    ValueError for x without an axis of positions, (n, C), and for channels without elements.
+    ValueError for x without positions, (n, C), and for channels without elements.
     """
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -161,7 +161,7 @@ class GlobalAvgPool(Function, recordable=True):
         return "GlobalAvgPool()"
 
 
-class Upsample(Function, recordable=True):
+class Upsample(Function, recordable=True, by_row=True):
     """Each element repeated in a block: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
 
     x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair for rows and columns. y and dx have the

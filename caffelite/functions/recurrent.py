@@ -155,7 +155,7 @@ def _refuse_lengths(layer: Recurrent, steps: int, dtype: np.dtype, lengths: np.n
     raise ValueError(f"{layer!r}: length {lengths.astype(dtype)[row]} in row {row} is not in 1 … {steps}")
 
 
-class RNN(Recurrent, recordable=True):
+class RNN(Recurrent, recordable=True, by_row=True):
     """A recurrent layer,  h[t] = tanh(W x[t] + b + U h[t − 1] + c):  a state that changes with every step.
 
         da[t] = dh[t] (1 − h[t]²),  dh[t − 1] += Uᵀ da[t],  dx[t] = Wᵀ da[t]
@@ -190,7 +190,7 @@ class RNN(Recurrent, recordable=True):
         return kernels.rnn_grad(self.states, self.weight_hh.data, dy, *dlast, self.lengths)
 
 
-class GRU(Recurrent, recordable=True):
+class GRU(Recurrent, recordable=True, by_row=True):
     """A layer of gated recurrent units, which learn when to forget and when to keep their state:
 
         r = σ(Wᵣ x[t] + bᵣ + Uᵣ h[t − 1] + cᵣ),  z alike,  n = tanh(Wₙ x[t] + bₙ + r (Uₙ h[t − 1] + cₙ))
@@ -235,7 +235,7 @@ class GRU(Recurrent, recordable=True):
         self.bias_hh.add_grad(dbias_hh)
 
 
-class LSTM(Recurrent, recordable=True):
+class LSTM(Recurrent, recordable=True, by_row=True):
     """A layer of long short-term memory: cells c, with gates that write into them, keep them and read them.
 
         i = σ(Wᵢ x[t] + bᵢ + Uᵢ h[t − 1] + cᵢ),  f and o alike,  g with tanh for σ

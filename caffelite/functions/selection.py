@@ -17,7 +17,7 @@ from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, o
 __all__ = ["clip", "where"]
 
 
-class Clip(Function, recordable=True):
+class Clip(Function, recordable=True, by_row=True):
     """y = min(max(x, low), high), elementwise; None is no bound. dx = dy where low ≤ x ≤ high, else 0.
 
     If low > high, y is high, as in NumPy.

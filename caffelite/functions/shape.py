@@ -44,7 +44,7 @@ class ToShape(Function, recordable=True):
         return f"ToShape({', '.join(map(str, self.shape))})"
 
 
-class Reshape(Function, recordable=True):
+class Reshape(Function, recordable=True, by_row=True):
     """The elements of each row of x (n, …), in order, in another shape; one length may be −1. A view if possible."""
 
     def __init__(self, shape: int | Iterable[int]) -> None:
@@ -62,6 +62,9 @@ class Reshape(Function, recordable=True):
             raise ValueError(f"{self!r} got rows of shape {row}, shape {shape}; that is {count} elements a row")
         return (shape[0], *[(None if count is None else count // others) if n == -1 else n for n in self.shape])
 
+    def is_by_row(self) -> bool:
+        return super().is_by_row() and self.shape != ()  # Softmax may take an axis of numbers for one of classes
+
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x_shape = x.shape
         y_shape: Any = self.output_shape(x.shape)
@@ -74,7 +77,7 @@ class Reshape(Function, recordable=True):
         return f"Reshape({self.shape})"
 
 
-class Flatten(Reshape, recordable=True):
+class Flatten(Reshape, recordable=True, by_row=True):
     """Each row of x (n, …) as a vector, y (n, k). A view if it can be one."""
 
     def __init__(self) -> None:

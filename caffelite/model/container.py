@@ -106,7 +106,7 @@ class Container(Function, recordable=True, metaclass=_Complete):
 
         A model that writes `call` sets it: to a tuple, if it has several inputs.
         """
-        given = vars(self).get("_takes_indices")
+        given = self.__dict__.get("_takes_indices")
         return given if given is not None else bool(self.functions) and self.functions[0].takes_indices
 
     @takes_indices.setter

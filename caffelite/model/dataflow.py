@@ -20,7 +20,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.core.arrays import places_in
-from caffelite.core.function import Function, formula_of
+from caffelite.core.function import Function
 from caffelite.core.recording import PythonCall
 from caffelite.files.state import arrays_of
 from caffelite.functions.arithmetic import as_tensor
@@ -348,3 +348,13 @@ def _same_values(values: Sequence[Any], what: str) -> Constant:
         if any(isinstance(n, Rows) for n in shape) and all((x == one).all() for x in values):
             return Constant(one, shape)
     return Constant(merged(values, what))
+
+
+def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
+    """The `formula` of a class; None if it has none, or if it is of a base that computes something else."""
+    for base in kind.__mro__:
+        if "formula" in vars(base):
+            return kind.formula
+        if not {"forward", "__call__"}.isdisjoint(vars(base)):
+            return None
+    return None

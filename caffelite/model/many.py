@@ -313,14 +313,14 @@ def _on_threads(number: int, work: Callable[[], None], stop: Stop) -> None:
     The first exception is raised when all have ended.
     """
     errors: list[BaseException] = []
-    modes, line = (mode.records_graph, mode.training), users_line()
+    modes, line = mode.state, users_line()
 
     def note(error: BaseException) -> None:
         stop.pending[0] = 1
         errors.append(error)
 
     def run(ended: threading.Event) -> None:
-        mode.records_graph, mode.training = modes
+        mode.state = modes
         started_by.set(line)
         try:
             work()

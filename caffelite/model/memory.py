@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
@@ -20,7 +20,7 @@ from caffelite.core.modes import without_values
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import exact_buffers
 from caffelite.functions import BatchNorm, Columns
-from caffelite.program import Programs
+from caffelite.program.kept import Programs, are_same
 
 MAX_FOUND = 64  # results of `found_by_applying` that a model keeps at most
 
@@ -64,6 +64,7 @@ class Own:
         self.parameters: list[Tensor] = []
         self.parameters_found = -1  # how many parameters existed in the process when they were found
         self.structure: tuple = ()  # how the Functions follow and contain each other
+        self.is_by_row = False  # whether each row of the outputs is known to depend on the same row of the inputs only
         self.tree: list[kernels.Attributes] = []  # the attributes in which the Functions were found
         self.is_adopting = False
         self.adopted_before: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all ever adopted, by id
@@ -125,8 +126,8 @@ class Own:
                 return
             functions, self.is_adopting = _all_within(model), True
             try:
-                same = bool(self.tree) and _are_same(functions, self.functions)
-                if not (same and _are_same(Function.parameters(model), self.parameters)):
+                same = bool(self.tree) and are_same(functions, self.functions)
+                if not (same and are_same(Function.parameters(model), self.parameters)):
                     self._adopt_functions(model, functions)
                 self.remember_functions(model, functions)
             finally:
@@ -142,6 +143,7 @@ class Own:
         self.functions, self.parameters = functions, Function.parameters(model)
         self.batch_norms = [f for f in functions if isinstance(f, BatchNorm)]
         self.structure = _structure_of(model)
+        self.is_by_row = all(f.is_by_row() for f in (model, *functions))
         self.tree = [_attributes(f) for f in (model, *functions)]
 
     def note_adopted(self, functions: Iterable[Function]) -> None:
@@ -225,11 +227,6 @@ def _search(function: Function, found: dict[int, Function]) -> None:
 def _structure_of(model: Any) -> tuple:
     """Return how the Functions of a model follow and contain each other, by their ids."""
     return tuple([id(f) if own_of(f) is None else _structure_of(f) for f in model.functions])
-
-
-def _are_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
-    """Return whether both sequences hold the same objects."""
-    return len(these) == len(those) and all(map(operator.is_, these, those))
 
 
 def _attributes(function: Function) -> kernels.Attributes:

@@ -16,6 +16,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, positive_integer, random_stream
 from caffelite.core.function import Function
+from caffelite.core.modes import precision_of
 from caffelite.core.tables import Table
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import load, load_state_dict, save, state_dict
@@ -107,6 +108,12 @@ class Model(Container, recordable=True):
         """Return whether the model applies `functions` one after the other."""
         return type(self).call is Model.call
 
+    def is_by_row(self) -> bool:
+        """Return whether it applies `functions` one after the other and does nothing else, or its class declares it."""
+        own = type(self)
+        is_plain = self.is_sequence() and own.forward is Model.forward and own.__call__ is Model.__call__
+        return is_plain or super().is_by_row()
+
     # ---- forward and backward -----------------------------------------------------------------------------------
 
     def decider(self) -> Callable[..., Any]:
@@ -171,6 +178,7 @@ class Model(Container, recordable=True):
         class_weight: Mapping[int, float] | str | None = None,
         clip_norm: float | None = None,
         resume: str | os.PathLike | None = None,
+        precision: str | None = None,
     ) -> History:
         """Train the model, starting from its present parameters.
 
@@ -230,13 +238,17 @@ class Model(Container, recordable=True):
         resume : path, optional
             A checkpoint (`callbacks.Checkpoint`) of the same training. The training goes on there and ends with the
             same bits as if it had never stopped. `epochs` includes the epochs before. Data, batch size, model,
-            optimizer, loss, metrics, dtype and frozen parameters have to be the same. If one is not, `fit` raises
-            ValueError that names it and changes nothing. If data are read block by block, it compares rows from all
-            over them.
+            optimizer, loss, metrics, dtype, precision and frozen parameters have to be the same. If one is not, `fit`
+            raises ValueError that names it and changes nothing. If data are read block by block, it compares rows from
+            all over them.
 
             The checkpoint also sets the optimizer's learning rates and other numbers. But if the optimizer now has
             another schedule, it follows that schedule from the checkpoint's step on. `fit` goes through an iterable of
             batches again up to that step. If there is no file at the path, it raises FileNotFoundError.
+        precision : "float32" or "bfloat16", optional
+            "bfloat16" rounds the operands of matrix products to bfloat16, also in the evaluations. This is much faster
+            for wide layers on some processors. Parameters and all other numbers stay float32. None keeps the precision
+            of this thread: float32, unless `fit` is called inside `with caffelite.precision(…)`.
 
         Raises
         ------
@@ -247,7 +259,7 @@ class Model(Container, recordable=True):
         KeyboardInterrupt
             On Ctrl-C, after the current step. Has `history`, of the completed epochs.
         """
-        with fitting(self, loss, optimizer, epochs, metrics, clip_norm, callbacks, resume, seed) as training:
+        with fitting(self, loss, optimizer, epochs, metrics, clip_norm, callbacks, resume, seed, precision) as training:
             batches, validation, columns = door.training_batches(
                 self,
                 training.loss,
@@ -265,19 +277,20 @@ class Model(Container, recordable=True):
         door.warn_of_overflow(self)
         return history
 
-    def predict(self, x: Any, *, batch_size: int = 1024) -> Any:
+    def predict(self, x: Any, *, batch_size: int = 1024, precision: str | None = None) -> Any:
         """Return the outputs (n, …) for the rows of x (n, …), or a tuple if the model has several outputs.
 
         x is as in `fit`. The outputs of a classifier are scores: `argmax(axis=1)` of them gives the labels, `loss.link`
         the probabilities. A row's output does not depend on the rows beside it. Several threads may call `predict` at
-        once.
+        once. `precision` is as in `fit`.
 
         Raises ValueError for no rows or rows of another shape, TypeError if x does not hold numbers, and IndexError if
         an index is not in its table.
         """
         batch_size = positive_integer("batch_size", batch_size)
-        inputs, _ = door.model_inputs(self, "predict", x)
-        return predicting.outputs(self, inputs, batch_size)
+        with precision_of(self, precision):
+            inputs, _ = door.model_inputs(self, "predict", x)
+            return predicting.outputs(self, inputs, batch_size)
 
     def evaluate(
         self,
@@ -288,17 +301,20 @@ class Model(Container, recordable=True):
         metrics: Iterable[str | Metric] = (),
         batch_size: int | None = None,
         sample_weight: Any = None,
+        precision: str | None = None,
     ) -> dict[str, float]:
         """Return the loss and the metrics on x (n, …) and y (n, …), a DataGenerator or an iterable of batches.
 
-        Data, weights and metrics are as in `fit`. `batch_size` is 1024 if it is None. Raises what `fit` raises.
+        Data, weights, metrics and precision are as in `fit`. `batch_size` is 1024 if it is None. Raises what `fit`
+        raises.
         """
         loss = door.as_loss(loss)
         measures = named(metrics)
         given = {"batch_size": batch_size}
         batches = door.batches(self, "x", x, y, sample_weight, loss, given, batch_size=1024, shuffle=False)
         step = EvaluationStep(self, Objective(loss, measures, self._own.programs.warned_of))
-        return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
+        with precision_of(self, precision):
+            return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))
 
     def summary(self, input_shape: tuple[Any, ...] | None = None) -> Table:
         """Return a table of the Functions: the shapes of their outputs, their parameters, and their costs.

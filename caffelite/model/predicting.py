@@ -12,6 +12,9 @@ from caffelite.data.conversion import same_length
 from caffelite.data.generator import DataGenerator
 from caffelite.data.sources import Source
 from caffelite.model.shapes import listed
+from caffelite.program.blocks import Blocks
+from caffelite.program.program import Program
+from caffelite.program.running import forms_of_rows
 from caffelite.training import door
 
 
@@ -23,9 +26,9 @@ def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     try:
         with inference():
             if rows <= batch_size:
-                return _outputs_of_batch(model, inputs)
+                return _outputs_of_batch(model, inputs, rows)
             batches = [tuple([x[i : i + batch_size] for x in inputs]) for i in range(0, rows, batch_size)]
-            outputs = [_outputs_of_batch(model, batch) for batch in batches]
+            outputs = [_outputs_of_batch(model, batch, len(batch[0])) for batch in batches]
     except IndexError:
         door.check_indices(model, "predict", inputs)  # raises an error with the row's number among all rows
         raise
@@ -54,11 +57,20 @@ def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> 
     return tuple(outputs) if isinstance(found, tuple) else outputs[0]
 
 
-def _outputs_of_batch(model: Any, inputs: tuple[np.ndarray, ...]) -> Any:
-    """Return the outputs for one batch. The first batch of a shape is checked and recorded; later ones are replayed."""
-    forms = [(x.shape, x.dtype, type(x)) for x in inputs]
-    functions = model.all_functions()
-    program = model._own.programs.find(functions, "outputs", model.structure(), *forms)
+def _outputs_of_batch(model: Any, inputs: tuple[np.ndarray, ...], rows: int) -> Any:
+    """Return the outputs for one batch. The first batch of a shape is checked and recorded; later ones are replayed.
+
+    If the rows are known not to depend on each other, the same Blocks serve any number of rows.
+    """
+    functions, own = model.all_functions(), model._own
+    if own.is_by_row and (inputs[0].ndim > 1 or model.takes_indices):  # else an axis of rows may be one of features
+        blocks = own.programs.find(Blocks, functions, "outputs", own.structure, forms_of_rows(inputs))
+        program = blocks.programs.get(rows)
+        if program is None:
+            program = blocks
+    else:
+        forms = [(x.shape, x.dtype, type(x)) for x in inputs]
+        program = own.programs.find(Program, functions, "outputs", own.structure, *forms)
     if program.used is not functions or not program.is_recorded:
         door.check_rows(model, "predict", inputs)
         program.used = functions

@@ -42,7 +42,7 @@ class SGD(Optimizer, recordable=True):
         self.keep(velocity="momentum")
 
     def step(self) -> None:
-        self._update("sgd")  # v[i] = μ v[i] + g[i] + λ w[i];  w[i] −= lr v[i]: `sgd` in _kernels/loops/update
+        self._update("sgd")  # v[i] = μ v[i] + g[i] + λ w[i];  w[i] −= lr v[i]: `sgd` in _kernels/loops/update.pyx
 
 
 class Adagrad(Optimizer, recordable=True):
@@ -64,7 +64,8 @@ class Adagrad(Optimizer, recordable=True):
         self.keep("sum_of_squares")
 
     def step(self) -> None:
-        self._update("adagrad")  # s[i] += g'[i]²;  w[i] −= lr g'[i] / (√s[i] + ε): `adagrad` in _kernels/loops/update
+        # s[i] += g'[i]²;  w[i] −= lr g'[i] / (√s[i] + ε): `adagrad` in _kernels/loops/update.pyx
+        self._update("adagrad")
 
 
 class RMSProp(Optimizer, recordable=True):
@@ -96,7 +97,7 @@ class RMSProp(Optimizer, recordable=True):
         self.keep("square", velocity="momentum")
 
     def step(self) -> None:
-        self._update("rmsprop")  # the formula above, for each element: `rmsprop` in _kernels/loops/update
+        self._update("rmsprop")  # the formula above, for each element: `rmsprop` in _kernels/loops/update.pyx
 
 
 class Adam(Optimizer, recordable=True):
@@ -115,7 +116,7 @@ class Adam(Optimizer, recordable=True):
     D. Kingma and J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
     """
 
-    rule: ClassVar[str] = "adam"  # the formula above, for each element: `adam` in _kernels/loops/update
+    rule: ClassVar[str] = "adam"  # the formula above, for each element: `adam` in _kernels/loops/update.pyx
     pairs: ClassVar[dict[str, tuple[str, str]]] = {"betas": ("beta1", "beta2")}
     limits: ClassVar[dict[str, float]] = {"beta1": 1.0, "beta2": 1.0}
     nonnegative_state = frozenset({"steps", "second_moment"})
@@ -153,7 +154,7 @@ class AdamW(Adam, recordable=True):
     learning rate in the decay, as PyTorch has it).
     """
 
-    rule: ClassVar[str] = "adamw"  # the formula above, for each element: `adamw` in _kernels/loops/update
+    rule: ClassVar[str] = "adamw"  # the formula above, for each element: `adamw` in _kernels/loops/update.pyx
     changes_all = None
 
     def __init__(

@@ -7,15 +7,17 @@ Program that was not used for a long time makes room.
 
 from __future__ import annotations
 
+import operator
 import threading
 import weakref
-from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.forks import renew_in_children
+from caffelite.program.blocks import Blocks
 from caffelite.program.program import Program
 from caffelite.program.running import Locked
 
@@ -27,11 +29,16 @@ OF_PREDICT = (2, 16)
 STALE = 1000  # requests; a Program that none of the last ones used may be dropped
 
 
+def are_same(these: Sequence[Any], those: Sequence[Any]) -> bool:
+    """Return whether both sequences hold the same objects."""
+    return len(these) == len(those) and all(map(operator.is_, these, those))
+
+
 class Programs:
     """A model's Programs, found by the step's name, the shapes and the objects that it uses."""
 
     def __init__(self) -> None:
-        self._programs: OrderedDict[Any, Program] = OrderedDict()  # in the order of their last use
+        self._programs: dict[Any, Program | Blocks] = {}
         self._requests = 0
         self._after_fork()
         renew_in_children(self)
@@ -40,7 +47,8 @@ class Programs:
         # The shapes and dtypes of the rows of outputs that a Program keeps for the metrics of an epoch.
         self.kept: weakref.WeakKeyDictionary[Program, list[tuple]] = weakref.WeakKeyDictionary()
         self.warned_of: set[str] = set()  # the obstacles about which the user was warned
-        self._last: tuple | None = None  # the last request and its Program: often it is repeated
+        # The last request for a step of each name, and its Program: often it is repeated.
+        self._last: dict[str, tuple[tuple, tuple, str, Program | Blocks]] = {}
 
     def _after_fork(self) -> None:
         """Make new locks in a forked child, where no other thread holds the old ones."""
@@ -50,20 +58,27 @@ class Programs:
         """Lock the cursor and the Programs that use it for this thread. Afterwards the cursor is as it was before."""
         return Locked(self._memory, self._cursor_lock)
 
-    def find(self, used: tuple, *key: Any) -> Program:
-        """The Program for this key of a step that uses these objects; a new one if there is none yet.
+    def find(self, kind: type[Any], used: tuple, *key: Any) -> Any:
+        """The Program, or Blocks, for this key of a step that uses these objects, in this thread's precision.
 
-        The key begins with the step's name. If there is no room for a new Program, it is not kept, and runs in Python.
+        The key begins with the step's name. If there is none yet, it makes a new one. If there is no room for a new
+        Program, it is not kept, and runs in Python.
         """
-        last = self._last
-        if last is not None and last[0] is used and last[1] == key:
-            return last[2]
-        of_objects = (*key, *map(id, used))
+        last, precision = self._last.get(key[0]), kernels.precision_here()
+        if (
+            last is not None
+            and last[1] == key
+            and last[2] == precision
+            and (last[0] is used or are_same(last[0], used))
+        ):
+            last[3].asked_for = self._requests
+            return last[3]
+        of_objects = (*key, precision, *map(id, used))
         with self._lock:
             self._requests += 1
             program = self._programs.get(of_objects)
             if program is None:
-                program = Program()
+                program = kind()
                 program.warned_of = self.warned_of
                 if not self._has_room(key[0]):
                     program.runs_eagerly = True
@@ -71,8 +86,7 @@ class Programs:
                 program.used = used  # keeps them alive, so that no other object gets their ids
                 self._programs[of_objects] = program
             program.asked_for = self._requests
-            self._programs.move_to_end(of_objects)
-            self._last = used, key, program
+            self._last[key[0]] = used, key, precision, program
             return program
 
     def _has_room(self, name: str) -> bool:
@@ -83,7 +97,8 @@ class Programs:
             memory = sum(program.nbytes for program in self._programs.values())
             if of_name < least or (of_name < most and memory < BUDGET):
                 return True
-            oldest = next(iter(self._programs))
+            oldest = min(self._programs, key=lambda key: self._programs[key].asked_for)
             if self._requests - self._programs[oldest].asked_for < STALE:
                 return False
             del self._programs[oldest]
+            self._last.pop(oldest[0], None)

@@ -7,6 +7,7 @@ import weakref
 
 import numpy as np
 
+from caffelite._kernels.launch cimport rounds_products
 from caffelite._kernels.record cimport is_recording
 from caffelite._kernels.replay cimport Replay
 from caffelite._kernels.watch cimport are_unchanged
@@ -98,6 +99,20 @@ cdef inline int copy_into(cnp.ndarray buffer, cnp.ndarray array) except -1:
     return PyArray_CopyInto(buffer, array)
 
 
+cdef int copy_rows(cnp.ndarray to, Py_ssize_t at, cnp.ndarray array, Py_ssize_t start, Py_ssize_t count) except -1:
+    """Copy rows of an array, from row `start` on, over as many rows of another one, from row `at` on.
+
+    Both have rows of the same shape and dtype.
+    """
+    cdef Py_ssize_t of_row
+    if cnp.PyArray_IS_C_CONTIGUOUS(to) and cnp.PyArray_IS_C_CONTIGUOUS(array) and to.descr is array.descr:
+        of_row = cnp.PyArray_NBYTES(to) // cnp.PyArray_DIM(to, 0)
+        if count * of_row < AT_ONCE:
+            memcpy(cnp.PyArray_BYTES(to) + at * of_row, cnp.PyArray_BYTES(array) + start * of_row, count * of_row)
+            return 0
+    return PyArray_CopyInto(to[at:at + count], array[start:start + count])
+
+
 def as_given(x):
     """Convert an argument that is not a plain array to an array or to sparse rows."""
     if is_sparse(x):
@@ -136,7 +151,7 @@ cdef class Runner:
     cdef list given                       # the arguments of the last call, with `function`
     cdef list found, attributes, effects
     cdef readonly bint is_recorded        # whether there is a recording to replay
-    cdef bint records_graph, is_training
+    cdef bint records_graph, is_training, rounds_products
 
     def __cinit__(self, function=None, *, strict=False):
         self.function, self.lock = function, threading.RLock()
@@ -151,7 +166,8 @@ cdef class Runner:
         """Keep a recording: the replay, its inputs and results, the state that it needs, and the changes it makes."""
         self.replay, self.inputs, self._result = replay, inputs, mapped(as_plain, result)
         self.found, self.attributes, self.effects = found, attributes, effects
-        self.records_graph, self.is_training, self.is_recorded = records_graph(), is_training(), True
+        self.records_graph, self.is_training, self.rounds_products = records_graph(), is_training(), rounds_products()
+        self.is_recorded = True
 
     def forget(self, result):
         """Drop the recording, and keep only the results of this call."""
@@ -183,17 +199,51 @@ cdef class Runner:
             if self.is_current():
                 for i in range(len(given)):
                     copy_into(self.inputs[i], given[i])
-                try:
-                    stopped = self.replay.run_once()
-                finally:                  # even a replay that stopped may have changed anything
-                    self.replayed()
-                if stopped is not None:
-                    stopped.raise_why()
+                self.replay_inputs()
             else:
                 self.record(function, *given)
             return copied(self._result) if type(self._result) is ndarray else mapped(copied, self._result)
         finally:
             self.lock.release()
+
+    def run_block(self, function, list arrays, Py_ssize_t start, Py_ssize_t size, list results):
+        """Compute `size` rows of the arrays, from row `start` on; write the results into the same rows of `results`.
+
+        After the arrays' last row, that row is repeated, and the results of the repeated rows are left out. `results`
+        has an array for each of the function's results; an empty list gets new ones. Returns whether the function
+        returns a tuple.
+        """
+        cdef Py_ssize_t i, k, rows = len(arrays[0]), count = min(size, rows - start)
+        self.lock.acquire()
+        try:
+            if self.is_current():
+                for i in range(len(arrays)):
+                    copy_rows(self.inputs[i], 0, arrays[i], start, count)
+                    for k in range(count, size):
+                        copy_rows(self.inputs[i], k, self.inputs[i], count - 1, 1)
+                self.replay_inputs()
+            else:
+                which = np.minimum(np.arange(start, start + size), rows - 1)
+                self.record(function, *[array[which] for array in arrays])
+            is_tuple = isinstance(self._result, tuple)
+            found = self._result if is_tuple else (self._result,)
+            if not results:
+                results.extend([np.empty((rows, *result.shape[1:]), result.dtype) for result in found])
+            for i in range(len(results)):
+                copy_rows(results[i], start, found[i], 0, count)
+            return is_tuple
+        finally:
+            self.lock.release()
+
+    cdef int replay_inputs(self) except -1:
+        """Replay on what is in `inputs`. Raise the step's error if it stops."""
+        try:
+            stopped = self.replay.run_once()
+        finally:                          # even a replay that stopped may have changed anything
+            self.replayed()
+        if stopped is not None:
+            stopped.raise_why()
+        return 0
 
     cdef int check_like_before(self, list arrays) except -1:
         cdef cnp.ndarray array, buffer
@@ -210,7 +260,8 @@ cdef class Runner:
     cpdef bint is_current(self) except -1:
         """Whether a replay would have the same results as the step in Python."""
         cdef Precondition one
-        if not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training():
+        if (not self.is_recorded or self.records_graph != records_graph() or self.is_training != is_training()
+                or self.rounds_products != rounds_products()):
             return False
         for one in self.found:
             if not one.is_so():
@@ -222,6 +273,11 @@ cdef class Runner:
         cdef StateChange one
         for one in self.effects:
             one.happen()
+
+
+def forms_of_rows(tuple arrays):
+    """The shape of a row, the dtype and the class of each of these arrays, or sparse rows."""
+    return tuple([(array.shape[1:], array.dtype, type(array)) for array in arrays])
 
 
 cdef class Locked:

@@ -12,12 +12,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from caffelite.core.arrays import FLOATS
+from caffelite.core.modes import precision_here
 from caffelite.core.sparse import SparseRows
 from caffelite.core.tables import shortened
 from caffelite.data.generator import DataGenerator, Prefetch
@@ -113,6 +114,7 @@ class Checkpoints:
         groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_of, strict=True)]
         found: dict[str, Any] = {
             "dtype": str(model.dtype),
+            "precision": precision_here(),
             "optimizer": type(optimizer).__name__,
             "order of the optimizer's parameters": groups,
             "loss": repr(loss),
@@ -131,13 +133,13 @@ class Checkpoints:
             }
         return found
 
-    def facts_of_fit(self, epochs: int, start: Start) -> dict[str, Any]:
+    def facts_of_fit(self, epochs: int, resumes: bool) -> dict[str, Any]:
         """Return the facts that must be equal on all ranks in a call of `fit`."""
         model = self.training.model
         others = {
             "model": [repr(model), texts_of(model)],
             "number of epochs": epochs,
-            "resume": start.path is not None,
+            "resume": resumes,
         }
         return others | self.facts() | self._facts_of_others()
 
@@ -271,17 +273,23 @@ class Saved:
             model._own.splits = splits
 
 
+def started(path: Any, model: Any, optimizer: Any, called: Callbacks) -> AbstractContextManager[Start | None]:
+    """Return the start from the checkpoint at this path, for a `with` block. It is None if there is no path."""
+    return nullcontext() if path is None else Start(path, model, optimizer, called)
+
+
 class Start:
-    """The start of a training: a new one, or from a checkpoint.
+    """The start of a training from a checkpoint.
 
     If an exception leaves the `with` block before `begun` is set, this restores everything as it was: the model, random
     streams, the optimizer, DataGenerators and callbacks.
     """
 
+    saved: Saved  # what `read` has read
+
     def __init__(self, path: Any, model: Any, optimizer: Any, called: Callbacks) -> None:
         self.path, self.model, self.optimizer = path, model, optimizer
-        self.saved: Saved | None = None
-        self.begun = path is None or not isinstance(optimizer, Optimizer)
+        self.begun = not isinstance(optimizer, Optimizer)  # then `fit` refuses it before anything changes
         if self.begun:
             return
         self._streams = _states_of(model._own.rng)
@@ -295,30 +303,25 @@ class Start:
         return self
 
     def read(self, team: Team, rng: np.random.Generator) -> None:
-        """Read the checkpoint, if any, and restore the random streams as they were when its training began."""
-        if self.path is not None:
-            self._streams += _states_of(rng)
-            self.saved = team.by_first(lambda: Saved(self.path))
-            self.saved.restore_streams(self.model, rng)
+        """Read the checkpoint, and restore the random streams as they were when its training began."""
+        self._streams += _states_of(rng)
+        self.saved = team.by_first(lambda: Saved(self.path))
+        self.saved.restore_streams(self.model, rng)
 
     def keep(self, *batches: Any) -> None:
         """Keep the states of these DataGenerators, for the case that the training does not begin."""
-        if self.saved is not None:
-            generators = [x.batches if isinstance(x, Prefetch) else x for x in batches]
-            self._of_data = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
+        generators = [x.batches if isinstance(x, Prefetch) else x for x in batches]
+        self._of_data = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
 
-    def restore(self, checkpoints: Checkpoints) -> State | None:
+    def restore(self, checkpoints: Checkpoints) -> State:
         """Restore optimizer, model and history from the checkpoint. Return the position in the data."""
-        if self.saved is None:
-            return None
         with self.saved.understood():
             return checkpoints.resume(self.saved)
 
     def restore_callbacks(self, checkpoints: Checkpoints) -> None:
         """Restore the callbacks from the checkpoint, after they have begun."""
-        if self.saved is not None:
-            with self.saved.understood():
-                checkpoints.resume_callbacks(self.saved)
+        with self.saved.understood():
+            checkpoints.resume_callbacks(self.saved)
         self.begun = True
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:

@@ -58,7 +58,7 @@ def training_batches(
         raise ValueError("fit takes validation_data or validation_split, not both")
     if are_rows(x, y):
         data, held_out, columns = _rows(model, loss, x, y, weights, class_weight, rng, validation_split, is_seeded)
-        training = batches_of(data, given, {"seed": rng})
+        training: Any = DataGenerator.of(data, seed=rng, **_set(given))
     else:
         if class_weight is not None:
             raise ValueError("class_weight goes with x and y as arrays; a DataGenerator or batches bring weights")
@@ -69,7 +69,7 @@ def training_batches(
     if trains_batch_norm(model):
         training = without_single_rows(training)
     if held_out is not None:
-        return training, batches_of(held_out, NOTHING, IN_ORDER), columns
+        return training, batches_of(held_out, IN_ORDER), columns
     validation = None if validation_data is None else validation_batches(model, validation_data, loss, columns)
     return training, validation, columns
 
@@ -159,7 +159,7 @@ def batches(
     """
     if are_rows(x, y):
         data, _ = checked(model, name, x, y, weights, loss, columns)
-        return batches_of(data, given, options)
+        return batches_of(data, {**options, **_set(given)})
     check_batches(model, name, x, y, weights, loss, given)
     return x
 
@@ -169,9 +169,9 @@ def are_rows(x: Any, y: Any) -> bool:
     return y is not None and not isinstance(x, DataGenerator)
 
 
-def batches_of(data: Batch, given: Mapping[str, Any], options: Mapping[str, Any]) -> DataGenerator:
+def batches_of(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
     """Return batches of all these rows. They have been checked."""
-    return DataGenerator.of(data, **{"seed": _unused().stream, **options, **_set(given)})
+    return DataGenerator.of(data, **{"seed": _unused().stream, **options})
 
 
 def check_batches(
@@ -375,8 +375,10 @@ def check_optimizer(model: Any, optimizer: Any) -> None:
 
 
 def trains_batch_norm(model: Any) -> bool:
-    """Whether a training uses the mean and variance of each batch, which needs more than one row."""
-    model.all_functions()  # this looks for new Functions
+    """Whether a training uses the mean and variance of each batch, which needs more than one row.
+
+    Call `check_optimizer` before: it looks for new Functions.
+    """
     return any(function.requires_grad for function in model._own.batch_norms)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,13 +12,14 @@ import numpy as np
 
 from caffelite.core.arrays import positive, positive_integer, random_stream
 from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.modes import precision_of
 from caffelite.core.tracebacks import short_traceback
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import door, step
 from caffelite.training.callbacks import Callbacks, Training
-from caffelite.training.checkpoints import Checkpoints, Start, streams_of
+from caffelite.training.checkpoints import Checkpoints, Start, started, streams_of
 from caffelite.training.choosing import epochs_of
-from caffelite.training.epochs import Epochs
+from caffelite.training.epochs import Epochs, State
 from caffelite.training.evaluation import Evaluation
 from caffelite.training.history import History
 from caffelite.training.listeners import Called, EndingSchedule, Shown, Validation
@@ -39,17 +41,23 @@ def fitting(
     callbacks: Iterable[Callable[[int, History], Any]],
     resume: Any,
     seed: Any,
+    precision: Any,
 ) -> Iterator[Fitting]:
     """Check what does not depend on the data, and yield the training. If it does not begin, all is as it was before."""
     rule, team = optimizer_and_team(optimizer)
-    with team.entered(), Start(resume, model, rule, called := Callbacks(callbacks)) as start:
+    with (
+        precision_of(model, precision),
+        team.entered(),
+        started(resume, model, rule, called := Callbacks(callbacks)) as start,
+    ):
         until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
         loss = door.as_loss(loss)
         door.check_optimizer(model, rule)
         rng = model._own.rng if seed is None else random_stream("seed", seed)
         team.share_streams(model._own.rng, rng)
-        start.read(team, rng)
+        if start is not None:
+            start.read(team, rng)
         yield Fitting(model, loss, measures, rule, until, clip_norm, called, team, start, rng)
 
 
@@ -66,13 +74,13 @@ class Fitting:
         clip_norm: float | None,
         called: Callbacks,
         team: Team,
-        start: Start,
+        start: Start | None,
         rng: np.random.Generator,
     ) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.until, self.called, self.team, self.start, self.rng = until, called, team, start, rng
         self.step = team.step(model, Objective(loss, metrics, model._own.programs.warned_of), optimizer, clip_norm)
-        self.needs_checkpoints = bool(called.callbacks) or start.saved is not None or team is not ONE_PROCESS
+        self.needs_checkpoints = bool(called.callbacks) or start is not None or team is not ONE_PROCESS
         self.streams = streams_of(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
 
     def run(self, batches: Iterable, validation: Iterable | None, columns: Any, verbose: int | str) -> History:
@@ -80,9 +88,7 @@ class Fitting:
 
         `columns` are the column names of the data frames. The model remembers them.
         """
-        model, team, optimizer, called, start = self.model, self.team, self.optimizer, self.called, self.start
-        until = self.until
-        start.keep(batches, validation)
+        model, team, optimizer, until = self.model, self.team, self.optimizer, self.until
         history = History({name: [] for name in self.step.objective.names})
         listeners: list[Listener] = []
         if validation is not None:
@@ -91,21 +97,19 @@ class Fitting:
             listeners.append(Validation(Evaluation(team.evaluation_step(model, objective), validation, team)))
         resumed = checkpoints = None
         if self.needs_checkpoints:
-            checkpoints = self._checkpoints(history, batches, validation)
-            team.begin(model, optimizer, (batches, validation), lambda: checkpoints.facts_of_fit(until, start))
-            resumed = start.restore(checkpoints)
+            checkpoints, resumed = self._checkpoints(history, batches, validation)
         count = _length(batches)
         if team.leads:
             done = 0 if resumed is None or count is None else resumed.epoch * count + resumed.batch
             optimizer._followed.warn_if_short(None if count is None else until * count - done)
         door.remember_columns(model, columns)
-        batch = 0 if resumed is None else resumed.batch
-        shown = Progress(verbose if team.leads else 0, until, count, history.epochs, batch)
-        listeners.append(Shown(shown, verbose == 2))
+        if verbose != 0 and team.leads:
+            batch = 0 if resumed is None else resumed.batch
+            listeners.append(Shown(Progress(verbose, until, count, history.epochs, batch), each=verbose == 2))
         if count is None and team.leads:
             listeners.append(EndingSchedule(optimizer))
         if checkpoints is not None:
-            listeners.append(Called(called, checkpoints, start))
+            listeners.append(Called(self.called, checkpoints, self.start))
 
         def make_epochs() -> Epochs:
             epochs = epochs_of(self.step, team, batches, until, interrupts)
@@ -126,11 +130,19 @@ class Fitting:
                 checkpoints.epochs = None
         return history
 
-    def _checkpoints(self, history: History, batches: Iterable, validation: Iterable | None) -> Checkpoints:
+    def _checkpoints(
+        self, history: History, batches: Iterable, validation: Iterable | None
+    ) -> tuple[Checkpoints, State | None]:
+        """Return what writes checkpoints, and the position in the data if the training continues from one."""
         training = Training(self.model, self.optimizer, self.loss, history, None, self.team, self.metrics)
         checkpoints = Checkpoints(training, self.step, batches, validation, self.called, self.streams)
         checkpoints.begin()
-        return checkpoints
+        start, data = self.start, (batches, validation)
+        if start is not None:
+            start.keep(*data)
+        facts = functools.partial(checkpoints.facts_of_fit, self.until, start is not None)
+        self.team.begin(self.model, self.optimizer, data, facts)
+        return checkpoints, None if start is None else start.restore(checkpoints)
 
 
 def _length(batches: Iterable) -> int | None:

@@ -5,13 +5,13 @@ A batch whose weights are all 0 is passed over: there is no step.
 
 from __future__ import annotations
 
+import functools
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.recording import PythonCall, Recording
 from caffelite.core.sparse import array_of, rows_from
 from caffelite.data.conversion import as_inputs, as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator
@@ -40,20 +40,21 @@ class InMemory(Steps):
         self.data = converted(data, self.model, in_memory=True)
         weights = self.data.weights
         counts = None if weights is None else weights != 0
-        self.columns = self.data.columns()
+        self.columns = [*map(array_of, self.data.columns())]
         self.kept: list[np.ndarray] = []  # the epoch's outputs and targets, as more columns
         self.sums = np.zeros((min(epochs, AT_ONCE), self.objective.quantities, 2))
         full, last = data.sizes(data.rows)
-        self.rows = [data.batch_size if full else 0, last]  # of a full batch, and of a shorter last batch
+        # The rows of a full batch and of a shorter last batch, as far as there are such batches.
+        self.rows = [rows for rows in (data.batch_size if full else 0, last) if rows > 0]
         self.replay = kernels.EpochReplay(
-            [*map(array_of, self.columns)],
+            self.columns,
             data._order,
             _recorded_shuffle(data),
             self.sums,
             self.cursor,
             data.batch_size,
             full,
-            len(data),
+            full + (last > 0),
             None if counts is None or counts.all() else counts,
             team.stop_flag(interrupts),
         )
@@ -81,37 +82,37 @@ class InMemory(Steps):
         weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
         with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, self.data, self.step):
-            programs = [
-                self.program("fetch and step", weighted, self.columns, rows) if rows else None for rows in self.rows
-            ]
-            current = [program if program is not None and program.is_current() else None for program in programs]
-            is_last = self.replay.batch >= self.replay.full_batches
-            if current[is_last] is None:
-                new = programs[is_last]
-                assert new is not None
-                self.replay.step_in_python(lambda: self._record(new))
+            programs = [self.program("fetch and step", weighted, self.columns, rows) for rows in self.rows]
+            current = [program for program in programs if program.is_current()]
+            due = programs[-1 if self.is_at_last_batch() else 0]
+            if due not in current:
+                self.replay.step_in_python(functools.partial(self._record, due))
                 return
             if self.objective.epoch_metrics:
                 for program in current:
-                    if program is not None:
-                        self._make_room(self.programs.kept[program])
-            self.replay.full, self.replay.last = [None if program is None else program.replay for program in current]
+                    self._make_room(self.programs.kept[program])
+            full, last = programs[0], programs[-1]
+            self.replay.full = full.replay if full in current else None
+            self.replay.last = last.replay if last in current else None
             try:
                 stopped = self.replay.run(epochs, seconds)
             finally:
                 for program in current:
-                    if program is not None:
-                        program.replayed()
+                    program.replayed()
             if stopped is not None:
                 self._raise_why(stopped)
 
+    def is_at_last_batch(self) -> bool:
+        """Return whether the next batch is a last batch that is shorter than the others."""
+        return self.replay.batch >= self.replay.full_batches
+
     def _record(self, program: Program) -> None:
         """Take the next step, and record it."""
-        whole = self.rows[self.replay.batch >= self.replay.full_batches]
+        whole = self.rows[-1 if self.is_at_last_batch() else 0]
         part = self.team.part(whole)
         first, rows = (0, whole) if part is None else (part.first, part.size)
         keeps = part is None or part.counted
-        room = [rows_from(np.empty((rows, *column.shape[1:]), column.dtype)) for column in map(array_of, self.columns)]
+        room = [rows_from(np.empty((rows, *column.shape[1:]), column.dtype)) for column in self.columns]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
             """Copy the batch at the cursor, or a part of it, into the columns, and take a step on it."""
@@ -190,15 +191,20 @@ class InMemory(Steps):
         self.replay.go_to(epoch, batch, measured)
 
 
+class Calls(kernels.Recorder):
+    """The kernel calls that this thread makes inside a `with`."""
+
+    def __init__(self) -> None:
+        self.entries: list[kernels.RecordedCall] = []
+
+
 def _recorded_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
     """Shuffle for the first epoch, and return the recorded call, which shuffles for each later one."""
     if not data.shuffle:
         return None
-    with Recording() as recording:
+    with Calls() as calls:
         kernels.shuffle(data._order, data._state)
-    (call,) = recording.entries
-    assert not isinstance(call, PythonCall)
-    return call
+    return calls.entries[0]
 
 
 def converted(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:

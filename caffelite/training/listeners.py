@@ -64,7 +64,7 @@ class EndingSchedule(Listener):
 class Called(Listener):
     """Calls the user's callbacks. If the training starts from a checkpoint, they continue with their saved state."""
 
-    def __init__(self, callbacks: Callbacks, checkpoints: Checkpoints, start: Start) -> None:
+    def __init__(self, callbacks: Callbacks, checkpoints: Checkpoints, start: Start | None) -> None:
         self.callbacks, self.checkpoints, self.start = callbacks, checkpoints, start
         self.call_between_steps = callbacks.between_steps
 
@@ -75,7 +75,8 @@ class Called(Listener):
         training = self.checkpoints.training._replace(write=self.checkpoints.write)
         self.callbacks.during(training).__enter__()
         try:
-            self.start.restore_callbacks(self.checkpoints)
+            if self.start is not None:
+                self.start.restore_callbacks(self.checkpoints)
         except BaseException:
             self.end()
             raise

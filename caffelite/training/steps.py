@@ -9,7 +9,6 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.recording import Recording
 from caffelite.core.rows import ALL, SomeRows, computing
-from caffelite.core.sparse import array_of
 from caffelite.data.generator import Batch
 from caffelite.program import Program
 from caffelite.training.epochs import Epochs
@@ -40,8 +39,9 @@ class Steps(Epochs):
     def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
         """Return the Program for steps of this name on batches of `rows` rows of these columns."""
         used = (*self.model.all_functions(), *self.step.used())
-        forms = [(column.shape[1:], column.dtype) for column in map(array_of, columns)]
-        return self.programs.find(used, name, self.model.structure(), rows, weighted, self.step.clip_norm, *forms)
+        forms = [(column.shape[1:], column.dtype) for column in columns]
+        key = (self.model.structure(), rows, weighted, self.step.clip_norm, *forms)
+        return self.programs.find(Program, used, name, *key)
 
 
 class Sums:

@@ -12,6 +12,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.rows import SomeRows
+from caffelite.core.sparse import array_of
 from caffelite.core.tracebacks import noting
 from caffelite.data.conversion import as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator, epoch_of
@@ -91,7 +92,7 @@ class Streamed(Steps):
             columns = [column[part.slice] for column in columns]
         with self.programs.using_cursor():
             self.cursor["sums"] = kernels.address(sums.means)
-            program = self.program("step", weighted, columns, rows)
+            program = self.program("step", weighted, [*map(array_of, columns)], rows)
             outputs = program.run(functools.partial(self.take_step, weighted, part), *columns)
         if self.objective.epoch_metrics:
             targets = batch.targets.copy()  # the user's code may fill this array again

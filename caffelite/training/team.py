@@ -6,7 +6,7 @@ one process, `ONE_PROCESS`, are here. `caffelite.parallel` overrides them for se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -65,9 +65,9 @@ class Team:
         """Return an array. If its number is not 0, the replay stops after a step."""
         return None if interrupts is None else interrupts.pending
 
-    def stretches(self, is_done: Callable[[], bool]) -> Iterator[float]:
-        """Yield, for each stretch of steps, its seconds. After it Python updates the bar and looks for Ctrl-C."""
-        yield ATTENTION
+    def stretches(self, is_done: Callable[[], bool]) -> Iterable[float]:
+        """Return the seconds of each stretch of steps. After it Python updates the bar and looks for Ctrl-C."""
+        return (ATTENTION,)
 
     def check_batch(self, where: str, batch: Batch | None) -> None:
         """Raise RuntimeError unless all processes got the same batch, or None at the end of the epoch."""

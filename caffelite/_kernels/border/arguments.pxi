@@ -1,13 +1,14 @@
-# Arguments: what they have to be, and how a call is bound to them.
+# Arguments: the checks, and how arrays are bound to a call.
 #
-# Arrays may have any strides; one that loops cannot read as it lies (byte-swapped, unaligned, strides that are no whole
-# number of elements) is replaced by its plain copy, and so is one with strides where a loop wants contiguous rows.
+# Arrays may have any strides. Loops cannot read some arrays: byte-swapped ones, unaligned ones, and those with a stride
+# that is not a multiple of the element size. Such an array is replaced by a copy. If a loop needs contiguous rows, an
+# array with strides is copied too.
 
 cdef cnp.dtype int64 = np.dtype(np.int64), float64 = np.dtype(np.float64)
 
 
 cdef inline int real_type(str name, cnp.ndarray a) except -1:
-    """0 for float32, 1 for float64: which of a kernel's loops."""
+    """Which of a kernel's loops to run: 0 for float32, 1 for float64."""
     cdef int type_num = cnp.PyArray_TYPE(a)
     if type_num == cnp.NPY_FLOAT32:
         return 0
@@ -23,7 +24,7 @@ cdef inline int same_type(str name, cnp.ndarray a, cnp.ndarray b) except -1:
 
 
 cdef cnp.ndarray copied(cnp.ndarray a, dtype):
-    """NumPy's copy of an array that no loop reads; TypeError in a recorded step, whose replay would not make it."""
+    """NumPy's copy of an array that loops cannot read. TypeError in a recorded step: a replay would not copy."""
     if is_recording():
         raise TypeError(f"kernels can't read an array of {a.dtype}, strides {(<object> a).strides}, and a step that "
                         "is being recorded can't convert it: give it aligned, in native byte order, and not in float16")
@@ -31,7 +32,7 @@ cdef cnp.ndarray copied(cnp.ndarray a, dtype):
 
 
 cdef inline cnp.ndarray readable(cnp.ndarray a):
-    """The array itself where loops can read it as it lies, else its copy."""
+    """The array itself if loops can read it without a copy, else a copy."""
     cdef int d
     if cnp.PyArray_IS_C_CONTIGUOUS(a) and cnp.PyArray_ISBEHAVED_RO(a):
         return a
@@ -45,7 +46,7 @@ cdef inline cnp.ndarray readable(cnp.ndarray a):
 
 
 cdef inline cnp.ndarray contiguous(cnp.ndarray a):
-    """The array itself where it is readable and C-contiguous, else a copy, made by a kernel."""
+    """The array itself if it is readable and C-contiguous, else a copy, made by a kernel."""
     a = readable(a)
     if cnp.PyArray_IS_C_CONTIGUOUS(a):
         return a
@@ -58,18 +59,18 @@ cdef inline cnp.ndarray writable(str name, cnp.ndarray out):
     return out
 
 
-cdef size_t size_of_call = sizeof(Call)    # a variable: GCC clears a constant size three times as slowly
+cdef size_t size_of_call = sizeof(Call)    # a variable, since GCC takes three times as long to clear a constant size
 
 
 cdef inline void begin(Call* call, Kernel kernel, int type) noexcept:
-    """Make a call of a kernel, all zero but for the loop it runs for this type."""
+    """Begin a call of a kernel: all zero except the kernel and its loop for this type."""
     memset(call, 0, size_of_call)
     call.kernel = <void*> kernel
     call.loop = kernel.loop[type]
 
 
 cdef inline void bind(Call* call, int operand, cnp.ndarray a) noexcept:
-    """Bind an array whose elements a loop finds without strides."""
+    """Bind an array without strides, for loops that need none."""
     call.operand[operand].data = <char*> cnp.PyArray_DATA(a)
     call.operand[operand].array = <void*> a
 
@@ -83,12 +84,12 @@ cdef inline void bind_matrix(Call* call, int operand, cnp.ndarray a) noexcept:
 
 
 cdef inline cnp.ndarray unaliased(cnp.ndarray a, cnp.ndarray out):
-    """The array itself, or its copy if writing `out`, element by element, would change what is still to be read."""
-    return copy(a) if a is not out and overlap(a, out) and not lie_alike(a, out) else a
+    """The array itself, or a copy if writing `out` element by element would overwrite elements still to be read."""
+    return copy(a) if a is not out and overlap(a, out) and not have_same_layout(a, out) else a
 
 
-cdef inline bint lie_alike(cnp.ndarray a, cnp.ndarray b) noexcept:
-    """Whether two arrays of one dtype have each element at the same place."""
+cdef inline bint have_same_layout(cnp.ndarray a, cnp.ndarray b) noexcept:
+    """Whether two arrays of one dtype have each element at the same address."""
     cdef int d
     if cnp.PyArray_DATA(a) != cnp.PyArray_DATA(b) or cnp.PyArray_NDIM(a) != cnp.PyArray_NDIM(b):
         return False
@@ -99,7 +100,7 @@ cdef inline bint lie_alike(cnp.ndarray a, cnp.ndarray b) noexcept:
 
 
 cdef inline bint overlap(cnp.ndarray a, cnp.ndarray b) noexcept:
-    """Whether the bytes from the first to the last element of one are among those of the other."""
+    """Whether the memory ranges of two arrays overlap, from their first byte to their last."""
     cdef Py_ssize_t begin_a, end_a, begin_b, end_b
     extent(a, &begin_a, &end_a)
     extent(b, &begin_b, &end_b)
@@ -123,7 +124,7 @@ cdef inline void extent(cnp.ndarray a, Py_ssize_t* begin, Py_ssize_t* end) noexc
 
 
 def address(cnp.ndarray array not None):
-    """Where the array's first element lies in memory."""
+    """The address of the array's first element."""
     return <Py_ssize_t> cnp.PyArray_DATA(array)
 
 
@@ -134,7 +135,7 @@ def alike(a, cnp.ndarray b not None):
 
 
 cpdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
-    """A new array for a kernel's output, its elements not yet set."""
+    """A new array for a kernel's output, uninitialized."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef int d
     for d in range(len(shape)):
@@ -144,20 +145,20 @@ cpdef cnp.ndarray output(tuple shape, cnp.dtype dtype):
 
 # ---- the order of axes in memory ----
 #
-# Images come as (n, C, H, W), and lie as the convolution that made them wrote them: in C order, images last, or
-# channels last. Elementwise kernels, dropout and BatchNorm give their output the order of their input, NumPy's order
-# "K", so that it is kept from one convolution to the next, and operands that lie alike are one run of neighbours.
-# `copy` and `convert` give C order, which is what they are called for.
+# Images have the shape (n, C, H, W). The convolution that made them chose their order in memory: C order, images last,
+# or channels last. Elementwise kernels, dropout and BatchNorm give their output the memory order of their input, as
+# NumPy's order "K". So the order stays the same from one convolution to the next, and operands in the same order can be
+# read as one contiguous run. `copy` and `convert` always give C order: that is their purpose.
 
 cdef tuple memory_order(cnp.ndarray a):
-    """The axes of an array from outermost to innermost in memory; in C order where it repeats elements."""
+    """The axes of an array from outermost to innermost in memory; C order if the array repeats elements."""
     cdef int axes[NUMPY_MAX_DIMS]
     order_axes(a, axes)
     return tuple([axes[d] for d in range(cnp.PyArray_NDIM(a))])
 
 
 cdef cnp.ndarray output_ordered(tuple shape, cnp.dtype dtype, tuple order):
-    """A new array for a kernel's output, its axes in this order in memory, the innermost last."""
+    """A new array for a kernel's output, whose axes have this order in memory, the innermost last."""
     cdef cnp.npy_intp lengths[NUMPY_MAX_DIMS]
     cdef int axes[NUMPY_MAX_DIMS]
     cdef int d
@@ -167,7 +168,7 @@ cdef cnp.ndarray output_ordered(tuple shape, cnp.dtype dtype, tuple order):
 
 
 cpdef cnp.ndarray output_like(cnp.ndarray a):
-    """A new array for a kernel's output: of the shape, the dtype and the memory order of another."""
+    """A new array for a kernel's output, with the shape, dtype and memory order of another array."""
     cdef int axes[NUMPY_MAX_DIMS]
     cdef cnp.dtype dtype = a.descr if cnp.PyArray_ISNOTSWAPPED(a) else a.descr.newbyteorder("=")
     if cnp.PyArray_IS_C_CONTIGUOUS(a):
@@ -177,9 +178,9 @@ cpdef cnp.ndarray output_like(cnp.ndarray a):
 
 
 cdef int order_axes(cnp.ndarray a, int* axes) noexcept:
-    """Put the axes of an array into their order in memory: by strides, the largest first.
+    """Sort the axes of an array as they are in memory, the largest stride first.
 
-    An axis of length 1 whose stride says nothing, 0, stays behind the axis before it.
+    An axis of length 1 may have stride 0, which tells nothing. It stays behind the axis before it.
     """
     cdef Py_ssize_t key[NUMPY_MAX_DIMS]
     cdef int ndim = cnp.PyArray_NDIM(a), d, k
@@ -195,7 +196,7 @@ cdef int order_axes(cnp.ndarray a, int* axes) noexcept:
             key[d] = key[d - 1] if d > 0 else INTPTR_MAX
         elif key[d] < 0:
             key[d] = -key[d]
-    for d in range(1, ndim):              # few axes, mostly in order: by insertion
+    for d in range(1, ndim):              # insertion sort: there are few axes, and they are mostly in order
         k = d
         while k > 0 and key[axes[k - 1]] < key[d]:
             axes[k] = axes[k - 1]
@@ -205,7 +206,7 @@ cdef int order_axes(cnp.ndarray a, int* axes) noexcept:
 
 
 cdef bint is_in_c_order(cnp.ndarray a) noexcept:
-    """Whether its axes are in C order in memory, gaps or not."""
+    """Whether the array's axes are in C order in memory, with or without gaps."""
     cdef int axes[NUMPY_MAX_DIMS]
     cdef int d
     order_axes(a, axes)
@@ -216,7 +217,7 @@ cdef bint is_in_c_order(cnp.ndarray a) noexcept:
 
 
 cdef bint leaves_no_gaps(cnp.ndarray a, const int* axes) noexcept:
-    """Whether its elements, its axes in this order in memory, follow each other."""
+    """Whether the array's elements follow each other without gaps if its axes have this order in memory."""
     cdef Py_ssize_t stride = cnp.PyArray_ITEMSIZE(a)
     cdef int d
     for d in range(cnp.PyArray_NDIM(a) - 1, -1, -1):
@@ -227,7 +228,7 @@ cdef bint leaves_no_gaps(cnp.ndarray a, const int* axes) noexcept:
 
 
 cdef cnp.ndarray laid_as(cnp.ndarray x, cnp.ndarray a):
-    """The array itself where it lies as x does, which is of its shape and leaves no gaps; else a copy that does."""
+    """The array itself if its elements are in memory as those of x, else a copy. x has its shape and no gaps."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a)):
         if cnp.PyArray_DIM(a, d) > 1 and cnp.PyArray_STRIDE(a, d) != cnp.PyArray_STRIDE(x, d):
@@ -236,9 +237,9 @@ cdef cnp.ndarray laid_as(cnp.ndarray x, cnp.ndarray a):
 
 
 cdef cnp.ndarray empty_ordered(int ndim, cnp.npy_intp* shape, const int* axes, cnp.dtype dtype):
-    """As `empty`, the axes in this order in memory."""
+    """Like `empty`, with the axes in this order in memory."""
     cdef cnp.npy_intp strides[NUMPY_MAX_DIMS]
-    cdef size_t stride = dtype.itemsize   # of an array without elements it may be beyond all numbers, and means nothing
+    cdef size_t stride = dtype.itemsize   # in an array without elements it may overflow, and is never used
     cdef int d
     for d in range(ndim - 1, -1, -1):
         strides[axes[d]] = <cnp.npy_intp> stride
@@ -247,7 +248,7 @@ cdef cnp.ndarray empty_ordered(int ndim, cnp.npy_intp* shape, const int* axes, c
 
 
 cdef inline bint is_int64(cnp.ndarray a) noexcept:
-    """Whether it holds integers of 64 bits, by whichever of their names in C."""
+    """Whether the array holds 64-bit integers, whatever C calls them."""
     return cnp.PyArray_ISSIGNED(a) and cnp.PyArray_ISINTEGER(a) and cnp.PyArray_ITEMSIZE(a) == 8
 
 

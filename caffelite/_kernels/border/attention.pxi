@@ -7,17 +7,18 @@ cdef Kernel ATTENTION_GRAD_KERNEL = Kernel("attention_grad", writes=0b111, work=
 def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not None, Py_ssize_t heads,
               bint causal=False, cnp.ndarray mask=None, cnp.ndarray random=None, double p=0.0,
               Py_ssize_t first=0):
-    """y = softmax(q kᵀ / √d) v for each head, d neighbours: of each query the mean of the values it attends to.
+    """Multi-head attention: y = softmax(q kᵀ / √d) v for each head of d neighbouring columns.
 
-    q (n, length, heads · d), k and v (n, keys, heads · d) → y as q, the norms that `attention_grad` needs, and what was
-    drawn. Causal, the queries are the last positions of the keys, and see no later ones; where the mask (n, keys), of
-    bool, is False, no query sees the key. A query that sees none has y = 0 and no gradient.
+    q (n, length, heads · d), k and v (n, keys, heads · d). Returns y in the shape of q, the norms for `attention_grad`,
+    and the numbers drawn (None without dropout). If causal, the queries are the last positions of the keys, and see no
+    later keys. No query sees a key whose entry in the mask (n, keys), bool, is False. A query that sees no key has
+    y = 0 and no gradient.
 
-    With p above 0, probabilities are dropped as `dropout` would drop an array (n, heads, length, keys); `random` is
-    (seed, step), int64, and counts one step more. Else nothing is drawn: None. The rows may be a part of those of that
-    array, which begins at its element `first`.
+    If p > 0, probabilities are dropped as `dropout` drops an array (n, heads, length, keys). `random` is (seed, step),
+    int64, and its step is incremented. If the rows are a part of a larger batch, `first` is the number of their first
+    element in that batch's array.
 
-    Memory is linear in the lengths. ValueError for shapes that don't fit, TypeError for other dtypes.
+    Memory is linear in the lengths. ValueError for shapes that don't match, TypeError for other dtypes.
     """
     cdef Call call
     cdef cnp.ndarray y, norms, drawn = None
@@ -35,7 +36,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     bind_positions(&call, 2, k)
     bind_positions(&call, 3, v)
     bind(&call, 4, norms)
-    bind_what_is_hidden(&call, 5, mask, drawn)
+    bind_mask_and_drawn(&call, 5, mask, drawn)
     launch(&call)
     return y, norms, drawn
 
@@ -43,7 +44,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
 def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not None,
                    cnp.ndarray y not None, cnp.ndarray norms not None, Py_ssize_t heads, bint causal=False,
                    cnp.ndarray mask=None, cnp.ndarray drawn=None, double p=0.0, Py_ssize_t first=0):
-    """dq, dk and dv of `attention`, of dy, of what it was given, and of what it returned."""
+    """dq, dk and dv, from dy and from the arguments and results of `attention`."""
     cdef Call call
     cdef cnp.ndarray dq, dk, dv
     begin_attention(&call, ATTENTION_GRAD_KERNEL, q, k, v, heads, causal, mask, p, first)
@@ -68,14 +69,14 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
     bind_positions(&call, 6, v)
     bind(&call, 7, contiguous(y))
     bind(&call, 8, norms)
-    bind_what_is_hidden(&call, 9, mask, drawn)
+    bind_mask_and_drawn(&call, 9, mask, drawn)
     launch(&call)
     return dq, dk, dv
 
 
 cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k, cnp.ndarray v, Py_ssize_t heads,
                          bint causal, cnp.ndarray mask, double p, Py_ssize_t first) except -1:
-    """Begin a call; TypeError or ValueError for what does not fit."""
+    """Begin a call. TypeError or ValueError for arguments that don't match."""
     cdef str name = kernel.name
     cdef double pairs
     begin(call, kernel, real_type(name, q))
@@ -100,7 +101,7 @@ cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(k, 1), cnp.PyArray_DIM(q, 2) // heads, causal
     call.size[6] = require_first(name, first)
     call.scalar[0], call.scalar[1] = 1 / (<double> call.size[4]) ** 0.5, p
-    pairs = <double> call.size[0] * heads * call.size[2]      # of queries and keys
+    pairs = <double> call.size[0] * heads * call.size[2]      # pairs of a query and a key
     pairs *= call.size[3] - (call.size[2] - 1) / 2.0 if causal else call.size[3]
     call.flops = (4 if kernel is ATTENTION_KERNEL else 10) * pairs * call.size[4]
     call.work = call.flops + kernel.work * pairs
@@ -108,7 +109,7 @@ cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k
 
 
 cdef cnp.ndarray with_neighbours(cnp.ndarray x):
-    """The array itself where the elements along its last axis are neighbours that loops can read, else its copy."""
+    """The array itself if loops can read it and its last axis is contiguous, else a copy."""
     x = readable(x)
     return x if cnp.PyArray_STRIDE(x, 2) == cnp.PyArray_ITEMSIZE(x) else contiguous(x)
 
@@ -121,8 +122,8 @@ cdef void bind_positions(Call* call, int operand, cnp.ndarray x) noexcept:
         call.operand[operand].stride[d] = cnp.PyArray_STRIDE(x, d) // cnp.PyArray_ITEMSIZE(x)
 
 
-cdef void bind_what_is_hidden(Call* call, int operand, cnp.ndarray mask, cnp.ndarray drawn) noexcept:
-    """Bind the mask, and behind it what dropout draws from, where they are given."""
+cdef void bind_mask_and_drawn(Call* call, int operand, cnp.ndarray mask, cnp.ndarray drawn) noexcept:
+    """Bind the mask, and as the next operand the numbers that dropout draws from, if they are given."""
     if mask is not None:
         bind_positions(call, operand, mask)
     if drawn is not None:

@@ -1,6 +1,6 @@
-# Augmentation: images changed at random, each in its own way.
+# Augmentation: each image is changed at random, independently of the others.
 #
-# `drawn` = (seed, batch, how many augmentations of the batch were drawn before), int64, is what they are drawn from.
+# The random numbers depend on `drawn`, int64: (seed, batch, how many augmentations of the batch came before).
 
 cdef Kernel SHIFT_KERNEL = Kernel("shift", work=20)
 cdef Kernel FLIP_KERNEL = Kernel("flip", work=20)
@@ -8,17 +8,17 @@ cdef Kernel CUTOUT_KERNEL = Kernel("cutout", work=20)
 
 
 def shift(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t pixels):
-    """Each image moved by −pixels … pixels in both directions, zeros entering; a new array."""
+    """A new array: each image shifted by −pixels … pixels in both directions, and filled with zeros."""
     return augmented(SHIFT_KERNEL, x, drawn, pixels)
 
 
 def flip(cnp.ndarray x not None, cnp.ndarray drawn not None):
-    """Each image mirrored, left to right, with probability 1/2; a new array."""
+    """A new array: each image mirrored, left to right, with probability 1/2."""
     return augmented(FLIP_KERNEL, x, drawn, 0)
 
 
 def cutout(cnp.ndarray x not None, cnp.ndarray drawn not None, Py_ssize_t size):
-    """Each image with a square of size × size pixels around one of its pixels set to 0; a new array."""
+    """A new array: in each image, a square of size × size pixels around a random pixel is set to 0."""
     return augmented(CUTOUT_KERNEL, x, drawn, size)
 
 

@@ -1,4 +1,4 @@
-# Mini-batches: the order of rows, and through a cursor the batch that is due.
+# Mini-batches: the order of the rows, and the cursor that finds the next batch.
 
 cdef Kernel SHUFFLE_KERNEL = Kernel("shuffle", writes=0b11, updates=0b11, work=300)
 cdef Kernel TAKE_BATCH_KERNEL = Kernel("take_batch")
@@ -10,7 +10,7 @@ cdef Kernel ADD_CORRECT_KERNEL = Kernel("add_correct", updates=1, work=100)
 
 
 def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
-    """Put `order`, int64 (n,), into a new random order in place, drawing from `state`, four uint64, which moves on."""
+    """Shuffle `order`, int64 (n,), in place. `state`, four uint64, is the generator's state and is advanced."""
     cdef Call call
     require_vector("shuffle", order, cnp.NPY_INT64, cnp.PyArray_SIZE(order))
     require_vector("shuffle", state, cnp.NPY_UINT64, 4)
@@ -25,8 +25,8 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
 
 # ---- epochs ------------------------------------------------------------------------------------------------------
 #
-# A recorded step finds its batch, and what it measures goes, through a cursor in memory (call.pxd). So another epoch,
-# or other data, need no other recording.
+# A recorded step reads its batch and writes its results through a cursor in memory (call.pxd). So the same recording
+# serves other epochs and other data.
 
 CURSOR = np.dtype([(name, np.intp) for name in ("columns", "order", "position", "measured", "sums")])
 
@@ -38,7 +38,7 @@ cdef cnp.ndarray require_cursor(str name, cursor):
 
 
 def take_batch(cursor, Py_ssize_t column, out):
-    """out[i] = column[order[position + i]], the columns being those that the cursor points to."""
+    """out[i] = column[order[position + i]], with a column that the cursor points to."""
     cdef Call call
     cursor = require_cursor("take_batch", cursor)
     require_contiguous("take_batch", out)
@@ -52,7 +52,7 @@ def take_batch(cursor, Py_ssize_t column, out):
 
 
 def put_batch(cursor, Py_ssize_t column, cnp.ndarray batch not None):
-    """column[measured + i] = batch[i]: keep the rows of a batch behind those of the epoch's batches before it."""
+    """column[measured + i] = batch[i]: append the rows of a batch to those of the epoch's earlier batches."""
     cdef Call call
     cursor = require_cursor("put_batch", cursor)
     if cnp.PyArray_NDIM(batch) == 0:
@@ -70,7 +70,7 @@ def put_batch(cursor, Py_ssize_t column, cnp.ndarray batch not None):
 
 
 def advance(cursor, Py_ssize_t rows):
-    """Move the cursor on by so many rows, which have been measured."""
+    """Move the cursor on by this many rows, and count them as measured."""
     cdef Call call
     cursor = require_cursor("advance", cursor)
     begin(&call, ADVANCE_KERNEL, 0)
@@ -82,7 +82,7 @@ def advance(cursor, Py_ssize_t rows):
 
 
 def add_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, Py_ssize_t rows):
-    """Add to sums[slot] a single element that is the mean over so many rows."""
+    """Add the mean of this many rows, a single element, to sums[slot]."""
     cdef Call call
     cursor = require_cursor("add_mean", cursor)
     value = single("add_mean", value)
@@ -96,7 +96,7 @@ def add_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, Py_ssize_t row
 
 
 def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.ndarray weights not None):
-    """Add to sums[slot] a single element that is the mean over rows with these weights, (n,)."""
+    """Add the mean of rows with these weights (n,), a single element, to sums[slot]."""
     cdef Call call
     cdef int real = real_type("add_weighted_mean", weights)
     cursor = require_cursor("add_weighted_mean", cursor)
@@ -115,10 +115,11 @@ def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.n
 
 def add_correct(cursor, Py_ssize_t slot, cnp.ndarray outputs not None, cnp.ndarray labels not None, ignore=None,
                 double threshold=0.0):
-    """Add to sums[slot] the rows of `outputs` (n, C) whose first largest element is at the label (n,).
+    """Add the number of correct rows to sums[slot]: outputs (n, C), labels (n,).
 
-    With C = 1, those whose label is 1 and whose element is above the threshold, or neither. Rows with the label
-    `ignore` count nowhere. The sum is NaN if an element of the others is."""
+    A row is correct if its largest element, the first of equal ones, is at its label. With C = 1 it is correct if its
+    label is 1 and its element is above the threshold, or neither. Rows whose label is `ignore` do not count. The sum is
+    NaN if an element of the other rows is NaN."""
     cdef Call call
     cursor = require_cursor("add_correct", cursor)
     if cnp.PyArray_NDIM(outputs) != 2:

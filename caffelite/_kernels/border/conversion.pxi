@@ -1,8 +1,8 @@
-# Conversions between types.
+# Conversions between dtypes.
 
 cdef Kernel CONVERT_KERNEL = Kernel("convert", work=10)
 
-# What can be converted, and to what: which of the kernel's loops.
+# The types of input and output. They select the kernel's loop.
 cdef dict SOURCES = {
     np.dtype(name).str: source for name, source in (
         ("?", BOOL), ("f4", FLOAT32), ("f8", FLOAT64), ("i1", INT8), ("i2", INT16), ("i4", INT32), ("i8", INT64),
@@ -12,10 +12,10 @@ cdef dict TARGETS = {np.dtype(name).str: i for i, name in enumerate(("f4", "f8",
 
 
 def convert(cnp.ndarray a not None, dtype):
-    """y = a in float32 or float64, a being bool, integers of any width, float32 or float64; or integers in int64.
+    """y = a in another dtype, in C order.
 
-    y is in C order. What int64 does not hold (uint64 of 2⁶³ or more) becomes negative. Only outside recorded steps:
-    float16.
+    To float32 or float64: bool, integers of any width, float32 and float64, and outside recorded steps float16. To
+    int64: bool and integers. A uint64 of 2⁶³ or more does not fit into int64 and becomes negative.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)

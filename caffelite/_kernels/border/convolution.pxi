@@ -1,28 +1,33 @@
-# Convolutions of images (n, C, H, W), or of series (n, C, L), which are images of height 1.
+# Convolutions of images (n, C, H, W), and of series (n, C, L), which are images of height 1.
 #
-# A convolution with few channels reads and writes images in memory order (C, H, W, n), "images last", one with many in
-# (n, H, W, C), "channels last"; loops/convolution.pyx says why. What lies otherwise is copied first. Since every other
-# kernel leaves images in the order it finds them in, that happens once on the way into a net and once on the way out.
+# A convolution with few channels reads and writes images in memory order (C, H, W, n), "images last". One with many
+# channels uses (n, H, W, C), "channels last". loops/convolution.pyx says why. Images in another order are copied first.
+# Every other kernel keeps the order of its input. So images are copied once on their way into a net and once on their
+# way out.
 
 cdef enum:
-    MANY_CHANNELS = 32                    # of the larger side of a group, if the other has few
-    IMAGES_TOGETHER = 16                  # channels last; as in loops/convolution.pyx
+    MANY_CHANNELS = 32                    # channels of a group's input or output, whichever has more
+    IMAGES_TOGETHER = 16                  # channels last: IMAGES of loops/convolution.pyx
     MAX_VECTOR_BYTES = 64
 
 cdef Kernel CONVOLUTION_KERNEL = Kernel("convolution", takes_epilogue=True)
 cdef Kernel TRANSPOSED_CONVOLUTION_KERNEL = Kernel("transposed_convolution", loops="convolution",
                                                    takes_epilogue=True)
 cdef Kernel CONVOLUTION_WEIGHT_GRAD_KERNEL = Kernel("convolution_weight_grad", writes=0b1001)
+cdef Kernel DEPTHWISE_KERNEL = Kernel("depthwise", takes_epilogue=True)
+cdef Kernel TRANSPOSED_DEPTHWISE_KERNEL = Kernel("transposed_depthwise", loops="depthwise", takes_epilogue=True)
+cdef Kernel DEPTHWISE_WEIGHT_GRAD_KERNEL = Kernel("depthwise_weight_grad", writes=0b1001)
 
 
 def convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple shape, cnp.ndarray bias=None, *, tuple stride,
                 tuple padding, tuple dilation, Py_ssize_t groups=1):
     """y[n, o, i, j] = Σ x[n, c, s i + d k − p, s j + d l − p] w[o, c, k, l] (+ bias[o]), where x is 0 outside.
 
-    x (n, C, H, W), w (O, C / groups, k, l), bias (O,) → y (n, O, *shape). Of stride s, padding p and dilation d one
-    number for each axis; a window may stick out further than p behind the end. Series alike, with one axis less.
+    x (n, C, H, W), w (O, C / groups, k, l), bias (O,) → y (n, O, *shape). The stride s, the padding p and the dilation
+    d have one number for each axis. At the end of an axis, a window may reach further out than p. Series are the same
+    with one axis less.
 
-    ValueError for shapes that don't fit, TypeError for dtypes that differ or are not float32 or float64.
+    ValueError if shapes do not fit. TypeError if dtypes differ or are not float32 or float64.
     """
     return convolved(CONVOLUTION_KERNEL, x, w, shape, bias, stride, padding, dilation, groups)
 
@@ -39,7 +44,7 @@ def transposed_convolution(cnp.ndarray x not None, cnp.ndarray w not None, tuple
 
 def convolution_weight_grad(cnp.ndarray x not None, cnp.ndarray dy not None, cnp.ndarray out not None, *,
                             bint accumulate=False, tuple stride, tuple padding, tuple dilation, Py_ssize_t groups=1):
-    """dw (O, C / groups, k, l), written to `out` or added to what it holds, of x (n, C, H, W) and dy (n, O, H′, W′).
+    """dw (O, C / groups, k, l) from x (n, C, H, W) and dy (n, O, H′, W′), written to `out` or added to its values.
 
     Arguments and errors as of `convolution`.
     """
@@ -53,25 +58,30 @@ def convolution_weight_grad(cnp.ndarray x not None, cnp.ndarray dy not None, cnp
     if overlap(dw, x) or overlap(dw, dy):
         raise ValueError("convolution_weight_grad can't write its result into one of its operands")
     call.size[1], call.size[2] = cnp.PyArray_DIM(dw, 1), cnp.PyArray_DIM(dw, 0) // groups
+    if is_winograd(&call, dw):
+        winograd_weight_grad(&call, dw, x, dy, accumulate)
+        return out
     call.size[6] = channels_are_last(dw, groups)
-    sums = output(((1 if call.size[6] else MAX_VECTOR_BYTES // cnp.PyArray_ITEMSIZE(x)) * cnp.PyArray_SIZE(dw),),
-                  x.descr)
+    sums = output((room_for_sums(&call, x) * cnp.PyArray_SIZE(dw),), x.descr)
     bind_axes(&call, 0, dw)
     bind_axes(&call, 1, x)
     bind_axes(&call, 2, dy)
     lay_one_line(&call, 2)
     if call.window[0].count > call.window[1].count:
-        swap_axes(&call)                  # sums are longest along the width
+        swap_axes(&call)                  # the longest sums are along the width
     bind(&call, 3, sums)
     call.accumulate = accumulate
     call.parts = call.size[1] * call.window[0].kernel * call.window[1].kernel
+    if slides(&call):
+        hand_over(&call, DEPTHWISE_WEIGHT_GRAD_KERNEL, x)
+        call.parts = groups
     call.work = call.flops = flops_of(&call)
     launch(&call)
     return out
 
 
 def laid_for(cnp.ndarray x not None, cnp.ndarray w not None, Py_ssize_t groups):
-    """x (n, C, …) in the memory order in which convolutions with these weights read it: itself, or a copy."""
+    """x (n, C, …), or its copy in the memory order in which convolutions with these weights read images."""
     cdef tuple order
     if cnp.PyArray_NDIM(x) < 3 or cnp.PyArray_NDIM(x) > 4 or cnp.PyArray_NDIM(w) != cnp.PyArray_NDIM(x):
         raise ValueError(f"a convolution got x of shape {shape_of(x)} and w of shape {shape_of(w)}; expected "
@@ -84,7 +94,7 @@ def laid_for(cnp.ndarray x not None, cnp.ndarray w not None, Py_ssize_t groups):
 
 
 def sum_of_channels(cnp.ndarray dy not None, cnp.ndarray out=None, bint accumulate=False):
-    """Σ dy over all axes but the second, (C,): dy (n, C, …) in an order of memory that `laid_for` gives."""
+    """Σ dy (C,) over all axes except the second. dy (n, C, …) is in a memory order that `laid_for` returns."""
     cdef int ndim = cnp.PyArray_NDIM(dy)
     cdef cnp.ndarray view = (<object> dy).transpose(memory_order_of(False, ndim))
     if cnp.PyArray_IS_C_CONTIGUOUS(view):
@@ -110,7 +120,7 @@ cdef cnp.ndarray convolved(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple sh
     shape = (cnp.PyArray_DIM(x, 0), groups * call.size[2], *shape)
     try:
         y = output_ordered(shape, x.descr, memory_order_of(call.size[6], cnp.PyArray_NDIM(x)))
-    except (MemoryError, ValueError):      # too large for this machine, or for any
+    except (MemoryError, ValueError):      # y is too large for this machine, or for any machine
         raise ValueError(f"{kernel.name} of x of shape {shape_of(x)} with stride {stride}, padding {padding} and "
                          f"dilation {dilation} has no memory for y of shape {shape}") from None
     if transposed:
@@ -119,28 +129,53 @@ cdef cnp.ndarray convolved(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple sh
         lay_windows(&call, x, w, y, stride, padding, dilation, groups)
     bind_axes(&call, 0, y)
     bind_axes(&call, 1, x)
-    w = weights_bound(&call, w, transposed)
-    lay_one_line(&call, 0)
     if bias is not None:
         vector = contiguous(bias)
         require_vector(kernel.name, vector, cnp.PyArray_TYPE(x), groups * call.size[2])
         bind(&call, 3, vector)
-    if cnp.PyArray_SIZE(y) == 0:          # whose sizes may be too large to multiply
+    if cnp.PyArray_SIZE(y) == 0:          # the product of its sizes below could overflow
         return y
+    if is_winograd(&call, w):
+        return winograd_convolved(&call, y, w, transposed)
+    w = weights_bound(&call, w, transposed)
+    lay_one_line(&call, 0)
     call.parts = y_length(&call, 0) * y_length(&call, 1)
     if call.size[6] and call.size[1] == 1 and call.size[2] == 1:
         call.parts = call.size[0] * min(y_length(&call, 0), y_length(&call, 1))
     elif call.size[6]:
         call.parts *= (call.size[0] if call.size[0] < IMAGES_TOGETHER
                        else (call.size[0] + IMAGES_TOGETHER - 1) // IMAGES_TOGETHER)
+    if slides(&call):
+        hand_over(&call, TRANSPOSED_DEPTHWISE_KERNEL if transposed else DEPTHWISE_KERNEL, x)
     call.work = call.flops = flops_of(&call)
     launch(&call)
     return y
 
 
+cdef bint slides(const Call* call) noexcept:
+    """Whether the loops of depthwise.pyx compute this convolution, or this gradient of weights."""
+    cdef int d
+    for d in range(2):
+        if call.window[d].kernel != 3 or call.window[d].stride != 1 or call.window[d].dilation != 1:
+            return False
+    return call.size[6] and call.size[1] == 1 and call.size[2] == 1
+
+
+cdef inline void hand_over(Call* call, Kernel kernel, cnp.ndarray x) noexcept:
+    """Let another kernel compute what the call describes."""
+    call.kernel, call.loop = <void*> kernel, kernel.loop[cnp.PyArray_TYPE(x) == cnp.NPY_FLOAT64]
+
+
+cdef Py_ssize_t room_for_sums(const Call* call, cnp.ndarray x) noexcept:
+    """How many numbers a gradient of weights keeps for each weight while it adds them up."""
+    if not call.size[6]:
+        return MAX_VECTOR_BYTES // cnp.PyArray_ITEMSIZE(x)
+    return 2 if slides(call) else 1
+
+
 cdef int lay_windows(Call* call, cnp.ndarray x, cnp.ndarray w, cnp.ndarray y, tuple stride, tuple padding,
                      tuple dilation, Py_ssize_t groups) except -1:
-    """The windows of a convolution from x to y; ValueError for shapes that don't fit."""
+    """Describe the windows of a convolution from x to y. ValueError if shapes do not fit."""
     cdef int d, axis, axes = cnp.PyArray_NDIM(x) - 2
     if (groups < 1 or cnp.PyArray_NDIM(w) != axes + 2 or cnp.PyArray_NDIM(y) != axes + 2
             or cnp.PyArray_DIM(x, 0) != cnp.PyArray_DIM(y, 0) or cnp.PyArray_DIM(w, 0) != cnp.PyArray_DIM(y, 1)
@@ -165,7 +200,7 @@ cdef int lay_windows(Call* call, cnp.ndarray x, cnp.ndarray w, cnp.ndarray y, tu
 
 
 cdef inline void swap_axes(Call* call) noexcept:
-    """Height for width."""
+    """Exchange height and width."""
     cdef int i
     call.window[0], call.window[1] = call.window[1], call.window[0]
     for i in range(3):
@@ -177,7 +212,7 @@ cdef inline Py_ssize_t y_length(const Call* call, int axis) noexcept:
 
 
 cdef inline void lay_one_line(Call* call, int y) noexcept:
-    """All pixels of all images as one line, if the window is one pixel; they are operand 1 and operand y."""
+    """If the window is one pixel, describe all pixels of all images, operands 1 and y, as one line."""
     cdef Py_ssize_t pixels = call.size[0] * call.window[0].length * call.window[1].length
     cdef int d
     for d in range(2):
@@ -191,13 +226,13 @@ cdef inline void lay_one_line(Call* call, int y) noexcept:
 
 
 cdef double flops_of(const Call* call) noexcept:
-    """Those of all taps at all positions, the ones that pads would meet among them."""
+    """The FLOPs of all taps at all positions, taps in the padding included."""
     cdef double flops = 2.0 * call.size[0] * call.size[1] * call.size[2] * call.size[3]
     return flops * call.window[0].count * call.window[0].kernel * call.window[1].count * call.window[1].kernel
 
 
 cdef cnp.ndarray weights_bound(Call* call, cnp.ndarray w, bint transposed):
-    """Weights (O, C / groups, …) bound as the loops take them: themselves, or a copy, which the caller keeps."""
+    """Bind weights (O, C / groups, …) as the loops read them. Returns them, or their copy, which the caller keeps."""
     cdef Py_ssize_t channel, column, row
     if not call.size[6]:
         w = readable(w)
@@ -208,7 +243,7 @@ cdef cnp.ndarray weights_bound(Call* call, cnp.ndarray w, bint transposed):
                                                                     call.operand[2].stride[0])
         return w
     w = (<object> w).reshape(call.size[3], -1, cnp.PyArray_DIM(w, 1), call.window[0].kernel, call.window[1].kernel)
-    if transposed:                        # whose taps are met from the last one on
+    if transposed:                        # its loops begin with the last tap
         w = contiguous((<object> w)[:, :, :, ::-1, ::-1].transpose(3, 4, 1, 0, 2))
         w = (<object> w)[::-1, ::-1]
     else:
@@ -225,25 +260,27 @@ cdef cnp.ndarray weights_bound(Call* call, cnp.ndarray w, bint transposed):
 cdef bint channels_are_last(cnp.ndarray w, Py_ssize_t groups) except -1:
     """Whether convolutions with these weights, (O, C / groups, …), read and write channels last.
 
-    They do with many channels, and already where those of one side fill a strip of the product and those of the other
-    half of one, which is less than many where vectors are short.
+    They do if there are many channels. Short vectors need fewer: it is enough if the channels of one side fill a strip
+    of the product and the channels of the other side half a strip. Winograd's convolutions always do.
     """
     cdef Py_ssize_t more = max(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1))
     cdef Py_ssize_t fewer = min(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1))
     if cnp.PyArray_DIM(w, 1) == 1 and cnp.PyArray_DIM(w, 0) == groups:
         return groups >= MANY_CHANNELS
+    if suits_winograd(w, groups):
+        return True
     return more >= MANY_CHANNELS or (more >= strip_columns and 2 * fewer >= strip_columns)
 
 
 cdef tuple memory_order_of(bint channels_last, int ndim):
-    """The axes of images or series from the outermost to the innermost."""
+    """The axes of images or series in memory, from the outermost to the innermost."""
     if channels_last:
         return (0, 2, 3, 1)[:ndim - 1] + (1,)
     return (1, 2, 3, 0)[:ndim - 1] + (0,)
 
 
 cdef inline void bind_axes(Call* call, int operand, cnp.ndarray a) noexcept:
-    """Bind images or weights of them with the strides of four axes, series with that of a height of 1."""
+    """Bind images or weights with the strides of four axes. Series get an axis of height 1."""
     cdef int d, behind = 4 - cnp.PyArray_NDIM(a)
     bind(call, operand, a)
     for d in range(cnp.PyArray_NDIM(a)):

@@ -2,9 +2,9 @@
 
 cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None, object c=None,
                              double first=0, double second=0):
-    """y = f(a), f(a, b) or f(a, b, c), broadcast to `out`, or to each other where there is none.
+    """y = f(a), f(a, b) or f(a, b, c), broadcast to `out`, or without `out` to each other.
 
-    The inputs are arrays or numbers, at least one an array; `first` and `second` are the call's scalars.
+    The inputs are arrays or numbers, at least one of them an array. `first` and `second` are the call's scalars.
     """
     cdef Call call
     cdef cnp.ndarray x, y, z, w, like = array_among(kernel, a, b, c, out)
@@ -23,9 +23,9 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
     else:
         y = broadcast_output(kernel, inputs, x, z, w)
     if inputs > 1:
-        x, z = near(x, y), near(z, y)
+        x, z = in_layout_of(x, y), in_layout_of(z, y)
     if inputs > 2:
-        w = near(w, y)
+        w = in_layout_of(w, y)
 
     begin(&call, kernel, real)
     call.op, call.constants = kernel.op, constants
@@ -41,7 +41,7 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
 
 
 cdef tuple with_slope(Kernel kernel, object out, object a, bint wanted):
-    """y = f(a), and f′(a) or None: a call's last operand, which lies as y does."""
+    """y = f(a), and the slope f′(a) or None. The slope is the call's last operand, with y's layout in memory."""
     cdef Call call
     cdef cnp.ndarray x = array_among(kernel, a, None, None, None), y, slope
     cdef int real = real_type(kernel.name, x)
@@ -64,9 +64,10 @@ cdef tuple with_slope(Kernel kernel, object out, object a, bint wanted):
     return y, slope
 
 
-cdef inline cnp.ndarray near(cnp.ndarray a, cnp.ndarray y):
-    """The array itself; or, of images whose neighbours lie along another axis than those of y, a copy that lies
-    as y does, since turning blocks of them in registers is faster than fetching one by one."""
+cdef inline cnp.ndarray in_layout_of(cnp.ndarray a, cnp.ndarray y):
+    """The array itself, or a copy with the layout of y if the two arrays are contiguous along different axes.
+
+    Only images are copied: transposing blocks of them in registers is faster than reading single elements."""
     cdef int along, other
     if cnp.PyArray_NDIM(a) < 3 or cnp.PyArray_SIZE(a) < 4096 or not cnp.PyArray_SAMESHAPE(a, y):
         return a
@@ -75,7 +76,7 @@ cdef inline cnp.ndarray near(cnp.ndarray a, cnp.ndarray y):
 
 
 cdef inline int axis_of_neighbours(cnp.ndarray a) noexcept:
-    """The axis along which elements are neighbours in memory; −1 if none is."""
+    """The axis along which the array is contiguous; −1 if there is none."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a) - 1, -1, -1):
         if cnp.PyArray_DIM(a, d) > 1 and cnp.PyArray_STRIDE(a, d) == cnp.PyArray_ITEMSIZE(a):
@@ -84,7 +85,7 @@ cdef inline int axis_of_neighbours(cnp.ndarray a) noexcept:
 
 
 cdef cnp.ndarray array_among(Kernel kernel, object a, object b, object c, object out):
-    """The first of these that is an array; TypeError if none is."""
+    """The first of these objects that is an array. TypeError if there is none."""
     if isinstance(a, cnp.ndarray):
         return a
     if isinstance(b, cnp.ndarray):
@@ -97,7 +98,7 @@ cdef cnp.ndarray array_among(Kernel kernel, object a, object b, object c, object
 
 
 cdef inline cnp.ndarray input_of(Kernel kernel, object a, cnp.ndarray like, int* constants, int operand):
-    """An input as an array that loops can read; a number becomes one of the same dtype as `like`."""
+    """An input as an array that loops can read. A number becomes an array of the dtype of `like`."""
     cdef cnp.ndarray number
     if isinstance(a, cnp.ndarray):
         same_type(kernel.name, like, <cnp.ndarray> a)
@@ -106,10 +107,10 @@ cdef inline cnp.ndarray input_of(Kernel kernel, object a, cnp.ndarray like, int*
     if not isinstance(a, float):
         try:
             return np.asarray(a, dtype=np.float64 if real_type(kernel.name, like) else np.float32)
-        except OverflowError:             # an integer beyond the floats
+        except OverflowError:             # an integer too large for floats
             raise ValueError(f"{kernel.name} takes numbers that floats can hold, got {a}") from None
     number = cnp.PyArray_EMPTY(0, NULL, cnp.PyArray_TYPE(like), 0)
-    if real_type(kernel.name, like):      # what asarray does, in a tenth of the time
+    if real_type(kernel.name, like):      # as asarray does, in a tenth of the time
         (<double*> cnp.PyArray_DATA(number))[0] = a
     else:
         (<float*> cnp.PyArray_DATA(number))[0] = a
@@ -117,7 +118,7 @@ cdef inline cnp.ndarray input_of(Kernel kernel, object a, cnp.ndarray like, int*
 
 
 cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray a, cnp.ndarray b, cnp.ndarray c):
-    """A new array of the shape that the inputs broadcast to, in the memory order of the first that has this shape."""
+    """A new array of the inputs' broadcast shape, in the memory order of the first input that has this shape."""
     cdef cnp.npy_intp shape[NUMPY_MAX_DIMS]
     cdef int ndim = cnp.PyArray_NDIM(a), d
     if inputs == 1 or (inputs == 2 and (cnp.PyArray_NDIM(b) == 0 or cnp.PyArray_SAMESHAPE(a, b))):
@@ -133,17 +134,17 @@ cdef inline cnp.ndarray broadcast_output(Kernel kernel, int inputs, cnp.ndarray 
     widen(kernel.name, shape, ndim, b, a)
     if inputs > 2:
         widen(kernel.name, shape, ndim, c, a)
-    if gives_order(a, ndim, shape):
+    if has_shape(a, ndim, shape):
         return output_like(a)
-    if gives_order(b, ndim, shape):
+    if has_shape(b, ndim, shape):
         return output_like(b)
-    if inputs > 2 and gives_order(c, ndim, shape):
+    if inputs > 2 and has_shape(c, ndim, shape):
         return output_like(c)
     return empty(ndim, shape, a.descr)
 
 
-cdef bint gives_order(cnp.ndarray a, int ndim, const cnp.npy_intp* shape) noexcept:
-    """Whether it has this shape, each element once."""
+cdef bint has_shape(cnp.ndarray a, int ndim, const cnp.npy_intp* shape) noexcept:
+    """Whether the array has this shape and repeats no element."""
     cdef int d
     if cnp.PyArray_NDIM(a) != ndim or repeats(a):
         return False
@@ -154,7 +155,7 @@ cdef bint gives_order(cnp.ndarray a, int ndim, const cnp.npy_intp* shape) noexce
 
 
 cdef bint repeats(cnp.ndarray a) noexcept:
-    """Whether elements are repeated along an axis."""
+    """Whether the array repeats its elements along an axis."""
     cdef int d
     for d in range(cnp.PyArray_NDIM(a)):
         if cnp.PyArray_STRIDE(a, d) == 0 and cnp.PyArray_DIM(a, d) > 1:
@@ -163,7 +164,7 @@ cdef bint repeats(cnp.ndarray a) noexcept:
 
 
 cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarray b) except -1:
-    """Put the axes of a, aligned at the last one, into the broadcast shape."""
+    """Extend the broadcast shape by that of a. Their last axes are aligned."""
     cdef int d, first = ndim - cnp.PyArray_NDIM(a)
     cdef cnp.npy_intp n
     for d in range(first, ndim):
@@ -176,18 +177,18 @@ cdef int widen(str name, cnp.npy_intp* shape, int ndim, cnp.ndarray a, cnp.ndarr
 
 
 cdef int launch_broadcast(Call* call, int operands, on_stop=None) except -1:
-    """Launch a call whose first operands, bound to arrays, go element by element with operand 0, the output."""
+    """Launch a call that goes element by element. Operand 0 is the output; the inputs are bound to arrays."""
     cdef Py_ssize_t size = 1, i
     cdef int d, k
     cdef Call one
-    if lay_broadcast(call, operands):
+    if set_broadcast_layout(call, operands):
         for d in range(MAX_DIMS):
             size *= call.size[d]
         call.parts = size if size == call.size[MAX_DIMS - 1] else size // call.size[MAX_DIMS - 1]
         call.work = (<Kernel> call.kernel).work * size
         return launch(call, on_stop)
 
-    y = <object> call.operand[0].array    # too many axes for one call: one call for each entry of the first
+    y = <object> call.operand[0].array    # too many axes for one call: make one call for each index of the first axis
     arrays = [y] + [<object> call.operand[k].array if call.constants >> k & 1
                     else np.broadcast_to(<object> call.operand[k].array, y.shape) for k in range(1, operands)]
     for i in range(len(y)):
@@ -199,10 +200,10 @@ cdef int launch_broadcast(Call* call, int operands, on_stop=None) except -1:
     return CONTINUE
 
 
-cdef bint lay_broadcast(Call* call, int operands) except -1:
-    """Say how the operands lie along as few axes as their strides allow; False if MAX_DIMS are not enough.
+cdef bint set_broadcast_layout(Call* call, int operands) except -1:
+    """Set the call's sizes and strides, with as few axes as possible. False if there are more than MAX_DIMS.
 
-    The axes are gone through as the output has them in memory.
+    The axes have the order that they have in the output's memory.
     """
     cdef Py_ssize_t stride[MAX_OPERANDS][NUMPY_MAX_DIMS]
     cdef cnp.ndarray y = <cnp.ndarray> call.operand[0].array
@@ -239,7 +240,7 @@ cdef bint lay_broadcast(Call* call, int operands) except -1:
 
 
 cdef void exchange_axes(Call* call, int i, int j) noexcept:
-    """Have a copy go through two axes in the other order."""
+    """Exchange two axes of a copy, which changes the order of its loops."""
     cdef int k
     call.size[i], call.size[j] = call.size[j], call.size[i]
     for k in range(2):
@@ -247,7 +248,7 @@ cdef void exchange_axes(Call* call, int i, int j) noexcept:
 
 
 cdef int broadcast_strides(Call* call, cnp.ndarray a, cnp.ndarray y, Py_ssize_t* stride) except -1:
-    """The strides of a along the axes of y; 0 where a is repeated. ValueError where it doesn't broadcast to y."""
+    """Set the strides of a along the axes of y, 0 where a is repeated. ValueError if a doesn't broadcast to y."""
     cdef int d, first = cnp.PyArray_NDIM(y) - cnp.PyArray_NDIM(a)
     for d in range(first):
         stride[d] = 0
@@ -270,7 +271,7 @@ cdef Kernel FULL_KERNEL = Kernel("full", op=COPY, work=10)
 
 
 def copy(a, out=None):
-    """y = a, repeated along broadcast axes where `out` is larger. A new array is in C order."""
+    """y = a, repeated along axes where `out` is larger. A new array is in C order."""
     if out is None and isinstance(a, cnp.ndarray):
         real_type("copy", a)
         a = readable(a)
@@ -377,7 +378,7 @@ cdef Kernel DIVIDE_GRAD_KERNEL = Kernel("divide_grad", op=DIVIDE_GRAD, work=10)
 
 
 def divide_grad(da, y, out=None):
-    """db = −da y of y = a / b, with da = dy / b."""
+    """db = −da y, the gradient of y = a / b, with da = dy / b."""
     return elementwise(DIVIDE_GRAD_KERNEL, out, da, y)
 
 
@@ -385,7 +386,7 @@ cdef Kernel MAXIMUM_KERNEL = Kernel("maximum", op=MAXIMUM, work=10)
 
 
 def maximum(a, b, out=None):
-    """y = the larger of a and b, broadcast, NaN where one of them is; either may be a number."""
+    """y = the larger of a and b, broadcast; NaN if either is NaN. Either may be a number."""
     return elementwise(MAXIMUM_KERNEL, out, a, b)
 
 
@@ -393,7 +394,7 @@ cdef Kernel MINIMUM_KERNEL = Kernel("minimum", op=MINIMUM, work=10)
 
 
 def minimum(a, b, out=None):
-    """y = the smaller of a and b, broadcast, NaN where one of them is; either may be a number."""
+    """y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number."""
     return elementwise(MINIMUM_KERNEL, out, a, b)
 
 
@@ -409,7 +410,7 @@ cdef Kernel WHERE_KERNEL = Kernel("where", op=WHERE, work=10)
 
 
 def where(condition, a, b, out=None):
-    """y = a where the condition, of their dtype, is not 0, else b, broadcast; all but one may be numbers."""
+    """y = a where the condition is not 0, else b, broadcast. All have one dtype; all but one may be numbers."""
     return elementwise(WHERE_KERNEL, out, condition, a, b)
 
 
@@ -433,7 +434,7 @@ cdef Kernel POWER_KERNEL = Kernel("power", op=POWER, work=1000)
 
 
 def power(a, b, out=None):
-    """y = a ** b, broadcast; either may be a number. NaN for a < 0 and b not whole."""
+    """y = a ** b, broadcast; either may be a number. NaN if a < 0 and b is not an integer."""
     return elementwise(POWER_KERNEL, out, a, b)
 
 
@@ -441,7 +442,7 @@ cdef Kernel POWER_GRAD_BASE_KERNEL = Kernel("power_grad_base", op=POWER_GRAD_BAS
 
 
 def power_grad_base(dy, a, b, out=None):
-    """da = dy b a ** (b − 1), and 0 · dy where b = 0, of y = a ** b."""
+    """da = dy b a ** (b − 1), the gradient of y = a ** b; 0 · dy where b = 0."""
     return elementwise(POWER_GRAD_BASE_KERNEL, out, dy, a, b)
 
 
@@ -449,7 +450,7 @@ cdef Kernel POWER_GRAD_EXPONENT_KERNEL = Kernel("power_grad_exponent", op=POWER_
 
 
 def power_grad_exponent(dy, a, y, out=None):
-    """db = dy y log a, and 0 · dy where a = 0 and b ≥ 0, of y = a ** b."""
+    """db = dy y log a, the gradient of y = a ** b; 0 · dy where a = 0 and b ≥ 0."""
     return elementwise(POWER_GRAD_EXPONENT_KERNEL, out, dy, a, y)
 
 
@@ -465,7 +466,7 @@ cdef Kernel ABS_GRAD_KERNEL = Kernel("abs_grad", op=ABS_GRAD, work=10)
 
 
 def abs_grad(dy, x, out=None):
-    """dx = dy with the sign of x, 0 where x = 0."""
+    """dx = dy times the sign of x; 0 where x = 0."""
     return elementwise(ABS_GRAD_KERNEL, out, dy, x)
 
 
@@ -569,7 +570,7 @@ cdef Kernel GELU_KERNEL = Kernel("gelu", op=GELU, writes=0b101, work=120)
 
 
 def gelu(a, out=None, bint slope=True):
-    """y = a Φ(a), with Φ the normal distribution; and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π)."""
+    """y = a Φ(a), Φ the normal distribution, and the slope dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π)."""
     return with_slope(GELU_KERNEL, out, a, slope)
 
 
@@ -577,7 +578,7 @@ cdef Kernel GELU_TANH_KERNEL = Kernel("gelu_tanh", op=GELU_TANH, writes=0b101, w
 
 
 def gelu_tanh(a, out=None, bint slope=True):
-    """y = a (1 + tanh u) / 2, with u = √(2/π) (a + 0.044715 a³); and the slope dy/da."""
+    """y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and the slope dy/da."""
     return with_slope(GELU_TANH_KERNEL, out, a, slope)
 
 

@@ -8,10 +8,10 @@ cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1)
 
 
 def ravel_index(tuple lengths, *indices):
-    """Where in an array of these lengths, in C order, the elements with these numbers along its axes stand; int64.
+    """The positions of elements in an array of these lengths, in C order, from one index for each axis; int64.
 
-    An index is an array of integers or a number; they are broadcast to each other. Negative ones count from the end.
-    IndexError for one that is out of bounds. In a recorded step, such a one stops the replay.
+    An index is an array of integers or a number. The indices are broadcast to each other. A negative index counts from
+    the end. IndexError if an index is out of bounds. In a recorded step, such an index stops the replay.
     """
     cdef Call call
     cdef list arrays = [as_indices(index) for index in indices]
@@ -19,7 +19,7 @@ def ravel_index(tuple lengths, *indices):
     cdef Py_ssize_t i
     if len(arrays) != len(lengths) or not arrays:
         raise ValueError(f"ravel_index got {len(arrays)} indices for the lengths {lengths}")
-    for i in range(len(arrays)):          # a number is out of bounds even if there is nothing to take
+    for i in range(len(arrays)):          # check numbers even if no element is taken
         if isinstance(indices[i], int) and not -lengths[i] <= indices[i] < lengths[i]:
             refuse_index(lengths[i], arrays[i])
     try:
@@ -55,8 +55,8 @@ def refuse_index(length, index):
 def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=None, on_stop=None):
     """out[i] = rows[order[i]]: rows (n, …) contiguous, of any dtype but object; order (m,) int64 → (m, …).
 
-    For an entry of `order` that is not in 0 … n − 1, `on_stop` is called with `order`, and has to raise; without it, an
-    IndexError is raised.
+    Calls `on_stop` with `order` if an entry is not in 0 … n − 1; `on_stop` must raise. Without `on_stop`, such an entry
+    raises IndexError.
     """
     cdef Call call
     cdef tuple shape
@@ -89,9 +89,9 @@ def take(cnp.ndarray rows not None, cnp.ndarray order not None, cnp.ndarray out=
 
 def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t rows, cnp.ndarray out=None, *,
               bint accumulate=False):
-    """dx[order[i]] += dy[i], the others 0: dy (m, …), order (m,) int64 → (rows, …). IndexError as for `take`.
+    """dx[order[i]] += dy[i]: dy (m, …), order (m,) int64 → (rows, …). IndexError as for `take`.
 
-    When accumulating, to what `out` holds, and the others stay.
+    dx is 0 at first. If accumulating, dy is added to the values of `out` instead.
     """
     cdef Call call
     cdef int real = real_type("take_grad", dy)
@@ -124,7 +124,7 @@ def take_grad(cnp.ndarray dy not None, cnp.ndarray order not None, Py_ssize_t ro
 
 
 cdef cnp.ndarray with_whole_rows(cnp.ndarray a):
-    """The array itself where it is readable and each of its rows is contiguous, else a contiguous copy."""
+    """The array itself if it is readable and each row is contiguous, else a contiguous copy."""
     a = readable(a)
     if cnp.PyArray_NDIM(a) == 2 and (cnp.PyArray_DIM(a, 1) == 1
                                      or cnp.PyArray_STRIDE(a, 1) == cnp.PyArray_ITEMSIZE(a)):
@@ -140,14 +140,15 @@ def refuse_row(name, rows, order):
 
 # ---- the rows of a gradient that are used ----
 #
-# `used`, int64 (1 + 2n,), lists some of n rows: how many, then which, then for each row its place in that list, if it
-# has one (P. Briggs and L. Torczon, "An efficient representation for sparse sets", ACM LOPLAS 2, 1993). Where all rows
-# are used, how many says so, and what else it holds means nothing.
+# `used`, int64 (1 + 2n,), lists some of n rows: their count, the rows, and for each of the n rows its position in this
+# list, if it is listed (P. Briggs and L. Torczon, "An efficient representation for sparse sets", ACM LOPLAS 2, 1993).
+# If all rows are used, the count is n, and the rest of `used` has no meaning.
 
 def use_rows(cnp.ndarray used not None, cnp.ndarray order not None, cnp.ndarray x not None, bint accumulate):
-    """Add the rows in `order`, int64 (m,), to those listed; unless accumulating, after those of x were set to 0.
+    """Add the rows in `order`, int64 (m,), to the list. Unless accumulating, first set the listed rows of x to 0.
 
-    x (n, …) is 0 in all rows that are not listed. IndexError for an entry that is not in 0 … n − 1.
+    x (n, …) is 0 in all rows that are not listed. Unless accumulating, the list is emptied before rows are added.
+    IndexError for an entry that is not in 0 … n − 1.
     """
     cdef Call call
     begin(&call, USE_ROWS_KERNEL, real_type("use_rows", x))
@@ -178,7 +179,7 @@ def use_all_rows(cnp.ndarray used not None):
 
 
 cdef Py_ssize_t rows_of(cnp.ndarray used) except -1:
-    """How many rows there are of which `used` lists some."""
+    """The number n of rows, from the size of the list `used`."""
     require_vector("used", used, cnp.NPY_INT64, cnp.PyArray_SIZE(used))
     if cnp.PyArray_SIZE(used) % 2 == 0:
         raise ValueError(f"expected a list of used rows, 1 + 2n numbers, got {len(used)}")
@@ -186,7 +187,7 @@ cdef Py_ssize_t rows_of(cnp.ndarray used) except -1:
 
 
 cdef Py_ssize_t width_of(str name, cnp.ndarray used, cnp.ndarray x) except -1:
-    """The elements of a row of x, of which `used` lists some rows; ValueError unless x may have so many rows."""
+    """The number of elements in a row of x, if x has n rows. ValueError if they can't be equally long."""
     cdef Py_ssize_t rows = rows_of(used)
     if rows == 0 or cnp.PyArray_SIZE(x) % rows != 0:
         raise ValueError(f"{name} got {cnp.PyArray_SIZE(x)} elements as {rows} rows")
@@ -194,7 +195,7 @@ cdef Py_ssize_t width_of(str name, cnp.ndarray used, cnp.ndarray x) except -1:
 
 
 cdef int restrict(Call* call, cnp.ndarray used, cnp.ndarray x) except -1:
-    """Have a call that goes through a vector x, whose parts are its elements, go through its used rows alone."""
+    """Restrict a call to the used rows of x. Without the restriction, its parts are the elements of x, a vector."""
     if used is None:
         return 0
     call.size[ROW] = width_of((<Kernel> call.kernel).name, used, x)

@@ -1,6 +1,6 @@
 # Losses: the loss of each row, and the mean over the rows.
 #
-# `row_weights` (n,) says what each row counts for in the mean. Without it, each counts 1/n.
+# `row_weights` (n,) is the weight of each row in the mean. Without it, each row has the weight 1/n.
 
 cdef Kernel SOFTMAX_LOSS_KERNEL = Kernel("softmax_loss", writes=0b1001, checked=2, work=150)
 cdef Kernel SOFTMAX_LOSS_GRAD_KERNEL = Kernel("softmax_loss_grad", checked=2, work=10)
@@ -26,8 +26,8 @@ cdef Kernel CHECK_PROBABILITIES_KERNEL = Kernel("check_probabilities", writes=0b
 def softmax_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double smoothing=0, ignore=None):
     """The softmax p of each row, and its cross-entropy −Σ t log p with the smoothed targets t.
 
-    scores (…, C), n rows of them; targets are labels (n,) int64, or floats of the scores' shape, see `soft_loss`.
-    Returns the losses (n,), 0 where the label is to be ignored, and p (…, C).
+    scores (…, C) are n rows. targets are labels (n,) int64, or probabilities in the scores' shape (see `soft_loss`).
+    Returns the losses (n,) and p (…, C). The loss is 0 where the label is `ignore`.
     ValueError for no rows or other shapes, TypeError for labels that are not int64, IndexError for one out of range.
     """
     cdef Call call
@@ -50,7 +50,7 @@ def softmax_loss_grad(cnp.ndarray probabilities not None, cnp.ndarray targets no
                       cnp.ndarray row_weights=None, double smoothing=0, ignore=None):
     """dscores = dy row_weights (p − t), t the smoothed targets, one-hot for labels.
 
-    probabilities (…, C) and targets as `softmax_loss` has them, dy one element, row_weights (n,) → (…, C).
+    probabilities (…, C) and targets as in `softmax_loss`, dy one element, row_weights (n,) → (…, C).
     """
     cdef Call call
     if cnp.PyArray_ISFLOAT(targets):
@@ -106,7 +106,7 @@ def hinge_loss(cnp.ndarray scores not None, cnp.ndarray labels not None, double 
 
 def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cnp.ndarray dy not None, double margin,
                     cnp.ndarray row_weights=None):
-    """dscores = dy row_weights where a class adds to the loss, and minus their sum at the label."""
+    """dscores = dy row_weights for each class that adds to the loss, and minus their sum at the label."""
     cdef Call call
     scores = begin_loss(&call, HINGE_LOSS_GRAD_KERNEL, scores, True)
     labels = checked_labels("hinge_loss_grad", labels, call.size[0])
@@ -138,7 +138,7 @@ def mae_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp
 
 
 def huber_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double delta):
-    """The mean over each row of d²/2, d = s − t, or of delta (|d| − delta/2) from |d| = delta on."""
+    """The mean over each row of d²/2 if |d| < delta, else of delta (|d| − delta/2), with d = s − t."""
     return pointwise_loss(HUBER_LOSS_KERNEL, HUBER, scores, targets, delta)
 
 
@@ -186,14 +186,14 @@ cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, c
 
 def weighted_mean(cnp.ndarray rows not None, cnp.ndarray weights=None, cnp.ndarray labels=None, ignore=None,
                   on_stop=None, bint is_part=False):
-    """Σ w rows / Σ w: w is 1 without weights, and 0 if the label is to be ignored.
+    """Σ w rows / Σ w. Without weights w is 1. It is 0 where the label is `ignore`.
 
-    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights or labels are needed. Returns the mean, 0-d;
-    what each row counts for in it, w / Σ w (n,); and Σ w, 0-d, float64.
+    rows (n,), weights (m,) for n/m rows each, labels (n,) int64; weights or labels are required. Returns the mean, 0-d,
+    the share of each row in it, w / Σ w (n,), and Σ w, 0-d, float64.
 
-    If a weight is below 0 or not finite, or if nothing counts, `on_stop` is called with the weights, or with the labels
-    if there are none, and has to raise. Without it, a ValueError is raised. If the rows are only a part of those that
-    the mean is of, nothing has to count: all results are 0 then.
+    If a weight is negative or not finite, or if Σ w = 0, calls `on_stop` with the weights, or with the labels if there
+    are no weights. `on_stop` must raise. Without `on_stop`, raises ValueError. With `is_part`, the rows are only a part
+    of the mean's rows: Σ w may be 0, and then all results are 0.
     """
     cdef Call call
     cdef int real = real_type("weighted_mean", rows)
@@ -235,12 +235,13 @@ def refuse_mean(weights):
     raise ValueError("weighted_mean got weights below 0, or not finite, or nothing that counts")
 
 
-# ---- what all of them do ----
+# ---- shared by all losses ----
 
 cdef cnp.ndarray begin_loss(Call* call, Kernel kernel, cnp.ndarray scores, bint of_classes):
-    """Make a call of rows of scores, which are returned as loops read them: hold them until it is launched.
+    """Begin a call on rows of scores. Returns the array that the loop reads: keep a reference until the launch.
 
-    A row is what has one loss: the scores of all classes, (…, C), or else all that is in the first axis, (n, …).
+    Each row has one loss. Losses of classes have rows of C scores, (…, C). Others have one row per index of the first
+    axis, (n, …).
     """
     cdef int least = 2 if of_classes else 1
     begin(call, kernel, real_type(kernel.name, scores))
@@ -266,13 +267,13 @@ cdef inline cnp.ndarray output_of(cnp.ndarray scores):
 
 
 cdef inline cnp.ndarray losses_of(Call* call, cnp.ndarray scores):
-    """A new array (n,) of the scores' dtype, an element for each row."""
+    """A new array (n,) of the scores' dtype, with one element for each row."""
     cdef cnp.npy_intp n = call.size[0]
     return empty(1, &n, scores.descr)
 
 
 cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray dy, cnp.ndarray row_weights, on_stop=None):
-    """Launch a gradient's call, given the gradient of the mean and what each row counts for in it."""
+    """Launch the call of a gradient. dy is the gradient of the mean, row_weights the share of each row in it."""
     cdef Kernel kernel = <Kernel> call.kernel
     cdef cnp.ndarray out = output_of(scores)
     same_type(kernel.name, scores, dy)
@@ -289,7 +290,7 @@ cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray dy, cnp
 
 
 cdef cnp.ndarray matched(str name, cnp.ndarray scores, cnp.ndarray targets):
-    """Targets as loops read them; ValueError unless they have the scores' shape."""
+    """Targets that loops can read. ValueError unless they have the scores' shape."""
     same_type(name, scores, targets)
     if not cnp.PyArray_SAMESHAPE(scores, targets):
         raise ValueError(f"{name} got scores of shape {shape_of(scores)} and targets of shape {shape_of(targets)}")
@@ -319,10 +320,10 @@ def refuse_label(name, classes, labels):
 # ---- checks ----
 
 def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None, ignore=None):
-    """The first row whose label is not in 0 … classes − 1, nor the one to be ignored; or −1.
+    """The first row whose label is neither in 0 … classes − 1 nor `ignore`; −1 if there is none.
 
-    Where there is one, `on_stop`, if given, is called with the labels, and has to raise. In a recorded step, such a
-    row stops the replay, which calls it likewise.
+    If there is one, calls `on_stop`, if given, with the labels; `on_stop` must raise. In a recorded step, such a row
+    stops the replay, and the replay calls `on_stop`.
     """
     cdef Call call
     cdef cnp.ndarray first = output((), int64)
@@ -339,7 +340,7 @@ def check_labels(cnp.ndarray labels not None, Py_ssize_t classes, on_stop=None, 
 
 
 def check_probabilities(cnp.ndarray t not None, double largest, double tolerance, on_stop=None):
-    """The first row with a number not in 0 … largest, or whose sum is off 1 by more than the tolerance; or −1.
+    """The first row with a number outside 0 … largest, or a sum that differs from 1 by more than tolerance; or −1.
 
     t (n, C). `on_stop` as for `check_labels`.
     """

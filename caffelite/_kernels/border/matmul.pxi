@@ -5,10 +5,10 @@ cdef Kernel MATMUL_STACK_KERNEL = Kernel("matmul_stack")
 
 
 def matmul(a not None, cnp.ndarray b not None, cnp.ndarray out=None, *, cnp.ndarray bias=None, bint accumulate=False):
-    """y = a b (+ bias): a (M, K), b (K, N), bias (N,) → (M, N), added to what `out` holds when accumulating.
+    """y = a b (+ bias): a (M, K), b (K, N), bias (N,) → (M, N). With `accumulate`, y is added to `out`.
 
-    a is an array, a SparseMatrix, or the transpose of one. ValueError for shapes that don't fit, TypeError for dtypes
-    that differ or are not float32 or float64.
+    a is an array, a SparseMatrix, or the transpose of one. Raises ValueError for shapes that don't fit, and TypeError
+    for dtypes that differ or are not float32 or float64.
     """
     if isinstance(a, SparseMatrix):
         return product_of_sparse(a, b, out, bias, accumulate)
@@ -20,6 +20,7 @@ cdef cnp.ndarray product(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, cnp.ndar
     cdef Call call
     cdef cnp.npy_intp shape[2]
     cdef int real = real_type("matmul", a)
+    cdef bint rounds = real == 0 and rounds_products()
 
     same_type("matmul", a, b)
     if cnp.PyArray_NDIM(a) != 2 or cnp.PyArray_NDIM(b) != 2 or cnp.PyArray_DIM(a, 1) != cnp.PyArray_DIM(b, 0):
@@ -42,7 +43,7 @@ cdef cnp.ndarray product(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, cnp.ndar
             raise ValueError(f"matmul got an `out` of shape {shape_of(out)}; expected ({shape[0]}, {shape[1]})")
         if overlap(out, a) or overlap(out, b) or (bias is not None and overlap(out, bias)):
             raise ValueError("matmul can't write its result into one of its operands")
-        if accumulate and cnp.PyArray_DIM(a, 1) > longest_accumulated:
+        if accumulate and (rounds or cnp.PyArray_DIM(a, 1) > longest_accumulated):
             return add(out, product(a, b, None, bias, False), out)
 
     begin(&call, MATMUL_KERNEL, real)
@@ -52,15 +53,16 @@ cdef cnp.ndarray product(cnp.ndarray a, cnp.ndarray b, cnp.ndarray out, cnp.ndar
     if bias is not None:
         bind(&call, 3, bias)
     call.size[0], call.size[1], call.size[2] = shape[0], shape[1], cnp.PyArray_DIM(a, 1)
-    call.accumulate = accumulate
+    call.accumulate, call.rounds = accumulate, rounds
     call.parts = max(shape[0], shape[1])
-    call.work = call.flops = 2.0 * shape[0] * shape[1] * call.size[2]
+    call.flops = 2.0 * shape[0] * shape[1] * call.size[2]
+    call.work = call.flops / 4 if rounds else call.flops      # with AMX; the packing takes as long as the products
     launch(&call)
     return out
 
 
 def matmul_stack(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out=None):
-    """y[i] = a[i] b[i]: a (n, M, K), b (n, K, N) → (n, M, N). Errors as of `matmul`."""
+    """y[i] = a[i] b[i]: a (n, M, K), b (n, K, N) → (n, M, N). Raises what `matmul` raises."""
     cdef Call call
     cdef int real = real_type("matmul_stack", a), i
     cdef tuple shape
@@ -85,8 +87,9 @@ def matmul_stack(cnp.ndarray a not None, cnp.ndarray b not None, cnp.ndarray out
         bind_matrix(&call, i, operand)
         call.operand[i].stride[2] = cnp.PyArray_STRIDE(operand, 0) // cnp.PyArray_ITEMSIZE(operand)
     call.size[0], call.size[1], call.size[2] = shape[1], shape[2], cnp.PyArray_DIM(a, 2)
+    call.rounds = real == 0 and rounds_products()
     call.parts = shape[0]
     call.flops = 2.0 * shape[0] * shape[1] * shape[2] * call.size[2]
-    call.work = 100.0 * shape[0] + call.flops
+    call.work = 100.0 * shape[0] + (call.flops / 4 if call.rounds else call.flops)
     launch(&call)
     return out

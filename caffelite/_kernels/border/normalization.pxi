@@ -8,7 +8,7 @@ cdef Kernel LAYER_NORM_SUMS_KERNEL = Kernel("layer_norm_sums", writes=0b11, work
 def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift, double eps):
     """y = (x − m) / √(v + ε) scale + shift, with m and v the mean and the biased variance of each row.
 
-    x (…, C), scale (C,), shift (C,) or None → y, and the moments that the gradients need, (2, n) float64: m and
+    x (…, C), scale (C,), shift (C,) or None → y, and moments (2, n) float64, which the gradients need: m and
     1 / √(v + ε) of each of the n rows. ValueError for other shapes, no features, or an ε that is negative or NaN.
     """
     cdef Call call
@@ -32,7 +32,7 @@ def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
 
 def layer_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
                     cnp.ndarray moments not None):
-    """dx of `layer_norm`: dy and x (…, C), scale (C,), moments as it returned them."""
+    """dx of `layer_norm`: dy and x (…, C), scale (C,), and the moments that `layer_norm` returned."""
     cdef Call call
     cdef cnp.ndarray dx
     dy, x, scale = contiguous(dy), contiguous(x), contiguous(scale)
@@ -50,7 +50,7 @@ def layer_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 
 
 def layer_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray moments not None):
-    """dscale and dshift, (C,), of `layer_norm`: dy and x (…, C), moments as it returned them."""
+    """dscale and dshift, (C,), of `layer_norm`: dy and x (…, C), and the moments that `layer_norm` returned."""
     cdef Call call
     cdef cnp.ndarray dscale, dshift
     dy, x = contiguous(dy), contiguous(x)
@@ -69,7 +69,7 @@ def layer_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 
 
 cdef int lay_rows(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the rows of x, with scale (C,) if there is one; ValueError for other shapes."""
+    """Begin a call over the rows of x, and scale (C,) or None. ValueError for other shapes."""
     cdef int ndim = cnp.PyArray_NDIM(x)
     begin(call, kernel, real_type(kernel.name, x))
     if ndim == 0 or cnp.PyArray_DIM(x, ndim - 1) == 0:
@@ -118,10 +118,10 @@ cdef Kernel FIXED_MOMENTS_KERNEL = Kernel("fixed_moments", writes=0b100, work=20
 def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift not None, double eps):
     """y = (x − m) / √(v + ε) scale + shift, with m and v the mean and the biased variance of each feature.
 
-    x (n, C, …), scale and shift (C,) → y, and the moments that others need, (3, C) float64: m, 1 / √(v + ε) and v of
-    each feature. ValueError for other shapes, fewer than two numbers a feature, or an ε that is negative or NaN.
+    x (n, C, …), scale and shift (C,) → y, and moments (3, C) float64: m, 1 / √(v + ε) and v of each feature.
+    ValueError for other shapes, fewer than two numbers a feature, or an ε that is negative or NaN.
 
-    Images in C order, images last or channels last are read as they lie, and so lies y.
+    The loops read images in C order, images last or channels last without a copy. y has the memory order of x.
     """
     cdef Call call
     cdef cnp.ndarray moments
@@ -138,7 +138,7 @@ def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
 
 def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift not None,
                      cnp.ndarray moments not None):
-    """y as `batch_norm`'s, with these moments instead of those of x; any number of rows."""
+    """y of `batch_norm` with these moments instead of those of x. x may have any number of rows."""
     cdef Call call
     x, scale, shift = in_runs(x), contiguous(scale), contiguous(shift)
     lay_features(&call, BATCH_NORM_FIXED_KERNEL, x, scale)
@@ -161,7 +161,7 @@ cdef cnp.ndarray normalized_features(Call* call, cnp.ndarray x, cnp.ndarray scal
 
 def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
                     cnp.ndarray moments not None, bint fixed=False):
-    """dx (n, C, …), dscale and dshift (C,) of `batch_norm`, or of `batch_norm_fixed`, whose moments are constants."""
+    """dx (n, C, …), dscale and dshift (C,) of `batch_norm`, or if `fixed` of `batch_norm_fixed`."""
     cdef Call call
     cdef cnp.ndarray dx, dscale, dshift
     x, scale = in_runs(x), contiguous(scale)
@@ -183,12 +183,12 @@ def batch_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     return dx, dscale, dshift
 
 
-# ---- a part of the rows: what moments and gradients are made of is summed over all parts in between ----
+# ---- a part of the rows: the caller adds up the sums of all parts between the two kernels ----
 
 def feature_sums(cnp.ndarray x not None, bint counts=True):
-    """Of x (n, C, …): how many numbers each feature has, their mean, and the sum of their squared deviations from it.
+    """How many numbers each feature of x (n, C, …) has, their mean, and the sum of their squared deviations from it.
 
-    (3, C) float64, of which `joined_moments` joins several. All 0 where x is not to count.
+    (3, C) float64, all 0 unless x `counts`. `joined_moments` joins those of several parts.
     """
     cdef Call call
     cdef cnp.ndarray sums
@@ -203,7 +203,7 @@ def feature_sums(cnp.ndarray x not None, bint counts=True):
 
 
 def joined_moments(cnp.ndarray sums not None, double eps):
-    """The moments, as `batch_norm` returns them, of all numbers together: sums (parts, 3, C) of `feature_sums`."""
+    """The moments of all parts together, as `batch_norm` returns them; sums (parts, 3, C) of `feature_sums`."""
     cdef Call call
     cdef cnp.ndarray moments
     check_eps("joined_moments", eps)
@@ -243,9 +243,9 @@ def batch_norm_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
 def batch_norm_grad_of_sums(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
                             cnp.ndarray moments not None, cnp.ndarray sums not None, cnp.ndarray of_all not None,
                             Py_ssize_t count):
-    """As `batch_norm_grad`, x being a part of all numbers, of which each feature has so many.
+    """`batch_norm_grad` of a part of the batch, in which each feature has `count` numbers.
 
-    dscale and dshift are of this part, of its `sums`, and dx of those of all parts added up; both (2, C).
+    dscale and dshift are those of this part, from its `sums`. dx takes the sums `of_all` parts. Both sums are (2, C).
     """
     cdef Call call
     cdef cnp.ndarray dx, dscale, dshift
@@ -278,8 +278,9 @@ def follow_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp
                    Py_ssize_t count, double momentum):
     """mean ← (1 − μ) mean + μ m,  variance ← (1 − μ) variance + μ v k / (k − 1), in place, μ the momentum.
 
-    mean and variance (C,), moments as `batch_norm` returned them, of k = count numbers of each feature. A feature whose
-    moments are not finite stays as it is. A variance beyond the largest number of its dtype becomes that number.
+    mean and variance (C,), and the moments that `batch_norm` returned for k = count numbers of each feature. If the
+    moments of a feature are not finite, it stays as it is. A variance beyond the largest number of its dtype becomes
+    that number.
     """
     cdef Call call
     lay_running(&call, FOLLOW_MOMENTS_KERNEL, mean, variance)
@@ -294,7 +295,7 @@ def follow_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, cnp
 
 
 def fixed_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, double eps):
-    """Moments as `batch_norm` returns them, of a mean and a variance (C,) that are given."""
+    """The moments that `batch_norm` returns for features of this mean and variance (C,)."""
     cdef Call call
     cdef cnp.ndarray moments
     lay_running(&call, FIXED_MOMENTS_KERNEL, mean, variance)
@@ -309,7 +310,7 @@ def fixed_moments(cnp.ndarray mean not None, cnp.ndarray variance not None, doub
 
 
 cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) except -1:
-    """Begin a call over the features of x, in runs, with scale (C,) if there is one; ValueError for other shapes."""
+    """Begin a call over the features of x, from `in_runs`, and scale (C,) or None. ValueError for other shapes."""
     cdef bint channels_last
     begin(call, kernel, real_type(kernel.name, x))
     if cnp.PyArray_NDIM(x) < 2 or cnp.PyArray_DIM(x, 1) == 0:
@@ -329,9 +330,9 @@ cdef int lay_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scal
 
 
 cdef cnp.ndarray in_runs(cnp.ndarray x):
-    """The array itself where it lies in C order, images last or channels last, without gaps; else a copy that does.
+    """The array itself if it is in C order, images last or channels last, without gaps; else such a copy.
 
-    With one place of each feature, (n, C), it is always in C order.
+    If each feature has one place, (n, C), the result is always in C order.
     """
     cdef int axes[NUMPY_MAX_DIMS]
     cdef int ndim = cnp.PyArray_NDIM(x), before = -1, innermost = -1, d
@@ -352,7 +353,7 @@ cdef cnp.ndarray in_runs(cnp.ndarray x):
 
 
 cdef int lay_running(Call* call, Kernel kernel, cnp.ndarray mean, cnp.ndarray variance) except -1:
-    """Begin a call on a running mean and variance (C,); TypeError or ValueError for anything else."""
+    """Begin a call on a running mean and variance (C,). TypeError or ValueError for anything else."""
     begin(call, kernel, real_type(kernel.name, mean))
     call.size[0] = cnp.PyArray_SIZE(mean)
     call.parts, call.work = 1, kernel.work * call.size[0]

@@ -1,7 +1,7 @@
 # Pooling of images (n, C, H, W), or of series (n, C, L), which are images of height 1.
 #
-# Loops go along n or C, whichever is innermost in memory. Where neither is, images are copied into an order in which
-# one is, and the result is copied back. kernel, stride and padding are pairs, for rows and columns.
+# Loops go along n or C, whichever is innermost in memory. If neither is, the border copies the images into an order in
+# which one is, and copies the result back. kernel, stride and padding are pairs, for rows and columns.
 
 cdef Kernel MAX_POOL_KERNEL = Kernel("max_pool", writes=0b11, work=20)
 cdef Kernel MAX_POOL_GRAD_KERNEL = Kernel("max_pool_grad", work=20, takes_epilogue=True)
@@ -14,10 +14,10 @@ cdef cnp.dtype int32 = np.dtype(np.int32)
 
 
 def max_pool(cnp.ndarray x not None, tuple kernel, tuple stride, tuple padding):
-    """y, the largest element of each window of x, NaN where one is; and which pixel it is, for `max_pool_grad`.
+    """y, the largest element of each window of x, and the number of its pixel, which `max_pool_grad` needs.
 
-    y has the memory order of x. ValueError, here and below, for windows that are larger than the images with their
-    pads, or less than half in them.
+    If a window has a NaN, y is NaN. y has the memory order of x. All functions here raise ValueError if a window is
+    larger than the images with their pads, or if the pads are more than half a window.
     """
     cdef Call call
     cdef tuple shape = begin_pooling(&call, MAX_POOL_KERNEL, x, kernel, stride, padding)
@@ -37,7 +37,7 @@ def max_pool(cnp.ndarray x not None, tuple kernel, tuple stride, tuple padding):
 
 def max_pool_grad(cnp.ndarray dy not None, cnp.ndarray places not None, cnp.ndarray x not None, tuple kernel,
                   tuple stride, tuple padding):
-    """dx of `max_pool`, which found the places. Of x, only shape and memory order are used."""
+    """dx of `max_pool`, which returned these places. Of x, only shape and memory order are used."""
     cdef Call call
     cdef tuple shape = begin_pooling(&call, MAX_POOL_GRAD_KERNEL, x, kernel, stride, padding), order
     cdef int lanes, real = real_type("max_pool_grad", x)
@@ -87,7 +87,7 @@ def upsample_grad(cnp.ndarray dy not None, cnp.ndarray x not None, tuple scale):
 # ---- windows ----
 
 cdef tuple begin_pooling(Call* call, Kernel of, cnp.ndarray x, tuple kernel, tuple stride, tuple padding):
-    """Begin a call on windows of x; the shape that y has. ValueError where they don't fit."""
+    """Begin a call on windows of x and return the shape of y. ValueError for windows that do not fit."""
     cdef Window* along
     cdef int d
     begin_images(call, of, x)
@@ -105,7 +105,7 @@ cdef tuple begin_pooling(Call* call, Kernel of, cnp.ndarray x, tuple kernel, tup
 
 
 cdef tuple begin_upsampling(Call* call, Kernel of, cnp.ndarray x, tuple scale):
-    """Begin a call on blocks that are windows of y, side by side; the shape that y has."""
+    """Begin a call on blocks, which are windows of y side by side, and return the shape of y."""
     cdef Window* along
     cdef int d
     begin_images(call, of, x)
@@ -142,7 +142,7 @@ cdef tuple images_shape(cnp.ndarray x, Py_ssize_t height, Py_ssize_t width):
 
 
 cdef int require_images(str name, cnp.ndarray dy, cnp.ndarray x, tuple shape) except -1:
-    """TypeError unless dy is of the dtype of x, ValueError unless it is of this shape."""
+    """TypeError unless dy has the dtype of x, ValueError unless it has this shape."""
     same_type(name, dy, x)
     if shape_of(dy) != shape:
         raise ValueError(f"{name} got dy of shape {shape_of(dy)} for x of shape {shape_of(x)}; expected {shape}")
@@ -152,7 +152,7 @@ cdef int require_images(str name, cnp.ndarray dy, cnp.ndarray x, tuple shape) ex
 # ---- layouts ----
 
 cdef cnp.ndarray pooled(Call* call, cnp.ndarray a, cnp.ndarray like, tuple shape, Py_ssize_t rows):
-    """Launch a call of one input; its output, in the memory order of `like`."""
+    """Launch a call with one input and return its output, in the memory order of `like`."""
     cdef int lanes
     cdef tuple order = pooling_order(like, &lanes)
     cdef cnp.ndarray out = output_ordered(shape, native(a), order)
@@ -162,7 +162,7 @@ cdef cnp.ndarray pooled(Call* call, cnp.ndarray a, cnp.ndarray like, tuple shape
 
 
 cdef int pool(Call* call, int operand, cnp.ndarray a, tuple order, int lanes, Py_ssize_t rows) except -1:
-    """Launch a call with this input, as the last operand to be bound. `rows` are those of an image of the output."""
+    """Bind the input of a call, its last operand, and launch it. An image of the output has so many rows."""
     a = readable(a)
     if not has_lanes(a, lanes):
         a = copy(a, output_ordered(shape_of(a), a.descr, order))
@@ -173,9 +173,10 @@ cdef int pool(Call* call, int operand, cnp.ndarray a, tuple order, int lanes, Py
 
 
 cdef tuple pooling_order(cnp.ndarray x, int* lanes):
-    """The axes from outermost to innermost as they are pooled: as in memory, but for n or C, `lanes`, the innermost.
+    """The axes from outermost to innermost as the loops read them, the last being `lanes`: n or C.
 
-    It is the longer one, unless the other one is innermost in memory.
+    The lanes are the longer axis of the two, unless the other one is innermost in memory. All other axes stay in the
+    order that they have in memory.
     """
     cdef bint longer = cnp.PyArray_DIM(x, 1) >= cnp.PyArray_DIM(x, 0), shorter = not longer
     lanes[0] = longer
@@ -190,18 +191,18 @@ cdef inline cnp.dtype native(cnp.ndarray a):
 
 
 cdef inline bint has_lanes(cnp.ndarray a, int axis) noexcept:
-    """Whether elements along the axis are neighbours. What has no elements may have any strides."""
+    """Whether elements along the axis are neighbours. An empty array may have any strides."""
     return (cnp.PyArray_STRIDE(a, axis) == cnp.PyArray_ITEMSIZE(a) or cnp.PyArray_DIM(a, axis) <= 1
             or cnp.PyArray_SIZE(a) == 0)
 
 
 cdef cnp.ndarray in_order_of(cnp.ndarray x, cnp.ndarray out, int lanes):
-    """What was pooled in another memory order than that of x, in that of x."""
+    """The pooled images in the memory order of x: `out` itself, or a copy of it."""
     return out if has_lanes(x, lanes) else copy(out, output_ordered(shape_of(out), out.descr, memory_order(x)))
 
 
 cdef void bind_images(Call* call, int operand, cnp.ndarray a, int lanes) noexcept:
-    """Bind images with the strides of the other one of n and C, of rows and of columns."""
+    """Bind images with three strides: of n or C, whichever is not the lanes, of rows and of columns."""
     cdef int ndim = cnp.PyArray_NDIM(a)
     cdef Py_ssize_t size = cnp.PyArray_ITEMSIZE(a)
     bind(call, operand, a)

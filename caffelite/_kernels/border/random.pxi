@@ -1,4 +1,4 @@
-# Randomness in a step. What it depends on, a seed and how often was drawn, lies in memory, so that replays go on.
+# Random numbers in a step. They depend on a seed and a step counter. Both are in memory, so each replay draws new ones.
 
 cdef Kernel NEXT_DRAW_KERNEL = Kernel("next_draw", writes=0b11, updates=0b10)
 cdef Kernel DROPOUT_KERNEL = Kernel("dropout", work=35)
@@ -6,7 +6,7 @@ cdef Kernel DROPOUT_GRAD_KERNEL = Kernel("dropout_grad", loops="dropout", work=3
 
 
 def next_draw(cnp.ndarray random not None):
-    """A copy of `random` = (seed, step), int64, which then counts one step more."""
+    """A copy of `random` = (seed, step), int64. Then increments the step in `random`."""
     cdef Call call
     cdef cnp.ndarray drawn = output((2,), int64)
     require_vector("next_draw", random, cnp.NPY_INT64, 2)
@@ -19,10 +19,11 @@ def next_draw(cnp.ndarray random not None):
 
 
 def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p, Py_ssize_t first=0):
-    """y = 0 · x with probability p, rounded to 16 bits, else x / (1 − p), element by element.
+    """y = 0 · x with probability p, rounded to 16 bits, else x / (1 − p), for each element.
 
-    `random` is (seed, step), int64, and counts one step more. Returns y, and what `random` was, which `dropout_grad`
-    draws the same mask from. x may be a part of what is dropped, from element `first` on. ValueError unless 0 ≤ p < 1.
+    `random` is (seed, step), int64, and its step is incremented. Returns y and the earlier value of `random`, so that
+    `dropout_grad` draws the same mask. If x is a part of a larger array, `first` is the number of its first element
+    there. ValueError unless 0 ≤ p < 1.
     """
     real_type("dropout", x)
     require_probability("dropout", p)
@@ -31,7 +32,7 @@ def dropout(cnp.ndarray x not None, cnp.ndarray random not None, double p, Py_ss
 
 
 def dropout_grad(cnp.ndarray dy not None, cnp.ndarray drawn not None, double p, Py_ssize_t first=0):
-    """dx of `dropout`, of dy and what it drew: the same mask again."""
+    """dx of `dropout`, from dy and the same mask, drawn again from `drawn`."""
     require_probability("dropout_grad", p)
     require_vector("dropout_grad", drawn, cnp.NPY_INT64, 2)
     real_type("dropout_grad", dy)
@@ -39,7 +40,7 @@ def dropout_grad(cnp.ndarray dy not None, cnp.ndarray drawn not None, double p, 
 
 
 cdef cnp.ndarray masked(Kernel kernel, cnp.ndarray x, cnp.ndarray drawn, double p, Py_ssize_t first):
-    """y of either kernel, in the memory order of x. The mask is one of numbers in C order, in any order of memory."""
+    """y of either kernel, in the memory order of x. The elements are numbered in C order, whatever the memory order."""
     cdef Call call
     cdef cnp.ndarray y
     if not cnp.PyArray_IS_C_CONTIGUOUS(x):

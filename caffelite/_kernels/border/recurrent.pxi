@@ -1,4 +1,6 @@
-# Recurrences: of the gates' inputs from x, the states of all steps, and back. gates (n, T, gates · H), contiguous.
+# Recurrences: the states of all steps from the gates' inputs from x, and their gradients.
+#
+# gates (n, T, gates · H), contiguous. They first hold the gates' inputs from x, later the gates themselves.
 
 cdef Kernel PACK_KERNEL = Kernel("pack", work=8)
 cdef Kernel CUT_KERNEL = Kernel("cut", checked=2, work=8)
@@ -15,10 +17,10 @@ cdef Kernel LSTM_GRAD_KERNEL = Kernel("lstm_grad", loops="recurrence_grad", writ
 
 def rnn(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
         cnp.ndarray lengths=None):
-    """h[t] = tanh(gates[:, t] + h[t − 1] wᵀ + bias), from h (n, H) on: gates (n, T, H) becomes h[1] … h[T].
+    """h[t] = tanh(gates[:, t] + h[t − 1] wᵀ + bias), starting with h (n, H). gates (n, T, H) becomes h[1] … h[T].
 
-    w (H, H), bias (H,). With `lengths` (n,) int64 a row has that many steps; beyond them all is 0. Returns
-    the states before each step (n, T, H) and the last one (n, H). ValueError for shapes that don't fit, TypeError for
+    w (H, H), bias (H,). `lengths` (n,) int64 gives the number of steps of each row; all later steps are 0. Returns the
+    states before each step (n, T, H) and the last state (n, H). ValueError for shapes that don't match, TypeError for
     dtypes that differ or are not float32 or float64.
     """
     cdef Call call
@@ -29,10 +31,11 @@ def rnn(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not
 
 def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
         cnp.ndarray lengths=None, bint sequences=False):
-    """A GRU's states from the inputs of its gates r, z, n, gates (n, T, 3 H), which become the gates themselves.
+    """The states of a GRU, from the inputs of its gates r, z, n. gates (n, T, 3 H) becomes the gates themselves.
 
-    w (3 H, H), bias (3 H,), h (n, H), lengths as of `rnn`. Returns the states before each step (n, T, H), the last one
-    (n, H), what of n's input r multiplies (n, T, H), and with `sequences` all states (n, T, H). Errors as of `rnn`.
+    w (3 H, H), bias (3 H,), h (n, H), lengths as for `rnn`. Returns the states before each step (n, T, H), the last
+    state (n, H), the part of n's input that r multiplies (n, T, H), and with `sequences` all states (n, T, H). Errors
+    as for `rnn`.
     """
     cdef Call call
     cdef cnp.ndarray beside, y = None
@@ -46,11 +49,10 @@ def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not
 
 def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
          cnp.ndarray c not None, cnp.ndarray lengths=None, bint sequences=False):
-    """An LSTM's states from the inputs of its gates i, f, g, o, gates (n, T, 4 H), which become the gates themselves.
+    """The states of an LSTM, from the inputs of its gates i, f, g, o. gates (n, T, 4 H) becomes the gates themselves.
 
-    w (4 H, H), bias (4 H,), h and c (n, H), lengths as of `rnn`. Returns the states h before each step (n, T, H), the
-    last one (n, H), all states c (n, T, H), the last of them (n, H), and with `sequences` all h (n, T, H). Errors as of
-    `rnn`.
+    w (4 H, H), bias (4 H,), h and c (n, H), lengths as for `rnn`. Returns the states h before each step (n, T, H), the
+    last h (n, H), all states c (n, T, H), the last c (n, H), and with `sequences` all h (n, T, H). Errors as for `rnn`.
     """
     cdef Call call
     cdef cnp.ndarray beside, last, y = None
@@ -66,9 +68,10 @@ def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias no
 
 def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=None, cnp.ndarray dlast=None,
              cnp.ndarray lengths=None):
-    """Back through `rnn`, given what has become of `gates`: their inputs' gradient (n, T, H), and that of h (n, H).
+    """The backward of `rnn`: the gradients of its gates' inputs (n, T, H) and of h (n, H).
 
-    dy (n, T, H) is the gradient of all states, dlast (n, H) that of the last; None is 0. Errors as of `rnn`.
+    `gates` is the array that `rnn` has written. dy (n, T, H) is the gradient of all states, dlast (n, H) that of the
+    last state; None means 0. Errors as for `rnn`.
     """
     cdef Call call
     cdef list arrays = begin_recurrence_grad(&call, RNN_GRAD_KERNEL, 1, gates, w, dy, dlast, lengths)
@@ -78,9 +81,9 @@ def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=
 
 def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray previous not None,
              cnp.ndarray beside not None, cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray lengths=None):
-    """Back through `gru`: the gradients of the gates' inputs (n, T, 3 H), of what r multiplies (n, T, H), and of h.
+    """The backward of `gru`: the gradients of the gates' inputs (n, T, 3 H), of what r multiplies (n, T, H), and of h.
 
-    `previous` and `beside` are what `gru` returned first and third; the others as of `rnn_grad`.
+    `previous` and `beside` are the first and third result of `gru`. Other arguments as for `rnn_grad`.
     """
     cdef Call call
     cdef cnp.ndarray dbeside
@@ -95,9 +98,9 @@ def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray pre
 
 def lstm_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray cells not None, cnp.ndarray c not None,
               cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray dcell=None, cnp.ndarray lengths=None):
-    """Back through `lstm`: the gradients of the gates' inputs (n, T, 4 H), of h (n, H) and of c (n, H).
+    """The backward of `lstm`: the gradients of the gates' inputs (n, T, 4 H), of h (n, H) and of c (n, H).
 
-    `cells` is what `lstm` returned third, dcell (n, H) the gradient of the last c; the others as of `rnn_grad`.
+    `cells` is the third result of `lstm`, dcell (n, H) the gradient of the last c. Other arguments as for `rnn_grad`.
     """
     cdef Call call
     cdef cnp.ndarray dc
@@ -112,10 +115,10 @@ def lstm_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray ce
 
 cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
                            cnp.ndarray bias, cnp.ndarray h, cnp.ndarray lengths):
-    """Begin a call; the states before each step, the last one, and what it is bound to besides."""
+    """Begin a call. Returns the states before each step, the last state, and the other arrays that are bound."""
     cdef Py_ssize_t n, T, H
     cdef cnp.ndarray previous, last, packed
-    lay_recurrence(call, kernel, count, gates, w)
+    set_recurrence_sizes(call, kernel, count, gates, w)
     n, T, H = cnp.PyArray_DIM(gates, 0), call.size[3], call.size[1]
     writable(kernel.name, gates)
     bind(call, 0, gates)
@@ -130,10 +133,10 @@ cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndar
 
 cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
                                 cnp.ndarray dy, cnp.ndarray dlast, cnp.ndarray lengths):
-    """Begin a call; the gradients of the gates' inputs and of h, and what it is bound to besides."""
+    """Begin a call. Returns the gradients of the gates' inputs and of h, and the other arrays that are bound."""
     cdef Py_ssize_t n, H
     cdef cnp.ndarray dgates, dh, packed
-    lay_recurrence(call, kernel, count, gates, w)
+    set_recurrence_sizes(call, kernel, count, gates, w)
     n, H = cnp.PyArray_DIM(gates, 0), call.size[1]
     dgates = bind_output(call, 0, shape_of(gates), gates)
     dh = gradient_to_add_to(call, 1, dlast, (n, H), gates)
@@ -146,8 +149,8 @@ cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp
     return [dgates, dh, packed, dy, lengths, bind_output(call, 11, (n, count * H), gates)]
 
 
-cdef int lay_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w) except -1:
-    """Sizes, parts and work of a recurrence with so many gates; ValueError for shapes that don't fit."""
+cdef int set_recurrence_sizes(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w) except -1:
+    """Set sizes, parts and work of a recurrence with `count` gates. ValueError for shapes that don't match."""
     cdef Py_ssize_t H = cnp.PyArray_DIM(w, 1) if cnp.PyArray_NDIM(w) == 2 else 0
     begin(call, kernel, real_type(kernel.name, gates))
     same_type(kernel.name, gates, w)
@@ -157,6 +160,7 @@ cdef int lay_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray
                          f"(n, T, {count} H), contiguous, and ({count} H, H)")
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(gates, 0) * cnp.PyArray_DIM(gates, 1), H, count * H
     call.size[3], call.size[4] = cnp.PyArray_DIM(gates, 1), count
+    call.rounds = real_type(kernel.name, gates) == 0 and rounds_products()
     call.parts = cnp.PyArray_DIM(gates, 0)
     call.flops = 2.0 * H * cnp.PyArray_SIZE(gates)
     call.work = call.flops + kernel.work * cnp.PyArray_SIZE(gates)
@@ -164,14 +168,14 @@ cdef int lay_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray
 
 
 cdef cnp.ndarray bind_output(Call* call, int operand, tuple shape, cnp.ndarray like):
-    """A new array of this shape and of the dtype of another, bound."""
+    """Bind a new array of this shape, in the dtype of `like`, and return it."""
     cdef cnp.ndarray out = output(shape, like.descr)
     bind(call, operand, out)
     return out
 
 
 cdef cnp.ndarray bind_operand(Call* call, int operand, cnp.ndarray a, tuple shape, cnp.ndarray like):
-    """An array, contiguous, bound, or its copy; ValueError unless it has this shape, TypeError for another dtype."""
+    """Bind and return an array, or its contiguous copy. ValueError for another shape, TypeError for another dtype."""
     cdef str name = (<Kernel> call.kernel).name
     same_type(name, like, a)
     if shape_of(a) != shape:
@@ -182,7 +186,7 @@ cdef cnp.ndarray bind_operand(Call* call, int operand, cnp.ndarray a, tuple shap
 
 
 cdef cnp.ndarray gradient_to_add_to(Call* call, int operand, cnp.ndarray given, tuple shape, cnp.ndarray like):
-    """A new array, bound, of a gradient that was given, or of 0. Without −0, to which 0 can be added unseen."""
+    """Bind and return a copy of the given gradient, or zeros. −0 becomes +0, so that adding 0 never changes bits."""
     cdef cnp.ndarray gradient
     if given is None:
         gradient = full(shape, 0, like.dtype)
@@ -196,7 +200,7 @@ cdef cnp.ndarray gradient_to_add_to(Call* call, int operand, cnp.ndarray given, 
 
 
 cdef cnp.ndarray bind_lengths(Call* call, int operand, cnp.ndarray lengths, Py_ssize_t n):
-    """The lengths of so many rows, if there are any, bound."""
+    """Bind the lengths of n rows, if they are given, and return them."""
     if lengths is not None:
         lengths = checked_labels((<Kernel> call.kernel).name, lengths, n)
         bind(call, operand, lengths)
@@ -204,18 +208,20 @@ cdef cnp.ndarray bind_lengths(Call* call, int operand, cnp.ndarray lengths, Py_s
 
 
 def pack(cnp.ndarray b not None):
-    """A matrix b (K, N) as the tiles of products with it read it: strip by strip of columns, each row by row."""
+    """A matrix b (K, N) packed for tiles of products: strip by strip of columns, each strip row by row."""
     cdef Call call
     cdef int real = real_type("pack", b)
-    cdef Py_ssize_t width = strip_columns >> real
+    cdef bint rounds = real == 0 and rounds_products()
+    cdef Py_ssize_t width = rounded_columns if rounds else strip_columns >> real, depth
     cdef cnp.ndarray out
     if cnp.PyArray_NDIM(b) != 2:
         raise ValueError(f"pack got shape {shape_of(b)}; expected (K, N)")
     b = readable(b)
     begin(&call, PACK_KERNEL, real)
     call.size[0], call.size[1] = cnp.PyArray_DIM(b, 0), cnp.PyArray_DIM(b, 1)
-    call.parts = (call.size[1] + width - 1) // width
-    out = output((call.parts * call.size[0] * width,), b.descr)
+    call.parts, call.rounds = (call.size[1] + width - 1) // width, rounds
+    depth = (call.size[0] + 31) // 32 * 32 if rounds else call.size[0]  # rounded, at most so many elements
+    out = output((call.parts * depth * width,), b.descr)
     bind(&call, 0, out)
     bind_matrix(&call, 1, b)
     call.work = PACK_KERNEL.work * cnp.PyArray_SIZE(b)
@@ -224,10 +230,10 @@ def pack(cnp.ndarray b not None):
 
 
 def cut(cnp.ndarray x not None, cnp.ndarray lengths not None, on_stop=None):
-    """y = x, and 0 from a row's length on: x (n, T, …), lengths (n,) int64 → (n, T, …).
+    """y = x, but 0 from a row's length on: x (n, T, …), lengths (n,) int64 → (n, T, …).
 
-    A length that is not in 1 … T stops: `on_stop`, if given, is called with the lengths, and has to raise; else
-    IndexError.
+    Calls `on_stop` with the lengths if one is not in 1 … T; `on_stop` must raise. Without `on_stop`, such a length
+    raises IndexError.
     """
     cdef Call call
     cdef int real = real_type("cut", x)

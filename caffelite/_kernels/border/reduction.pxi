@@ -9,7 +9,7 @@ cdef Kernel ALL_FINITE_KERNEL = Kernel("all_finite", writes=0, checked=0, work=5
 
 def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
         double scale=1.0, cnp.ndarray out=None, bint accumulate=False):
-    """y = scale · Σ a over an axis, a tuple of axes, or all of them, added to what `out` holds when accumulating.
+    """y = scale · Σ a over an axis, a tuple of axes, or all axes. If accumulating, y is added to the values in `out`.
 
     ValueError for an axis that does not exist or is named twice, or for an `out` of another shape.
     """
@@ -41,16 +41,16 @@ def sum(cnp.ndarray a not None, axis=None, bint keepdims=False, *,
 
 
 def largest(cnp.ndarray a not None, axis=None, bint keepdims=False):
-    """The largest element over an axis, a tuple of axes, or all of them; NaN where one is.
+    """The largest element over an axis, a tuple of axes, or all axes; NaN if there is a NaN.
 
-    Returns y, and for each element of it where in the reduced axes, in C order, it stands first: what `extreme_grad`
-    needs. ValueError as for `sum`, and for the largest of no elements.
+    Returns y and, for `extreme_grad`, the first position of each of its elements within the reduced axes, in C order.
+    ValueError as for `sum`, and if there are no elements to reduce.
     """
     return extreme(LARGEST_KERNEL, 1, a, axis, keepdims)
 
 
 def smallest(cnp.ndarray a not None, axis=None, bint keepdims=False):
-    """The smallest element, as `largest`."""
+    """The smallest element. All else is as for `largest`."""
     return extreme(SMALLEST_KERNEL, -1, a, axis, keepdims)
 
 
@@ -77,7 +77,7 @@ cdef tuple extreme(Kernel kernel, double sign, cnp.ndarray a, axis, bint keepdim
 
 
 def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shape, axis=None):
-    """dx, of this shape, = dy where `largest` or `smallest` over `axis` found its element first, else 0."""
+    """dx, of this shape: dy at the positions `first`, which `largest` or `smallest` found over `axis`, else 0."""
     cdef Call call
     cdef int real = real_type("extreme_grad", dy)
     cdef tuple axes = checked_axes("extreme_grad", axis, len(shape))
@@ -108,7 +108,7 @@ def refuse_place(length, first):
 
 
 cdef tuple checked_axes(str name, axis, int ndim):
-    """The axes that are meant, counted from 0; ValueError for one that does not exist or is named twice."""
+    """The axes as numbers from 0 on. ValueError if an axis does not exist or is named twice."""
     cdef tuple axes
     if axis is None:
         return tuple(range(ndim))
@@ -119,14 +119,15 @@ cdef tuple checked_axes(str name, axis, int ndim):
 
 
 cdef tuple reduced(tuple shape, tuple axes, bint keepdims):
-    """The shape that a reduction over these axes leaves."""
+    """The shape of the result of a reduction over these axes."""
     return tuple([1 if d in axes else n for d, n in enumerate(shape) if keepdims or d not in axes])
 
 
 cdef tuple collapse_axes(Call* call, tuple shape, tuple axes):
-    """The order of an array's axes that has the given ones at the end; None where they are side by side as it is.
+    """Set the call's sizes to the numbers of elements before, along and after the reduced axes.
 
-    In that order, the number of elements before, along and after them becomes the call's size.
+    Returns an order of the array's axes that puts the reduced axes last, or None if they are already adjacent. The
+    sizes are those of the array in that order.
     """
     cdef tuple order = None
     cdef int d, part = 0 if axes else 2
@@ -148,7 +149,7 @@ cdef cnp.ndarray ordered(cnp.ndarray a, tuple order):
 
 
 cdef cnp.ndarray restore_axes(cnp.ndarray a, tuple order):
-    """A view of what has its axes in this order, with every axis where it was before."""
+    """A view of an array whose axes have this order, with the axes back in their original order."""
     return a if order is None else a.transpose([order.index(d) for d in range(len(order))])
 
 
@@ -162,10 +163,10 @@ cdef normalized_axis(axis, int ndim):
 
 
 def all_finite(cnp.ndarray a not None, on_stop=None, cnp.ndarray used=None):
-    """Whether no element is infinite or NaN; of rows, whether none is in those that are `used` (see `use_rows`).
+    """Whether all elements are finite. With `used` (see `use_rows`), only the used rows count.
 
-    Where one is, `on_stop`, if given, is called with the array, and has to raise. In a recorded step, such an element
-    stops the replay, which calls it likewise.
+    If one is not, calls `on_stop`, if given, with the array; `on_stop` must raise. In a recorded step, such an
+    element stops the replay, and the replay calls `on_stop`.
     """
     cdef Call call
     begin(&call, ALL_FINITE_KERNEL, real_type("all_finite", a))

@@ -27,7 +27,7 @@ def log_softmax_grad(cnp.ndarray dy not None, cnp.ndarray y not None, axis=-1):
 
 
 cdef cnp.ndarray along_rows(Kernel kernel, axis, cnp.ndarray a, cnp.ndarray b):
-    """Run a loop over rows with the axis as the last one; the result has it at its place again."""
+    """Run a loop over rows: the axis becomes the last one, and in the result it is back in its place."""
     cdef Call call
     cdef int real = real_type(kernel.name, a), last = normalized_axis(axis, cnp.PyArray_NDIM(a))
     cdef tuple order = None

@@ -1,9 +1,8 @@
 # Products with rows that are nearly all 0.
 #
-# Rows (n,) are elements of a dtype that `sparse_row` gives: where the numbers of each lie that are not 0, where the
-# columns, int32, in which they stand, and how many there are. So the rows of a batch are copied as those of any other
-# data, and take their numbers along without moving them, however many they are. Who makes them sees to it that what
-# they point to stays.
+# A sparse row is an element of a dtype from `sparse_row`. It holds the address of the row's nonzero numbers, the
+# address of their columns, int32, and their count. So the rows of a batch are copied like any other data, and the
+# numbers are not moved, however many there are. The code that makes sparse rows must keep this memory alive.
 
 cdef Kernel SPARSE_MATMUL_KERNEL = Kernel("sparse_matmul", checked=1, work=4, takes_epilogue=True)
 cdef Kernel SPARSE_MATMUL_GRAD_KERNEL = Kernel("sparse_matmul_grad", checked=1, work=4)
@@ -13,12 +12,12 @@ cdef Kernel USE_COLUMNS_KERNEL = Kernel("use_columns", writes=0b11, updates=0b11
 
 @lru_cache(maxsize=256)
 def sparse_row(dtype, Py_ssize_t features):
-    """The dtype of a row of so many numbers of this dtype, nearly all 0; `row`, which takes no memory, says which."""
+    """The dtype of sparse rows of `features` numbers of this dtype. Its field `row` stores both, in 0 bytes."""
     return np.dtype([("values", np.intp), ("columns", np.intp), ("count", np.intp), ("row", dtype, (features, 0))])
 
 
 cdef Py_ssize_t features_of(str name, cnp.ndarray rows, dtype) except -1:
-    """How many numbers each of these rows has; TypeError unless they are sparse rows of this dtype, None for any."""
+    """The number of features of sparse rows. TypeError unless they are sparse rows of this dtype (None: any dtype)."""
     cdef cnp.dtype of_row
     if not cnp.PyDataType_HASFIELDS(rows.descr) or (<object> rows.descr).names != ("values", "columns", "count", "row"):
         raise TypeError(f"{name} takes sparse rows, got {rows.dtype}")
@@ -37,7 +36,7 @@ cdef struct SparseRow:                    # as in loops/sparse.h
 
 
 cdef double numbers_in(cnp.ndarray rows) noexcept:
-    """How many numbers that are not 0 these rows have, one counted in each at the least."""
+    """How many nonzero numbers these rows have. Each row counts at least as one."""
     cdef const SparseRow* row = <const SparseRow*> cnp.PyArray_DATA(rows)
     cdef Py_ssize_t i
     cdef double total = 0
@@ -47,13 +46,13 @@ cdef double numbers_in(cnp.ndarray rows) noexcept:
 
 
 def refuse_column(name, features, rows):
-    """Raise for sparse rows one of which names a column that it does not have."""
+    """Raise IndexError for sparse rows with a column that is out of range."""
     raise IndexError(f"{name} found a column that is not in 0 … {features - 1}: a sparse matrix was changed while it "
                      "was in use")
 
 
 cdef class SparseMatrix:
-    """A matrix (n, features) of which nearly all numbers are 0, by its rows; or the transpose of it, (features, n)."""
+    """A matrix (n, features) in which nearly all numbers are 0, as sparse rows; or its transpose, (features, n)."""
     cdef readonly cnp.ndarray rows        # (n,), elements of a dtype of `sparse_row`
     cdef readonly bint is_transposed
 
@@ -67,7 +66,7 @@ cdef class SparseMatrix:
 
     @property
     def dtype(self):
-        """That of the numbers."""
+        """The dtype of the numbers."""
         return self.rows.dtype["row"].base
 
 
@@ -85,9 +84,9 @@ cdef cnp.ndarray product_of_sparse(
 
 
 def sparse_matmul(cnp.ndarray rows not None, cnp.ndarray b not None, cnp.ndarray out=None, *, cnp.ndarray bias=None):
-    """y = a b (+ bias): the sparse rows of a (M, K), b (K, N), bias (N,) → (M, N). Errors as of `matmul`.
+    """y = a b (+ bias): the sparse rows of a (M, K), b (K, N), bias (N,) → (M, N). Errors as for `matmul`.
 
-    IndexError for a column that is not in 0 … K − 1; likewise for all that take sparse rows.
+    All functions that take sparse rows raise IndexError for a column that is not in 0 … K − 1.
     """
     cdef Call call
     cdef cnp.npy_intp shape[2]
@@ -127,7 +126,7 @@ def sparse_matmul(cnp.ndarray rows not None, cnp.ndarray b not None, cnp.ndarray
 
 def sparse_matmul_grad(cnp.ndarray rows not None, cnp.ndarray dy not None, cnp.ndarray out=None, *,
                        bint accumulate=False):
-    """dW = aᵀ dy: the sparse rows of a (M, K), dy (M, N) → (K, N), added to what `out` holds when accumulating."""
+    """dW = aᵀ dy: the sparse rows of a (M, K), dy (M, N) → (K, N). If accumulating, dW is added to `out`."""
     cdef Call call
     cdef int real = real_type("sparse_matmul_grad", dy)
     cdef Py_ssize_t features = features_of("sparse_matmul_grad", rows, dy.descr)
@@ -173,7 +172,7 @@ def sparse_to_dense(cnp.ndarray rows not None):
 
 
 def use_columns(cnp.ndarray used not None, cnp.ndarray rows not None, cnp.ndarray x not None, bint accumulate):
-    """As `use_rows`, those rows of x being used whose numbers are the columns of these sparse rows; or all rows."""
+    """As `use_rows`, with the columns of these sparse rows as `order`. If they are many, list all rows instead."""
     cdef Call call
     cdef Py_ssize_t features = features_of("use_columns", rows, None)
     begin(&call, USE_COLUMNS_KERNEL, real_type("use_columns", x))

@@ -8,9 +8,12 @@ cdef Kernel FOLLOW_KERNEL = Kernel("follow", writes=0b101, updates=0b101)
 
 
 cdef class Rule:
-    """An optimizer's rule: its kernel, how many hyper-parameters and vectors of its own it has, whether it asks in
-    which step a parameter is, whether it may be confined to the rows of a parameter that were used, and whether it can
-    leave rows as they are whose gradient is 0."""
+    """The facts about an optimizer's rule.
+
+    `hyper` is its number of hyper-parameters. It keeps from `least_state` to `most_state` vectors between steps.
+    `counts_steps`: it needs the step number t of each parameter. `takes_used`: it can update the used rows of a
+    parameter only. `can_skip`: a row whose gradient is 0 may stay as it is.
+    """
     cdef Kernel kernel
     cdef readonly int hyper, least_state, most_state
     cdef readonly bint counts_steps, takes_used, can_skip
@@ -32,13 +35,16 @@ Rule("adamw", hyper=5, least_state=2, most_state=2, counts_steps=True)
 
 def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray state, cnp.ndarray hyper not None,
            cnp.ndarray steps=None, cnp.ndarray used=None, bint is_sparse=False):
-    """One step of an optimizer's rule, in place; its formula is in the docstring of its class.
+    """One step of an optimizer's rule, in place. The docstring of the optimizer's class has the formula.
 
-    w and g are flat vectors of one size and dtype. `state` (k, size) has the rule's own vectors as its rows, None where
-    it has none. `hyper` holds the hyper-parameters in float64. `steps` has a row (elements, t) in float64 for each of
-    the parameters that make up w, for rules that ask for their steps t, from 1 on. All are read at each run. With
-    `used`, w is the rows of one matrix, and g is 0 in those that it does not list (see `use_rows`): these are passed
-    over if that makes no difference, and if the matrix `is_sparse`, whether it does or not.
+    w and g : flat vectors of the same size and dtype.
+    state : (k, size), the vectors that the rule keeps between steps; None if it keeps none.
+    hyper : the hyper-parameters, float64.
+    steps : float64, a row (elements, t) for each parameter in w, if the rule counts steps. The first t is 1.
+    used : the used rows (see `use_rows`). Then w is one matrix, and g is 0 in all other rows. The update skips the
+        others if that makes no difference, or if the matrix `is_sparse`.
+
+    A replay reads all of these again in each step.
     """
     cdef Call call
     cdef Rule facts = RULES.get(rule)
@@ -82,9 +88,9 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
 
 
 def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t not None):
-    """The rate after step t: t ← t + 1, hyper[0] ← rates[t], or the last of the rates once there are no more.
+    """The learning rate after step t: t ← t + 1, hyper[0] ← rates[t]. After the last rate, hyper[0] keeps that one.
 
-    hyper and rates (n,) are float64, t (1,) int64. Nothing happens where t is below 0.
+    hyper and rates (n,) are float64, t (1,) is int64. If t is below 0, nothing happens.
     """
     cdef Call call
     require_vector("follow", hyper, cnp.NPY_FLOAT64, cnp.PyArray_SIZE(hyper))
@@ -102,11 +108,11 @@ def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t
 
 
 def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None, cnp.ndarray used=None):
-    """√ (Σ g² + others²) as a single element of float64: the norm of a vector, and of others whose norm is given.
+    """The norm √ (Σ g² + others²), float64 (1,): of the vector g, and of further vectors with the norm `others`.
 
-    Where g is the rows of a matrix, of which only those `used` are not 0 (see `use_rows`), of these.
+    If g is a matrix in which only the `used` rows are not 0 (see `use_rows`), only these are read.
 
-    Where it is not finite, as where an element of g is not, `on_stop` is called as by `all_finite`.
+    If the norm is not finite, so also if an element of g is not, `on_stop` is called as by `all_finite`.
     """
     cdef Call call
     cdef cnp.ndarray out
@@ -127,7 +133,7 @@ def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None, cnp.ndar
 
 
 def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit, cnp.ndarray used=None):
-    """g ← g · limit / (norm + 10⁻⁶), in place, if that is smaller; the norm is what `norm` returns, `used` as there."""
+    """g ← g · limit / (norm + 10⁻⁶), in place, if that is smaller. `norm` is what `norm` returned; `used` as there."""
     cdef Call call
     begin(&call, LIMIT_NORM_KERNEL, real_type("limit_norm", g))
     require_vector("limit_norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
@@ -153,7 +159,7 @@ def count_steps(cnp.ndarray steps not None):
 
 
 cdef double require_steps(str name, cnp.ndarray steps) except -1:
-    """How many elements the rows (elements, t) speak of; TypeError or ValueError unless they are such rows."""
+    """The sum of the elements in the rows (elements, t). Raises TypeError or ValueError if these are not such rows."""
     cdef double elements = 0
     cdef Py_ssize_t p
     if cnp.PyArray_TYPE(steps) != cnp.NPY_FLOAT64:

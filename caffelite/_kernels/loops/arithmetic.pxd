@@ -1,4 +1,4 @@
-"""Arithmetic that every loop has to do in the same way, and infinity and NaN."""
+"""Infinity, NaN, and arithmetic that has to be the same in every loop."""
 from caffelite._kernels.loops.family cimport *
 
 cdef extern from * nogil:
@@ -13,7 +13,7 @@ cdef extern from "loops/products.h" nogil:
     double sum_of_products_double(double a, double b, double c, double d)
 
 
-# a b + c d, rounded in the same way in every loop
+# a b + c d, with the same rounding in every loop
 cdef inline real sum_of_products(real a, real b, real c, real d) noexcept nogil:
     if real is float:
         return sum_of_products_float(a, b, c, d)
@@ -21,7 +21,7 @@ cdef inline real sum_of_products(real a, real b, real c, real d) noexcept nogil:
         return sum_of_products_double(a, b, c, d)
 
 
-# √x, for which processors have an instruction
+# √x, with the processor's instruction
 cdef inline real root(real x) noexcept nogil:
     if real is float:
         return sqrtf(x)

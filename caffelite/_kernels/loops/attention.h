@@ -1,5 +1,6 @@
-/* What attention does to each score, on strips of scores whose columns are queries and whose rows are keys, so that a
- * query has a lane to itself, and its sums need none across lanes. Scores come as exponents of 2: times log₂ e.
+/* The steps of attention for each score. They work on strips of scores. The columns of a strip are queries, its rows
+ * are keys. So each query has its own lane, and its sums never go across lanes. Scores are exponents of 2: they contain
+ * log₂ e.
  *
  * In C because Cython has no vector types.
  */
@@ -15,12 +16,12 @@ enum {
 };
 static const double LOG2_E = 1.4426950408889634;
 
-/* 2ˣ for x ≤ 0, and a little above: with n the whole number next to x, the polynomial that interpolates 2ᶠ at Chebyshev's
- * points for |f| ≤ ½, f = x − n, off by 2.5e-9 and 4e-18 of its value; then n goes where numbers have their exponent.
- * 0 where that were no normal number. */
+/* 2ˣ for x ≤ 0 and slightly above. With n the integer nearest to x and f = x − n, |f| ≤ ½, a polynomial interpolates 2ᶠ
+ * at Chebyshev points, with a relative error of 2.5e-9 (float32) or 4e-18 (float64). Then n is added to the exponent's
+ * bits. The result is 0 if it would be denormal. */
 INLINE vector_float power_of_2_float(vector_float x)
 {
-    const vector_float shifted = x + 12582912.0f, f = x - (shifted - 12582912.0f); /* n in the last bits */
+    const vector_float shifted = x + 12582912.0f, f = x - (shifted - 12582912.0f); /* n is in the last bits */
     vector_float p = 1.54614447e-4f * f + 1.34004282e-3f;
     p = p * f + 9.61805668e-3f;
     p = p * f + 5.55032723e-2f;
@@ -47,16 +48,16 @@ INLINE vector_double power_of_2_double(vector_double x)
     return (vector_double)(~(bits_double)(x < -1022.0) & ((bits_double)p + ((bits_double)shifted << 52)));
 }
 
-/* exponentials: the scores s of some keys more become 2^(s − m), m being the largest so far, which may rise; `total`, the
- * sum of all these numbers, follows, and `shrink` is what those of earlier keys have to be multiplied by. Before the first
- * keys, m is the lowest finite number.
+/* exponentials: the scores s of some more keys become 2^(s − m). m is the largest score so far, and may rise. `total` is
+ * the sum of these numbers over all keys so far. Multiply the numbers of earlier keys by `shrink`, which makes up for a
+ * larger m. Before the first keys, m is the lowest finite number.
  *
- * score_gradients: scores become probabilities, p = 2^(s − m) · inverse, and gradients of probabilities those of scores,
- * d ← p (kept d − mean) scale; where `kept` is given, what is left in p is kept p.
+ * score_gradients: scores become probabilities, p = 2^(s − m) · inverse. Gradients of probabilities become gradients of
+ * scores, d ← p (kept d − mean) scale. If `kept` is given, p becomes kept p.
  *
  * m, total, shrink, inverse, mean: one number for each query of the strip. kept: the strip, contiguous. */
 #define DEFINE_ATTENTION(real)                                                                                         \
-    /* b where a is NaN. Lane by lane, which the compiler knows to be one instruction. */                              \
+    /* b if a is NaN, else the larger. Written lane by lane, which the compiler turns into one instruction. */         \
     INLINE vector_##real larger_##real(vector_##real a, vector_##real b)                                               \
     {                                                                                                                  \
         vector_##real c;                                                                                               \

@@ -1,21 +1,22 @@
-# Attention: of each query, the mean of the values, weighed by how well their keys match it.
+# Attention: for each query, the mean of the values, weighted by how well their keys match the query.
 #
 #     s = q kᵀ / √d,  p = exp(s − m) / Σ exp(s − m),  m the largest s of a row,  y = p v
 #
-# for each head of each row. q and y (n, length, heads · d), k and v (n, keys, heads · d), as linear layers give them: a
-# head is d neighbours. The queries are the last ones of the keys' positions; causal, a query sees the keys up to its
-# own. Where a mask (n, keys) says False, nobody sees the key. A query that sees none has y = 0 and no gradient.
+# for each head of each row. q and y (n, length, heads · d), k and v (n, keys, heads · d), as linear layers return them:
+# a head is d neighbouring columns. The queries are the last positions of the keys. If causal, a query sees the keys up
+# to its own position. No query sees a key whose entry in the mask (n, keys) is False. If a query sees no key, y = 0 and
+# its gradient is 0.
 #
 # A matrix of all p would take length × keys numbers. As in FlashAttention (T. Dao, D. Fu, S. Ermon, A. Rudra, C. Ré,
-# NeurIPS 2022) it is there a block at a time: m and the sum follow as one block of keys after another is seen, what was
-# added up before being multiplied by exp(m before − m); both are kept, and the backward makes the blocks again.
+# NeurIPS 2022), only one block of it is in memory. If a block of keys raises m, the sums so far are multiplied by
+# exp(old m − new m). m and the sum are stored, and the backward computes the blocks again.
 #
-# Blocks are transposed, keys × queries: a lane of a vector is a query, and what is done to queries is done to all lanes
-# at once. So a query's sums, over blocks of KEYS keys from the first on, are the same wherever it lies in a strip.
+# Blocks are transposed: keys × queries. Each lane of a vector is a query, so one instruction serves many queries. A
+# query's sums go over blocks of KEYS keys, starting with the first key, so they do not depend on its place in a strip.
 #
 #   size     0 n, 1 heads, 2 queries L, 3 keys S, 4 d, 5 whether it is causal
 #   scalar   0 1/√d, 1 the p of dropout
-#   q, k, v  strides: 0 from row to row, 1 from position to position; dy likewise; the others are contiguous
+#   q, k, v  strides: 0 of rows, 1 of positions; the same for dy. The others are contiguous
 #   norms    (2, n, heads, L): m log₂ e and 1 / Σ exp(s − m)
 #   drawn    (seed, step) of dropout, or absent: p are dropped as `dropout` drops an array (n, heads, L, S)
 
@@ -42,10 +43,10 @@ cdef enum:
     KEYS = 64                             # of a block
     QUERIES = 64                          # of a block
     STRIP_QUERIES = 32                    # of a strip, at most
-    MOST_PACKED = 96                      # numbers of a position, in four blocks
+    MOST_PACKED = 96                      # the longest position that is packed; there are four packed blocks
 
 
-cdef struct Positions:                    # a block of them, in one head, `row` from one to the next
+cdef struct Positions:                    # a block of positions in one head, `row` elements apart
     const void* data
     Py_ssize_t row
 
@@ -53,14 +54,14 @@ cdef struct Positions:                    # a block of them, in one head, `row` 
 cdef struct Head:                         # one head of one row
     Py_ssize_t L, S, d
     Py_ssize_t ahead                      # query i sees the keys up to i + ahead
-    const uint8_t* mask                   # of keys, so far from each other; or NULL
+    const uint8_t* mask                   # of keys, mask_key bytes apart; or NULL
     Py_ssize_t mask_key
     const uint64_t* drawn                 # or NULL
     double p
-    uint64_t first                        # the number of its first element in the array that dropout drops
+    uint64_t first                        # the number of the head's first element in the array that dropout drops
     double scale
-    Py_ssize_t at, keys_at                # where it begins in what is contiguous, of queries and of keys,
-    Py_ssize_t size                       # and how far positions lie from each other there
+    Py_ssize_t at, keys_at                # the head's offset in contiguous arrays of queries and of keys,
+    Py_ssize_t size                       # and the distance of positions there
 
 
 # y[i] = Σⱼ p[i, j] v[j]
@@ -79,7 +80,7 @@ cdef int attention(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     return CONTINUE
 
 
-# A block of queries, from query i on, of a head: each strip with a block of keys after the other.
+# A block of queries of a head, from query i on. For each block of keys it goes through all strips of queries.
 cdef void attend(real* y, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i, Py_ssize_t queries,
                  real* tops, real* inverses) noexcept nogil:
     cdef const real* q = <const real*> position_of(y, call, 1, head, i)
@@ -148,7 +149,8 @@ cdef int attention_grad(real* dq, const Call* call, Py_ssize_t begin, Py_ssize_t
     return CONTINUE
 
 
-# A block of queries, from query i on, of a head: each strip with a block of keys, then these keys with all strips.
+# A block of queries of a head, from query i on. For each block of keys: first each strip adds to its dq, then the keys'
+# dk and dv add up all strips.
 cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head* h, Py_ssize_t head, Py_ssize_t i,
                       Py_ssize_t queries) noexcept nogil:
     cdef Positions dy_block = block_of(dq, call, 3, 2, head, i, queries, queries)
@@ -200,7 +202,7 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
                         k.row)
             lane += width
         lane = j = 0
-        while j < keys:                   # each strip has seen its first `seen` keys, a later strip as many or more
+        while j < keys:                   # a strip has seen its first `seen` keys, and a later strip as many or more
             while seen_of_block(h, i + lane, min(queries - lane, width), first, keys, width) <= j:
                 lane += width
             count = min(keys - j, width)
@@ -214,7 +216,7 @@ cdef void attend_back(real* dq, real* dk, real* dv, const Call* call, const Head
 
 # ---- blocks ----
 
-# s[j, i] = a[j] · (factor x[i]), rows of length d, for a strip of queries x, packed as columns if they are not yet.
+# s[j, i] = a[j] · (factor x[i]), rows of length d, for a strip of queries x. Packs x as columns unless it is packed.
 cdef void scores(real* s, Py_ssize_t s_row, const real* a, Py_ssize_t a_row, Py_ssize_t keys, const real* x,
                  Py_ssize_t x_row, Py_ssize_t queries, Py_ssize_t d, double factor, real* packed,
                  bint is_packed) noexcept nogil:
@@ -240,7 +242,7 @@ cdef void scores(real* s, Py_ssize_t s_row, const real* a, Py_ssize_t a_row, Py_
         c += strip.k
 
 
-# y += a b, y (rows, columns), a (rows, depth), depth at most KEYS or QUERIES. Neighbours in b and y are columns.
+# y += a b, y (rows, columns), a (rows, depth), depth at most KEYS or QUERIES. The columns of b and y are contiguous.
 cdef void add_product(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssize_t columns, Py_ssize_t depth, const real* a,
                       Py_ssize_t a_row, Py_ssize_t a_k, const real* b, Py_ssize_t b_row) noexcept nogil:
     cdef real* whole = <real*> packed_b + 2 * QUERIES * BLOCK_K
@@ -269,14 +271,14 @@ cdef inline void shrink_rows(real* y, Py_ssize_t y_row, Py_ssize_t rows, Py_ssiz
             y[i * y_row + j] *= factor[i]
 
 
-# A strip of a product, and of nothing besides.
+# A strip of a plain product, without bias, mask or relu.
 cdef inline void plain(Strip* strip) noexcept nogil:
     strip.runs = strip.b_column = 1
-    strip.accumulate = strip.relu = False
+    strip.rounded = strip.accumulate = strip.relu = False
     strip.bias = strip.row_bias = strip.mask = NULL
 
 
-# The scores, from query i and from key `first` on, of keys that queries don't see become −∞.
+# Sets the scores of keys that a query does not see to −∞. The scores begin at query i and key `first`.
 cdef void hide(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
                Py_ssize_t keys) noexcept nogil:
     cdef Py_ssize_t j, lane, hidden
@@ -290,7 +292,7 @@ cdef void hide(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_
         j += 1
 
 
-# kept[j, i] = 0 where dropout drops p[i, j], else 1 / (1 − p)
+# kept[j, i] = 0 if dropout drops p[i, j], else 1 / (1 − p)
 cdef void draw_kept(real* kept, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
                     Py_ssize_t keys) noexcept nogil:
     cdef uint32_t bits[2 * WORDS]
@@ -330,7 +332,7 @@ cdef Head head_of(const Call* call, Py_ssize_t head, const Operand* mask, const 
     return h
 
 
-# Where position i of a head lies in an operand.
+# The address of a head's position i in an operand.
 cdef inline const real* position_of(const real* like, const Call* call, int operand, Py_ssize_t head,
                                     Py_ssize_t i) noexcept nogil:
     cdef const Operand* x = &call.operand[operand]
@@ -338,7 +340,7 @@ cdef inline const real* position_of(const real* like, const Call* call, int oper
     return <const real*> x.data + head // H * x.stride[0] + i * x.stride[1] + head % H * call.size[4]
 
 
-# A block of positions, packed if they are crowded and several strips of queries go through them.
+# A block of positions. It is packed if its rows are crowded in the cache and several strips of queries read it.
 cdef Positions block_of(const real* like, const Call* call, int operand, int place, Py_ssize_t head, Py_ssize_t first,
                         Py_ssize_t count, Py_ssize_t queries) noexcept nogil:
     cdef const real* x = <const real*> position_of(like, call, operand, head, first)
@@ -353,19 +355,19 @@ cdef Positions block_of(const real* like, const Call* call, int operand, int pla
     return block
 
 
-# How many keys, from the first on, query i sees if it sees none behind its position.
+# How many keys query i sees, from the first key on: those up to its own position.
 cdef inline Py_ssize_t seen_by(const Head* h, Py_ssize_t i) noexcept nogil:
     return min(h.S, i + h.ahead + 1)
 
 
-# How many of a block of keys a strip of queries sees, rounded up to whole strips of keys.
+# How many keys of a block a strip of queries sees, rounded up to whole strips of keys.
 cdef inline Py_ssize_t seen_of_block(const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first, Py_ssize_t keys,
                                      Py_ssize_t width) noexcept nogil:
     cdef Py_ssize_t seen = max(0, seen_by(h, i + queries - 1) - first)
     return min(keys, (seen + width - 1) // width * width)
 
 
-# x · y, in as many sums side by side as the loops of reductions take
+# x · y, with as many partial sums as the reductions have.
 cdef inline real dot(const real* x, const real* y, Py_ssize_t n) noexcept nogil:
     cdef real sums[LANES]
     cdef Py_ssize_t i, j

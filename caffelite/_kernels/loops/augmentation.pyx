@@ -1,7 +1,7 @@
-# Augmentation: each image of a batch changed at random, by numbers that are a function of a seed, the batch, and the
-# image's row in it (philox.h). So any thread draws the same.
+# Augmentation: each image of a batch is changed at random. The random numbers are a function of a seed, the batch, and
+# the image's row in it (philox.h). So every thread draws the same numbers.
 #
-# All take images (n, C, H, W), contiguous.
+# All loops take images (n, C, H, W), contiguous.
 #   size     0 C, 1 H, 2 W, 3 how far, or how large
 #   operand  0 y, 1 x, 2 drawn = (seed, batch, how many augmentations of the batch were drawn before), int64
 #   parts    the images
@@ -12,21 +12,21 @@ from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.random cimport COUNTERS, WORDS, philox
 
 
-# words[i % COUNTERS] and words[COUNTERS + i % COUNTERS] become two numbers of 32 bits for image i, unless they are it
-# already, since one before it was asked for.
-@cython.overflowcheck(False)              # its arithmetic is modulo 2⁶⁴
+# words[i % COUNTERS] and words[COUNTERS + i % COUNTERS] become two numbers of 32 bits for image i. They are drawn for
+# COUNTERS images at a time, at the first of these that a thread asks for.
+@cython.overflowcheck(False)              # the arithmetic is modulo 2⁶⁴
 cdef void draw(uint32_t* words, const Call* call, Py_ssize_t i, bint is_first) noexcept nogil:
     cdef const uint64_t* drawn = <const uint64_t*> call.operand[2].data
     if is_first or i % COUNTERS == 0:
         philox(words, drawn[0], drawn[1], (drawn[2] << 40) | <uint64_t> (i // COUNTERS))
 
 
-# Of m numbers 0 … m − 1, m ≤ 2³², one: each with probability 1 / m, to within 2⁻³².
+# A random number of 0 … m − 1, m ≤ 2³². Each has the probability 1 / m, to within 2⁻³².
 cdef inline Py_ssize_t one_of(uint64_t m, uint32_t word) noexcept nogil:
     return <Py_ssize_t> ((m * word) >> 32)
 
 
-# y[c, h, w] = x[c, h − down, w − right], 0 where that is outside; down and right one of −p … p, p = size[3]
+# y[c, h, w] = x[c, h − down, w − right], 0 outside the image; down and right are random in −p … p, p = size[3]
 cdef int shift(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t C = call.size[0], H = call.size[1], W = call.size[2], p = call.size[3]
     cdef Py_ssize_t i, line, h, w, down, right, first, last
@@ -74,8 +74,8 @@ cdef int flip(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
-# y = x, but 0 in a square of s × s pixels, s = size[3], around a pixel of the image, any with the same probability; as
-# much of the square as is inside, in every channel
+# y = x, but 0 in a square of s × s pixels, s = size[3], around a random pixel, in every channel. Parts of the square
+# may be outside the image.
 cdef int cutout(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t C = call.size[0], H = call.size[1], W = call.size[2], s = call.size[3]
     cdef Py_ssize_t i, c, h, w, top, left

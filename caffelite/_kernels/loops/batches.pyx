@@ -10,7 +10,7 @@ from caffelite._kernels.loops.loss cimport is_ignored
 
 # xoshiro256++ 1.0, the next 64 random bits (D. Blackman and S. Vigna, "Scrambled linear pseudorandom number
 # generators", ACM TOMS 47(4), 2021).
-@cython.overflowcheck(False)              # its arithmetic is modulo 2⁶⁴
+@cython.overflowcheck(False)              # the arithmetic is modulo 2⁶⁴
 cdef uint64_t next_random(uint64_t* s) noexcept nogil:
     cdef uint64_t bits = rotate(s[0] + s[3], 23) + s[0]
     cdef uint64_t t = s[1] << 17
@@ -28,7 +28,7 @@ cdef inline uint64_t rotate(uint64_t x, int k) noexcept nogil:
     return (x << k) | (x >> (64 - k))
 
 
-# A uniform number below n, n > 0: random bits under the smallest mask that covers n − 1, drawn again until they fit.
+# A uniform random number below n, n > 0. Draws as many bits as n − 1 has, until the number is below n.
 cdef uint64_t random_below(uint64_t n, uint64_t* state) noexcept nogil:
     cdef uint64_t mask = n - 1, value
     cdef int shift = 1
@@ -41,7 +41,7 @@ cdef uint64_t random_below(uint64_t n, uint64_t* state) noexcept nogil:
     return value
 
 
-# Puts order, a permutation of the rows, into a new random order in place (Fisher and Yates; Knuth, TAOCP 2, 3.4.2 P).
+# Shuffles `order`, a permutation of the rows, in place (Fisher and Yates; Knuth, TAOCP 2, 3.4.2 P).
 #   size     0 n
 #   operand  0 order, 1 state (four uint64)
 #   parts    1
@@ -88,7 +88,7 @@ cdef int advance(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     return CONTINUE
 
 
-# To sums[slot]: a mean over the rows
+# Adds a mean over the rows to sums[slot].
 #   size     0 slot, 1 rows
 #   operand  0 cursor, 1 mean
 cdef int add_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -98,7 +98,7 @@ cdef int add_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t en
     return CONTINUE
 
 
-# To sums[slot]: a mean over rows that weigh w; one over rows that weigh nothing, NaN perhaps, counts nowhere
+# Adds a mean over rows of weight w to sums[slot]. Rows of total weight 0 do not count; their mean may be NaN.
 #   size     0 slot, 1 rows, 2 whether the mean is float64
 #   operand  0 cursor, 1 mean, 2 w
 cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -118,9 +118,9 @@ cdef int add_weighted_mean(real* dtype, const Call* call, Py_ssize_t begin, Py_s
     return CONTINUE
 
 
-# To sums[slot]: whether a row's largest element, the first of equals, is at the label. With a single element a row,
-# whether the label is 1 where that is above the threshold, and 0 elsewhere. NaN if an element is. Ignored labels count
-# not.
+# Adds the number of correct rows to sums[slot]. A row is correct if its largest element, the first of equal ones, is at
+# the label. If rows have one element, a row is correct if the label is 1 and the element is above the threshold, or
+# neither. NaN if an element is NaN. Rows with the ignored label do not count.
 #   size     0 slot, 1 n, 2 whether there is a label to ignore, 3 that label, 4 C
 #   scalar   threshold
 #   operand  0 cursor, 1 outputs, 2 labels

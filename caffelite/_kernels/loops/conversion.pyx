@@ -23,7 +23,7 @@ ctypedef fused number:
 
 # y = a in another type; True is 1.
 #   source   the type of a
-#   size, parts  as of elementwise; size 4 the bytes of an element of a
+#   size, parts  as for elementwise; size 4 the bytes of an element of a
 #   operand      0 y (contiguous), 1 a
 cdef int convert(target* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* a = &call.operand[1]
@@ -39,13 +39,13 @@ cdef int convert(target* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     return CONTINUE
 
 
-# Elements that are no neighbours, `step` bytes apart, go piece by piece, as in elementwise.pyx.
+# Elements that are not contiguous are `step` bytes apart. They are copied to a contiguous piece, as in elementwise.pyx.
 cdef void convert_row(target* y, const char* a, Py_ssize_t step, Py_ssize_t width, Py_ssize_t n,
                       Type source) noexcept nogil:
     cdef int64_t piece[PIECE]
     cdef Py_ssize_t m
     if step == width:
-        convert_neighbours(y, a, n, source)
+        convert_contiguous(y, a, n, source)
         return
     while n > 0:
         m = min(n, PIECE)
@@ -57,7 +57,7 @@ cdef void convert_row(target* y, const char* a, Py_ssize_t step, Py_ssize_t widt
             gather(<int32_t*> piece, a, step, m)
         else:
             gather(piece, a, step, m)
-        convert_neighbours(y, <const char*> piece, m, source)
+        convert_contiguous(y, <const char*> piece, m, source)
         y += m
         a += m * step
         n -= m
@@ -69,8 +69,8 @@ cdef inline void gather(number* piece, const char* a, Py_ssize_t step, Py_ssize_
         piece[j] = (<const number*> (a + j * step))[0]
 
 
-cdef void convert_neighbours(target* y, const char* a, Py_ssize_t n, Type source) noexcept nogil:
-    if source == BOOL:                    # a byte of a bool array may be any: all but 0 are True
+cdef void convert_contiguous(target* y, const char* a, Py_ssize_t n, Type source) noexcept nogil:
+    if source == BOOL:                    # a True in a bool array may be any byte but 0
         convert_from(y, <const uint8_t*> a, n, True)
     elif source == INT8:
         convert_from(y, <const int8_t*> a, n, False)

@@ -1,29 +1,34 @@
-# Convolutions.
+# Direct convolutions: every tap of the window is multiplied with every pixel.
 #
 #   y[n, o, i, j] = bias[o] + Σ_k,l Σ_c  x[n, c, s i + d k − p, s j + d l − p] w[o, c, k, l]
 #
-# with stride s, dilation d and padding p, where x is 0 outside. A transposed one goes the other way, from the
-# positions of the window to the pixels that it covers: y[.., s i + d k − p, ..] += x[.., i, ..] w[o, c, k, l]; it is
-# the gradient of a convolution's input, and a transposed convolution.
+# The stride is s, the dilation d and the padding p. Outside of the image, x is 0. A transposed convolution goes the
+# other way, from the positions of the window to the pixels under it:
 #
-# Taps (k, l) that lie outside x are left out, and no window is copied out into a matrix. The sums are those of a matrix
-# product whose rows begin where a tap's channels do; the register tile of matmul.pyx runs over them (Strip.runs). How
-# the operands lie decides which of them is read as vectors:
+#   y[.., s i + d k − p, ..] += x[.., i, ..] w[o, c, k, l]
 #
-#   images last, memory order (C, H, W, n)     x. A vector holds a pixel of many images, or neighbouring pixels; the
-#                                              weights, of any strides, are multiplied with it one by one. For few
-#                                              channels, and all vectors are full.
-#   channels last, memory order (n, H, W, C)   w, whose output channels are neighbours. The pixels of several images
-#                                              are multiplied with it one by one. For many channels: what a tile reads
-#                                              of x lies together.
+# It is a layer, and it is the gradient of a convolution's input.
 #
-# An element of y is summed in the order of k, l, c, wherever it stands; of a transposed one, from the last k and l on.
+# The loops skip taps (k, l) that lie outside x. They do not copy windows into a matrix (im2col). The sums are those of
+# a matrix product in which each row of an operand begins where the channels of a tap begin. The register tile of
+# matmul.pyx computes them; `Strip.runs` says where the rows begin. The order of the operands in memory decides which
+# one is read as vectors:
+#
+#   images last, memory order (C, H, W, n)     x. A vector holds one pixel of many images, or neighbouring pixels. Each
+#                                              vector is multiplied by single weights, which may have any strides.
+#                                              This order is for few channels: all vectors are full.
+#   channels last, memory order (n, H, W, C)   w, whose output channels are neighbours. Each vector is multiplied by
+#                                              single pixels of several images. This order is for many channels: what a
+#                                              tile reads of x is in one place.
+#
+# Every element of y is summed in the same order, k, then l, then c, wherever it is in y. A transposed convolution
+# starts from the last k and l.
 #
 #   size     0 n, 1 channels of x and 2 of y in each group, 3 groups, 4 transposed, 5 from one group's w to the next's,
 #            6 channels last
-#   window   0 down the height, 1 along the width
+#   window   0 along the height, 1 along the width
 #   operand  0 y, 1 x (strides n, c, h, w), 2 w (strides o, c, k, l), 3 bias or absent
-#   parts    images last: the pixels of y; channels last: those of so many images at a time; depthwise, channels last:
+#   parts    images last: the pixels of y; channels last: the pixels of some images at a time; depthwise, channels last:
 #            the lines of y's images along their longer side
 
 from caffelite._kernels.loops.elementwise cimport finish
@@ -60,46 +65,48 @@ cdef extern from "loops/dots.h" nogil:
 
 
 cdef enum:
-    MAX_RUNS = 64                         # of a tile's sums, before they wait in y for the next ones
-    IMAGES = 16                           # channels last: how many go together,
-    PIXELS = 64                           # or of one image,
-    WEIGHTS_BYTES = 524_288               # and how large the weights that they meet may be
+    MAX_RUNS = 64                         # runs that a tile adds up; then its sums wait in y for the next runs
+    IMAGES = 16                           # channels last: images that a tile takes together,
+    PIXELS = 64                           # or pixels of one image,
+    WEIGHTS_BYTES = 524_288               # and the most bytes of weights that are used with them
 
 
-cdef struct Taps:                         # those of a window that lie inside, at one place of y along one axis
-    Py_ssize_t first, step, count         # of the window
-    Py_ssize_t at, reach                  # where the first lies in x; how much further each next one does
+cdef struct Taps:                         # a window's taps that are inside x, along one axis, at one place of y
+    Py_ssize_t first, step, count         # their numbers in the window
+    Py_ssize_t at, reach                  # the first tap's place in x, and how much further each next tap is
 
 
 cdef Taps taps_of(const Window* window, bint is_transposed, Py_ssize_t i) noexcept nogil:
     cdef Taps taps
-    cdef Py_ssize_t stride = window.stride, dilation = window.dilation, last
+    cdef Py_ssize_t stride = window.stride, dilation = window.dilation, last, at
     if not is_transposed:
         taps.at = i * stride - window.padding
         taps.step, taps.reach = 1, dilation
-        taps.first = 0 if taps.at >= 0 else (dilation - 1 - taps.at) // dilation
+        taps.first = 0 if taps.at >= 0 else quotient(dilation - 1 - taps.at, dilation)
         taps.at += taps.first * dilation
         last = window.length - 1
-        taps.count = 0 if taps.at > last else (last - taps.at) // dilation + 1
+        taps.count = 0 if taps.at > last else quotient(last - taps.at, dilation) + 1
         taps.count = max(min(taps.count, window.kernel - taps.first), 0)
         return taps
-    taps.step = stride // common_divisor(stride, dilation)
-    taps.reach = -(dilation * taps.step // stride)
+    taps.step = quotient(stride, common_divisor(stride, dilation))
+    taps.reach = -quotient(dilation * taps.step, stride)
     taps.first, taps.count = 0, 0
-    while taps.first < min(taps.step, window.kernel) and (i + window.padding - taps.first * dilation) % stride != 0:
+    at = i + window.padding
+    while taps.first < min(taps.step, window.kernel) and quotient(at, stride) * stride != at:
         taps.first += 1
+        at -= dilation
     if taps.first >= min(taps.step, window.kernel):
         return taps
-    # C's division rounds towards 0, which is right: what is divided is a multiple.
-    taps.at = (i + window.padding - taps.first * dilation) // stride
+    # C's division rounds towards 0. Here it does not round: the number is a multiple of the stride.
+    taps.at = quotient(at, stride)
     last = window.count - 1
-    if taps.at > last:                    # taps whose position is behind the last one
-        i = (taps.at - last - taps.reach - 1) // -taps.reach
+    if taps.at > last:                    # skip taps that belong to positions behind the last one
+        i = quotient(taps.at - last - taps.reach - 1, -taps.reach)
         taps.first += i * taps.step
         taps.at += i * taps.reach
     if taps.at >= 0 and taps.first < window.kernel:
-        taps.count = min(taps.at // -taps.reach, (window.kernel - 1 - taps.first) // taps.step) + 1
-        # From the last one on, in the order in which x lies.
+        taps.count = min(quotient(taps.at, -taps.reach), quotient(window.kernel - 1 - taps.first, taps.step)) + 1
+        # Begin with the last tap: then the places in x go up.
         taps.first += (taps.count - 1) * taps.step
         taps.at += (taps.count - 1) * taps.reach
         taps.step, taps.reach = -taps.step, -taps.reach
@@ -107,36 +114,41 @@ cdef Taps taps_of(const Window* window, bint is_transposed, Py_ssize_t i) noexce
 
 
 cdef inline Py_ssize_t common_divisor(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
-    while b != 0:
+    while b > 1:
         a, b = b, a % b
-    return a
+    return 1 if b == 1 else a
+
+
+# a // b, without the division, which takes as long as ten vectors, if b is 1, as strides and dilations mostly are.
+cdef inline Py_ssize_t quotient(Py_ssize_t a, Py_ssize_t b) noexcept nogil:
+    return a if b == 1 else a // b
 
 
 cdef inline bint alike(const Taps* a, const Taps* b) noexcept nogil:
-    """Whether the same taps lie inside."""
+    """Whether the same taps are inside x."""
     return a.first == b.first and a.count == b.count
 
 
 # ---- the runs of a tile's sums ----
 
 cdef struct Runs:
-    Py_ssize_t count, k                   # how many, of how many terms each
-    Py_ssize_t x_k, w_k                   # from one term to the next
-    Py_ssize_t x[MAX_RUNS]                # where they begin, from the first one on
+    Py_ssize_t count, k                   # the number of runs, and the number of terms in each run
+    Py_ssize_t x_k, w_k                   # the distance from one term to the next
+    Py_ssize_t x[MAX_RUNS]                # where each run begins, counted from the first run
     Py_ssize_t w[MAX_RUNS]
-    Py_ssize_t x_first, w_first           # where the first one begins
-    Py_ssize_t next                       # the tap at which the runs behind these begin; 0 if none do
+    Py_ssize_t x_first, w_first           # where the first run begins
+    Py_ssize_t next                       # the number of the first run that did not fit; 0 if all did
 
 
-# The runs over these taps from number `begin` on. Each is over the channels, or, where the elements lie so, over the
-# taps of a row and their channels.
+# The runs over these taps, beginning with run number `begin`. A run goes over the channels of one tap. If the taps of a
+# row are neighbours in memory, a run goes over all their channels.
 cdef void lay_runs(Runs* runs, const Taps* down, const Taps* along, Py_ssize_t channels, const Operand* x,
                    const Operand* w, Py_ssize_t begin) noexcept nogil:
     cdef Py_ssize_t x_along = along.reach * x.stride[3], w_along = along.step * w.stride[3]
     cdef Py_ssize_t x_down = down.reach * x.stride[2], w_down = down.step * w.stride[2], across = along.count, at
     runs.k, runs.x_k, runs.w_k = channels, x.stride[1], w.stride[1]
     runs.count = runs.next = runs.x_first = runs.w_first = 0
-    if down.count == 0 or across == 0:    # a window among the pads
+    if down.count == 0 or across == 0:    # the whole window is in the padding
         return
     if channels == 1:
         runs.k, runs.x_k, runs.w_k, across = along.count, x_along, w_along, 1
@@ -191,7 +203,7 @@ cdef void images_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
     cdef const Operand* x = &call.operand[1]
     cdef Py_ssize_t n = call.size[0], width = outputs_along(call, 1), i, j, next_j, columns
     cdef Taps down, along
-    while begin < end:                    # pixels in a row over whose windows the same taps lie inside
+    while begin < end:                    # neighbouring pixels of y whose windows have the same taps inside x
         i, j = begin // width, begin % width
         down, along = taps_of(&call.window[0], call.size[4], i), taps_of(&call.window[1], call.size[4], j)
         next_j = j + 1
@@ -240,7 +252,7 @@ cdef void weigh_images(real* out, const Call* call, const Taps* down, const Taps
         tap, rows.resume = taps.next, True
 
 
-# Columns of y that are neighbours, of the pixels of images; its rows are the output channels.
+# Neighbouring columns of y, images last: a column is a pixel of an image, and a row is an output channel.
 cdef void strips_of_images(real* out, const Call* call, const Taps* down, const Taps* along,
                            Py_ssize_t columns) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
@@ -286,7 +298,6 @@ cdef void channels_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_
     cdef const Operand* x = &call.operand[1]
     cdef Py_ssize_t height = outputs_along(call, 0), width = outputs_along(call, 1), images = call.size[0]
     cdef Py_ssize_t columns = call.size[2], block = columns_at_once(out, call), group, column, part, i, j, n, next_j
-    cdef Py_ssize_t rows, y_row, x_row
     cdef Taps down, along
     for group in range(call.size[3]):
         column = group * columns
@@ -294,40 +305,82 @@ cdef void channels_last(real* out, const Call* call, Py_ssize_t begin, Py_ssize_
             part = begin
             while part < end:
                 n, i, j = part // (height * width), part // width % height, part % width
-                down, along = taps_of(&call.window[0], call.size[4], i), taps_of(&call.window[1], call.size[4], j)
-                if images < IMAGES:       # so few that the rows of a tile are the pixels of one
-                    next_j = alike_until(call, 1, &along, j, min(width, j + min(end - part, <Py_ssize_t> PIXELS)))
-                    rows, y_row, x_row = next_j - j, y.stride[3], x.stride[3] * pixels_apart(call, 1)
+                next_j = j + 1
+                if images < IMAGES:       # few images: the rows of a tile are pixels of one image
+                    next_j = min(width, j + end - part)
+                    line_of_pixels(out, call, n, i, j, next_j, column, min((group + 1) * columns, column + block))
                 else:
                     n *= IMAGES
-                    next_j = j + 1
-                    rows, y_row, x_row = min(images - n, IMAGES), y.stride[0], x.stride[0]
-                strips_of_pixels(out + n * y.stride[0] + i * y.stride[2] + j * y.stride[3], call, &down, &along, n,
-                                 rows, y_row, x_row, column, min((group + 1) * columns, column + block))
+                    down, along = taps_of(&call.window[0], call.size[4], i), taps_of(&call.window[1], call.size[4], j)
+                    strips_of_pixels(out + n * y.stride[0] + i * y.stride[2] + j * y.stride[3], call, &down, &along, n,
+                                     min(images - n, IMAGES), y.stride[0], x.stride[0], column,
+                                     min((group + 1) * columns, column + block))
                 part += next_j - j
             column += block
 
 
-# Output channels whose weights fill no more than a part of a second-level cache, whole strips of them.
+# The number of output channels whose weights fit into a part of the second-level cache, in whole strips.
 cdef inline Py_ssize_t columns_at_once(const real* out, const Call* call) noexcept nogil:
     cdef Py_ssize_t terms = call.size[1] * call.window[0].kernel * call.window[1].kernel
     cdef Py_ssize_t most = max(WEIGHTS_BYTES // <Py_ssize_t> sizeof(real) // max(terms, 1), 1)
     return max(most // strip_columns(out), 1) * strip_columns(out)
 
 
-# The first place behind j, before `end`, along an axis of y, over whose window other taps lie inside.
-cdef Py_ssize_t alike_until(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t end) noexcept nogil:
+# The pixels of y from number j to before `last` of a line. Those that have the same taps inside x are rows of a tile.
+# Of a transposed convolution they lie a stride apart: there, neighbours have other taps.
+cdef void line_of_pixels(real* out, const Call* call, Py_ssize_t n, Py_ssize_t i, Py_ssize_t j, Py_ssize_t last,
+                         Py_ssize_t column, Py_ssize_t end) noexcept nogil:
+    cdef const Operand* y = &call.operand[0]
+    cdef Py_ssize_t step = call.window[1].stride if call.size[4] else 1, phase, at, rows
+    cdef Taps down = taps_of(&call.window[0], call.size[4], i), along
+    for phase in range(min(step, last - j)):
+        at = j + phase
+        while at < last:
+            along = taps_of(&call.window[1], call.size[4], at)
+            rows = min((last - 1 - at) // step + 1, <Py_ssize_t> PIXELS)
+            rows = alike_pixels(call, 1, &along, at, step, rows)
+            strips_of_pixels(out + n * y.stride[0] + i * y.stride[2] + at * y.stride[3], call, &down, &along, n, rows,
+                             step * y.stride[3], call.operand[1].stride[3] * pixels_apart(call, 1), column, end)
+            at += rows * step
+
+
+# How many of the pixels j, j + step, …, at most so many, along an axis of y, have windows with the same taps inside x.
+# From one of them to the next, a transposed convolution moves by one pixel of x, others by a stride.
+cdef Py_ssize_t alike_pixels(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t step,
+                             Py_ssize_t most) noexcept nogil:
+    cdef const Window* window = &call.window[axis]
+    cdef Py_ssize_t count = 1
     cdef Taps other
-    j += 1
-    while j < end and (not call.size[4] or call.window[axis].stride == 1):
-        other = taps_of(&call.window[axis], call.size[4], j)
+    if not call.size[4] and taps.count == window.kernel:
+        return min(most, inside_until(window) - j)
+    if call.size[4] and taps.count > 0 and taps.step < 0 and all_of_phase(window, taps):
+        return min(most, window.count - (taps.at + (taps.count - 1) * taps.reach))
+    while count < most:
+        other = taps_of(window, call.size[4], j + count * step)
         if not alike(taps, &other):
             break
-        j += 1
-    return j
+        count += 1
+    return count
 
 
-# How many pixels of x one pixel of y is from the next, where the same taps lie inside.
+# The first place at which a window, inside x before, sticks out behind it.
+cdef inline Py_ssize_t inside_until(const Window* window) noexcept nogil:
+    return quotient(window.length - 1 - (window.kernel - 1) * window.dilation + window.padding, window.stride) + 1
+
+
+# Of a transposed convolution: whether all taps that meet pixels of x from here, in steps of a stride, lie inside x.
+cdef inline bint all_of_phase(const Window* window, const Taps* taps) noexcept nogil:
+    return taps.first - taps.step >= window.kernel and taps.first + (taps.count - 1) * taps.step < -taps.step
+
+
+# The first place after j, before `end`, along an axis of y, whose window has other taps inside x.
+cdef Py_ssize_t alike_until(const Call* call, int axis, const Taps* taps, Py_ssize_t j, Py_ssize_t end) noexcept nogil:
+    if call.size[4] and call.window[axis].stride > 1:
+        return j + 1
+    return j + alike_pixels(call, axis, taps, j, 1, end - j)
+
+
+# The distance in pixels of x from one pixel of y to the next, if their windows have the same taps inside x.
 cdef inline Py_ssize_t pixels_apart(const Call* call, int axis) noexcept nogil:
     return 1 if call.size[4] else call.window[axis].stride
 
@@ -384,7 +437,7 @@ cdef void weigh_pixels(real* out, const Call* call, const Taps* down, const Taps
         finish(out + r * y_row, call, call.size[3])
 
 
-# Likewise the channels from `column` to before `end`, of one group, each a sum over all of x's in the group.
+# The channels from `column` to before `end` of such pixels. Each is a sum over all channels of x in its group.
 cdef void strips_of_pixels(real* out, const Call* call, const Taps* down, const Taps* along, Py_ssize_t n,
                            Py_ssize_t rows, Py_ssize_t y_row, Py_ssize_t x_row, Py_ssize_t column,
                            Py_ssize_t end) noexcept nogil:
@@ -424,7 +477,7 @@ cdef void strips_of_pixels(real* out, const Call* call, const Taps* down, const 
             finish(out + r * y_row + column, call, end - column)
 
 
-# Whether what follows is done before a tile leaves the registers: max(y, 0), or y where a mask is above 0.
+# Whether the tile can do the epilogue while its sums are in registers: max(y, 0), or 0 where a mask is not above 0.
 cdef inline bint epilogue_fits_registers(const Call* call) noexcept nogil:
     if not READS_LANES or call.operand[EPILOGUE].data != NULL or call.operand[EPILOGUE + 1].data != NULL:
         return False
@@ -443,7 +496,7 @@ cdef inline Py_ssize_t outputs_along(const Call* call, int axis) noexcept nogil:
     return call.window[axis].length if call.size[4] else call.window[axis].count
 
 
-# How wide strips are if so many columns are shared among as few of them as possible, evenly.
+# The width of strips if as few strips as possible share the columns evenly.
 cdef inline Py_ssize_t strip_width(const real* out, Py_ssize_t columns) noexcept nogil:
     cdef Py_ssize_t strips = (columns + strip_columns(out) - 1) // strip_columns(out)
     cdef Py_ssize_t vectors = (columns + lanes(out) - 1) // lanes(out)
@@ -495,8 +548,9 @@ cdef void one_by_one(real* y, const Strip* s, Py_ssize_t begin, Py_ssize_t end) 
 #
 #   dw[o, c, k, l] = Σ_n,i,j  x[n, c, s i + d k − p, s j + d l − p] dy[n, o, i, j]
 #
-# over the positions at which tap (k, l) lies inside x. Images last, both are read as vectors, and a sum is a vector
-# until the end (dots.h); channels last, it is a product of x, one by one, and vectors of dy, on the register tile.
+# The sum is over the positions at which tap (k, l) is inside x. Images last, x and dy are both read as vectors, and
+# each sum is a vector until the end (dots.h). Channels last, it is a matrix product of single numbers of x and vectors
+# of dy, on the register tile.
 #
 #   size     0 n, 1 channels of x and 2 of dy in each group, 3 groups, 6 channels last
 #   operand  0 dw (strides o, c, k, l), 1 x, 2 dy (strides n, c, h, w), 3 room for the sums: (o, k, l, c) vectors or
@@ -504,8 +558,8 @@ cdef void one_by_one(real* y, const Strip* s, Py_ssize_t begin, Py_ssize_t end) 
 #   parts    the terms k, l, c of an output
 
 cdef enum:
-    CHUNK = 512                           # how many pixels of a row's sum are added up before they join the others
-    BLOCK_VECTORS = 64                    # of each output channel, that are multiplied with all terms before the next
+    CHUNK = 512                           # the pixels of a row that are summed before they are added to the others
+    BLOCK_VECTORS = 64                    # the vectors of an output channel that meet all terms before the next ones
     FEW_CHANNELS = 4
     MAX_TERMS = 64
     MAX_LANES = 16
@@ -524,14 +578,15 @@ cdef int convolution_weight_grad(real* out, const Call* call, Py_ssize_t begin, 
     return CONTINUE
 
 
-# The positions of a window, from `first` to `last`, at which its tap k lies inside.
+# The positions of a window, from `first` to `last`, at which its tap k is inside x.
 cdef inline void positions_of(const Window* window, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* last) noexcept nogil:
     cdef Py_ssize_t at = k * window.dilation - window.padding
     first[0] = 0 if at >= 0 else (window.stride - 1 - at) // window.stride
     last[0] = -1 if at >= window.length else min((window.length - 1 - at) // window.stride, window.count - 1)
 
 
-# Those at which all of its taps do: what is done together must not depend on where threads cut the terms.
+# The positions of a window at which all its taps are inside x. Terms that are computed together use these, so the order
+# of a sum does not depend on where threads divide the terms.
 cdef inline void common_positions_of(const Window* window, Py_ssize_t* first, Py_ssize_t* last) noexcept nogil:
     cdef Py_ssize_t other
     positions_of(window, 0, first, &other)
@@ -558,7 +613,7 @@ cdef void weight_grad_of_images(real* out, const Call* call, Py_ssize_t group, P
     dots.a = <const real*> dy.data + group * call.size[2] * dy.stride[1]
     dots.b = <const real*> x.data + group * channels * x.stride[1]
     i = 0
-    while i < down.count:                 # blocks of dy of which what serves a tile stays in the first-level cache
+    while i < down.count:                 # blocks of dy, so small that a tile's rows stay in the first-level cache
         j = 0
         while j < along.count:
             dots_of_block(out, call, &dots, begin, end, i, i + height - 1, j, j + width - 1)
@@ -569,7 +624,7 @@ cdef void weight_grad_of_images(real* out, const Call* call, Py_ssize_t group, P
             add_to(out, call, group * call.size[2] + o, term, total_of(sums + (o * terms + term) * lanes(out)))
 
 
-# What the positions from (top, left) to (bottom, right) add to these terms.
+# Add the positions from (top, left) to (bottom, right) to these terms.
 cdef void dots_of_block(const real* out, const Call* call, const Dots* dots, Py_ssize_t begin, Py_ssize_t end,
                         Py_ssize_t top, Py_ssize_t bottom, Py_ssize_t left, Py_ssize_t right) noexcept nogil:
     cdef const Window* down = &call.window[0]
@@ -578,7 +633,7 @@ cdef void dots_of_block(const real* out, const Call* call, const Dots* dots, Py_
     cdef Dots these = dots[0]
     while term < end:
         k = term // row_terms
-        # Few channels go together with the window's next columns; of many, no position is lost at the borders alone.
+        # Few channels: take the next columns of the window too. Many channels: one tap at a time, at all its positions.
         count = min(end, (k + 1) * row_terms if channels < FEW_CHANNELS else (term // channels + 1) * channels) - term
         count = min(count, MAX_TERMS)
         positions_of(down, k, &first, &last)
@@ -593,8 +648,9 @@ cdef void dots_of_block(const real* out, const Call* call, const Dots* dots, Py_
         term += count
 
 
-# Terms (l, c) from number `term` on, of the same row of the window: where all of its taps lie inside together, then
-# each at the positions that are left; or all of one tap, at its own.
+# The terms (l, c) from number `term` on, all in one row of the window. Few channels: first all terms together, at the
+# positions where all taps of the row are inside x, then each term at its other positions. Many channels: the terms of
+# one tap at all its positions.
 cdef void dots_of_terms(const real* out, const Call* call, Dots* dots, Py_ssize_t term, Py_ssize_t count,
                         Py_ssize_t left, Py_ssize_t right) noexcept nogil:
     cdef const Window* along = &call.window[1]
@@ -689,7 +745,7 @@ cdef void weight_grad_of_channels(real* out, const Call* call, Py_ssize_t group,
     cdef real* sums = <real*> call.operand[3].data + group * call.size[2]
     for term in range(begin, end):
         memset(sums + term * all_columns, 0, call.size[2] * sizeof(real))
-    while line < lines:                   # blocks of both that stay in the second-level cache
+    while line < lines:                   # blocks of x and dy that stay in the second-level cache
         left = 0
         while left < along.count:
             right = min(left + CHUNK, along.count) - 1
@@ -701,8 +757,8 @@ cdef void weight_grad_of_channels(real* out, const Call* call, Py_ssize_t group,
             add_to(out, call, group * call.size[2] + o, term, sums[term * all_columns + o])
 
 
-# What a block of positions adds to these terms: from `left` to `right` in these lines, which are numbered through all
-# images. Few channels go together with the window's next columns, where x has them side by side and all lie inside.
+# Add a block of positions to these terms: from `left` to `right` in these lines. Lines are numbered through all images.
+# Few channels are computed together with the next columns of the window, if these are neighbours in x and inside it.
 cdef void tiles_of_terms(real* sums, const Call* call, Py_ssize_t group, Py_ssize_t line, Py_ssize_t lines,
                          Py_ssize_t left, Py_ssize_t right, Py_ssize_t term, Py_ssize_t end) noexcept nogil:
     cdef const Window* along = &call.window[1]
@@ -726,7 +782,7 @@ cdef void tiles_of_terms(real* sums, const Call* call, Py_ssize_t group, Py_ssiz
             term += count
 
 
-# What the positions from `first` to `last` of these lines add to these terms.
+# Add the positions from `first` to `last` of these lines to these terms.
 cdef void tile_of_terms(real* sums, const Call* call, Py_ssize_t group, Py_ssize_t line, Py_ssize_t lines,
                         Py_ssize_t term, Py_ssize_t count, Py_ssize_t first, Py_ssize_t last) noexcept nogil:
     cdef const Window* down = &call.window[0]

@@ -1,7 +1,8 @@
-/* Many dot products at once: of each of some rows with each of some others, along which vectors are read.
+/* Many dot products at once: of each row of a with each row of b.
  *
- * The sums of one call are vectors, too, each lane of its own: what is added to them over many calls is added up across
- * lanes once, at the end. ROWS × SUMS of them stay in registers, so that each vector that is read is used several times.
+ * Vectors go along the rows. The sums are also vectors: each lane is summed on its own over many calls, and the lanes
+ * are added up once, at the end. ROWS × SUMS sums stay in registers, so that each vector that is read is used several
+ * times.
  */
 #ifndef CAFFELITE_DOTS_H
 #define CAFFELITE_DOTS_H
@@ -14,12 +15,12 @@ enum { DOT_SUMS = 4 };                           /* of 32 registers */
 enum { DOT_SUMS = 2 };                           /* of 16 */
 #endif
 
-/* Strides are in elements. A row is `rows` lines of `pixels`, each of so many columns that are neighbours. */
+/* Strides are in elements. A row has `rows` lines of `pixels`, and each pixel has `columns` contiguous elements. */
 typedef struct {
     ptrdiff_t rows, pixels, columns;
-    const void *a;                               /* a_rows of them, a_row apart */
+    const void *a;                               /* a_rows rows, a_row apart */
     ptrdiff_t a_rows, a_row, a_down, a_along;
-    const void *b;                               /* b_rows of them, which begin at b_j */
+    const void *b;                               /* b_rows rows, which begin at b_j */
     ptrdiff_t b_rows, b_down, b_along;
     const ptrdiff_t *b_j;
     void *sums;
@@ -27,7 +28,7 @@ typedef struct {
 } Dots;
 
 #define DEFINE_DOTS(real)                                                                                              \
-    /* sum[r][j] += a[r] · b[j], so many times, with a and b moving on in between. */                                  \
+    /* sum[r][j] += a[r] · b[j], `count` times. In between, a and b advance by their steps. */                         \
     INLINE void add_dots_##real(const int ROWS, const int SUMS, vector_##real (*sum)[DOT_SUMS], const real *a,         \
                                 ptrdiff_t a_row, const real *const *starts, ptrdiff_t count, ptrdiff_t a_step,         \
                                 ptrdiff_t b_step, int lanes)                                                           \
@@ -63,7 +64,7 @@ typedef struct {
                 const real *a = (const real *)d.a + r0 * d.a_row + row * d.a_down + pixel * d.a_along;                 \
                 UNROLL for (int j = 0; j < SUMS; j++)                                                                  \
                     b[j] = (const real *)d.b + d.b_j[j0 + j] + row * d.b_down + pixel * d.b_along;                     \
-                if (d.columns <= LANES) { /* one vector of each pixel */                                               \
+                if (d.columns <= LANES) { /* each pixel is one vector */                                               \
                     add_dots_##real(ROWS, SUMS, sum, a, d.a_row, b, d.pixels, d.a_along, d.b_along, (int)d.columns);   \
                     break;                                                                                             \
                 }                                                                                                      \
@@ -112,7 +113,7 @@ typedef struct {
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
-    /* The lanes of a vector added up, always in the same order. */                                                    \
+    /* The sum of a vector's lanes, always in the same order. */                                                       \
     static real total_of_##real(const real *lanes)                                                                     \
     {                                                                                                                  \
         real sum = 0;                                                                                                  \

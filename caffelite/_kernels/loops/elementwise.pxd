@@ -1,11 +1,11 @@
-"""What other files use of the elementwise loops: rows of broadcast arrays, and f as another kernel's epilogue."""
+"""Parts of the elementwise loops that other files use: rows of broadcast arrays, and f as a kernel's epilogue."""
 from caffelite._kernels.loops.family cimport *
 
 cdef enum:
     PIECE = 256
     INNERMOST = 3                         # MAX_DIMS − 1, which a build with overflow checks cannot compute here
 
-# f on n neighbours, or on elements that are none. Compiled once, in elementwise.pyx.
+# f on n elements, contiguous (loop_…) or with strides (piecewise_…). Compiled once, in elementwise.pyx.
 cdef extern from * nogil:
     """
     void loop_float(int op, Py_ssize_t n, float *y, const float *a, const float *b, const float *c, float low,
@@ -40,7 +40,7 @@ cdef inline bint is_one_row(const Call* call) noexcept nogil:
 
 
 cdef inline void locate(const Call* call, Py_ssize_t i, Py_ssize_t* at) noexcept nogil:
-    """The indices of row i's first element."""
+    """Set the indices of row i's first element."""
     cdef int d
     at[INNERMOST] = 0
     for d in range(INNERMOST - 1, 0, -1):
@@ -50,7 +50,7 @@ cdef inline void locate(const Call* call, Py_ssize_t i, Py_ssize_t* at) noexcept
 
 
 cdef inline void next_row(const Call* call, Py_ssize_t* at) noexcept nogil:
-    """From the indices of one row to those of the next."""
+    """Advance the indices from one row to the next."""
     cdef int d = INNERMOST - 1
     while d > 0 and at[d] + 1 == call.size[d]:
         at[d] = 0
@@ -59,7 +59,7 @@ cdef inline void next_row(const Call* call, Py_ssize_t* at) noexcept nogil:
 
 
 cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept nogil:
-    """Where the element with these indices stands."""
+    """The offset of the element with these indices."""
     cdef Py_ssize_t elements = 0
     cdef int d
     for d in range(MAX_DIMS):
@@ -67,7 +67,7 @@ cdef inline Py_ssize_t offset(const Operand* x, const Py_ssize_t* at) noexcept n
     return elements
 
 
-# n bytes, n ≥ 32: in vectors, the last of which may overlap the one before it.
+# Copies n ≥ 32 bytes in vectors. The last vector may overlap the one before it.
 cdef inline void copy_few(char* y, const char* x, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(0, n - 31, 32):
@@ -77,7 +77,7 @@ cdef inline void copy_few(char* y, const char* x, Py_ssize_t n) noexcept nogil:
 
 cdef inline void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa, const real* b,
                      Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
-    if n == 1 or (sy == 1 and sa == 1 and sb == 1 and sc == 1):      # what is usual
+    if n == 1 or (sy == 1 and sa == 1 and sb == 1 and sc == 1):      # the usual case
         if real is float:
             float_loop(op, n, y, a, b, c, <float> scalar[0], <float> scalar[1])
         else:
@@ -88,9 +88,9 @@ cdef inline void row(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a,
         double_pieces(op, n, y, sy, a, sa, b, sb, c, sc, scalar)
 
 
-# What follows another kernel's result while it is in cache, its epilogue: call.op, on n neighbours from y on. Its
-# output and its inputs, operands from EPILOGUE on, lie as the kernel's own, or are one number (stride 0); where one is
-# absent, it is y itself.
+# The epilogue: call.op on n contiguous elements from y on, while another kernel's result is still in cache. The
+# operands from EPILOGUE on are its output and its inputs. They have the strides of the kernel's output, or are one
+# number (stride 0). y takes the place of an absent operand.
 cdef inline void finish(real* y, const Call* call, Py_ssize_t n) noexcept nogil:
     cdef real* out = y
     cdef const real* inputs[3]

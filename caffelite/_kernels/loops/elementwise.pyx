@@ -1,11 +1,11 @@
-# Elementwise loops: y[i] = f(a[i]), f(a[i], b[i]) or f(a[i], b[i], c[i]), over arrays with any strides. Some f give the
-# slope at a[i] besides, b[i], where there is a b.
+# Elementwise loops: y[i] = f(a[i]), f(a[i], b[i]) or f(a[i], b[i], c[i]), over arrays with any strides. Some f also
+# return the slope at a[i]: they write it to b[i] if there is a b.
 #
-#   op       what f is
+#   op       selects f
 #   scalar   its constants, if it has any
 #   size     the broadcast shape, padded in front with ones; the last is innermost
-#   operand  0 y, 1 a, 2 b, 3 c; those that f does not take are absent
-#   parts    the rows (all but the innermost dimension), or the elements where there is only one row
+#   operand  0 y, 1 a, 2 b, 3 c; absent if f does not take it
+#   parts    the rows (all but the innermost dimension), or the elements if there is only one row
 
 from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
 from caffelite._kernels.loops.family cimport *
@@ -38,7 +38,7 @@ cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
             <const real*> b.data + begin * sb, sb, <const real*> c.data + begin * sc, sc, call.scalar)
         return CONTINUE
     locate(call, begin, at)
-    while begin < end:                    # the rows along the last axis but one, whose distances are all the same
+    while begin < end:                    # all rows along the last axis but one, which are equally far apart
         rows = min(end - begin, call.size[INNERMOST - 1] - at[INNERMOST - 1])
         py, pa = out + offset(y, at), <const real*> a.data + offset(a, at)
         pb, pc = <const real*> b.data + offset(b, at), <const real*> c.data + offset(c, at)
@@ -55,7 +55,7 @@ cdef int elementwise(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     return CONTINUE
 
 
-# Rows of n bytes, y_row and x_row bytes apart. A call of memcpy takes as long as a few vectors.
+# Rows of n bytes, y_row and x_row bytes apart. A call of memcpy takes as long as the copy of a few vectors.
 cdef inline void copy_rows(char* y, Py_ssize_t y_row, const char* x, Py_ssize_t x_row, Py_ssize_t rows,
                            Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
@@ -69,8 +69,8 @@ cdef inline void copy_rows(char* y, Py_ssize_t y_row, const char* x, Py_ssize_t 
 
 # ---- a copy in another order ----
 
-# Where a's neighbours lie along the last axis but one, and y's along the last: matrices are transposed in registers,
-# some rows of y at once, so that what is read of a and what is written of y are whole cache lines.
+# If a is contiguous along the last axis but one, and y along the last: transposes matrices in registers. It computes
+# several rows of y together, so that it reads and writes whole cache lines.
 cdef void transposed_copy(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* a = &call.operand[1]
@@ -93,8 +93,8 @@ cdef void transposed_copy(real* out, const Call* call, Py_ssize_t begin, Py_ssiz
 
 # ---- one row ----
 
-# Elements that are no neighbours, or one that is repeated, go piece by piece through arrays whose elements are, so that
-# every f has one loop.
+# Arrays that are not contiguous, and repeated elements, are copied piece by piece to contiguous arrays. So each f needs
+# only one loop.
 cdef void_apart piecewise(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const real* a, Py_ssize_t sa, const real* b,
                           Py_ssize_t sb, const real* c, Py_ssize_t sc, const double* scalar) noexcept nogil:
     cdef real first = <real> scalar[0], second = <real> scalar[1]
@@ -106,9 +106,9 @@ cdef void_apart piecewise(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const rea
     cdef bint is_first = True
     while n > 0:
         m = min(n, PIECE)
-        pa = neighbours(piece[0], a, sa, m, is_first)
-        pb = pa if b == a and sb == sa else neighbours(piece[1], b, sb, m, is_first)
-        pc = pa if c == a and sc == sa else neighbours(piece[2], c, sc, m, is_first)
+        pa = contiguous_piece(piece[0], a, sa, m, is_first)
+        pb = pa if b == a and sb == sa else contiguous_piece(piece[1], b, sb, m, is_first)
+        pc = pa if c == a and sc == sa else contiguous_piece(piece[2], c, sc, m, is_first)
         if sy == 1:
             loop(op, m, y, pa, pb, pc, first, second)
         else:
@@ -126,10 +126,10 @@ cdef void_apart piecewise(Op op, Py_ssize_t n, real* y, Py_ssize_t sy, const rea
         c += m * sc
 
 
-# The elements of x where they are if they are neighbours, else copied to the piece, which one that is repeated fills
-# once for all pieces.
-cdef inline const real* neighbours(real* piece, const real* x, Py_ssize_t stride, Py_ssize_t m,
-                                   bint is_first) noexcept nogil:
+# The elements of x themselves if they are contiguous, else a copy of them in `piece`. A repeated element fills the
+# piece once for all pieces.
+cdef inline const real* contiguous_piece(real* piece, const real* x, Py_ssize_t stride, Py_ssize_t m,
+                                         bint is_first) noexcept nogil:
     cdef real repeated
     cdef Py_ssize_t j
     if stride == 1:
@@ -146,7 +146,7 @@ cdef inline const real* neighbours(real* piece, const real* x, Py_ssize_t stride
 
 
 cdef inline bint gives_slope(Op op) noexcept nogil:
-    """Whether f writes b."""
+    """Whether f writes its slope to b."""
     return op == GELU or op == GELU_TANH
 
 
@@ -159,8 +159,8 @@ cdef inline real sign_of(real x) noexcept nogil:
     return <real> 1 if x > 0 else <real> -1 if x < 0 else x
 
 
-# The argument of the approximate GELU, 2u = 2 √(2/π) (x + 0.044715 x³), and its slope, which is held where it is
-# multiplied by 0, so that it is never infinite.
+# The argument of the approximate GELU, 2u = 2 √(2/π) (x + 0.044715 x³), and its slope. The slope is that at ±30 for
+# larger |x|: it is multiplied by 0 there, and must not be infinite.
 cdef inline real twice_u(real x) noexcept nogil:
     return x * (<real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.044715) * (x * x))
 
@@ -171,7 +171,7 @@ cdef inline real slope_of_twice_u(real x) noexcept nogil:
     return <real> 1.5957691216057308 + <real> (1.5957691216057308 * 0.134145) * (x * x)
 
 
-# Comparisons are written so that NaN stays NaN.
+# All comparisons keep NaN.
 cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
                real low, real high) noexcept nogil:
     cdef Py_ssize_t j
@@ -212,7 +212,7 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == DIVIDE_GRAD:               # −(a b): a is dy / b, b is what divide returned
         for j in range(n):
             y[j] = -(a[j] * b[j])
-    elif op == MAXIMUM:                   # the larger one, NaN where one of them is
+    elif op == MAXIMUM:                   # the larger one; NaN if either is NaN
         for j in range(n):
             y[j] = b[j] if (a[j] < b[j]) | (b[j] != b[j]) else a[j]
     elif op == MINIMUM:
@@ -227,7 +227,7 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == CLIP:                      # min(max(a, low), high)
         for j in range(n):
             y[j] = clipped(a[j], low, high)
-    elif op == CLIP_GRAD:                 # a where b is what clip leaves as it is: a is dy
+    elif op == CLIP_GRAD:                 # a if clip leaves b unchanged: a is dy
         for j in range(n):
             y[j] = a[j] if clipped(b[j], low, high) == b[j] else <real> 0
     elif op == ABS:
@@ -254,7 +254,7 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == PENALTY_GRAD:              # a (low sign(b) + high b): a is dy, b is what penalty was given
         for j in range(n):
             y[j] = a[j] * sum_of_products(low, sign_of(b[j]), high, b[j])
-    # Losses of one score a and its target b, and what their slopes are (loss.pyx).
+    # Losses of one score a and its target b, and their slopes (loss.pyx).
     elif op == SQUARED_ERROR:
         for j in range(n):
             y[j] = (a[j] - b[j]) * (a[j] - b[j])
@@ -267,7 +267,7 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == ABSOLUTE_ERROR_GRAD:
         for j in range(n):
             y[j] = sign_of(a[j] - b[j])
-    elif op == HUBER:                     # d²/2, from |d| = low on low (|d| − low/2), d = a − b
+    elif op == HUBER:                     # d²/2, and low (|d| − low/2) if |d| ≥ low, d = a − b
         for j in range(n):
             s = abs(a[j] - b[j])
             y[j] = low * (s - <real> 0.5 * low) if s > low else <real> 0.5 * (s * s)
@@ -278,20 +278,20 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
         elementary_loop(op, n, y, a, b, c, low, high)
 
 
-# tanh(log(1 + exp x)) = n / (n + d), from e = exp(−|x|): n and d are sums of positive numbers, so no digit is lost.
+# tanh(log(1 + exp x)) = n / (n + d), from e = exp(−|x|). n and d are sums of positive numbers, so no digits cancel.
 cdef inline real tanh_softplus_of(real x, real e) noexcept nogil:
     cdef real n = e * (e + <real> 2) if x < 0 else <real> 1 + <real> 2 * e
     cdef real d = <real> 2 if x < 0 else <real> 2 * e * e
     return n / (n + d)
 
 
-# The others, which keep so much at hand that those above would have to make room for it.
+# Operators that need many registers. They have their own function, so that the simple ones above keep theirs.
 cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
                                 real low, real high) noexcept nogil:
-    cdef real* slope = <real*> b          # an output of some
+    cdef real* slope = <real*> b          # the second output of some operators
     cdef Py_ssize_t j
     cdef real s, x, p
-    if op == ELU:                       # a, below 0 `low` (exp a − 1)
+    if op == ELU:                       # a, and `low` (exp a − 1) below 0
         for j in range(n):
             s = low * expm1_below_0(<real> (0 if a[j] > 0 else a[j]))
             y[j] = a[j] if a[j] > 0 else s

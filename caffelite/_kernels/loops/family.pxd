@@ -1,10 +1,10 @@
-"""What every file of loops/ begins with.
+"""The beginning of every file of loops/.
 
-A file is a family of loops, and a unit of its own for the compilers: Cython makes a C file of it, the C compiler an
-object for each instruction set. The objects of one instruction set are linked into one module with `loops.pyx`. The
-families are C and nothing else: no statement in them that Python would run is ever run.
+Each file is a family of loops. Cython makes a C file of it, and the C compiler makes an object of that for each
+instruction set. The objects of one instruction set are linked into one module with `published.pyx`. A family is plain
+C: Python never runs a statement in it.
 
-What a family has for others is in a .pxd of its name, as functions that become part of their callers.
+A .pxd file with the name of a family holds its functions for other families. They are inlined into their callers.
 """
 from libc.float cimport DBL_MAX, DBL_MIN, FLT_MAX, FLT_MIN
 from libc.math cimport hypot, log, pow, rint, sqrt, sqrtf
@@ -18,13 +18,13 @@ ctypedef fused real:
     double
 
 cdef extern from "loops/publish.h" nogil:
-    ctypedef void void_apart "APART void"  # of a function that is not to become part of others, and widen their frames
+    ctypedef void void_apart "APART void"  # for a function that is not inlined, to keep callers' frames small
     ctypedef int int_apart "APART int"
     ctypedef double double_apart "APART double"
-    ctypedef void at_load "AT_LOAD void"   # of a function that runs when its module is loaded
+    ctypedef void at_load "AT_LOAD void"   # for a function that runs when its module is loaded
     void publish_addresses(const char* name, const void* first, const void* second, const void* third)
 
 
 cdef inline void publish(const char* name, Loop first, Loop second=NULL, Loop third=NULL) noexcept nogil:
-    """Offer a loop for float32 (or for its only type), for float64, for int64."""
+    """Publish a loop by name: for float32 (or its only type), for float64, for int64."""
     publish_addresses(name, <const void*> first, <const void*> second, <const void*> third)

@@ -1,4 +1,4 @@
-"""What other files use of indexing: rows by their numbers, and the list of the rows that are used."""
+"""Parts of indexing that other files use: rows by their numbers, and the list of the used rows."""
 from caffelite._kernels.loops.elementwise cimport copy_few
 from caffelite._kernels.loops.family cimport *
 
@@ -6,7 +6,7 @@ from caffelite._kernels.loops.family cimport *
 cdef inline void_apart take_rows(char* out, const char* rows, const int64_t* order, Py_ssize_t n,
                                  Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t i
-    if n == sizeof(int64_t):              # a label, or a point: worth a copy without a call
+    if n == sizeof(int64_t):              # a label or a point: an inline copy is faster than a call
         for i in range(begin, end):
             memcpy(out + i * sizeof(int64_t), rows + order[i] * sizeof(int64_t), sizeof(int64_t))
     elif n == sizeof(float):              # a weight
@@ -33,7 +33,7 @@ cdef inline void clear_columns(real* x, Py_ssize_t rows, Py_ssize_t n, Py_ssize_
             memset(x + i * n + begin, 0, (end - begin) * sizeof(real))
 
 
-# Sets the rows of x (rows, n) that are listed to 0, and empties the list.
+# Sets the listed rows of x (rows, n) to 0, and empties the list.
 cdef inline void forget_rows(real* x, int64_t* used, Py_ssize_t rows, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t i
     if used[0] == rows:
@@ -44,7 +44,8 @@ cdef inline void forget_rows(real* x, int64_t* used, Py_ssize_t rows, Py_ssize_t
     used[0] = 0
 
 
-# How many of so many rows are listed after row k, if the first m are before. (Without a branch, which nobody foresees.)
+# Lists row k, unless it is listed, and returns the new count of listed rows; the old one is m. (There is no branch on
+# whether k is listed, because the processor could not predict it.)
 cdef inline Py_ssize_t with_row(int64_t* used, Py_ssize_t m, Py_ssize_t rows, int64_t k) noexcept nogil:
     cdef int64_t* listed = used + 1
     cdef int64_t* place = listed + rows

@@ -1,4 +1,4 @@
-# Indexing: rows by their numbers, and the gradient of that.
+# Indexing: rows by their numbers, and the gradient.
 
 from caffelite._kernels.loops.elementwise cimport INNERMOST, is_one_row, locate, next_row, offset
 from caffelite._kernels.loops.family cimport *
@@ -10,9 +10,9 @@ cdef extern from "loops/rows.h" nogil:
                          Py_ssize_t rows, Py_ssize_t n)
 
 
-# y = index, or y · n + index when accumulating: places in C order from one number for each axis. Negative numbers count
-# from the end. Stops with OUT_OF_RANGE at an index that is not in −n … n − 1.
-#   size, parts  as of elementwise
+# y = index, or y · n + index when accumulating. So one call for each axis gives positions in C order. A negative index
+# counts from the end. Stops with OUT_OF_RANGE at an index that is not in −n … n − 1.
+#   size, parts  as for elementwise
 #   operand      0 y (int64), 1 index (int64)
 #   scalar       0 n, the length of the axis
 cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -40,8 +40,8 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
     return CONTINUE
 
 
-# y[i] = rows[order[i]], rows as bytes. Stops with OUT_OF_RANGE at a number that is not in 0 … n − 1, before any thread
-# writes: each looks at all numbers.
+# y[i] = rows[order[i]], rows as bytes. Each thread first checks all of `order`, before any thread writes. Stops with
+# OUT_OF_RANGE at a number that is not in 0 … n − 1.
 #   size     0 n, 1 bytes a row
 #   operand  0 y, 1 rows, 2 order (int64; all contiguous)
 #   parts    the rows of y
@@ -53,7 +53,7 @@ cdef int take(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noe
     return CONTINUE
 
 
-# dx[order[i]] += dy[i], in the order of i; unless accumulating, from 0 on. Stops as `take`, before it writes.
+# dx[order[i]] += dy[i], in the order of i. dx is 0 at first unless accumulating. Stops like `take`, before it writes.
 #   size     0 rows of dx, 1 elements a row, 2 rows of dy
 #   operand  0 dx (contiguous), 1 dy (rows stride 0 apart), 2 order (int64, contiguous)
 #   parts    the cache lines of a row
@@ -83,8 +83,8 @@ cdef inline bint all_in_range(const int64_t* order, Py_ssize_t m, Py_ssize_t n) 
     return not others
 
 
-# Which rows of x are used: those listed so far, set to 0 and forgotten unless accumulating, and those in `order`. (The
-# list is described in border/indexing.pxi.) Stops as `take`, before it writes.
+# Adds the rows in `order` to the list of used rows of x (described in border/indexing.pxi). Unless accumulating, the
+# rows listed before are first set to 0, and the list is emptied. Stops like `take`, before it writes.
 #   size     0 rows of x, 1 elements a row, 2 entries of `order`
 #   operand  0 x, 1 the list (int64), 2 order (int64; all contiguous)
 #   parts    1
@@ -103,7 +103,7 @@ cdef int use_rows(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
-# All rows are used.
+# Lists all rows as used.
 #   size     0 rows
 #   operand  0 the list
 #   parts    1

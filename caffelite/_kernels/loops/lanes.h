@@ -1,8 +1,8 @@
-/* What GCC's and clang's vectors lack: reading and writing the first few lanes only, which must not touch the memory behind
- * them, and turning a block of rows into columns.
+/* Operations that GCC's and clang's vector extensions lack. Some read or write only the first few lanes of a vector, and
+ * do not touch the memory behind them. Others transpose a block of rows into columns.
  *
- * The processor's own instructions come from a header that takes a compiler a quarter of a second to read: only files that
- * need them include this one.
+ * The processor's own instructions come from a header that takes the compiler a quarter of a second to read. Only files
+ * that need them include this one.
  */
 #ifndef CAFFELITE_LANES_H
 #define CAFFELITE_LANES_H
@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-/* load_first: p[0 … n − 1], then zeros. store_first writes the first n lanes. */
+/* load_first reads p[0 … n − 1], followed by zeros. store_first writes the first n lanes. */
 #if defined(__AVX512F__)
 INLINE vector_float load_first_float(const float *p, int n) { return _mm512_maskz_loadu_ps((1u << n) - 1, p); }
 INLINE vector_double load_first_double(const double *p, int n) { return _mm512_maskz_loadu_pd((1u << n) - 1, p); }
@@ -41,7 +41,7 @@ INLINE void store_first_float(float *p, vector_float v, int n) { memcpy(p, &v, n
 INLINE void store_first_double(double *p, vector_double v, int n) { memcpy(p, &v, n * sizeof *p); }
 #endif
 
-/* load: the first n lanes of the last vector of a row, else all. */
+/* load reads only the first n lanes if the vector is the last one of a row, else all lanes. */
 INLINE vector_float load_float(const float *p, int is_last, int n)
 {
     return is_last ? load_first_float(p, n) : *(const vector_float *)p;
@@ -51,7 +51,7 @@ INLINE vector_double load_double(const double *p, int is_last, int n)
     return is_last ? load_first_double(p, n) : *(const vector_double *)p;
 }
 
-/* SHUFFLE picks lanes of a, numbered from 0, and of b, numbered on from there. */
+/* SHUFFLE picks lanes of a and b. Lanes of a are numbered from 0, and those of b follow. */
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_shufflevector)
 #define SHUFFLE(real, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
@@ -61,8 +61,8 @@ INLINE vector_double load_double(const double *p, int is_last, int n)
 #define SHUFFLE(real, a, b, ...) __builtin_shuffle(a, b, (lanes_##real){__VA_ARGS__})
 #endif
 
-/* One of the log₂(lanes) steps of a transposition: of each two vectors s apart, seen as rows of s × s blocks, the upper
- * right block of the first and the lower left one of the second change places. */
+/* One of the log₂(lanes) steps of a transposition. Take each two vectors s apart as rows of s × s blocks: the upper
+ * right block of the first vector and the lower left block of the second exchange their places. */
 #define KEPT(s, l) ((l) & (s) ? LANES + (l) - (s) : (l))
 #define MOVED(s, l) ((l) & (s) ? LANES + (l) : (l) + (s))
 #define EXCHANGE(real, t, s)                                                                                           \
@@ -73,9 +73,10 @@ INLINE vector_double load_double(const double *p, int is_last, int n)
             t[(i + (s)) % LANES] = SHUFFLE(real, upper, lower, LANES_##real(MOVED, (s) % LANES));                      \
         }
 
-/* columns_of: t[k][i] = x[i · stride + k] for i < rows and k < columns, both at most one vector's lanes. In the lanes of
- * absent rows is 0, or with SKIP = 0 what is in the first row's: to leave rows out is faster where there are few, but the
- * compiler writes the exchanges anew for many numbers of them, which is too much where it comes in many tiles. */
+/* columns_of: t[k][i] = x[i · stride + k] for i < rows and k < columns, both at most the lanes of a vector. The lanes
+ * of missing rows are 0, or with SKIP = 0 a copy of the first row. If few rows are present, it is faster to skip the
+ * others. But then the compiler writes the exchanges once for each number of rows, which is too much code for many
+ * tiles. */
 #define DEFINE_COLUMNS(real)                                                                                           \
     INLINE void columns_of_##real(vector_##real *t, const real *x, ptrdiff_t stride, int rows, int columns,            \
                                   const int SKIP)                                                                      \

@@ -1,4 +1,4 @@
-"""What other files use of the losses."""
+"""Parts of the losses that other files use."""
 from caffelite._kernels.loops.family cimport *
 
 

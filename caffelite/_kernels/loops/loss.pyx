@@ -1,7 +1,7 @@
-# Losses: first the loss of each row, then their mean. n rows, C classes; labels are int64. `check_labels` has seen
-# them; one out of range stops a loop all the same.
+# Losses: first the loss of each row, then their mean. n rows, C classes; labels are int64. `check_labels` checked them
+# before, but a label out of range still stops every loop.
 #
-# A gradient is dy · share[i] · slope: share[i] is what row i counts for in the mean, or 1/n where there are no shares.
+# A gradient is dy · share[i] · slope. share[i] is the share of row i in the mean, 1/n if no shares are given.
 
 from caffelite._kernels.loops.arithmetic cimport sum_of_products_double
 from caffelite._kernels.loops.elementwise cimport row
@@ -16,7 +16,7 @@ cdef inline real share_of(const Call* call, int operand, real dy, Py_ssize_t i) 
     return dy * (<const real*> call.operand[operand].data)[i] if call.operand[operand].data else dy / call.size[0]
 
 
-# A finite loss beyond the range of `like`'s type (scores near its end) is held at the end of the range.
+# Clips a finite loss to the range of `like`'s type. A loss leaves it only if scores are near the end of the range.
 cdef inline real held(double loss, real like) noexcept nogil:
     cdef real end = FLT_MAX if real is float else <real> DBL_MAX
     return end if (loss > end) & (loss <= DBL_MAX) else <real> loss
@@ -25,12 +25,12 @@ cdef inline real held(double loss, real like) noexcept nogil:
 # ---- of labels: softmax and cross-entropy ----
 
 cdef enum:
-    MANY_CLASSES = 16                     # from so many classes on, eight of a row are compared and added up at a time
+    MANY_CLASSES = 16                     # with this many classes or more, eight of a row are processed together
 
 
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
-# with m[i] the largest score of the row: no exponential overflows, and no logarithm sees 0. Smoothed, what is taken
-# from the logarithm is mixed with the mean over j. A row whose label is to be ignored has loss 0.
+# with m[i] the largest score of the row, so that no exponential overflows and no logarithm gets 0. With smoothing, the
+# second term is mixed with its mean over all j. A row with the ignored label has loss 0.
 #   size     0 n, 1 C, 2 whether there is a label to ignore, 3 that label
 #   scalar   the smoothing
 #   operand  0 p, 1 s, 2 labels, 3 rows (all contiguous)
@@ -86,7 +86,7 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     return CONTINUE
 
 
-# The largest of a row; of one with a NaN in it, any number or NaN.
+# The largest number of a row. If the row has a NaN, the result is any number or NaN.
 cdef inline real largest_of(const real* s, Py_ssize_t C) noexcept nogil:
     cdef real lane[8]
     cdef real largest = s[0]
@@ -106,7 +106,7 @@ cdef inline real largest_of(const real* s, Py_ssize_t C) noexcept nogil:
     return largest
 
 
-# Mix each row's score less its largest, of the label, with the mean of the same over all classes.
+# Mixes (score − largest score) at the label with its mean over all classes.
 cdef void smooth(double* of_label, const real* s, Py_ssize_t n, Py_ssize_t C, double smoothing) noexcept nogil:
     cdef Py_ssize_t i, j
     cdef real largest
@@ -234,7 +234,7 @@ cdef int hinge_loss(real* rows, const Call* call, Py_ssize_t begin, Py_ssize_t e
     return CONTINUE
 
 
-# ds[i, j] = dy share[i] wherever the maximum is not 0;  ds[i, label] = −Σⱼ of them
+# ds[i, j] = dy share[i] where the maximum is not 0, else 0;  ds[i, label] = −Σⱼ of the others
 #   size     0 n, 1 C
 #   scalar   the margin
 #   operand  0 ds, 1 s, 2 labels, 3 dy (one element), 4 share (if any)
@@ -259,14 +259,14 @@ cdef int hinge_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_
     return CONTINUE
 
 
-# ---- of scores and targets, one by one ----
+# ---- of scores and targets, element by element ----
 
 cdef enum:
     ELEMENTS_AT_A_TIME = 512
 
 
 # rows[i] = Σⱼ f(s[i, j], t[i, j]) / k
-#   op       what f is (elementwise.pyx)
+#   op       selects f (elementwise.pyx)
 #   scalar   its constants, if it has any
 #   size     0 n, 1 k
 #   operand  0 rows, 1 s, 2 t (all contiguous)
@@ -300,8 +300,8 @@ cdef inline double sum_of_row(const real* x, Py_ssize_t n) noexcept nogil:
     return <double> x[0] if n == 1 else sum_contiguous(x, n)
 
 
-# ds[i, j] = dy share[i] f′(s[i, j], t[i, j]) / k, with f′ the derivative by s
-#   op       what f′ is
+# ds[i, j] = dy share[i] f′(s[i, j], t[i, j]) / k, f′ the derivative of f with respect to s
+#   op       selects f′
 #   scalar   its constants, if it has any
 #   size     0 n, 1 k
 #   operand  0 ds, 1 s, 2 t, 3 dy (one element), 4 share (if any) (all contiguous)
@@ -331,8 +331,9 @@ cdef int pointwise_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ss
 # ---- the mean over the rows ----
 
 # value = Σ w[i, l] rows[i, l] / total,  share[i, l] = w[i, l] / total,  total = Σ w[i, l],
-# where w[i, l] is the weight of row i, or 1 without weights, and 0 where the label is to be ignored. It stops the step
-# where a weight is below 0 or not finite, and where nothing counts; of a part of the rows all is 0 then.
+# where w[i, l] is the weight of row i, or 1 without weights, and 0 if the label is ignored. Stops the step if a weight
+# is negative or not finite, or if the total is 0. If the rows are only a part of the mean's rows, a total of 0 does not
+# stop the step, and all results are 0.
 #   size     0 n, 1 rows to a weight, 2 whether there is a label to ignore, 3 that label, 4 whether there are weights,
 #            5 whether it is a part
 #   operand  0 value (one element), 1 total (one double), 2 share, 3 weights (n / size[1]), or else labels, 4 rows,
@@ -361,7 +362,7 @@ cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize
                 of_losses += <double> w * rows[j]
     if not (total >= 0 and total <= DBL_MAX) or (total == 0 and not call.size[5]):
         return OUT_OF_RANGE
-    (<double*> call.operand[1].data)[0] = total  # float32 may not hold the sum of float32 weights
+    (<double*> call.operand[1].data)[0] = total  # the sum of float32 weights may overflow float32
     if total == 0:
         value[0] = 0
         return CONTINUE
@@ -373,7 +374,7 @@ cdef int weighted_mean(real* value, const Call* call, Py_ssize_t begin, Py_ssize
 
 # ---- checks ----
 
-# first = the first row whose label is not in 0 … C − 1, nor to be ignored, or −1; then stops with OUT_OF_RANGE.
+# first = the first row whose label is neither in 0 … C − 1 nor ignored, or −1. Stops with OUT_OF_RANGE if there is one.
 #   size     0 n, 1 C, 2 whether there is a label to ignore, 3 that label
 #   operand  0 first (one int64), 1 labels
 #   parts    1
@@ -389,8 +390,8 @@ cdef int check_labels(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
     return CONTINUE
 
 
-# first = the first row with a number that is below 0, above the largest allowed, or NaN, or whose sum is off 1 by more
-# than the tolerance; or −1. Then it stops with OUT_OF_RANGE.
+# first = the first row with a number below 0, above the largest allowed, or NaN, or with a sum that differs from 1 by
+# more than the tolerance; or −1. Stops with OUT_OF_RANGE if there is one.
 #   size     0 n, 1 C
 #   scalar   0 the largest number allowed, 1 the tolerance
 #   operand  0 t (contiguous), 1 first (one int64)

@@ -1,14 +1,15 @@
-# exp, log, tanh, sigmoid and their kin of one number, written so that a loop over many becomes vector instructions: no
-# branches, no tables, nothing called. Each brings its argument into a small interval, and there sums as many terms of a
-# series as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016, chapters 3 and 11).
+# exp, log, tanh, sigmoid and similar functions of one number. They have no branches, no tables and no calls, so that
+# the compiler turns a loop over them into vector instructions. Each reduces its argument to a small interval. There it
+# sums as many terms of a series as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016,
+# chapters 3 and 11).
 #
-# Their largest errors, in units in the last place; benchmarks/elementary.py measures them, float32 over all its values:
+# Their largest errors, in units in the last place. benchmarks/elementary.py measures them, float32 over all its values:
 #
 #               exp    log    tanh   sigmoid   log(1 + exp x)   exp x − 1, x ≤ 0   x Φ(x)
 #     float32   1.1    1.0    2.6    2.5       2.0              1.1                5.2
 #     float64   1.0    1.0    2.6    2.4       1.9              1.1                5.2
 #
-# The last two were tried at thousands of random places, against 60 digits.
+# The last two were compared with results of 60 digits at thousands of random arguments.
 
 cimport cython
 
@@ -23,12 +24,12 @@ cdef extern from * nogil:
     static inline float float_of(uint32_t bits) { float x; memcpy(&x, &bits, sizeof x); return x; }
     static inline double double_of(uint64_t bits) { double x; memcpy(&x, &bits, sizeof x); return x; }
 
-    /* A small number added to SHIFT is rounded to a whole one, which then stands in the last bits of the sum. */
+    /* Adding SHIFT rounds a small number to an integer, which is then in the last bits of the sum. */
     static const float SHIFT_float = 12582912.0f, ROOT_HALF_float = 0.707106781f, SMALLEST_float = 1.17549435e-38f;
     static const double SHIFT_double = 6755399441055744.0, ROOT_HALF_double = 0.70710678118654752,
                         SMALLEST_double = 2.2250738585072014e-308;
 
-    /* ln 2 in two parts, of which the first has so few digits that its product with a whole number is exact. */
+    /* ln 2 in two parts. The first has so few digits that its product with an integer is exact. */
     static const float LN2_float = 0.693359375f, LN2_REST_float = -2.12194440e-4f;
     static const double LN2_double = 6.93147180369123816490e-01, LN2_REST_double = 1.90821492927058770002e-10;
     """
@@ -40,11 +41,11 @@ cdef extern from * nogil:
     const double SHIFT_double, ROOT_HALF_double, SMALLEST_double, LN2_double, LN2_REST_double
 
 
-# exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. It is multiplied by the halves of 2ⁿ in turn,
-# since 2ⁿ may be too small or too large a number where the result is not.
+# exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. 2ⁿ is multiplied in as two factors, because
+# 2ⁿ itself may overflow or underflow when the result does not.
 cdef inline real exp_of(real x) noexcept nogil:
     cdef real lowest = -104 if real is float else -746, highest = 89 if real is float else 710
-    cdef real n, half                     # at `lowest` the result is 0, at `highest` infinite
+    cdef real n, half                     # the result is 0 at `lowest`, infinite at `highest`
     x = lowest if x < lowest else x
     x = highest if x > highest else x
     n = whole(<real> (x * <real> 1.4426950408889634))
@@ -68,7 +69,7 @@ cdef inline real tanh_of(real x) noexcept nogil:
     return signed_as(-t / (t + <real> 2), x)
 
 
-# |t| with the sign of x. With the C library's copysign GCC makes no vectors of a loop whose result is its argument.
+# |t| with the sign of x. With the C library's copysign, GCC does not vectorize a loop whose result is its argument.
 cdef inline real signed_as(real t, real x) noexcept nogil:
     if real is float:
         return float_of((bits_of_float(t) & 0x7FFFFFFFu) | (bits_of_float(x) & 0x80000000u))
@@ -76,14 +77,14 @@ cdef inline real signed_as(real t, real x) noexcept nogil:
         return double_of((bits_of_double(t) & 0x7FFFFFFFFFFFFFFFu) | (bits_of_double(x) & 0x8000000000000000u))
 
 
-# 1 / (1 + exp(−x)); for x < 0, where that exponential is large, exp x / (1 + exp x).
+# 1 / (1 + exp(−x)). For x < 0 this exponential is large, so the result is computed as exp x / (1 + exp x).
 cdef inline real sigmoid_of(real x) noexcept nogil:
     cdef real e = exp_of(<real> (x if x < 0 else -x))
     return (e if x < 0 else <real> 1) / (<real> 1 + e)
 
 
-# The same for gates, in three quarters of the time: below −87 (−708), where 2ⁿ would be too small a number, it stays
-# what it is there, some 10⁻³⁸ (10⁻³⁰⁸).
+# The same for gates, in three quarters of the time. Below −87 (−708) 2ⁿ would underflow. There the result keeps its
+# value at −87, about 10⁻³⁸ (10⁻³⁰⁸).
 cdef inline real gate_of(real x) noexcept nogil:
     cdef real lowest = -87 if real is float else -708, u = -x if x > 0 else x, n, e
     u = lowest if u < lowest else u
@@ -97,7 +98,7 @@ cdef inline real gate_of(real x) noexcept nogil:
 cdef inline real log_of(real x) noexcept nogil:
     cdef real normal, n, f, s, z, r
     if real is float:
-        normal = x * <float> 8388608 if x < SMALLEST_float else x               # a denormal number's digits move up
+        normal = x * <float> 8388608 if x < SMALLEST_float else x               # scale a denormal number up
         n = exponent(normal) - (23 if x < SMALLEST_float else 0)
     else:
         normal = x * 4503599627370496.0 if x < SMALLEST_double else x
@@ -128,15 +129,15 @@ cdef inline real log_of(real x) noexcept nogil:
     return <real> NOT_A_NUMBER if x < 0 else r
 
 
-# log(1 + x) for 0 ≤ x ≤ 1. What is lost when x is added to 1 is added to the result.
+# log(1 + x) for 0 ≤ x ≤ 1. The digits that the sum 1 + x loses are added to the result.
 cdef inline real log1p_of(real x) noexcept nogil:
     cdef real sum = <real> 1 + x
     return log_of(sum) + (x - (sum - <real> 1)) / sum
 
 
-# exp(−x²/2). The square is taken in two parts, of which the first is exact, since its error would be the result's.
+# exp(−x²/2). The square is computed in two parts, the first of them exact, since its error would be the result's error.
 cdef inline real bell_of(real x) noexcept nogil:
-    cdef real end = 14.5 if real is float else 39                       # from here on the result is 0
+    cdef real end = 14.5 if real is float else 39                       # beyond this the result is 0
     cdef real u = -x if x < 0 else x, top, high, low, n, half
     u = end if u > end else u
     if real is float:
@@ -150,10 +151,10 @@ cdef inline real bell_of(real x) noexcept nogil:
     return (<real> 1 + expm1_near_0(less_ln2(high, n) + low)) * power_of_2(half) * power_of_2(<real> (n - half))
 
 
-# The normal distribution Φ(x), given bell = exp(−x²/2). Beyond u = |x| there lies bell · p(t) / (u + k), where p is a
-# polynomial in t = (u − k) / (u + k): the tail divided by the bell is smooth (M. Shepherd and J. Laframboise, Math.
-# Comp. 36, 1981). The coefficients are those of its interpolation at Chebyshev's points, which is off by 1.2e-9 and
-# 1.2e-17 of its value.
+# The normal distribution Φ(x), given bell = exp(−x²/2). Its tail beyond u = |x| is bell · p(t) / (u + k), with a
+# polynomial p in t = (u − k) / (u + k), because the tail divided by the bell is smooth (M. Shepherd and J. Laframboise,
+# Math. Comp. 36, 1981). The coefficients interpolate it at Chebyshev points. The relative error is 1.2e-9 in float32
+# and 1.2e-17 in float64.
 cdef inline real normal_of(real x, real bell) noexcept nogil:
     cdef real end = 14.5 if real is float else 39, k = 3 if real is float else 5
     cdef real u = -x if x < 0 else x, t, p, tail
@@ -238,7 +239,7 @@ cdef inline real less_ln2(real x, real n) noexcept nogil:                   # x 
         return (x - n * LN2_double) - n * LN2_REST_double
 
 
-# 2ⁿ for a whole n: n plus a constant goes where numbers have their exponent.
+# 2ⁿ for an integer n: n plus a constant is shifted to the exponent's bits.
 @cython.overflowcheck(False)
 cdef inline real power_of_2(real n) noexcept nogil:
     if real is float:
@@ -247,13 +248,14 @@ cdef inline real power_of_2(real n) noexcept nogil:
         return double_of((bits_of_double(n + SHIFT_double) + 1023) << 52)
 
 
-# n and m of x = 2ⁿ m, √½ ≤ m < √2. The bits of x less those of √½ are n, where the exponent is, and m's less √½'s.
+# n and m of x = 2ⁿ m, √½ ≤ m < √2. In the bits of x less those of √½, the exponent's bits are n. The other bits plus
+# those of √½ are m.
 @cython.overflowcheck(False)
 cdef inline real exponent(real x) noexcept nogil:
     cdef uint64_t above
     if real is float:
         return <float> (<int32_t> (bits_of_float(x) - bits_of_float(ROOT_HALF_float)) >> 23)
-    else:                                 # by way of the last digits of 2⁵² + 1024 + n, as AVX2 converts no int64
+    else:                                 # through the last digits of 2⁵² + 1024 + n, since AVX2 cannot convert int64
         above = (bits_of_double(x) - bits_of_double(ROOT_HALF_double) + (<uint64_t> 1024 << 52)) >> 52
         return double_of(above | bits_of_double(4503599627370496.0)) - (4503599627370496.0 + 1024)
 

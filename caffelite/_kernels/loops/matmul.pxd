@@ -1,4 +1,4 @@
-"""What other files use of the matrix product: strips of register tiles, and matrices as operands."""
+"""Parts of the matrix product that other files use, too: strips of register tiles, and matrices as operands."""
 from caffelite._kernels.loops.family cimport *
 
 cdef extern from "loops/strip.h" nogil:
@@ -12,7 +12,7 @@ cdef extern from "loops/strip.h" nogil:
         const void* a
         const void* b
         void* y
-        bint resume, accumulate, relu
+        bint rounded, resume, accumulate, relu
         const void* bias
         const void* row_bias
         const void* mask
@@ -26,20 +26,35 @@ cdef extern from "loops/strip.h" nogil:
                          Py_ssize_t columns)
     void transpose_double(double* y, Py_ssize_t stride_y, const double* x, Py_ssize_t stride_x, int rows,
                           Py_ssize_t columns)
+    enum:
+        COLUMNS_bfloat16, BLOCK_COLUMNS_bfloat16, FASTEST, ONE_BY_ONE, IN_PAIRS, IN_TILES
+    void strip_bfloat16(const Strip* strip)
+    void begin_strips_bfloat16()
+    void end_strips_bfloat16()
+    Py_ssize_t depth_bfloat16(Py_ssize_t terms)
+    Py_ssize_t most_terms_bfloat16()
+    void pack_rows_bfloat16(float* to, Py_ssize_t to_row, const float* x, Py_ssize_t x_row, Py_ssize_t rows,
+                            Py_ssize_t terms, Py_ssize_t stride)
+    void pack_columns_bfloat16(float* to, const float* x, Py_ssize_t stride, Py_ssize_t columns, Py_ssize_t terms,
+                               Py_ssize_t x_row)
+    bint use_bfloat16(int wanted)
 
 
 cdef enum:
-    CACHE_BYTES = 4096                    # of memory, after which places in the first-level cache come again
-    CACHE_WAYS = 8                        # and so many of them there are
+    ROW_bfloat16 = BLOCK_K + 16           # of packed a; another cache line, so that rows don't crowd each other
+    CACHE_BYTES = 4096                    # addresses so far apart share a place in the first-level cache,
+    CACHE_WAYS = 8                        # which holds so many of them
 
 
 # ---- float32 or float64 ----
 
 cdef inline void run_strip(const real* out, const Strip* strip) noexcept nogil:
-    if real is float:
-        strip_float(strip)
-    else:
+    if real is double:
         strip_double(strip)
+    elif strip.rounded:
+        strip_bfloat16(strip)
+    else:
+        strip_float(strip)
 
 
 cdef inline void transpose(real* y, Py_ssize_t stride_y, const real* x, Py_ssize_t stride_x, Py_ssize_t rows,
@@ -58,7 +73,7 @@ cdef inline Py_ssize_t strip_columns(const real* x) noexcept nogil:
     return COLUMNS_float if real is float else COLUMNS_double
 
 
-# Packs depth × n elements into strips: strip[k][0 … width − 1]. Returns the first strip.
+# Pack depth × n elements into strips: strip[k][0 … width − 1]. Return the first strip.
 cdef inline const real* pack(real* strips, const real* x, Py_ssize_t n, Py_ssize_t stride,
                              Py_ssize_t depth, Py_ssize_t depth_stride) noexcept nogil:
     cdef Py_ssize_t width = strip_columns(x), count, i, k
@@ -97,8 +112,8 @@ cdef inline const real* element(const real* data, const Operand* x, Py_ssize_t i
     return data + i * x.stride[0] + j * x.stride[1]
 
 
-# Whether so many elements, each `stride` behind the other, crowd each other out of the first-level cache.
+# Whether `count` elements, at this stride, crowd each other out of the first-level cache.
 cdef inline bint is_crowded(const real* x, Py_ssize_t stride, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t step = stride * <Py_ssize_t> sizeof(real)
-    step = min(step & -step, CACHE_BYTES)  # the largest power of 2 that it is a multiple of
+    step = min(step & -step, CACHE_BYTES)  # the largest power of 2 that divides it
     return step > 0 and count > CACHE_WAYS * (CACHE_BYTES // step)

@@ -1,71 +1,114 @@
 # The matrix product: y = a b (+ bias), y (M, N), a (M, K), b (K, N), bias (N,).
 #
-# Three ideas make it fast. (K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS
-# 34(3), 2008, is where the first two are worked out.)
+# Three ideas make it fast. K. Goto and R. van de Geijn work out the first two in "Anatomy of high-performance matrix
+# multiplication", ACM TOMS 34(3), 2008.
 #
-# 1. A tile of y stays in registers while k runs, so that each element read serves a whole row or column of it (tile.h).
+# 1. A tile of y stays in registers while k runs. So each element that is read serves a whole row or column of the tile
+#    (tile.h).
 # 2. Blocks stay in cache. The textbook's three loops, over K, N and M, become
 #
 #      for each block of K                  256 products of every sum
-#        for each block of N                what of b belongs to both stays in the second-level cache
+#        for each block of N                this block of b stays in the second-level cache
 #          for each block of M
-#            for each strip of columns      what of b it needs stays in the first-level cache
+#            for each strip of columns      this strip of b stays in the first-level cache
 #              for each tile of rows
 #
-#    The tile reads rows of b as vectors, so their elements must be neighbours. Where they are not, and where b is so
-#    large that its rows lie on too many pages, or where they crowd in a part of the cache, the block is packed first:
-#    copied strip by strip, in the order in which tiles will read it. Of a, the tile reads single elements, from
-#    wherever they lie.
-# 3. Nothing is done for few columns that can be done for many rows. If y has fewer columns than half a vector, its
-#    transpose is computed, yᵀ = bᵀ aᵀ, whose rows are long; and so it is where the columns of y lie as rows do.
+#    The tile reads rows of b as vectors, so the elements of a row must be neighbours. If they are not, the block of b
+#    is packed first: copied strip by strip, in the order in which tiles read it. It is also packed if b is so large
+#    that its rows lie on too many pages, or if its rows crowd each other out of the cache. Of a, the tile reads single
+#    elements, at any stride.
+# 3. If y has fewer columns than half a vector, its transpose is computed, yᵀ = bᵀ aᵀ, because the rows of yᵀ are long.
+#    The same is done if the elements of a column of y are neighbours.
 #
-# An element of y is summed in the order of k from 0 to K − 1, the partial sum waiting in y from one block of K to the
-# next. That order depends on nothing else: not on M, strides, threads, or where in a tile the element lies.
+# An element of y is summed in the order of k from 0 to K − 1. The partial sum waits in y from one block of K to the
+# next. This order depends on nothing else: not on M, strides, threads, or the element's place in a tile.
 #
 #   size     0 M, 1 N, 2 K
 #   operand  0 y, 1 a, 2 b (strides 0 row, 1 column), 3 bias or absent (contiguous)
-#   op       an elementwise function f that each block of y goes through while it is in cache, or NOTHING. Its output
-#            and its inputs, or the slope that it gives besides, are the operands from EPILOGUE on; where one is absent,
-#            it is y itself.
-#   parts    the rows of y or its columns, whichever are more
+#   op       NOTHING, or an elementwise function f: each block of y goes through f while it is in cache. The operands
+#            from EPILOGUE on are f's output and f's inputs. An absent one is y itself.
+#   parts    the rows of y, or its columns if these are more
+#   rounds   whether a and b, of float32, are rounded to bfloat16; bfloat16.h says what is then computed
 
 from caffelite._kernels.loops.elementwise cimport row
 from caffelite._kernels.loops.family cimport *
 
 cdef enum:
     PACKED_BYTES = 1_048_576              # b is packed if it is larger than a second-level cache, or crowded,
-    PACKED_ROWS = 32                      # and serves at least so many rows; a, if it is crowded,
-    PACKED_COLUMNS = 32                   # and serves at least so many columns
+    PACKED_ROWS = 32                      # and if it serves at least so many rows. a is packed if it is crowded,
+    PACKED_COLUMNS = 32                   # and if it serves at least so many columns
     EPILOGUE_OPERANDS = 4                 # f's output and inputs
 
 
 cdef struct Product:                      # y = a b as tiles see it: as it is called, or transposed
     Operand y, a, b
     Operand epilogue[EPILOGUE_OPERANDS]
+    Py_ssize_t i_begin, i_end             # the rows of y that are computed,
+    Py_ssize_t j_begin, j_end             # and the columns
     bint is_transposed
     bint in_registers                     # f is max(y, 0) or its gradient, done in registers
-    bint packs_a
+    bint packs, packs_a
+    bint rounds
+    Py_ssize_t width, columns             # of a strip; of a block, at most
 
 
 cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Product p
     cdef Strip strip
-    cdef Py_ssize_t M = call.size[0], N = call.size[1], K = call.size[2]
-    cdef Py_ssize_t i_begin = 0, i_end = M, j_begin = 0, j_end = N, i, j, k = 0, columns
+    cdef Py_ssize_t K = call.size[2], i, j, k = 0, columns, terms
     cdef const real* b
-    cdef bint packs, last = False
+    cdef bint last = False
+
+    lay_out(out, call, begin, end, &p, &strip)
+    strip.runs = 1
+    strip.resume = False
+    while not last:                       # once even for K = 0, to store zeros
+        strip.k = terms = min(K - k, most_terms_bfloat16() if p.rounds else BLOCK_K)
+        last = k + terms == K
+        if p.rounds:
+            strip.k = depth_bfloat16(terms)
+        j = p.j_begin
+        while j < p.j_end:
+            columns = p.j_end - j
+            if columns > p.columns:       # blocks of equal width, in whole strips
+                columns //= (columns + p.columns - 1) // p.columns
+                columns += (p.width - columns % p.width) % p.width
+            b = <const real*> p.b.data + k * p.b.stride[0] + j * p.b.stride[1]
+            if p.rounds:
+                pack_columns_bfloat16(<float*> packed_b, <const float*> b, p.b.stride[1], columns, terms,
+                                      p.b.stride[0])
+                b = <const real*> packed_b
+            elif p.packs:
+                b = pack(<real*> packed_b, b, columns, p.b.stride[1], terms, p.b.stride[0])
+            i = p.i_begin
+            while i < p.i_end:
+                strip.rows = min(p.i_end - i, BLOCK_ROWS)
+                block(out, call, &p, &strip, i, j, columns, k, terms, b, last)
+                i += strip.rows
+            j += columns
+        k += terms
+        strip.resume = True
+    return CONTINUE
+
+
+# How the product is computed: whether it is transposed, what is packed, and what tiles do to y before they store it.
+cdef inline void lay_out(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end, Product* p,
+                         Strip* strip) noexcept nogil:
+    cdef Py_ssize_t M = call.size[0], N = call.size[1], K = call.size[2], rows, columns
     cdef int e
 
+    p.i_begin, p.i_end, p.j_begin, p.j_end = 0, M, 0, N
     if M >= N:
-        i_begin, i_end = begin, end
+        p.i_begin, p.i_end = begin, end
     else:
-        j_begin, j_end = begin, end
+        p.j_begin, p.j_end = begin, end
     p.y, p.a, p.b = call.operand[0], call.operand[1], call.operand[2]
     p.is_transposed = ((M > N and 2 * N < lanes(out))
                        or (2 * M >= lanes(out) and p.y.stride[0] == 1 and p.y.stride[1] != 1))
     if p.is_transposed:
         p.y, p.a, p.b = transposed(&p.y), transposed(&p.b), transposed(&p.a)
-        i_begin, i_end, j_begin, j_end = j_begin, j_end, i_begin, i_end
+        p.i_begin, p.i_end, p.j_begin, p.j_end = p.j_begin, p.j_end, p.i_begin, p.i_end
+    rows, columns = p.i_end - p.i_begin, p.j_end - p.j_begin
 
     p.in_registers = False
     if call.op != NOTHING:
@@ -73,48 +116,29 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
             p.epilogue[e] = call.operand[EPILOGUE + e]
             if p.is_transposed:
                 p.epilogue[e] = transposed(&p.epilogue[e])
-        p.in_registers = fits_registers(call.op, &p)
+        p.in_registers = fits_registers(call.op, p)
 
     strip.b_column = 1
-    packs = not are_neighbours(&p.b, j_end - j_begin)
-    if packs and p.b.stride[0] == 1 and i_end - i_begin <= FEW_ROWS:
-        packs = False                     # so few rows turn b's columns in registers
+    p.rounds = strip.rounded = real is float and call.rounds
+    if p.rounds:                          # operands are packed in any case, to be rounded
+        p.packs, p.width, p.columns = True, COLUMNS_bfloat16, BLOCK_COLUMNS_bfloat16
+        return
+    p.packs = not are_neighbours(&p.b, columns)
+    if p.packs and p.b.stride[0] == 1 and rows <= FEW_ROWS:
+        p.packs = False                   # for few rows it is faster to transpose b in registers
         strip.b_column = p.b.stride[1]
-    if i_end - i_begin >= PACKED_ROWS and (K * (j_end - j_begin) * sizeof(real) > PACKED_BYTES
-                                           or is_crowded(out, p.b.stride[0], min(K, BLOCK_K))):
-        packs = True
-    if not READS_LANES and strip.b_column == 1 and (j_end - j_begin) % lanes(out) != 0:
-        packs = True                      # the tile reads whole vectors
-
+    if rows >= PACKED_ROWS and (K * columns * sizeof(real) > PACKED_BYTES
+                                or is_crowded(out, p.b.stride[0], min(K, BLOCK_K))):
+        p.packs = True
+    if not READS_LANES and strip.b_column == 1 and columns % lanes(out) != 0:
+        p.packs = True                    # the tile reads whole vectors
     p.packs_a = p.a.stride[0] == 1 and is_crowded(out, p.a.stride[1], min(K, BLOCK_K))
-    strip.runs = 1
-    strip.resume = False
-    while not last:                       # once even for K = 0, which leaves zeros
-        strip.k = min(K - k, BLOCK_K)
-        last = k + strip.k == K
-        j = j_begin
-        while j < j_end:
-            columns = j_end - j
-            if columns > BLOCK_COLUMNS:   # as many to each block that is left, in whole strips
-                columns //= (columns + BLOCK_COLUMNS - 1) // BLOCK_COLUMNS
-                columns += (COLUMNS_float - columns % COLUMNS_float) % COLUMNS_float
-            b = <const real*> p.b.data + k * p.b.stride[0] + j * p.b.stride[1]
-            if packs:
-                b = pack(<real*> packed_b, b, columns, p.b.stride[1], strip.k, p.b.stride[0])
-            i = i_begin
-            while i < i_end:
-                strip.rows = min(i_end - i, BLOCK_ROWS)
-                block(out, call, &p, &strip, i, j, columns, k, b, packs, last)
-                i += strip.rows
-            j += columns
-        k += strip.k
-        strip.resume = True
-    return CONTINUE
+    p.width, p.columns = lanes(out) if strip.b_column != 1 else strip_columns(out), BLOCK_COLUMNS
 
 
-# y[i] = a[i] b[i] for stacks of matrices, as `matmul` one by one; without bias and epilogue.
+# y[i] = a[i] b[i] for stacks of matrices, one `matmul` after the other, without bias and epilogue.
 #   size     3 the number of matrices
-#   operand  0 y, 1 a, 2 b (stride 2 from matrix to matrix, 0 where one serves all)
+#   operand  0 y, 1 a, 2 b (stride 2 from matrix to matrix; 0 if one matrix serves all)
 #   parts    the matrices
 cdef int matmul_stack(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Call one = call[0]
@@ -127,22 +151,27 @@ cdef int matmul_stack(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
     return CONTINUE
 
 
-# The strips of one block of y, from row i and column j. b holds what belongs to it from k on, packed or as it lies.
+# The strips of one block of y, from row i and column j on. b is its block of b, from k on, packed or not.
 cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i, Py_ssize_t j,
-                Py_ssize_t columns, Py_ssize_t k, const real* b, bint packed, bint last) noexcept nogil:
-    cdef Py_ssize_t width = lanes(out) if strip.b_column != 1 else strip_columns(out), end = j + columns
+                Py_ssize_t columns, Py_ssize_t k, Py_ssize_t terms, const real* b, bint last) noexcept nogil:
+    cdef Py_ssize_t width = p.width, end = j + columns
     cdef const real* bias = <const real*> call.operand[3].data
     cdef Py_ssize_t first = j, depth = 0
 
     strip.a = element(<const real*> p.a.data, &p.a, i, k)
     strip.a_row, strip.a_k = p.a.stride[0], p.a.stride[1]
-    if p.packs_a and columns >= PACKED_COLUMNS:
-        while depth < strip.k:            # so that it lies in rows
+    if p.rounds:
+        pack_rows_bfloat16(<float*> packed_a, ROW_bfloat16, <const float*> strip.a, strip.a_row, strip.rows, terms,
+                           strip.a_k)
+        strip.a, strip.a_row, strip.a_k = packed_a, ROW_bfloat16, 1
+        begin_strips_bfloat16()
+    elif p.packs_a and columns >= PACKED_COLUMNS:
+        while depth < strip.k:            # transposed, so that the elements of a row are neighbours
             transpose(<real*> packed_a + depth, strip.k, element(<const real*> p.a.data, &p.a, i, k + depth),
                       strip.a_k, min(strip.k - depth, lanes(out)), strip.rows)
             depth += lanes(out)
         strip.a, strip.a_row, strip.a_k = packed_a, strip.k, 1
-    strip.b_k = width if packed else p.b.stride[0]
+    strip.b_k = width if p.packs else p.b.stride[0]
     strip.bias = strip.row_bias = strip.mask = NULL
     strip.relu = last and p.in_registers and call.op == RELU
     while j < end:
@@ -163,13 +192,15 @@ cdef void block(real* out, const Call* call, const Product* p, Strip* strip, Py_
             run_strip(out, strip)
         else:
             scattered(out, call, p, strip, i, j)
-        b += width * (strip.k if packed else strip.b_column)
+        b += width * (strip.k if p.packs else strip.b_column)
         j += width
+    if p.rounds:
+        end_strips_bfloat16()
     if last and call.op != NOTHING and not p.in_registers:
         epilogue(out, call, p, i, strip.rows, first, columns)
 
 
-# f over a block of y. What f does not read, and what is y itself, stands as y.
+# f over a block of y. In place of an absent operand, f gets y.
 cdef void epilogue(real* out, const Call* call, const Product* p, Py_ssize_t i, Py_ssize_t rows, Py_ssize_t j,
                    Py_ssize_t columns) noexcept nogil:
     cdef const Operand* x[EPILOGUE_OPERANDS]
@@ -187,14 +218,14 @@ cdef void epilogue(real* out, const Call* call, const Product* p, Py_ssize_t i, 
             element(data[3], x[3], r, j), x[3].stride[1], call.epilogue_scalar)
 
 
-# Whether f is done before a tile leaves the registers: max(y, 0), or y where a mask is above 0.
+# Whether a tile can compute f before it leaves the registers. It can if f is max(y, 0), or y where a mask is above 0.
 cdef inline bint fits_registers(Op op, const Product* p) noexcept nogil:
     if p.epilogue[0].data != NULL or p.epilogue[1].data != NULL or not are_neighbours(&p.y, 2):
         return False
     return op == RELU or (op == RELU_GRAD and p.epilogue[2].data != NULL and are_neighbours(&p.epilogue[2], 2))
 
 
-# A strip of a y whose columns are no neighbours: a few rows at a time, by way of a tile that lies apart.
+# A strip of a y whose columns are not neighbours: a few rows at a time, in a tile of its own, which is then copied.
 cdef void scattered(real* out, const Call* call, const Product* p, Strip* strip, Py_ssize_t i,
                     Py_ssize_t j) noexcept nogil:
     cdef real c[TILE_ROWS * COLUMNS_float]

@@ -1,9 +1,9 @@
-# Normalization: x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift, with m and v the mean and the variance of the x that
-# belong together: those of a row (layer_norm), or those of a feature in all rows and places (batch_norm).
+# Normalization: x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift. layer_norm takes the mean m and the variance v of each
+# row, batch_norm those of each feature over all rows and places.
 #
-# Sums are made in float64, and m is subtracted in two parts, the second being what the first lacks when it is rounded:
-# float32 knows a mean of 10⁴ to 10⁻³ only, and the deviation may be smaller. Moments are float64, too: a row of m and
-# one of 1 / √(v + ε), and for features one of v.
+# Sums are float64. float32 has a mean of 10⁴ only to 10⁻³, and the deviations from it may be smaller. So m is
+# subtracted in two parts: `high` is m rounded to x's type, and `low` is the rest. Moments are float64, too: m and
+# 1 / √(v + ε), and v for features.
 
 from caffelite._kernels.loops.arithmetic cimport multiply_add, sum_of_products_double
 from caffelite._kernels.loops.elementwise cimport finish
@@ -16,6 +16,8 @@ cdef extern from "loops/sums.h" nogil:
     double plus_product_double(double total, double a, double b)
     double squares_of_row_float(const float* x, Py_ssize_t n, double m)
     double squares_of_row_double(const double* x, Py_ssize_t n, double m)
+    void deviations_of_row_float(const float* x, Py_ssize_t n, double origin, double* sums)
+    void deviations_of_row_double(const double* x, Py_ssize_t n, double origin, double* sums)
     void products_of_row_float(const float* dy, const float* x, Py_ssize_t n, float high, float low, double* sums)
     void products_of_row_double(const double* dy, const double* x, Py_ssize_t n, double high, double low, double* sums)
 
@@ -26,6 +28,14 @@ cdef inline double squares_of_row(const real* x, Py_ssize_t n, double m) noexcep
         return squares_of_row_float(x, n, m)
     else:
         return squares_of_row_double(x, n, m)
+
+
+# sums[0] = Σⱼ (x[j] − origin),  sums[1] = Σⱼ (x[j] − origin)²
+cdef inline void deviations_of_row(const real* x, Py_ssize_t n, double origin, double* sums) noexcept nogil:
+    if real is float:
+        deviations_of_row_float(x, n, origin, sums)
+    else:
+        deviations_of_row_double(x, n, origin, sums)
 
 
 # sums[0] = Σⱼ dy[j],  sums[1] = Σⱼ dy[j] (x[j] − m),  m = high + low
@@ -45,7 +55,7 @@ cdef inline double plus_product(double total, real a, real b) noexcept nogil:
 
 
 # ---- rows ----
-#   n rows, C numbers each; scale and shift (C), shift may be absent; moments (2, n); all contiguous
+#   n rows of C numbers; scale and shift (C), shift may be absent; moments (2, n); all contiguous
 
 # y[i, j] = (x[i, j] − m[i]) / √(v[i] + ε) scale[j] + shift[j]
 #   size     0 n, 1 C
@@ -150,28 +160,20 @@ cdef int layer_norm_sums(real* dscale, const Call* call, Py_ssize_t begin, Py_ss
 #   n images, C features, L places of each; x (n, C, L) in C order, channels last (n, L, C), or images last (C, L, n),
 #   dy, y and dx as x; scale and shift (C), moments (3, C), contiguous
 #
-# Neighbours in memory that are of one feature are a run: each feature has `runs` of length `run`, together n L numbers.
-# `run` is L in C order, 1 with channels last, n L with images last.
+# A run is a stretch of memory that belongs to one feature. A feature has `runs` of them, of length `run`: together n L
+# numbers. `run` is L in C order, 1 with channels last and n L with images last.
 #
-# Features are taken in blocks, each through all of its sums before the next, so that x, if it does not fill the cache,
-# comes from memory once: FEATURES of them side by side where neighbours are features, else one.
+# The loops finish one block of features before they begin the next. So x comes from memory once, even if all of x is
+# larger than the cache. A block is one feature, or FEATURES of them if neighbours in memory are features.
 #
-# In every order of memory the same numbers are added in the same order: the places of an image in LANES lanes, the
-# images one after the other; and where L is 1, four images at a time.
+# Every memory order adds the same numbers in the same order, so it changes no bits. Place l of an image is added to
+# partial sum l % LANES. Then the sums of the images are added one after the other, or four at a time if L is 1.
 
 cdef enum:
-    FEATURES = 256                        # with one place each
-    SIDE_BY_SIDE = 64                     # features, or images, whose lanes stay in the first-level cache
-
-
-# Four rows at once: the sums of the columns are loaded and stored a quarter as often.
-cdef inline double sum_of_four(const real* x, Py_ssize_t C) noexcept nogil:
-    return (<double> x[0] + x[C]) + (<double> x[2 * C] + x[3 * C])
-
-
-cdef inline double squares_of_four(const real* x, Py_ssize_t C, double m) noexcept nogil:
-    return (sum_of_products_double(x[0] - m, x[0] - m, x[C] - m, x[C] - m)
-            + sum_of_products_double(x[2 * C] - m, x[2 * C] - m, x[3 * C] - m, x[3 * C] - m))
+    FEATURES = 256                        # of one place each, in a block
+    SIDE_BY_SIDE = 64                     # features or images whose partial sums fit into the first-level cache
+    WIDE = 512                            # LANES · SIDE_BY_SIDE
+    NEIGHBOURS = 1024                     # numbers that are normalized before their epilogue
 
 
 cdef inline Py_ssize_t at_once(const Call* call, Py_ssize_t features) noexcept nogil:
@@ -180,83 +182,140 @@ cdef inline Py_ssize_t at_once(const Call* call, Py_ssize_t features) noexcept n
     return min(features, <Py_ssize_t> (FEATURES if call.size[2] == 1 else SIDE_BY_SIDE))
 
 
-cdef inline double folded(const double* lane) noexcept nogil:
-    return (((lane[0] + lane[4 * SIDE_BY_SIDE]) + (lane[2 * SIDE_BY_SIDE] + lane[6 * SIDE_BY_SIDE]))
-            + ((lane[SIDE_BY_SIDE] + lane[5 * SIDE_BY_SIDE]) + (lane[3 * SIDE_BY_SIDE] + lane[7 * SIDE_BY_SIDE])))
+# Numbers of one row, or of several rows that are neighbours, are met in one long loop. What belongs to the columns of a
+# row is repeated for it: to[i, j] = x[j · step].
+cdef inline void repeat(real* to, const real* x, Py_ssize_t columns, Py_ssize_t step, Py_ssize_t rows) noexcept nogil:
+    cdef Py_ssize_t i, j
+    for i in range(rows):
+        for j in range(columns):
+            to[i * columns + j] = x[j * step]
 
 
-# total[j] = Σ x, or Σ (x − m[j])² where m is given, over all x of feature first + j
-cdef void totals(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, const double* m,
-                 double* total) noexcept nogil:
-    cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], run = call.size[4], width, i, j
-    cdef double sums[SIDE_BY_SIDE]
+# The pieces of memory that are normalized together: whole pixels one after the other, some of the features of a pixel,
+# or a run of one feature. They are met from the last one to the first: the last ones are still in the cache from the
+# sums before, and the next kernel begins with the first ones.
+cdef struct Pieces:
+    Py_ssize_t count, length, stride, at  # how many there are, of how many numbers; piece i begins at at + i · stride
+    Py_ssize_t times                      # how often the features come in a row of at most FEATURES numbers
+    Py_ssize_t block                      # how many numbers of a piece, some such rows, are met before their epilogue
+
+
+cdef inline Pieces pieces_of(const Call* call, Py_ssize_t first, Py_ssize_t features) noexcept nogil:
+    cdef Py_ssize_t C = call.size[1], run = call.size[4]
+    cdef Pieces pieces
+    pieces.count, pieces.length, pieces.stride, pieces.at = call.size[3], features * run, C * run, first * run
+    pieces.times = 1 if features < C and run == 1 else FEATURES // features
+    pieces.block = NEIGHBOURS // (features * pieces.times) * features * pieces.times
+    if features == C and run == 1:
+        pieces.count, pieces.length = 1, C * call.size[3]
+    return pieces
+
+
+cdef inline double folded(const double* lane, Py_ssize_t n) noexcept nogil:
+    return (((lane[0] + lane[4 * n]) + (lane[2 * n] + lane[6 * n]))
+            + ((lane[n] + lane[5 * n]) + (lane[3 * n] + lane[7 * n])))
+
+
+# ---- mean and variance of features, in one pass over x ----
+#
+# With an origin x₀ near the numbers and their deviations d = x − x₀,
+#
+#   m = x₀ + Σ d / k,  k v = Σ (x − m)² = Σ d² − (Σ d)² / k,  k = n L.
+#
+# The difference loses digits if x₀ is far from m. But x₀ is the first of the k numbers. So (x₀ − m)² ≤ Σ (x − m)² = k v
+# and Σ d² = k v + k (x₀ − m)² ≤ (k + 1) k v. Whatever the numbers are, at most log₁₀(k + 1) of the 16 digits of float64
+# are lost. If all numbers are equal, v is exactly 0.
+
+# m[j] and Σ (x − m[j])² over all x of feature first + j
+cdef void means_and_squares(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, double* m,
+                            double* squares) noexcept nogil:
+    cdef Py_ssize_t count = call.size[0] * call.size[2], j
+    cdef double origin[FEATURES]
+    cdef double total[FEATURES]
     for j in range(features):
-        total[j] = 0
+        origin[j] = x[(first + j) * call.size[4]]
+    deviations(x, call, first, features, origin, total, squares)
+    for j in range(features):
+        m[j] = origin[j] + total[j] / count
+        squares[j] = multiply_add(-total[j] / count, total[j], squares[j])
+        squares[j] = 0 if squares[j] < 0 else squares[j]      # NaN stays
+
+
+# total[j] = Σ d,  squares[j] = Σ d²,  d = x − origin[j], over all x of feature first + j
+cdef void deviations(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, const double* origin,
+                     double* total, double* squares) noexcept nogil:
+    cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], run = call.size[4], width, i, j
+    cdef double sums[2 * SIDE_BY_SIDE]
+    cdef double of_columns[WIDE]
+    for j in range(features):
+        total[j] = squares[j] = 0
+    if L > 1 and run != L:
+        repeat(of_columns, origin, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
     if run == 1 and L == 1:
-        totals_of_rows(x + first, n, C, features, m, total)
+        deviations_of_rows(x + first, n, C, features, origin, total, squares)
     elif run == 1:
         for i in range(n):
-            sums_of_columns(x + i * L * C + first, C, L, features, m, 1, sums)
+            deviations_of_columns(x + i * L * C + first, C, L, features, of_columns, sums)
             for j in range(features):
                 total[j] += sums[j]
+                squares[j] += sums[SIDE_BY_SIDE + j]
     elif run == L:
         for i in range(n):
-            if m == NULL:
-                total[0] += exact_sum(x + (i * C + first) * L, L)
-            else:
-                total[0] += squares_of_row(x + (i * C + first) * L, L, m[0])
+            deviations_of_row(x + (i * C + first) * L, L, origin[0], sums)
+            total[0] += sums[0]
+            squares[0] += sums[1]
     else:
         i = 0
         while i < n:
             width = min(n - i, <Py_ssize_t> SIDE_BY_SIDE)
-            sums_of_columns(x + first * run + i, n, L, width, m, 0, sums)
+            deviations_of_columns(x + first * run + i, n, L, width, of_columns, sums)
             for j in range(width):
                 total[0] += sums[j]
+                squares[0] += sums[SIDE_BY_SIDE + j]
             i += width
 
 
-# total[j] += Σᵢ x[i, j], or Σᵢ (x[i, j] − m[j])², x (n, C)
-cdef void totals_of_rows(const real* x, Py_ssize_t n, Py_ssize_t C, Py_ssize_t features, const double* m,
-                         double* total) noexcept nogil:
-    cdef Py_ssize_t i, j
-    for i in range(n // 4):
-        if m == NULL:
-            for j in range(features):
-                total[j] += sum_of_four(x + 4 * i * C + j, C)
-        else:
-            for j in range(features):
-                total[j] += squares_of_four(x + 4 * i * C + j, C, m[j])
-    for i in range(n - n % 4, n):
-        if m == NULL:
-            for j in range(features):
-                total[j] += x[i * C + j]
-        else:
-            for j in range(features):
-                total[j] += (x[i * C + j] - m[j]) * (x[i * C + j] - m[j])
+# total[j] += Σᵢ d,  squares[j] += Σᵢ d²,  d = x[i, j] − origin[j], x (n, C). Four rows at once: total and squares are
+# then loaded and stored only a quarter as often.
+cdef void deviations_of_rows(const real* x, Py_ssize_t n, Py_ssize_t C, Py_ssize_t features, const double* origin,
+                             double* total, double* squares) noexcept nogil:
+    cdef Py_ssize_t _i, j
+    cdef double a, b, c, d
+    for _i in range(n // 4):
+        for j in range(features):
+            a, b = x[j] - origin[j], x[C + j] - origin[j]
+            c, d = x[2 * C + j] - origin[j], x[3 * C + j] - origin[j]
+            total[j] += (a + b) + (c + d)
+            squares[j] += sum_of_products_double(a, a, b, b) + sum_of_products_double(c, c, d, d)
+        x += 4 * C
+    for _i in range(n % 4):
+        for j in range(features):
+            a = x[j] - origin[j]
+            total[j] += a
+            squares[j] = multiply_add(a, a, squares[j])
+        x += C
 
 
-# sums[j] = Σᵢ x[i, j], or Σᵢ (x[i, j] − m[j · step])², each as for a row (sums.h)
-cdef void sums_of_columns(const real* x, Py_ssize_t stride, Py_ssize_t n, Py_ssize_t columns, const double* m,
-                          Py_ssize_t step, double* sums) noexcept nogil:
-    cdef double partial[LANES * SIDE_BY_SIDE]
-    cdef double mean[SIDE_BY_SIDE]
-    cdef double* lane
-    cdef Py_ssize_t i, j
-    memset(partial, 0, sizeof(partial))
-    if m != NULL:
-        for j in range(columns):
-            mean[j] = m[j * step]
-    for i in range(n):
-        lane = partial + i % LANES * SIDE_BY_SIDE
-        if m == NULL:
-            for j in range(columns):
-                lane[j] += x[j]
-        else:
-            for j in range(columns):
-                lane[j] = multiply_add(x[j] - mean[j], x[j] - mean[j], lane[j])
-        x += stride
+# sums[0, j] = Σᵢ d,  sums[1, j] = Σᵢ d²,  d = x[i, j] − origin[j], each as for a row (sums.h); origin LANES times
+cdef void deviations_of_columns(const real* x, Py_ssize_t stride, Py_ssize_t n, Py_ssize_t columns,
+                                const double* origin, double* sums) noexcept nogil:
+    cdef double partial[2 * WIDE]
+    cdef double* first
+    cdef double* second
+    cdef double d
+    cdef Py_ssize_t rows = LANES if stride == columns else 1, i = 0, j
+    memset(partial, 0, 2 * LANES * columns * sizeof(double))
+    while i < n:
+        first = partial + i % LANES * columns
+        second = first + LANES * columns
+        for j in range(min(rows, n - i) * columns):
+            d = x[j] - origin[j]
+            first[j] += d
+            second[j] = multiply_add(d, d, second[j])
+        x += rows * stride
+        i += rows
     for j in range(columns):
-        sums[j] = folded(partial + j)
+        sums[j], sums[SIDE_BY_SIDE + j] = folded(partial + j, columns), folded(partial + LANES * columns + j, columns)
 
 
 # y[i, c, l] = (x[i, c, l] − m[c]) / √(v[c] + ε) scale[c] + shift[c],  m and v of x[:, c, :]
@@ -270,22 +329,19 @@ cdef int batch_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef double* inverse = m + call.size[1]
     cdef double* v = inverse + call.size[1]
     cdef Py_ssize_t count = call.size[0] * call.size[2], features, j
-    cdef double total[FEATURES]
+    cdef double squares[FEATURES]
     while begin < end:
         features = at_once(call, end - begin)
-        totals(x, call, begin, features, NULL, total)
+        means_and_squares(x, call, begin, features, m + begin, squares)
         for j in range(features):
-            m[begin + j] = total[j] / count
-        totals(x, call, begin, features, m + begin, total)
-        for j in range(features):
-            v[begin + j] = total[j] / count
+            v[begin + j] = squares[j] / count
             inverse[begin + j] = 1 / sqrt(v[begin + j] + call.scalar[0])
         normalize(y, call, begin, features)
         begin += features
     return CONTINUE
 
 
-# y as above, for moments that are given
+# y as above, with moments that are operands
 cdef int batch_norm_fixed(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t features
     while begin < end:
@@ -300,23 +356,40 @@ cdef inline void normalize(real* y, const Call* call, Py_ssize_t first, Py_ssize
     cdef const real* scale = <const real*> call.operand[2].data + first
     cdef const real* shift = <const real*> call.operand[3].data + first
     cdef const double* m = <const double*> call.operand[4].data + first
-    cdef Py_ssize_t C = call.size[1], run = call.size[4], i, j, k
+    cdef Pieces pieces = pieces_of(call, first, features)
+    cdef Py_ssize_t i, j, k, begin, end
+    cdef real of_each[4 * FEATURES]
     cdef real high[FEATURES]
     cdef real low[FEATURES]
     cdef real factor[FEATURES]
+    cdef real addend[FEATURES]
     for j in range(features):
-        high[j], low[j] = <real> m[j], <real> (m[j] - <real> m[j])
-        factor[j] = <real> (m[C + j] * scale[j])
-    for i in range(call.size[3]):
-        k = (i * C + first) * run
-        if run == 1:
-            for j in range(features):
-                y[k + j] = ((x[k + j] - high[j]) - low[j]) * factor[j] + shift[j]
-            finish(y + k, call, features)
-        else:
-            for j in range(run):
-                y[k + j] = ((x[k + j] - high[0]) - low[0]) * factor[0] + shift[0]
-            finish(y + k, call, run)
+        of_each[j], of_each[FEATURES + j] = <real> m[j], <real> (m[j] - <real> m[j])
+        of_each[2 * FEATURES + j], of_each[3 * FEATURES + j] = <real> (m[call.size[1] + j] * scale[j]), shift[j]
+    repeat(high, of_each, features, 1, pieces.times)
+    repeat(low, of_each + FEATURES, features, 1, pieces.times)
+    repeat(factor, of_each + 2 * FEATURES, features, 1, pieces.times)
+    repeat(addend, of_each + 3 * FEATURES, features, 1, pieces.times)
+    for i in range(pieces.count - 1, -1, -1):
+        end = pieces.length
+        while end > 0:
+            begin = (end - 1) // pieces.block * pieces.block
+            k = pieces.at + i * pieces.stride + begin
+            normalize_numbers(y + k, x + k, end - begin, features * pieces.times, high, low, factor, addend)
+            finish(y + k, call, end - begin)
+            end = begin
+
+
+# y[j] = ((x[j] − high[j]) − low[j]) factor[j] + addend[j], where what is of each feature comes again after `width`
+cdef inline void normalize_numbers(real* y, const real* x, Py_ssize_t n, Py_ssize_t width, const real* high,
+                                   const real* low, const real* factor, const real* addend) noexcept nogil:
+    cdef Py_ssize_t j
+    while n > 0:
+        for j in range(min(n, width)):
+            y[j] = ((x[j] - high[j]) - low[j]) * factor[j] + addend[j]
+        y += width
+        x += width
+        n -= width
 
 
 # dscale[c] = Σ dy x̂,  dshift[c] = Σ dy  over all i and l,
@@ -363,15 +436,35 @@ cdef inline void normalize_back(real* dx, const Call* call, Py_ssize_t first, Py
                                 const real* slope) noexcept nogil:
     cdef const real* dy = <const real*> call.operand[1].data
     cdef const real* x = <const real*> call.operand[2].data
-    cdef Py_ssize_t C = call.size[1], run = call.size[4], i, j, k
-    for i in range(call.size[3]):
-        k = (i * C + first) * run
-        if run == 1:
-            for j in range(features):
-                dx[k + j] = (dy[k + j] - mean[j] - ((x[k + j] - high[j]) - low[j]) * slope[j]) * factor[j]
-        else:
-            for j in range(run):
-                dx[k + j] = (dy[k + j] - mean[0] - ((x[k + j] - high[0]) - low[0]) * slope[0]) * factor[0]
+    cdef Pieces pieces = pieces_of(call, first, features)
+    cdef Py_ssize_t i, k, begin, end
+    cdef real of_each[5 * FEATURES]
+    repeat(of_each, high, features, 1, pieces.times)
+    repeat(of_each + FEATURES, low, features, 1, pieces.times)
+    repeat(of_each + 2 * FEATURES, factor, features, 1, pieces.times)
+    repeat(of_each + 3 * FEATURES, mean, features, 1, pieces.times)
+    repeat(of_each + 4 * FEATURES, slope, features, 1, pieces.times)
+    for i in range(pieces.count - 1, -1, -1):
+        end = pieces.length
+        while end > 0:
+            begin = (end - 1) // pieces.block * pieces.block
+            k = pieces.at + i * pieces.stride + begin
+            numbers_back(dx + k, dy + k, x + k, end - begin, features * pieces.times, of_each, of_each + FEATURES,
+                         of_each + 2 * FEATURES, of_each + 3 * FEATURES, of_each + 4 * FEATURES)
+            end = begin
+
+
+cdef inline void numbers_back(real* dx, const real* dy, const real* x, Py_ssize_t n, Py_ssize_t width,
+                              const real* high, const real* low, const real* factor, const real* mean,
+                              const real* slope) noexcept nogil:
+    cdef Py_ssize_t j
+    while n > 0:
+        for j in range(min(n, width)):
+            dx[j] = (dy[j] - mean[j] - ((x[j] - high[j]) - low[j]) * slope[j]) * factor[j]
+        dx += width
+        dy += width
+        x += width
+        n -= width
 
 
 # of_dy[j] = Σ dy,  of_product[j] = Σ dy (x − m)  over all of feature first + j, m = high[j] + low[j]
@@ -379,8 +472,13 @@ cdef void products(const real* dy, const real* x, const Call* call, Py_ssize_t f
                    const real* high, const real* low, double* of_dy, double* of_product) noexcept nogil:
     cdef Py_ssize_t n = call.size[0], C = call.size[1], L = call.size[2], run = call.size[4], width, i, j, k
     cdef double sums[2 * SIDE_BY_SIDE]
+    cdef real highs[WIDE]
+    cdef real lows[WIDE]
     for j in range(features):
         of_dy[j] = of_product[j] = 0
+    if L > 1 and run != L:
+        repeat(highs, high, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
+        repeat(lows, low, features if run == 1 else SIDE_BY_SIDE, run == 1, LANES)
     if run == 1 and L == 1:
         for i in range(n):
             k = i * C + first
@@ -390,7 +488,7 @@ cdef void products(const real* dy, const real* x, const Call* call, Py_ssize_t f
     elif run == 1:
         for i in range(n):
             k = i * L * C + first
-            products_of_columns(dy + k, x + k, C, L, features, high, low, 1, sums)
+            products_of_columns(dy + k, x + k, C, L, features, highs, lows, sums)
             for j in range(features):
                 of_dy[j] += sums[j]
                 of_product[j] += sums[SIDE_BY_SIDE + j]
@@ -405,65 +503,59 @@ cdef void products(const real* dy, const real* x, const Call* call, Py_ssize_t f
         while i < n:
             k = first * run + i
             width = min(n - i, <Py_ssize_t> SIDE_BY_SIDE)
-            products_of_columns(dy + k, x + k, n, L, width, high, low, 0, sums)
+            products_of_columns(dy + k, x + k, n, L, width, highs, lows, sums)
             for j in range(width):
                 of_dy[0] += sums[j]
                 of_product[0] += sums[SIDE_BY_SIDE + j]
             i += width
 
 
-# sums[0, j] = Σᵢ dy[i, j],  sums[1, j] = Σᵢ dy[i, j] (x[i, j] − m[j · step]), each as for a row (sums.h)
+# sums[0, j] = Σᵢ dy[i, j],  sums[1, j] = Σᵢ dy[i, j] (x[i, j] − m[j]), each as for a row (sums.h); high and low LANES
+# times
 cdef void products_of_columns(const real* dy, const real* x, Py_ssize_t stride, Py_ssize_t n, Py_ssize_t columns,
-                              const real* high, const real* low, Py_ssize_t step, double* sums) noexcept nogil:
-    cdef double partial[2 * LANES * SIDE_BY_SIDE]
-    cdef real of_high[SIDE_BY_SIDE]
-    cdef real of_low[SIDE_BY_SIDE]
+                              const real* high, const real* low, double* sums) noexcept nogil:
+    cdef double partial[2 * WIDE]
     cdef double* first
     cdef double* second
-    cdef Py_ssize_t i, j
-    memset(partial, 0, sizeof(partial))
-    for j in range(columns):
-        of_high[j], of_low[j] = high[j * step], low[j * step]
-    for i in range(n):
-        first = partial + i % LANES * SIDE_BY_SIDE
-        second = first + LANES * SIDE_BY_SIDE
-        for j in range(columns):
+    cdef Py_ssize_t rows = LANES if stride == columns else 1, i = 0, j
+    memset(partial, 0, 2 * LANES * columns * sizeof(double))
+    while i < n:
+        first = partial + i % LANES * columns
+        second = first + LANES * columns
+        for j in range(min(rows, n - i) * columns):
             first[j] += dy[j]
-            second[j] = plus_product(second[j], dy[j], (x[j] - of_high[j]) - of_low[j])
-        dy += stride
-        x += stride
+            second[j] = plus_product(second[j], dy[j], (x[j] - high[j]) - low[j])
+        dy += rows * stride
+        x += rows * stride
+        i += rows
     for j in range(columns):
-        sums[j], sums[SIDE_BY_SIDE + j] = folded(partial + j), folded(partial + LANES * SIDE_BY_SIDE + j)
+        sums[j], sums[SIDE_BY_SIDE + j] = folded(partial + j, columns), folded(partial + LANES * columns + j, columns)
 
 
-# ---- features of a part of the rows ----
+# ---- features of a part of the rows, if several processes train on one batch ----
 
-# sums = the count of each feature's numbers, their mean, and Σ (x − mean)²; 0 where x is not to count
+# sums = how many numbers each feature has, their mean, and Σ (x − mean)²; all 0 if x does not count
 #   size     0 n, 1 C, 2 L, 3 runs, 4 run, 5 whether it counts
 #   operand  0 x (read), 1 sums (3, C)
 #   parts    C
 cdef int feature_sums(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t C = call.size[1], count = call.size[0] * call.size[2], features, j
     cdef double* sums = <double*> call.operand[1].data
-    cdef double total[FEATURES]
     if not call.size[5] or count == 0:
         for j in range(begin, end):
             sums[j] = sums[C + j] = sums[2 * C + j] = 0
         return CONTINUE
     while begin < end:
         features = at_once(call, end - begin)
-        totals(x, call, begin, features, NULL, total)
+        means_and_squares(x, call, begin, features, sums + C + begin, sums + 2 * C + begin)
         for j in range(features):
-            sums[begin + j], sums[C + begin + j] = count, total[j] / count
-        totals(x, call, begin, features, sums + C + begin, total)
-        for j in range(features):
-            sums[2 * C + begin + j] = total[j]
+            sums[begin + j] = count
         begin += features
     return CONTINUE
 
 
-# moments = m, 1 / √(v + ε), v of what has these sums, part after part (T. Chan, G. Golub and R. LeVeque, "Algorithms
-# for computing the sample variance", The American Statistician 37(3), 1983)
+# moments = m, 1 / √(v + ε), v of all parts together, joined one after the other (T. Chan, G. Golub and R. LeVeque,
+# "Algorithms for computing the sample variance", The American Statistician 37(3), 1983)
 #   size     0 parts, 1 C
 #   scalar   ε
 #   operand  0 moments (3, C), 1 sums (parts, 3, C)
@@ -509,9 +601,9 @@ cdef int batch_norm_sums(real* dy, const Call* call, Py_ssize_t begin, Py_ssize_
     return CONTINUE
 
 
-# dx, dscale and dshift as batch_norm_grad, of sums that are made: those of this part, and those of all
-#   size     0 n, 1 C, 2 L, 3 runs, 4 run, 5 how many numbers of each feature there are in all
-#   operand  0 dx, 1 dy, 2 x, 3 scale, 4 moments, 5 dscale, 6 dshift, 7 sums (2, C), 8 those of all (2, C)
+# dx, dscale and dshift as in batch_norm_grad. dscale and dshift come from the sums of this part, dx from those of all.
+#   size     0 n, 1 C, 2 L, 3 runs, 4 run, 5 how many numbers of each feature all parts have
+#   operand  0 dx, 1 dy, 2 x, 3 scale, 4 moments, 5 dscale, 6 dshift, 7 sums of this part (2, C), 8 sums of all (2, C)
 #   parts    C
 cdef int batch_norm_grad_of_sums(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* scale = <const real*> call.operand[3].data
@@ -541,8 +633,8 @@ cdef int batch_norm_grad_of_sums(real* dx, const Call* call, Py_ssize_t begin, P
     return CONTINUE
 
 
-# mean ← mean + μ (m − mean),  variance ← variance + μ (v k / (k − 1) − variance), for features with finite moments;
-# a variance beyond the largest number of its type becomes that number
+# mean ← mean + μ (m − mean),  variance ← variance + μ (v k / (k − 1) − variance), if the moments of the feature are
+# finite. A variance beyond the largest number of its type becomes that number.
 #   size     0 C, 1 k, the numbers of each feature
 #   scalar   μ
 #   operand  0 mean, 1 variance, 2 moments

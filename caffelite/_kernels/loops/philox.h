@@ -1,8 +1,8 @@
 /* Philox4x32-10 on whole vectors of counters (J. Salmon, M. Moraes, R. Dror, D. Shaw, "Parallel random numbers: as easy
- * as 1, 2, 3", SC 2011): four words of 32 bits, a function of a counter of 128 bits and a key of 64.
+ * as 1, 2, 3", SC 2011): four words of 32 bits, as a function of a counter of 128 bits and a key of 64.
  *
- * Each word has 64 bits to itself, of which the upper ones hold anything: the product of two lower halves is one
- * instruction, which GCC does not find by itself.
+ * Each word is in the lower half of 64 bits, and the upper half holds anything. One instruction then multiplies the
+ * lower halves. GCC does not find this instruction in other code.
  */
 #ifndef CAFFELITE_PHILOX_H
 #define CAFFELITE_PHILOX_H
@@ -28,7 +28,7 @@ typedef uint32_t words_of_it __attribute__((vector_size(VECTOR_BYTES / 2), align
 #define LOW_PRODUCT(a, b) (((a) & 0xFFFFFFFFu) * (b))
 #endif
 
-/* words[16 w + i] = word w of the counter (16 group + i, step) under the key `seed`; of all, the low half comes first. */
+/* words[16 w + i] = word w of the counter (16 group + i, step) under the key `seed`, each with the low half first. */
 INLINE void philox(uint32_t *words, uint64_t seed, uint64_t step, uint64_t group)
 {
     enum { LANES_AT_ONCE = VECTOR_BYTES / 8 };

@@ -1,8 +1,9 @@
-/* The largest and the sum of the pixels of a window, one vector of lanes at a time: what is found so far stays in
- * registers until the window has been seen. In C because Cython has no vector types; where windows lie is in pooling.pyx.
+/* The maximum and the sum of the pixels of a window, one vector of lanes at a time. The result so far stays in
+ * registers until the last pixel. This file is C because Cython has no vector types. pooling.pyx says where windows
+ * lie.
  *
- * Pixels are vectors of `lanes` neighbours; rows and columns of pixels are `row` and `column` elements apart. A pixel's
- * place is its number in the whole image, an integer of as many bytes as an element.
+ * A pixel is `lanes` elements side by side. Two rows of pixels are `row` elements apart, two columns `column` elements.
+ * The place of a pixel is its number in the whole image, an integer of as many bytes as an element.
  */
 #ifndef CAFFELITE_POOLING_H
 #define CAFFELITE_POOLING_H
@@ -25,7 +26,7 @@ typedef int64_t place_double;
             store_first_##real(p, v, n);                                                                               \
     }                                                                                                                  \
                                                                                                                        \
-    /* A comparison gives all ones or all zeros. The first of equals stays, and NaN once it has come. */               \
+    /* A comparison gives all ones or all zeros. Of equal pixels the first one wins, and a NaN is never replaced. */   \
     INLINE void largest_lanes_##real(real *y, real *places, const real *x, ptrdiff_t row, ptrdiff_t column,            \
                                      ptrdiff_t rows, ptrdiff_t columns, place_##real place, place_##real width, int n) \
     {                                                                                                                  \
@@ -43,7 +44,7 @@ typedef int64_t place_double;
         set_first_lanes_##real(places, (vector_##real)at, n);                                                          \
     }                                                                                                                  \
                                                                                                                        \
-    /* y = the largest of rows × columns pixels from x on, the first of which has this place; places = where it is. */ \
+    /* y = the largest of rows × columns pixels from x on; places = its place. `place` is the place of x itself. */    \
     static inline void largest_##real(real *y, void *places, const real *x, ptrdiff_t row, ptrdiff_t column,           \
                                       ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t place, ptrdiff_t width,             \
                                       ptrdiff_t lanes)                                                                 \
@@ -73,7 +74,7 @@ typedef int64_t place_double;
         set_first_lanes_##real(dx, sum, n);                                                                            \
     }                                                                                                                  \
                                                                                                                        \
-    /* dx = the sum of dy over those of rows × columns windows whose largest pixel has this place. Mostly it is one. */\
+    /* dx = the sum of dy over the rows × columns windows whose largest pixel is `place`. Mostly it is one window. */  \
     static inline void largest_grad_##real(real *dx, const real *dy, ptrdiff_t row, ptrdiff_t column,                  \
                                            const void *places, ptrdiff_t places_row, ptrdiff_t places_column,          \
                                            ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t place, ptrdiff_t lanes)        \
@@ -95,7 +96,7 @@ typedef int64_t place_double;
 DEFINE_POOLING(float)
 DEFINE_POOLING(double)
 
-/* As many elements as a vector has of float64, as float64. */
+/* Half a vector of float32: it has as many lanes as a vector of float64. */
 typedef float narrow_float __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(float)), may_alias));
 
 INLINE vector_double widened_float(const float *p, int n)
@@ -125,7 +126,7 @@ INLINE void set_narrowed_float(float *p, vector_double v, int n)
 INLINE vector_double widened_double(const double *p, int n) { return first_lanes_double(p, n); }
 INLINE void set_narrowed_double(double *p, vector_double v, int n) { set_first_lanes_double(p, v, n); }
 
-enum { PIXEL_SUMS = 4 }; /* side by side, so that additions need not wait for each other */
+enum { PIXEL_SUMS = 4 }; /* independent sums, so that no addition waits for the one before it */
 
 #define DEFINE_SUM(real)                                                                                               \
     INLINE void sum_lanes_##real(const int VECTORS, real *y, const real *x, ptrdiff_t row, ptrdiff_t column,           \

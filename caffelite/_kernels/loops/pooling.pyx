@@ -1,9 +1,10 @@
-# Pooling: y[i, j] of a window of x, which begins at row i · stride − padding and column j · stride − padding. Pads have
-# no part in a maximum, and count as zeros in a mean.
+# Pooling: y[i, j] is the maximum or the mean of a window of x. The window begins at row i · stride − padding and column
+# j · stride − padding. A maximum leaves pads out. A mean counts them as zeros.
 #
-# Images are (O, H, W, lanes), where lanes, n or C, are neighbours in memory, and loops go along them: the others have
-# strides 0, 1 and 2. What a lane gets depends on that lane alone, so layouts, batches and threads change no bits. Each
-# element of an output is written once: a gradient is collected from the windows that a pixel is in, rather than spread.
+# Images are (O, H, W, lanes). The lanes are n or C, whichever is innermost in memory, and O is the other one. O, H and
+# W have strides 0, 1 and 2. The inner loops go along the lanes. A lane of the output depends on the same lane of the
+# input alone, so memory order, batch size and threads change no bits. Each element of an output is written once: the
+# gradient of a pixel is added up over the windows that contain it.
 #   window   along rows, along columns
 #   size     0 lanes
 
@@ -27,13 +28,13 @@ cdef extern from "loops/pooling.h" nogil:
                            Py_ssize_t columns, Py_ssize_t lanes, double factor)
 
 
-# The pixels from `first` to before `end` that window i covers, along one axis.
+# The pixels first … end − 1 that window i covers along one axis.
 cdef inline void pixels_of(const Window* along, Py_ssize_t i, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
     first[0] = max(i * along.stride - along.padding, 0)
     end[0] = min(i * along.stride - along.padding + along.kernel, along.length)
 
 
-# The windows from `first` to before `end` that cover pixel k, given those that cover an earlier one, or 0 and 0.
+# The windows first … end − 1 that cover pixel k. On entry: those of an earlier pixel, or 0 and 0.
 cdef inline void windows_of(const Window* along, Py_ssize_t k, Py_ssize_t* first, Py_ssize_t* end) noexcept nogil:
     while end[0] < along.count and end[0] * along.stride - along.padding <= k:
         end[0] += 1
@@ -45,8 +46,8 @@ cdef inline real* row_of(const Operand* images, Py_ssize_t o, Py_ssize_t i, cons
     return <real*> images.data + o * images.stride[0] + i * images.stride[1]
 
 
-# y = the largest of the window, NaN where one is; places = the number of its pixel in the image, of the first one if
-# there are several. The places have as many bytes as the elements.
+# y = the largest pixel of the window, or NaN if it has a NaN. places = the number of that pixel in the image; of equal
+# pixels, the first. A place has as many bytes as an element.
 #   operand  0 y, 1 places, 2 x
 #   parts    rows of y, O · count
 cdef int max_pool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -75,7 +76,7 @@ cdef int max_pool(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
-# dx = Σ dy over the windows that have their largest pixel here, in their order
+# dx = Σ dy over the windows whose largest pixel this is, from the first window to the last
 #   operand  0 dx, 1 dy, 2 places
 #   parts    rows of dx, O · H
 cdef int max_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:

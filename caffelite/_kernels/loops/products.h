@@ -1,5 +1,5 @@
-/* a b + c, rounded once where the processor has an instruction for it. Left to itself, the compiler would take that in some
- * loops and not in others, and the same sum would have other bits in another order of memory.
+/* a b + c, rounded once if the processor has an instruction for it (a fused multiply-add). The compiler would choose by
+ * itself to use this instruction in some loops and not in others. The bits of a sum would then depend on its loop.
  */
 #ifndef CAFFELITE_PRODUCTS_H
 #define CAFFELITE_PRODUCTS_H
@@ -14,7 +14,7 @@ INLINE double multiply_add(double a, double b, double c)
 #endif
 }
 
-/* a b + c d, of which c d is rounded by itself: without this, the compiler chooses one of the two in each loop. */
+/* a b + c d. First c d is rounded. Otherwise the compiler would choose in each loop which of the two products it rounds. */
 INLINE double sum_of_products_double(double a, double b, double c, double d) { return multiply_add(a, b, c * d); }
 INLINE float sum_of_products_float(float a, float b, float c, float d)
 {

@@ -1,4 +1,4 @@
-/* How the files of loops/ offer their loops: each adds its own to one table when the module is loaded. */
+/* How the files of loops/ publish their loops: each adds its loops to one table when the module is loaded. */
 #ifndef CAFFELITE_PUBLISH_H
 #define CAFFELITE_PUBLISH_H
 
@@ -9,7 +9,7 @@ enum { MOST_PUBLISHED = 128 };
 
 typedef struct {
     const char *name;
-    const void *address[3]; /* NULL for a type that it has no loop for */
+    const void *address[3]; /* NULL for a type without a loop */
 } Published;
 
 extern Published published[MOST_PUBLISHED];

@@ -1,9 +1,9 @@
-"""The loops of one instruction set: where each lies, by name.
+"""The loops of one instruction set: their addresses by name.
 
-This is the module that the files of loops/ are linked into, once for each instruction set. `caffelite._kernels` picks
-one of these modules at import.
+The files of loops/ are linked into this module, once for each instruction set. On import, `caffelite._kernels` selects
+one of these modules.
 """
-from caffelite._kernels.loops.matmul cimport BLOCK_K, COLUMNS_float
+from caffelite._kernels.loops.matmul cimport BLOCK_K, COLUMNS_bfloat16, COLUMNS_float, use_bfloat16
 
 cdef extern from "loops/publish.h":
     """
@@ -16,9 +16,15 @@ cdef extern from "loops/publish.h":
     Published published[]
     int published_count
 
-STRIP_COLUMNS = COLUMNS_float             # a product computes so many columns of floats together
-LONGEST_ACCUMULATED = BLOCK_K             # a product accumulates sums of at most so many terms
+STRIP_COLUMNS = COLUMNS_float             # a product computes this many columns of floats together
+ROUNDED_COLUMNS = COLUMNS_bfloat16        # the same for products that round their operands to bfloat16
+LONGEST_ACCUMULATED = BLOCK_K             # a product can add sums of at most this many terms to its output
 PUBLISHED = {}                            # the addresses of loops by name
+
+
+def compute_bfloat16(int way):
+    """Compute products of bfloat16 operands in this way from now on; whether the processor can (loops/bfloat16.h)."""
+    return bool(use_bfloat16(way))
 
 
 cdef object find_published():

@@ -1,13 +1,13 @@
-# Random numbers that are a function of where they are used: of a seed, a step and an element, by a counter-based
-# generator (philox.h). So a mask needs no memory: it is drawn again where it is wanted again, by any thread.
+# Random numbers as a function of a seed, a step and an element's number, by a counter-based generator (philox.h). So a
+# mask needs no memory: any thread can draw it again.
 
 cimport cython
 
 from caffelite._kernels.loops.family cimport *
 
 
-# y[i] = x[i] / (1 − p) where the 16 bits drawn for element i are at least 2¹⁶ p, else 0 x[i], which is NaN if x[i] is
-# not finite. Element i is counted from `first` on.
+# y[i] = x[i] / (1 − p) if the 16 bits drawn for element i are at least 2¹⁶ p, else 0 x[i], which is NaN if x[i] is not
+# finite. Elements are numbered from `first` on.
 #   size     0 first
 #   scalar   p
 #   operand  0 y, 1 x (both contiguous), 2 drawn = (seed, step), int64

@@ -1,12 +1,12 @@
-# Recurrences: RNN, GRU, LSTM. n rows, T steps, H hidden units, G gates of as many.
+# Recurrences: RNN, GRU, LSTM. n rows, T steps, H hidden units, G gates of H units each.
 #
-# The gates' inputs from x have been computed for all steps, as one product. What is left is, step after step, a product
-# with the state before it and functions of single elements. A few rows go through all steps before the next ones: their
-# state then stays in the first-level cache, and the weights, packed as tiles read them, in the second. Rows know
-# nothing of each other, so threads that share them never wait for one another.
+# One product has computed the gates' inputs from x for all steps. Each step then needs a product with the state before
+# it, and functions of single elements. A few rows go through all steps before the next rows do. So their state stays in
+# the first-level cache, and the weights, packed for tiles, in the second. Rows are independent, so threads that share
+# them never wait for each other.
 #
-# Backwards alike: what a step's gates had to do with later steps is the gradient of its state, dh. The kernels end with
-# the gradients of the gates' inputs; those of weights and of x are products over all steps at once, again.
+# The backward does the same in reverse: the later steps give dh, the gradient of a step's state. These kernels compute
+# the gradients of the gates' inputs. The gradients of the weights and of x are again products over all steps at once.
 #
 #   size     0 n T, 1 H, 2 G H, 3 T, 4 G: 1 of an RNN, 3 of a GRU, 4 of an LSTM
 #   parts    the rows
@@ -15,17 +15,20 @@
 from caffelite._kernels.loops.arithmetic cimport sum_of_products
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport gate_of, tanh_of
-from caffelite._kernels.loops.matmul cimport BLOCK_K, Strip, pack, run_strip, strip_columns
+from caffelite._kernels.loops.matmul cimport (
+    BLOCK_K, COLUMNS_bfloat16, ROW_bfloat16, Strip, begin_strips_bfloat16, depth_bfloat16, end_strips_bfloat16,
+    most_terms_bfloat16, pack, pack_columns_bfloat16, pack_rows_bfloat16, packed_a, run_strip, strip_columns,
+)
 
 cdef enum:
     ROWS_TOGETHER = 24                    # a multiple of the rows of a tile
 
 
-# The gates' inputs from x become the gates; behind a row's length all is 0.
+# The gates' inputs from x become the gates. All results are 0 from a row's length on.
 #   operand  0 gates (n, T, G H), 1 the states before each step (n, T, H), 2 the last state (n, H), 3 all states or
 #            absent, 4 weights, packed, 5 bias (G H), 6 the first state (n, H), 7 lengths (int64) or absent,
-#            8 beside (n, T, H): of a GRU what of n's input r multiplies, of an LSTM the cells' states; of an LSTM also
-#            9 the cells' first state, 10 their last (n, H); 11 room for the gates' inputs from the state (n, G H)
+#            8 beside (n, T, H): the part of n's input that r multiplies (GRU), the cells' states (LSTM); and for LSTM
+#            9 the cells' first state, 10 their last (n, H); 11 memory for the gates' inputs from the state (n, G H)
 cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t H = call.size[1], GH = call.size[2], T = call.size[3], G = call.size[4], rows, i, t, steps, at
     cdef real* previous = <real*> call.operand[1].data
@@ -40,7 +43,7 @@ cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t 
         memcpy(last + begin * H, first + begin * H, rows * H * sizeof(real))
         steps = most_steps(call, 7, begin, rows)
         for t in range(steps):
-            multiply_rows(inputs + begin * GH, last + begin * H, <const real*> call.operand[4].data, rows, H, GH,
+            multiply_rows(call, inputs + begin * GH, last + begin * H, <const real*> call.operand[4].data, rows, H, GH,
                           <const real*> call.operand[5].data, False)
             for i in range(begin, begin + rows):
                 if t >= length_of(call, 7, i):
@@ -69,12 +72,12 @@ cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t 
     return CONTINUE
 
 
-# dh, the gradient of a state, goes back from step to step; what a step's gates had to do with it are their gradients.
-#   operand  0 the gates' inputs' gradient (n, T, G H), 1 dh (n, H): of the last state, and then of the first,
+# Takes dh, the gradient of a state, back from step to step, and from it computes the gradients of each step's gates.
+#   operand  0 the gradient of the gates' inputs (n, T, G H), 1 dh (n, H): first of the last state, then of the first,
 #            2 gates, 3 weights, packed, 4 dy, of all states, or absent, 5 lengths (int64) or absent, 6 beside,
-#            of an LSTM 7 the cells' dc (n, H), as dh, 8 their first state,
-#            of a GRU 9 the gradient of what is beside, 10 the states before each step,
-#            11 room for the gradient of the gates' inputs from the state (n, G H)
+#            LSTM: 7 the cells' dc (n, H), like dh, 8 their first state,
+#            GRU: 9 the gradient of beside, 10 the states before each step,
+#            11 memory for the gradient of the gates' inputs from the state (n, G H)
 cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t H = call.size[1], GH = call.size[2], T = call.size[3], G = call.size[4], rows, i, t, at, steps
     cdef real* dh = <real*> call.operand[1].data
@@ -96,7 +99,7 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
                     continue
                 at = i * T + t
                 if dy != NULL:
-                    take_on(dh + i * H, dy + at * H, H)
+                    add_to(dh + i * H, dy + at * H, H)
                 if G == 1:
                     rnn_gradient(dinputs + i * GH, dh + i * H, gates + at * GH, H)
                 elif G == 3:
@@ -107,7 +110,7 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
                     cell = cell_before(beside, <const real*> call.operand[8].data, i, t, T, H)
                     lstm_gradient(dinputs + i * GH, dh + i * H, dc + i * H, gates + at * GH, beside + at * H, cell, H)
                 memcpy(dgates + at * GH, dinputs + i * GH, (2 * H if G == 3 else GH) * sizeof(real))
-            multiply_rows(dh + begin * H, dinputs + begin * GH, <const real*> call.operand[3].data, rows, GH, H,
+            multiply_rows(call, dh + begin * H, dinputs + begin * GH, <const real*> call.operand[3].data, rows, GH, H,
                           <const real*> NULL, True)
         for i in range(begin, begin + rows):
             clear(dgates, i, length_of(call, 5, i), T, GH)
@@ -116,16 +119,20 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
     return CONTINUE
 
 
-# y = a b (+ bias), or y += a b: some rows of y (rows, N) and a (rows, K), b packed.
-cdef void multiply_rows(real* y, const real* a, const real* b, Py_ssize_t rows, Py_ssize_t K, Py_ssize_t N,
-                        const real* bias, bint accumulate) noexcept nogil:
+# y = a b (+ bias), or y += a b: some rows of y (rows, N) and a (rows, K); b is packed.
+cdef void multiply_rows(const Call* call, real* y, const real* a, const real* b, Py_ssize_t rows, Py_ssize_t K,
+                        Py_ssize_t N, const real* bias, bint accumulate) noexcept nogil:
     cdef Py_ssize_t width = strip_columns(y), j = 0, k
     cdef Strip strip
+    if real is float:
+        if call.rounds:
+            multiply_rounded_rows(y, a, b, rows, K, N, bias, accumulate)
+            return
     memset(&strip, 0, sizeof(Strip))
     strip.rows, strip.runs, strip.a_row, strip.a_k, strip.b_k, strip.b_column, strip.y_row = rows, 1, K, 1, width, 1, N
     while j < N:
         strip.columns, strip.y, strip.resume, k = min(N - j, width), y + j, accumulate, 0
-        while k < K:                      # in blocks of b that stay in the first-level cache
+        while k < K:                      # blocks of b that stay in the first-level cache
             strip.k, strip.a, strip.b = min(K - k, BLOCK_K), a + k, b + k * width
             k += strip.k
             strip.bias = bias + j if bias != NULL and k == K else NULL
@@ -133,6 +140,29 @@ cdef void multiply_rows(real* y, const real* a, const real* b, Py_ssize_t rows, 
             strip.resume = True
         b += K * width
         j += width
+
+
+# The same, if a and b are rounded to bfloat16.
+cdef void multiply_rounded_rows(float* y, const float* a, const float* b, Py_ssize_t rows, Py_ssize_t K, Py_ssize_t N,
+                                const float* bias, bint accumulate) noexcept nogil:
+    cdef Py_ssize_t width = COLUMNS_bfloat16, j, k = 0, terms
+    cdef Strip strip
+    memset(&strip, 0, sizeof(Strip))
+    strip.rounded, strip.rows, strip.runs, strip.b_column, strip.y_row = True, rows, 1, 1, N
+    strip.a, strip.a_row, strip.a_k, strip.b_k = packed_a, ROW_bfloat16, 1, width
+    begin_strips_bfloat16()
+    while k < K:
+        terms = min(K - k, most_terms_bfloat16())
+        pack_rows_bfloat16(<float*> packed_a, ROW_bfloat16, a + k, K, rows, terms, 1)
+        strip.k, strip.resume, j = depth_bfloat16(terms), accumulate or k > 0, 0
+        while j < N:
+            strip.columns, strip.y = min(N - j, width), y + j
+            strip.b = b + j * depth_bfloat16(K) + depth_bfloat16(k) * width
+            strip.bias = bias + j if bias != NULL and k + terms == K else NULL
+            run_strip(y, &strip)
+            j += width
+        k += terms
+    end_strips_bfloat16()
 
 
 # ---- one row at one step ----
@@ -180,7 +210,7 @@ cdef inline const real* cell_before(const real* cells, const real* first, Py_ssi
     return cells + (row * T + step - 1) * H if step > 0 else first + row * H
 
 
-# The gradients of the gates' inputs from the state. What is left of dh goes past the gates, to the state before.
+# The gradients of the gates' inputs from the state. dh becomes the part that reaches the previous state directly.
 
 cdef void rnn_gradient(real* d, real* dh, const real* h, Py_ssize_t H) noexcept nogil:
     cdef Py_ssize_t j
@@ -189,7 +219,7 @@ cdef void rnn_gradient(real* d, real* dh, const real* h, Py_ssize_t H) noexcept 
         dh[j] = 0
 
 
-# Of a GRU n's input from x, too, of which r's share comes to that from the state.
+# A GRU also needs dn, the gradient of n's input from x. r times dn is the gradient of n's input from the state.
 cdef void gru_gradient(real* d, real* dn, real* dh, const real* gates, const real* beside, const real* before,
                        Py_ssize_t H) noexcept nogil:
     cdef const real* z = gates + H
@@ -225,7 +255,7 @@ cdef void lstm_gradient(real* d, real* dh, real* dc, const real* gates, const re
         dh[j] = 0
 
 
-cdef inline void take_on(real* y, const real* x, Py_ssize_t n) noexcept nogil:
+cdef inline void add_to(real* y, const real* x, Py_ssize_t n) noexcept nogil:
     cdef Py_ssize_t j
     for j in range(n):
         y[j] += x[j]
@@ -247,7 +277,7 @@ cdef inline Py_ssize_t most_steps(const Call* call, int operand, Py_ssize_t begi
     return most
 
 
-# 0 in the steps of a row from its length on.
+# Sets the steps of a row from its length on to 0.
 cdef inline void clear(real* x, Py_ssize_t row, Py_ssize_t length, Py_ssize_t T, Py_ssize_t n) noexcept nogil:
     if x != NULL and length < T:
         memset(x + (row * T + length) * n, 0, (T - length) * n * sizeof(real))
@@ -269,16 +299,35 @@ cdef int cut(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
     return CONTINUE
 
 
-# The strips of b (K, N), as tiles read them.
+# Packs the strips of b (K, N) for tiles.
 #   size     0 K, 1 N
 #   operand  0 strips, 1 b (strides 0 row, 1 column)
 #   parts    strips
+#   rounds   whether b, of float32, is rounded to bfloat16
 cdef int pack_strips(real* strips, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* b = &call.operand[1]
     cdef Py_ssize_t K = call.size[0], width = strip_columns(strips), first = begin * width
     cdef Py_ssize_t columns = min(end * width, call.size[1]) - first
+    if real is float:
+        if call.rounds:
+            for first in range(begin, end):
+                pack_rounded_strip(strips, call, first * COLUMNS_bfloat16)
+            return CONTINUE
     pack(strips + first * K, <const real*> b.data + first * b.stride[1], columns, b.stride[1], K, b.stride[0])
     return CONTINUE
+
+
+# The strip that begins at column j, block after block of rows.
+cdef void pack_rounded_strip(float* strips, const Call* call, Py_ssize_t j) noexcept nogil:
+    cdef const Operand* b = &call.operand[1]
+    cdef Py_ssize_t K = call.size[0], columns = min(call.size[1] - j, <Py_ssize_t> COLUMNS_bfloat16), k = 0, terms
+    cdef float* strip = strips + j * depth_bfloat16(K)
+    while k < K:
+        terms = min(K - k, most_terms_bfloat16())
+        pack_columns_bfloat16(strip + depth_bfloat16(k) * COLUMNS_bfloat16,
+                              <const float*> b.data + k * b.stride[0] + j * b.stride[1], b.stride[1], columns, terms,
+                              b.stride[0])
+        k += terms
 
 
 cdef at_load publish_all() noexcept nogil:

@@ -1,9 +1,9 @@
-"""What other files use of the reductions: sums of a row of numbers."""
+"""Parts of the reductions that other files use: sums of a row of numbers."""
 from caffelite._kernels.loops.family cimport *
 
 cdef enum:
-    LANES = 8                             # partial sums side by side, so that additions need not wait for each other
-    COLUMNS = 64                          # outputs summed together when the summed axis is not the innermost
+    LANES = 8                             # independent partial sums, so that no addition waits for another
+    COLUMNS = 64                          # outputs summed together if the summed axis is not the innermost
 
 
 cdef inline real in_pairs(const real* x, Py_ssize_t stride) noexcept nogil:

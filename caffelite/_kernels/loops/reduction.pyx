@@ -1,7 +1,7 @@
-# Reductions. Their order is fixed by the shape alone: not by strides, and not by threads, which split outputs only.
-# float32 is summed in float64, so a sum over a million elements is as good as its elements; but eight elements are
-# added in pairs first, in their own type, since each conversion costs as much as an addition. A sum that turns out not
-# to be finite is made again without, in case only pairs were too large.
+# Reductions. Their order depends on the shape alone, not on strides, and not on threads, because only outputs are
+# divided among threads. float32 is summed in float64, so a sum over a million elements is as exact as its elements.
+# First, eight elements are added in pairs in their own type, since a conversion takes as long as an addition. If a sum
+# is not finite, it is computed again without pairs, because only a pair may have overflowed.
 
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.update cimport each_used_row, some_rows
@@ -50,7 +50,7 @@ cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
     return CONTINUE
 
 
-# first[o, i] = the first k at which sign · a[o, k, i] is largest, or is NaN if one of them is;  y[o, i] = a[o, k, i]
+# first[o, i] = the first k with the largest sign · a[o, k, i], or with a NaN if there is one;  y[o, i] = a[o, k, i]
 #   size     0 outer, 1 the reduced axis (at least one element), 2 inner
 #   operand  0 y, 1 first (int64), 2 a (all contiguous)
 #   scalar   the sign: 1 for the largest element, −1 for the smallest
@@ -107,7 +107,7 @@ cdef Py_ssize_t first_extreme(const real* x, Py_ssize_t n, real sign) noexcept n
     for i in range(n):
         if x[i] != x[i] if nan else sign * x[i] == lane[0]:
             return i
-    return 0                              # never: one of them is the largest
+    return 0                              # never reached: one of the elements is the largest
 
 
 # dx[o, k, i] = dy[o, i] at k = first[o, i], else 0

@@ -1,11 +1,11 @@
-/* Rows of a table added up by their numbers. In C because Cython can't say that rows don't overlap (`restrict`), and then
- * a compiler makes vectors of them only where it asks first, for each row.
+/* Sums of rows of a table, selected by their numbers. In C because Cython can't say that rows don't overlap
+ * (`restrict`). Without this the compiler adds a check of the addresses for each row before its vectors.
  */
 #ifndef CAFFELITE_ROWS_H
 #define CAFFELITE_ROWS_H
 #include "vectors.h"
 
-/* x[order[i]] += y[i], in the order of i: n elements of rows that lie x_row and y_row elements apart. */
+/* x[order[i]] += y[i], in the order of i. A row has n elements; rows are x_row and y_row elements apart. */
 #define DEFINE_ROWS(real)                                                                                              \
     INLINE void add_each_row_##real(real *x, ptrdiff_t x_row, const real *y, ptrdiff_t y_row, const int64_t *order,    \
                                     ptrdiff_t rows, ptrdiff_t n)                                                       \
@@ -18,7 +18,7 @@
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
-    /* A length that is known, of a few vectors, needs no loop. */                                                     \
+    /* Rows of a few vectors: with a constant length there is no loop. */                                              \
     static void add_rows_##real(real *x, ptrdiff_t x_row, const real *y, ptrdiff_t y_row, const int64_t *order,        \
                                 ptrdiff_t rows, ptrdiff_t n)                                                           \
     {                                                                                                                  \

@@ -1,14 +1,14 @@
-"""What other files use of the softmax: the exponentials of rows of numbers, and their sums."""
+"""Parts of the softmax that other files use: the exponentials of rows of numbers, and their sums."""
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport exp_of
 
 
 cdef enum:
-    ROWS_AT_A_TIME = 64                   # so many rows go through all steps while they are in cache
+    ROWS_AT_A_TIME = 64                   # this many rows go through all steps while they are in cache
 
 
 # q[i, j] = exp(s[i, j] − m[i]),  total[i] = Σⱼ q[i, j]
-# with m[i] the largest number of the row: no exponential overflows, and no total is 0.
+# with m[i] the largest number of the row, so that no exponential overflows and no total is 0.
 cdef inline void exponentials(real* q, const real* s, Py_ssize_t n, Py_ssize_t C,
                               real* m, double* total) noexcept nogil:
     cdef Py_ssize_t i, j

@@ -1,5 +1,5 @@
-# Softmax and its logarithm, along rows: n rows of C numbers, C above 0. The loss has loops of its own (loss.pyx), since
-# rows of few classes take a quarter longer with these.
+# Softmax and its logarithm, along rows: n rows of C numbers, C above 0. The loss has its own loops (loss.pyx), because
+# these would take a quarter longer for rows of few classes.
 
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport exp_of, log_of

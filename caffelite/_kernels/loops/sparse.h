@@ -1,4 +1,4 @@
-/* Products with rows that are nearly all 0. In C because Cython can't say which sums are to stay in registers.
+/* Products with rows that are nearly all 0. In C because Cython can't keep an array of sums in registers.
  */
 #ifndef CAFFELITE_SPARSE_H
 #define CAFFELITE_SPARSE_H
@@ -6,7 +6,7 @@
 
 enum { SPARSE_SUMS = 8 };                               /* vectors of sums in registers */
 
-/* Where the numbers of a row lie that are not 0, and the columns in which they stand. */
+/* The addresses of a row's nonzero numbers and of their columns. */
 typedef struct {
     const void *values;
     const int32_t *columns;
@@ -27,9 +27,9 @@ typedef struct {
             store_first_##real(p, v, n);                                                                               \
     }                                                                                                                  \
                                                                                                                        \
-    /* y = Σₖ value[k] · b[column[k]] + bias for VECTORS vectors of columns of b, of the last one the first n lanes.   \
-     * Few of them are summed in several sums side by side, so that none waits for the one before. 0 if a column is    \
-     * not among the k rows of b. */                                                                                   \
+    /* y = Σₖ value[k] · b[column[k]] + bias for VECTORS vectors of columns of b. The last vector has n lanes. If      \
+     * there are few vectors, each has several independent sums, so that no addition waits for the one before.         \
+     * Returns 0 if a column is not one of the k rows of b. */                                                         \
     INLINE int sum_of_rows_##real(const int VECTORS, int n, real *y, SparseRow row, const real *b, ptrdiff_t b_row,    \
                                   ptrdiff_t k, const real *bias)                                                       \
     {                                                                                                                  \
@@ -58,7 +58,7 @@ typedef struct {
         return 1;                                                                                                      \
     }                                                                                                                  \
                                                                                                                        \
-    /* w[column[k]] += value[k] · dy for VECTORS vectors of columns of w, of the last one the first n lanes. */        \
+    /* w[column[k]] += value[k] · dy for VECTORS vectors of columns of w. The last vector has n lanes. */              \
     INLINE int add_to_rows_##real(const int VECTORS, int n, real *w, ptrdiff_t w_row, ptrdiff_t k, SparseRow row,      \
                                   const real *dy)                                                                      \
     {                                                                                                                  \
@@ -79,7 +79,7 @@ typedef struct {
         return 1;                                                                                                      \
     }                                                                                                                  \
                                                                                                                        \
-    /* Both for n columns, as many vectors at a time as there are sums, 4, 2 or 1. */                                  \
+    /* The two functions above for n columns, with 8 vectors at a time, then 4, 2 or 1. */                             \
     static int sparse_row_times_##real(real *y, SparseRow row, const real *b, ptrdiff_t b_row, ptrdiff_t k,            \
                                        const real *bias, ptrdiff_t n)                                                  \
     {                                                                                                                  \
@@ -98,7 +98,7 @@ typedef struct {
         return fits;                                                                                                   \
     }
 
-/* Does something for columns j … of n, VECTORS vectors of them at a time, of the last one the first `lanes`. */
+/* Does something for columns j … of n, with VECTORS vectors at a time. The last vector has `lanes` lanes. */
 #define BLOCKS_OF(real, n, vectors, something)                                                                         \
     for (; (n) - j >= (vectors) * LANES_OF_##real; j += (vectors) * LANES_OF_##real) {                                 \
         enum { VECTORS = vectors, lanes = LANES_OF_##real };                                                           \

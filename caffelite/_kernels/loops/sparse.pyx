@@ -1,5 +1,6 @@
-# Rows of which nearly all numbers are 0. A SparseRow (sparse.h) says where the others lie. The columns that it names
-# are looked at again at each use, since they lie in memory of others: those beyond the last stop the step.
+# Products with rows in which nearly all numbers are 0. A SparseRow (sparse.h) points to the other numbers and their
+# columns. This memory belongs to others and may change, so each use checks the columns: one out of range stops the
+# step.
 
 from caffelite._kernels.loops.elementwise cimport finish
 from caffelite._kernels.loops.family cimport *
@@ -19,7 +20,7 @@ cdef extern from "loops/sparse.h" nogil:
                                Py_ssize_t n)
 
 
-# y[i] = Σₖ value[k] · b[column[k]] (+ bias), for the numbers of row i in their order; then the epilogue, if any.
+# y[i] = Σₖ value[k] · b[column[k]] (+ bias) over the numbers of row i in their order, then the epilogue, if any.
 #   size     0 N, 1 K
 #   operand  0 y, 1 rows, 2 b (rows stride 0 apart), 3 bias
 #   parts    the rows
@@ -40,7 +41,7 @@ cdef int sparse_matmul(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t e
     return CONTINUE
 
 
-# dw[column[k]] += value[k] · dy[i], for the numbers of all rows in their order; unless accumulating, from 0 on.
+# dw[column[k]] += value[k] · dy[i] over the numbers of all rows in their order. dw is 0 at first unless accumulating.
 #   size     0 N, 1 K, 2 rows
 #   operand  0 dw (K, N; contiguous), 1 rows, 2 dy (rows stride 0 apart)
 #   parts    the cache lines of a row of dw
@@ -63,7 +64,7 @@ cdef int sparse_matmul_grad(real* dw, const Call* call, Py_ssize_t begin, Py_ssi
     return CONTINUE
 
 
-# y[i, column[k]] += value[k], all others 0.
+# y[i, column[k]] += value[k]; all other elements are 0.
 #   size     0 N
 #   operand  0 y (contiguous), 1 rows
 #   parts    the rows
@@ -81,8 +82,8 @@ cdef int sparse_to_dense(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t
     return CONTINUE
 
 
-# As use_rows, the rows of x that are used being the columns that sparse rows name; all rows, where these are more than
-# a quarter of them: then it is faster not to go by a list.
+# Like use_rows, with the columns of the sparse rows as the rows of x. If they are more than a quarter of all rows, all
+# rows are listed, because then a loop without the list is faster.
 #   size     0 rows of x, 1 elements a row, 2 sparse rows
 #   operand  0 x, 1 the list (int64), 2 the sparse rows
 #   parts    1

@@ -1,4 +1,5 @@
-/* Sums of a row of numbers in float64: eight partial sums side by side, number j in the j % 8th, added up in pairs.
+/* Sums of a row of numbers in float64. Number j is added to partial sum j % 8. At the end the eight partial sums are
+ * added in pairs.
  */
 #ifndef CAFFELITE_SUMS_H
 #define CAFFELITE_SUMS_H
@@ -10,7 +11,7 @@
 
 enum { SUMS = 8, SUM_VECTORS = SUMS / LANES_OF_double };
 
-/* As many numbers as a vector of float64 has lanes, in float32 and in float64. */
+/* As many numbers as a vector of float64 has lanes: in float32 half a vector, in float64 a vector. */
 typedef float few_float __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(float)), may_alias));
 typedef vector_double few_double;
 
@@ -33,7 +34,7 @@ INLINE double folded_sums(const vector_double *sums)
     return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
-/* total + a b, the product of float32 numbers being one, too */
+/* total + a b. In float32 the product is rounded to float32 before it is added. */
 INLINE double plus_product_float(double total, float a, float b) { return total + (float)(a * b); }
 INLINE double plus_product_double(double total, double a, double b) { return multiply_add(a, b, total); }
 INLINE vector_double plus_products_float(vector_double totals, few_float a, few_float b)
@@ -70,6 +71,25 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
             }                                                                                                          \
         for (ptrdiff_t j = 0; j < n; j++) ((double *)s)[j] = multiply_add(x[j] - m, x[j] - m, ((double *)s)[j]);       \
         return folded_sums(s);                                                                                         \
+    }                                                                                                                  \
+                                                                                                                       \
+    /* sums: Σⱼ d and Σⱼ d², d = x[j] − origin */                                                                      \
+    static void deviations_of_row_##real(const real *x, ptrdiff_t n, double origin, double *sums)                      \
+    {                                                                                                                  \
+        vector_double s[SUM_VECTORS] = {0}, t[SUM_VECTORS] = {0};                                                      \
+        for (; n >= SUMS; n -= SUMS, x += SUMS)                                                                        \
+            UNROLL for (int v = 0; v < SUM_VECTORS; v++) {                                                             \
+                const vector_double d = wide_##real(few_of_##real(x, v)) - origin;                                     \
+                s[v] += d;                                                                                             \
+                t[v] = multiply_add_vectors(d, d, t[v]);                                                               \
+            }                                                                                                          \
+        for (ptrdiff_t j = 0; j < n; j++) {                                                                            \
+            const double d = x[j] - origin;                                                                            \
+            ((double *)s)[j] += d;                                                                                     \
+            ((double *)t)[j] = multiply_add(d, d, ((double *)t)[j]);                                                   \
+        }                                                                                                              \
+        sums[0] = folded_sums(s);                                                                                      \
+        sums[1] = folded_sums(t);                                                                                      \
     }                                                                                                                  \
                                                                                                                        \
     /* Σⱼ x[j]², in four vectors of partial sums */                                                                    \

@@ -1,12 +1,12 @@
 /* The register tile of the matrix product, and a strip of such tiles one below the other.
  *
- * A tile is ROWS × VECTORS vectors of y, held in registers over the whole of k. For each k it reads one row of b, as
- * vectors, and one element of a for each of its rows:  sum[r][v] += a[r, k] · b[k, v].  So an element of a or b that was
- * read is used many times, and the processor multiplies and adds in nearly every cycle. Before sums are written to y,
- * what has to be done to each element is done to them where they are.
+ * A tile is ROWS × VECTORS vectors of y. They stay in registers for all k. For each k the tile reads one row of b, as
+ * vectors, and one element of a for each row:  sum[r][v] += a[r, k] · b[k, v].  So each element that is read is used many
+ * times, and the processor multiplies and adds in nearly every cycle. Bias and ReLU are applied in registers, too, before
+ * the sums are stored in y.
  *
- * Every element sees the same operations in the same order wherever it stands in a tile, so that a row's result does
- * not depend on the rows beside it. In C because Cython has no vector types; what surrounds the tile is in matmul.pyx.
+ * Every element sees the same operations in the same order, whatever its place in a tile. So a row's result does not
+ * depend on the rows beside it. The tile is in C because Cython has no vector types; matmul.pyx has the loops around it.
  */
 #ifndef CAFFELITE_TILE_H
 #define CAFFELITE_TILE_H
@@ -14,7 +14,7 @@
 #include "strip.h"
 
 #define DEFINE_TILE(real)                                                                                              \
-    /* sum[r] += Σ a[r, k] · b[k], for so many k, with the columns of b along k. */                                    \
+    /* sum[r] += Σ a[r, k] · b[k] for `depth` many k, if the elements of a column of b are neighbours. */              \
     INLINE void add_columns_##real(const int ROWS, vector_##real (*sum)[TILE_VECTORS], const real *a, ptrdiff_t a_row, \
                                    ptrdiff_t a_k, const real *b, ptrdiff_t b_column, int lanes, int depth)             \
     {                                                                                                                  \
@@ -75,7 +75,7 @@
         if (s.row_bias)                                                                                                \
             UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
                 UNROLL for (int v = 0; v < VECTORS; v++) sum[r][v] += ((const real *)s.row_bias)[i + r];               \
-        if (s.relu) /* a comparison gives all ones or all zeros, and NaN is below nothing */                           \
+        if (s.relu) /* a comparison gives all ones or all zeros; NaN < 0 is false */                                   \
             UNROLL for (int r = 0; r < ROWS; r++)                                                                      \
                 UNROLL for (int v = 0; v < VECTORS; v++)                                                               \
                     sum[r][v] = (vector_##real)(~(lanes_##real)(sum[r][v] < 0) & (lanes_##real)sum[r][v]);             \
@@ -122,7 +122,7 @@
                 tile_##real(1, VECTORS, RUNS, s, i);                                                                   \
     }                                                                                                                  \
                                                                                                                        \
-    /* All rows of a strip of y of at most COLUMNS columns; the sums over one run of k, or over several. */            \
+    /* All rows of a strip of y, of at most COLUMNS columns: sums over one run of k, or over several. */               \
     void strip_##real(const Strip *s)                                                                                  \
     {                                                                                                                  \
         if (s->columns <= LANES_OF_##real)                                                                             \

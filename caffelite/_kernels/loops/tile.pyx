@@ -1,4 +1,7 @@
-# The register tile, compiled here for all files of loops/ that compute strips; strip.h is what they see of it.
+# The register tile. It is compiled here, once for all files of loops/ that compute strips. They use it through strip.h.
 
 cdef extern from "loops/tile.h":
+    pass
+
+cdef extern from "loops/bfloat16.h":
     pass

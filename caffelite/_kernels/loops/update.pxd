@@ -1,14 +1,14 @@
-"""What other files use of the updates: the used rows of a matrix."""
+"""The used rows of a matrix, which other families of loops need too."""
 from caffelite._kernels.loops.family cimport *
 
 
-# Their list, where there is one and these are not all rows of so many elements; else NULL.
+# The list of used rows. NULL if there is no list, or if all rows of a matrix of this many elements are used.
 cdef inline const int64_t* some_rows(const Call* call, Py_ssize_t elements) noexcept nogil:
     cdef const int64_t* used = <const int64_t*> call.operand[USED].data
     return NULL if used == NULL or used[0] * call.size[ROW] == elements else used
 
 
-# What the call's own loop does to elements, to those of the rows that are used. Parts are shares of the list of them.
+# Run the call's own loop on the elements of the used rows only. Here the parts are shares of the list of used rows.
 cdef inline int_apart each_used_row(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Call of_row = call[0]
     cdef const int64_t* used = <const int64_t*> call.operand[USED].data

@@ -1,15 +1,17 @@
-# The optimizers' updates, over flat vectors of neighbouring parameters. Formulas and names are those of the docstrings
-# in `caffelite.optimizers.rules`. Hyper-parameters are read from memory at each call, so a recorded step follows them.
+# The optimizers' updates, over flat vectors of neighbouring parameters. The docstrings in `caffelite.optimizers.rules`
+# have the formulas and explain the names. Each call reads the hyper-parameters from memory, so a recorded step follows
+# their changes.
 #   size     0 elements, 1 vectors in the state, 2 parameters with a row in steps, 3 whether w is sparse
-#   operand  0 w, 1 g, 2 the rule's state (vectors stride 0 apart), 3 its hyper-parameters in float64,
-#            4 steps, a row (elements, t) for each parameter, in float64, where the rule counts them
-#            5 the rows of the matrix w in which g may not be 0, if others are to be passed over: those of a sparse
-#              w always, else where that makes no difference
+#   operand  0 w, 1 g, 2 the rule's state (stride 0 is the distance between its vectors), 3 its hyper-parameters in
+#            float64, 4 steps: a row (elements, t) for each parameter, in float64, if the rule counts steps,
+#            5 the used rows of the matrix w: g is 0 in all others. The loop skips the others if w is sparse, or if
+#              that makes no difference
 #   parts    the elements
 #
-# All is read before anything is written: processors let a load wait for an earlier store if their addresses agree
-# modulo 4096, which halves the speed where those of w and the state do. Running means that gradients no longer feed end
-# at 0: else they end as subnormal numbers, and slow, which a decay leaves alone.
+# Each iteration reads everything before it writes anything. If the addresses of a load and an earlier store agree
+# modulo 4096, the processor delays the load, and the addresses of w and the state may agree: the speed would halve.
+# A running mean whose gradients have become 0 falls until it is a subnormal number. It would stay one, because 0.9
+# times the smallest is rounded to the smallest again, and subnormal numbers are slow. So the loop sets it to 0.
 
 from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
 from caffelite._kernels.loops.family cimport *
@@ -100,7 +102,7 @@ cdef int rmsprop(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     return CONTINUE
 
 
-# t ← t + 1 for every parameter of a run.
+# t ← t + 1 for every parameter of a run of neighbours.
 #   size     0 parameters
 #   operand  0 steps, as above
 #   parts    1
@@ -116,7 +118,7 @@ cdef struct Adam:
     double lr, beta1, beta2, eps, decay
 
 
-cdef struct InStep:                       # what Adam's formula makes of the hyper-parameters in step t
+cdef struct InStep:                       # the hyper-parameters in step t, with Adam's corrections
     double lr, beta1, beta2, eps, decay, shrink
 
 
@@ -130,7 +132,7 @@ cdef int adamw(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noex
     return CONTINUE
 
 
-# Parameters one after the other, each in its own step t; usually all are in one, which is one loop.
+# Each parameter has its own t. Neighbours with the same t, usually all parameters, are updated in one loop.
 cdef inline void adam_step_by_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
                                    bint decoupled) noexcept nogil:
     cdef const double* steps = <const double*> call.operand[4].data
@@ -149,7 +151,7 @@ cdef inline void adam_step_by_step(real* w, const Call* call, Py_ssize_t begin, 
             first = last
 
 
-# The corrections for t go into η and ε (Kingma and Ba, end of section 2).
+# The corrections for t become factors of lr and ε (Kingma and Ba, end of section 2).
 cdef inline InStep in_step(const Adam* hyper, double t, bint decoupled) noexcept nogil:
     cdef double correction = sqrt(1 - pow(hyper.beta2, t))
     cdef InStep step
@@ -159,7 +161,7 @@ cdef inline InStep in_step(const Adam* hyper, double t, bint decoupled) noexcept
     return step
 
 
-# The elements begin … end − 1, all in one step.
+# Update the elements begin … end − 1, which all have the same t.
 cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end,
                               InStep step) noexcept nogil:
     cdef const real* g = <const real*> call.operand[1].data
@@ -169,7 +171,7 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
     cdef real beta1 = <real> step.beta1, rest1 = <real> (1 - step.beta1)
     cdef real beta2 = <real> step.beta2, rest2 = <real> (1 - step.beta2)
     cdef real tiny = FLT_MIN if real is float else DBL_MIN
-    cdef real least = tiny if eps > 0 else 0       # beside ε, the root of a subnormal v is nothing
+    cdef real least = tiny if eps > 0 else 0       # the root of a subnormal v does not change √v + ε
     cdef Py_ssize_t i
     cdef real d, mean, square
     for i in range(begin, end):
@@ -181,15 +183,15 @@ cdef inline void adam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ss
         v[i] = 0 if square < least else square
 
 
-# Whether an update goes through these alone, where `skips` says whether rows whose gradient is 0 stay as they are.
+# Whether an update goes through the used rows only. `skips`: a row whose gradient is 0 would not change anyway.
 cdef inline bint by_used_rows(const Call* call, bint skips) noexcept nogil:
     return (skips or call.size[3]) and some_rows(call, call.size[0]) != NULL
 
 
-# The rate of a schedule after step t:  t ← t + 1,  η ← rates[t], or the last one once there are no more. Nothing where
-# t < 0: that schedule has ended.
+# The learning rate of a schedule after step t:  t ← t + 1,  lr ← rates[t]. After the last rate, lr keeps that one. If
+# t < 0, the schedule has ended, and nothing changes.
 #   size     0 rates
-#   operand  0 hyper-parameters, η first, 1 rates, 2 t in int64
+#   operand  0 hyper-parameters, lr first, 1 rates, 2 t in int64
 #   parts    1
 cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const double* rates = <const double*> call.operand[1].data
@@ -200,12 +202,12 @@ cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     return CONTINUE
 
 
-# ---- clipping: the norm of all gradients, then one factor for all ----
+# ---- clipping: the norm of all gradients, then one factor for all of them ----
 
-# y = √ (Σᵢ g[i]² + z²). The squares are summed in float64 and, where that is too small for float64's own, once more
-# beside the largest. Stops with NOT_FINITE if the norm is infinite or NaN, as it is where an element is.
+# y = √ (Σᵢ g[i]² + z²). The squares are summed in float64. If the sum overflows, it is computed again with all g[i]
+# divided by the largest. Stops with NOT_FINITE if the norm is infinite or NaN, so also if an element of g is.
 #   size     0 elements
-#   operand  0 y and 2 z (if any), one element each, float64, 1 g, 5 the rows of the matrix g that are used, if not all
+#   operand  0 y and 2 z (optional), one element each, float64, 1 g, 5 the used rows of the matrix g, if not all
 #   parts    1
 cdef int norm(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* g = <const real*> call.operand[1].data
@@ -246,8 +248,8 @@ cdef double norm_beside_largest(const real* g, Py_ssize_t n) noexcept nogil:
     return largest * sqrt(total)
 
 
-# g[i] ← g[i] · limit / (norm + 10⁻⁶) if that is smaller. (One that is too small for float32 comes as two factors.)
-#   operand  0 g, 1 norm (one element, float64), 5 the rows of the matrix g that are used, if not all
+# g[i] ← g[i] · limit / (norm + 10⁻⁶) if that is smaller. A factor too small for float32 is applied as two factors.
+#   operand  0 g, 1 norm (one element, float64), 5 the used rows of the matrix g, if not all
 #   scalar   the limit
 #   parts    the elements
 cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:

@@ -1,5 +1,5 @@
-/* Vectors of the instruction set that is compiled for, as wide as its registers. GCC's and clang's vector extensions do
- * arithmetic on them as on numbers; what those lack is in lanes.h.
+/* Vectors of the instruction set, as wide as its registers. GCC's and clang's vector extensions do arithmetic on them as
+ * on numbers. lanes.h has the operations that these extensions lack.
  */
 #ifndef CAFFELITE_VECTORS_H
 #define CAFFELITE_VECTORS_H
@@ -34,7 +34,7 @@ typedef float vector_float __attribute__((vector_size(VECTOR_BYTES), aligned(siz
 typedef double vector_double __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
 typedef int32_t lanes_float __attribute__((vector_size(VECTOR_BYTES)));
 typedef int64_t lanes_double __attribute__((vector_size(VECTOR_BYTES)));
-typedef uint32_t bits_float __attribute__((vector_size(VECTOR_BYTES))); /* whose sums may overflow */
+typedef uint32_t bits_float __attribute__((vector_size(VECTOR_BYTES))); /* unsigned, so that sums may overflow */
 typedef uint64_t bits_double __attribute__((vector_size(VECTOR_BYTES)));
 enum { LANES_OF_float = VECTOR_BYTES / sizeof(float), LANES_OF_double = VECTOR_BYTES / sizeof(double) };
 

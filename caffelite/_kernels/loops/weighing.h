@@ -1,4 +1,5 @@
-/* Sums of vectors, each weighted: y[r] = Σ w[t] · x[r, t], lane by lane, for several rows r at once, which share weights.
+/* Weighted sums of vectors: y[r] = Σ_t w[t] x[r, t], lane by lane. The weights are the same for all rows, so several
+ * rows are computed with one load of them.
  */
 #ifndef CAFFELITE_WEIGHING_H
 #define CAFFELITE_WEIGHING_H
@@ -6,18 +7,18 @@
 
 enum { WEIGHED_ROWS = 8 };
 
-/* Strides are in elements. A row is the first `lanes` of a vector. Tap t's weights are at w_at[t]: one number if they
- * are the `same` for all lanes. */
+/* Strides are in elements. A row is the first `lanes` of a vector. The weights of tap t begin at w_at[t]. If they are
+ * the `same` for all lanes, they are one number. */
 typedef struct {
     ptrdiff_t rows, taps, x_row, y_row;
     const ptrdiff_t *x_at, *w_at;
-    const void *x, *w, *bias;                    /* bias: or NULL; one number or a vector, as w */
+    const void *x, *w, *bias;                    /* bias: one number or a vector, like w, or NULL */
     void *y;
     int lanes, same, resume;                     /* resume: start from y */
 } Weighing;
 
 #define DEFINE_WEIGHING(real)                                                                                          \
-    /* Rows from r on; those of a vector's weights are the same for all. */                                            \
+    /* The rows from r0 on. */                                                                                         \
     INLINE void weigh_##real(const int ROWS, const int SAME, const Weighing *weighing, ptrdiff_t r0)                   \
     {                                                                                                                  \
         const Weighing s = *weighing;                                                                                  \
@@ -57,7 +58,7 @@ typedef struct {
         ptrdiff_t r = 0;                                                                                               \
         for (; r + WEIGHED_ROWS <= s->rows; r += WEIGHED_ROWS)                                                         \
             weigh_##real(WEIGHED_ROWS, SAME, s, r);                                                                    \
-        if (r < s->rows && s->rows > WEIGHED_ROWS && !s->resume) /* some of them twice, to the same end */             \
+        if (r < s->rows && s->rows > WEIGHED_ROWS && !s->resume) /* computes some rows twice, with the same result */  \
             weigh_##real(WEIGHED_ROWS, SAME, s, s->rows - WEIGHED_ROWS);                                               \
         else                                                                                                           \
             for (; r < s->rows; r++)                                                                                   \
