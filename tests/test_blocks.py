@@ -163,7 +163,7 @@ def blocks_of(model):
 @both_dtypes
 def test_any_number_of_rows_has_the_bits_of_the_call(make, x, dtype):
     model = make(dtype)
-    assert model._own.is_by_row
+    assert model._own.is_by_row(model)
     for rows in SIZES:
         for some in (x[:rows], x[300 - rows :]):
             assert model.predict(some).tobytes() == eager(model, some)[0].tobytes(), rows
@@ -198,7 +198,7 @@ def test_masks_and_lengths():
     attention, last = cl.Model([cl.MultiHeadAttention(8, 2)], seed=0), cl.Model([Last()], seed=0)
     last.takes_indices = (False, True)
     for model, other in ((attention, mask), (last, lengths)):
-        assert model._own.is_by_row
+        assert model._own.is_by_row(model)
         for rows in SIZES:
             given = x[:rows], other[:rows]
             assert model.predict(given).tobytes() == eager(model, *given)[0].tobytes(), rows
@@ -206,7 +206,7 @@ def test_masks_and_lengths():
 
 def test_several_outputs():
     model, x = cl.Model([cl.Linear(4, 6), Halves()], seed=0), NETS["mlp"][1].astype(np.float32)
-    assert model._own.is_by_row
+    assert model._own.is_by_row(model)
     for rows in SIZES:
         found = model.predict(x[:rows])
         assert isinstance(found, tuple)
@@ -349,7 +349,7 @@ def test_rows_of_many_shapes_beyond_the_budget_run_in_python(recorded, monkeypat
 )
 def test_a_model_whose_rows_are_not_known_to_be_independent_gets_all_rows_at_once(make):
     model, x = make(), NETS["mlp"][1].astype(np.float32)
-    assert not model._own.is_by_row
+    assert not model._own.is_by_row(model)
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes(), rows
     assert not blocks_of(model)
@@ -390,7 +390,8 @@ def test_a_function_may_declare_that_it_computes_by_row(recorded):
         pass
 
     x = NETS["mlp"][1].astype(np.float32)
-    assert not cl.Model([Inheriting()])._own.is_by_row
+    inheriting = cl.Model([Inheriting()])
+    assert not inheriting._own.is_by_row(inheriting)
     model = cl.Model([Doubled()])
     for rows in SIZES:
         np.testing.assert_array_equal(model.predict(x[:rows]), 2 * x[:rows])
@@ -410,8 +411,8 @@ def test_a_model_that_writes_call_may_declare_it(recorded):
         pass
 
     x = NETS["mlp"][1].astype(np.float32)
-    assert not Inheriting(cl.Linear(4, 3))._own.is_by_row
-    assert not Gated(CenteredLinear(4, 3))._own.is_by_row
+    for dependent in (Inheriting(cl.Linear(4, 3)), Gated(CenteredLinear(4, 3))):
+        assert not dependent._own.is_by_row(dependent)
     model = Gated(cl.Linear(4, 3))
     for rows in SIZES:
         assert model.predict(x[:rows]).tobytes() == eager(model, x[:rows])[0].tobytes()

@@ -64,7 +64,7 @@ class Own:
         self.parameters: list[Tensor] = []
         self.parameters_found = -1  # how many parameters existed in the process when they were found
         self.structure: tuple = ()  # how the Functions follow and contain each other
-        self.is_by_row = False  # whether each row of the outputs is known to depend on the same row of the inputs only
+        self.separates_rows: bool | None = None  # what is_by_row returned, until a Function changes
         self.tree: list[kernels.Attributes] = []  # the attributes in which the Functions were found
         self.is_adopting = False
         self.adopted_before: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all ever adopted, by id
@@ -143,8 +143,14 @@ class Own:
         self.functions, self.parameters = functions, Function.parameters(model)
         self.batch_norms = [f for f in functions if isinstance(f, BatchNorm)]
         self.structure = _structure_of(model)
-        self.is_by_row = all(f.is_by_row() for f in (model, *functions))
+        self.separates_rows = None
         self.tree = [_attributes(f) for f in (model, *functions)]
+
+    def is_by_row(self, model: Any) -> bool:
+        """Whether each row of the outputs is known to depend on the same row of the inputs only."""
+        if self.separates_rows is None:
+            self.separates_rows = all(f.is_by_row() for f in (model, *self.functions))
+        return self.separates_rows
 
     def note_adopted(self, functions: Iterable[Function]) -> None:
         """Note that these Functions keep the parameters they have: they are not drawn again."""

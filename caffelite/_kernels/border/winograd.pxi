@@ -45,6 +45,7 @@ cdef cnp.ndarray winograd_convolved(Call* call, cnp.ndarray y, cnp.ndarray w, bi
     """Go on with a call whose y, x and bias are bound, and whose windows are described: transform w, and launch it."""
     cdef cnp.ndarray at_points
     cdef int d
+    call.flops = flops_of(call)           # of the definition, as papers count
     for d in range(2):
         if transposed:                    # a convolution with the window turned round
             call.window[d].length, call.window[d].count = call.window[d].count, call.window[d].length
@@ -55,8 +56,7 @@ cdef cnp.ndarray winograd_convolved(Call* call, cnp.ndarray y, cnp.ndarray w, bi
     bind(call, 2, at_points)
     begin_again(call, WINOGRAD_CONVOLUTION_KERNEL)
     call.parts = call.size[0] * tiles_along(call, 0) * tiles_along(call, 1)
-    call.flops = 2.0 * call.parts * points_of(call) * call.size[1] * call.size[2] * call.size[3]
-    call.work = call.flops + transforms_work(call, call.parts)
+    call.work = winograd_work(call, call.parts)
     launch(call)
     return y
 
@@ -98,8 +98,8 @@ cdef int winograd_weight_grad(Call* call, cnp.ndarray dw, cnp.ndarray x, cnp.nda
     bind_axes(call, 1, x)
     bind_axes(call, 2, dy)
     call.parts = chunks * ((call.size[1] + WIDEST_FLOATS - 1) // WIDEST_FLOATS)
-    call.flops = 2.0 * tiles * points_of(call) * call.size[1] * call.size[2] * call.size[3]
-    call.work = call.flops + transforms_work(call, tiles)
+    call.flops = flops_of(call)
+    call.work = winograd_work(call, tiles)
     begin_again(&second, WINOGRAD_WEIGHT_GRAD_KERNEL)
     second.size[4] = chunks
     bind_axes(&second, 0, dw)
@@ -143,6 +143,7 @@ cdef inline Py_ssize_t tiles_along(const Call* call, int axis) noexcept:
     return call.window[axis].count if call.window[axis].kernel == 1 else (call.window[axis].count + 3) // 4
 
 
-cdef inline double transforms_work(const Call* call, Py_ssize_t tiles) noexcept:
-    """The work of the transforms of so many tiles."""
-    return 14.0 * tiles * points_of(call) * (call.size[1] + call.size[2]) * call.size[3]
+cdef inline double winograd_work(const Call* call, Py_ssize_t tiles) noexcept:
+    """The work of so many tiles: the products at the points, and the transforms."""
+    cdef Py_ssize_t inputs = call.size[1], outputs = call.size[2]
+    return tiles * points_of(call) * call.size[3] * (2.0 * inputs * outputs + 14.0 * (inputs + outputs))

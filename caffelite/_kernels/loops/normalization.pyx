@@ -222,9 +222,9 @@ cdef inline double folded(const double* lane, Py_ssize_t n) noexcept nogil:
 #
 #   m = x₀ + Σ d / k,  k v = Σ (x − m)² = Σ d² − (Σ d)² / k,  k = n L.
 #
-# The difference loses digits if x₀ is far from m. But x₀ is the first of the k numbers. So (x₀ − m)² ≤ Σ (x − m)² = k v
-# and Σ d² = k v + k (x₀ − m)² ≤ (k + 1) k v. Whatever the numbers are, at most log₁₀(k + 1) of the 16 digits of float64
-# are lost. If all numbers are equal, v is exactly 0.
+# The difference loses digits if x₀ is far from m. But x₀ is the mean of eight of the k numbers. For k ≥ 8 they are
+# different ones, and (x₀ − m)² ≤ Σ (x − m)² / 8 = k v / 8. So Σ d² = k v + k (x₀ − m)² ≤ (k / 8 + 1) k v. Whatever the
+# numbers are, at most log₁₀(k / 8 + 1) of the 16 digits of float64 are lost. If all numbers are equal, v is exactly 0.
 
 # m[j] and Σ (x − m[j])² over all x of feature first + j
 cdef void means_and_squares(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, double* m,
@@ -232,13 +232,32 @@ cdef void means_and_squares(const real* x, const Call* call, Py_ssize_t first, P
     cdef Py_ssize_t count = call.size[0] * call.size[2], j
     cdef double origin[FEATURES]
     cdef double total[FEATURES]
-    for j in range(features):
-        origin[j] = x[(first + j) * call.size[4]]
+    origins(x, call, first, features, origin)
     deviations(x, call, first, features, origin, total, squares)
     for j in range(features):
         m[j] = origin[j] + total[j] / count
         squares[j] = multiply_add(-total[j] / count, total[j], squares[j])
         squares[j] = 0 if squares[j] < 0 else squares[j]      # NaN stays
+
+
+# origin[j] = the mean of eight numbers x of feature first + j, at equal distances
+cdef void origins(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, double* origin) noexcept nogil:
+    cdef Py_ssize_t C = call.size[1], L = call.size[2], run = call.size[4], i, j, k, l
+    cdef double number[8][FEATURES]
+    cdef const real* chosen
+    for k in range(8):
+        i, l = k * call.size[0] * L // 8 // L, k * call.size[0] * L // 8 % L
+        if run == 1:
+            chosen = x + (i * L + l) * C + first
+        elif run == L:
+            chosen = x + (i * C + first) * L + l
+        else:
+            chosen = x + first * run + l * call.size[0] + i
+        for j in range(features):
+            number[k][j] = chosen[j * run]
+    for j in range(features):
+        origin[j] = (((number[0][j] + number[1][j]) + (number[2][j] + number[3][j]))
+                     + ((number[4][j] + number[5][j]) + (number[6][j] + number[7][j]))) / 8
 
 
 # total[j] = Σ d,  squares[j] = Σ d²,  d = x − origin[j], over all x of feature first + j
