@@ -241,18 +241,20 @@ cdef void means_and_squares(const real* x, const Call* call, Py_ssize_t first, P
 
 
 # origin[j] = the mean of eight numbers x of feature first + j, at equal distances
-cdef void origins(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features, double* origin) noexcept nogil:
-    cdef Py_ssize_t C = call.size[1], L = call.size[2], run = call.size[4], i, j, k, l
+cdef void origins(const real* x, const Call* call, Py_ssize_t first, Py_ssize_t features,
+                  double* origin) noexcept nogil:
+    cdef Py_ssize_t C = call.size[1], L = call.size[2], run = call.size[4], i, j, k, place
     cdef double number[8][FEATURES]
     cdef const real* chosen
     for k in range(8):
-        i, l = k * call.size[0] * L // 8 // L, k * call.size[0] * L // 8 % L
+        place = k * call.size[0] * L // 8
+        i, place = place // L, place % L
         if run == 1:
-            chosen = x + (i * L + l) * C + first
+            chosen = x + (i * L + place) * C + first
         elif run == L:
-            chosen = x + (i * C + first) * L + l
+            chosen = x + (i * C + first) * L + place
         else:
-            chosen = x + first * run + l * call.size[0] + i
+            chosen = x + first * run + place * call.size[0] + i
         for j in range(features):
             number[k][j] = chosen[j * run]
     for j in range(features):
