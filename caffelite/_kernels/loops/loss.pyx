@@ -25,7 +25,7 @@ cdef inline real held(double loss, real like) noexcept nogil:
 # ---- of labels: softmax and cross-entropy ----
 
 cdef enum:
-    MANY_CLASSES = 16                     # with this many classes or more, eight of a row are processed together
+    MANY_CLASSES = 16                     # with this many classes or more, a vector has classes of one row
 
 
 # p[i, j] = exp(s[i, j] − m[i]) / Σⱼ exp(s[i, j] − m[i]),   rows[i] = log Σⱼ exp(s[i, j] − m[i]) − (s[i, label] − m[i])
@@ -39,44 +39,28 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     cdef const real* scores = <const real*> call.operand[1].data
     cdef const int64_t* labels = <const int64_t*> call.operand[2].data
     cdef real* rows = <real*> call.operand[3].data
-    cdef Py_ssize_t C = call.size[1], n, i, j
+    cdef Py_ssize_t C = call.size[1], n, i
     cdef int64_t label
     cdef double smoothing = call.scalar[0]
-    cdef const real* s
-    cdef real* q
-    cdef real largest, scale
+    cdef real largest[ROWS_AT_A_TIME]
     cdef double total[ROWS_AT_A_TIME]
     cdef double of_label[ROWS_AT_A_TIME]
 
     while begin < end:
         n = min(end - begin, ROWS_AT_A_TIME)
+        if C < MANY_CLASSES:
+            softmax_of_few_classes(p + begin * C, scores + begin * C, n, C, largest, total)
+        else:
+            softmax_of_many_classes(p + begin * C, scores + begin * C, n, C, largest, total)
         for i in range(n):
             label = labels[begin + i]
             if label < 0 or label >= C:
                 if not is_ignored(call, label):
                     return OUT_OF_RANGE
                 label = 0
-            s = scores + (begin + i) * C
-            q = p + (begin + i) * C
-            largest = largest_of(s, C)
-            for j in range(C):
-                q[j] = s[j] - largest
-            of_label[i] = <double> s[label] - largest
+            of_label[i] = <double> scores[(begin + i) * C + label] - largest[i]
         if smoothing != 0:
             smooth(of_label, scores + begin * C, n, C, smoothing)
-        q = p + begin * C
-        for j in range(n * C):
-            q[j] = exp_of(q[j])
-        for i in range(n):
-            if C < MANY_CLASSES:
-                total[i] = 0
-                for j in range(C):
-                    total[i] += q[i * C + j]
-            else:
-                total[i] = exact_sum(q + i * C, C)
-            scale = <real> (1 / total[i])
-            for j in range(C):
-                q[i * C + j] *= scale
         for i in range(n):
             rows[begin + i] = held(log_of(total[i]) - of_label[i], <real> 0)
         if call.size[2]:
@@ -86,20 +70,66 @@ cdef int softmax_loss(real* p, const Call* call, Py_ssize_t begin, Py_ssize_t en
     return CONTINUE
 
 
-# The largest number of a row. If the row has a NaN, the result is any number or NaN.
+cdef void softmax_of_many_classes(real* p, const real* scores, Py_ssize_t n, Py_ssize_t C, real* largest,
+                                  double* total) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef real scale
+    for i in range(n):
+        largest[i] = largest_of(scores + i * C, C)
+        for j in range(C):
+            p[i * C + j] = scores[i * C + j] - largest[i]
+    for j in range(n * C):
+        p[j] = exp_of(p[j])
+    for i in range(n):
+        total[i] = exact_sum(p + i * C, C)
+        scale = <real> (1 / total[i])
+        for j in range(C):
+            p[i * C + j] *= scale
+
+
+# A vector has one class of neighbouring rows: the rows of a few classes would not fill it.
+cdef void softmax_of_few_classes(real* p, const real* scores, Py_ssize_t n, Py_ssize_t C, real* largest,
+                                 double* total) noexcept nogil:
+    cdef real columns[MANY_CLASSES * ROWS_AT_A_TIME]
+    cdef real scale[ROWS_AT_A_TIME]
+    cdef real* q
+    cdef Py_ssize_t i, j
+    for i in range(n):
+        largest[i] = scores[i * C]
+        total[i] = 0
+    for j in range(C):
+        q = columns + j * ROWS_AT_A_TIME
+        for i in range(n):
+            q[i] = scores[i * C + j]
+        for i in range(n):
+            largest[i] = q[i] if q[i] > largest[i] else largest[i]
+    for j in range(C):
+        q = columns + j * ROWS_AT_A_TIME
+        for i in range(n):
+            q[i] = exp_of(q[i] - largest[i])
+        for i in range(n):
+            total[i] += q[i]
+    for i in range(n):
+        scale[i] = <real> (1 / total[i])
+    for j in range(C):
+        q = columns + j * ROWS_AT_A_TIME
+        for i in range(n):
+            p[i * C + j] = q[i] * scale[i]
+
+
+# The largest number of a row of many classes. If the row has a NaN, the result is any number or NaN.
 cdef inline real largest_of(const real* s, Py_ssize_t C) noexcept nogil:
     cdef real lane[8]
     cdef real largest = s[0]
-    cdef Py_ssize_t j = 1, k
-    if C >= MANY_CLASSES:
+    cdef Py_ssize_t j, k
+    for k in range(8):
+        lane[k] = s[k]
+    for j in range(8, C - 7, 8):
         for k in range(8):
-            lane[k] = s[k]
-        for j in range(8, C - 7, 8):
-            for k in range(8):
-                lane[k] = s[j + k] if s[j + k] > lane[k] else lane[k]
-        for k in range(8):
-            largest = lane[k] if lane[k] > largest else largest
-        j = C - C % 8
+            lane[k] = s[j + k] if s[j + k] > lane[k] else lane[k]
+    for k in range(8):
+        largest = lane[k] if lane[k] > largest else largest
+    j = C - C % 8
     while j < C:
         largest = s[j] if s[j] > largest else largest
         j += 1
