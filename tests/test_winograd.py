@@ -146,13 +146,20 @@ def results(x, w, bias, dy, padding, groups=1):
 
 
 def errors(x, w, dy, padding, groups=1):
-    """Of y, dx and dw in float32, beside the direct convolution in float64: the largest, by the largest number."""
+    """Of y, dx and dw in float32, beside the direct convolution in float64: the largest, by the scale of the result.
+
+    The scale is the largest number, or the root of the largest sum of squared terms: a result of one number may be
+    nearly 0, while its terms are not.
+    """
     arrays = [a.astype(np.float32) for a in (x, w, dy)]
     of_float32 = results(arrays[0], arrays[1], None, arrays[2], padding, groups)
     x, w, dy = [a.astype(np.float64) for a in arrays]
     truths = results(x, w, None, dy, padding, groups)
-    pairs = zip(of_float32, truths, strict=True)
-    return [np.abs(mine - truth).max() / max(np.abs(truth).max(), 1e-30) for mine, truth in pairs]
+    squares = results(x * x, w * w, None, dy * dy, padding, groups)
+    return [
+        np.abs(mine - truth).max() / max(np.abs(truth).max(), np.sqrt(square.max()), 1e-30)
+        for mine, truth, square in zip(of_float32, truths, squares, strict=True)
+    ]
 
 
 def arrays_of(rng, n, channels, size, window, padding, groups=1):

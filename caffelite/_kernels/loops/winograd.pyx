@@ -10,7 +10,7 @@
 #
 # One loop computes convolutions and the gradients of x, because the border turns the window round. An output is summed
 # in the order of c, whatever the block. So its bits depend neither on the other images nor on the number of threads.
-# Long sums would lose digits. So the sums over c begin at 0 every 64 channels and are then added, and so do the sums S
+# Long sums would lose digits. So the sums over c begin at 0 every 32 channels and are then added, and so do the sums S
 # in each block.
 #
 #   size     0 n, 1 channels of x and 2 of y in each group, 3 groups
@@ -50,7 +50,7 @@ cdef extern from "loops/winograd.h" nogil:
 
 cdef enum:
     MOST_TILES = 64                       # of a block
-    MOST_CHANNELS = 64                    # that are summed before they are added to the others
+    MOST_CHANNELS = 32                    # that are summed before they are added to the others
     MOST_SUMS = 300_000                   # that are added to block after block: they stay in a second-level cache
     WIDEST = 16                           # lanes of the widest vectors: rows of U and S are whole numbers of these
     MOST_TAPS = 9
