@@ -776,6 +776,14 @@ ELEMENTWISE = [
 ]
 SERIES = {"stride": (1,), "padding": (1,), "dilation": (1,)}  # of a convolution of series
 WINDOWS = ((1, 3), (1, 1), (0, 1))  # sizes, strides and pads of windows of a series
+LEVELS = np.array([0.1, 0.5, 0.9])  # one for each element of a row
+
+
+def steps_for(rule, rows):
+    """The steps that a rule takes, of rows (elements, t, product of momenta); None if it takes none."""
+    return np.ascontiguousarray(rows[:, : rule.steps]) if rule.steps else None
+
+
 FLOAT_KERNELS = {
     **{
         kernel.name: lambda a, kernel=kernel: arrays_of(getattr(kernels, kernel.name)(*[a] * arrays_taken(kernel)))[0]
@@ -811,8 +819,15 @@ FLOAT_KERNELS = {
     "mae_loss_grad": lambda a: kernels.mae_loss_grad(a, a[::-1], a[0, :1]),
     "huber_loss": lambda a: kernels.huber_loss(a, a[::-1], 0.5),
     "huber_loss_grad": lambda a: kernels.huber_loss_grad(a, a[::-1], a[0, :1], 0.5),
-    "sigmoid_loss": lambda a: kernels.sigmoid_loss(a, a[::-1], 2.0),
-    "sigmoid_loss_grad": lambda a: kernels.sigmoid_loss_grad(a, a[::-1], a[0, :1], 2.0),
+    "sigmoid_loss": lambda a: kernels.sigmoid_loss(a, a[::-1], np.array([2.0])),
+    "sigmoid_loss_grad": lambda a: kernels.sigmoid_loss_grad(a, a[::-1], a[0, :1], np.array([2.0])),
+    "quantile_loss": lambda a: kernels.quantile_loss(a, a[::-1], LEVELS),
+    "quantile_loss_grad": lambda a: kernels.quantile_loss_grad(a, a[::-1], a[0, :1], LEVELS),
+    "poisson_loss": lambda a: kernels.poisson_loss(a, a[::-1]),
+    "poisson_loss_grad": lambda a: kernels.poisson_loss_grad(a, a[::-1], a[0, :1]),
+    "gaussian_loss": lambda a: kernels.gaussian_loss(a[:, :2], a[:, 2:]),
+    "gaussian_loss_grad": lambda a: kernels.gaussian_loss_grad(a[:, :2], a[:, 2:], a[0, :1]),
+    "focal": lambda a: kernels.focal(a, 2.0)[0],
     "weighted_mean": lambda a: kernels.weighted_mean(a[0], a[1])[1],
     "shift": lambda a: kernels.shift(a[None], np.array([7, 3, 1]), 1),
     "flip": lambda a: kernels.flip(a[:, None], np.array([7, 3, 1])),
@@ -1289,8 +1304,15 @@ RECORDED = {
     "mae_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32)),
     "huber_loss": (uniform(4, 3), uniform(4, 3), 0.5),
     "huber_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), 0.5, uniform(4)),
-    "sigmoid_loss": (uniform(4, 3), uniform(4, 3), 2.0),
-    "sigmoid_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), 2.0),
+    "sigmoid_loss": (uniform(4, 3), uniform(4, 3), LEVELS),
+    "sigmoid_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), LEVELS),
+    "quantile_loss": (uniform(4, 3), uniform(4, 3), LEVELS),
+    "quantile_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), LEVELS, uniform(4)),
+    "poisson_loss": (uniform(4, 3), uniform(4, 3)),
+    "poisson_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32)),
+    "gaussian_loss": (uniform(4, 6), uniform(4, 3)),
+    "gaussian_loss_grad": (uniform(4, 6), uniform(4, 3), np.array(0.5, np.float32), uniform(4)),
+    "focal": (uniform(4, 3), 2.0),
     "weighted_mean": (uniform(8), uniform(4) + 2, np.array([0, 1, -1, 2, 0, -1, -1, 1]), -1),
     "check_probabilities": (uniform(4, 3) + 2, 4.0, 100.0),
     "penalty": (uniform(4, 5), 0.1, 0.2),
@@ -2076,6 +2098,10 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     k.weighted_mean(share, share, labels, n)
                     k.check_probabilities(a, 9.0, 1e9)
             k.shuffle(guarded(np.arange(n)), state)
+                    pairs = guarded(np.ones((m, 2 * n), dtype))
+                    k.gaussian_loss(pairs, a)
+                    k.gaussian_loss_grad(pairs, a, one, share)
+                    k.focal(a, 2.0)
             m, window = max(n, 1), {"stride": (1 + n % 2, 1 + n // 2 % 2), "padding": (n % 3, 1)}
             window["dilation"] = 1, 1 + n % 2
             slides = {"stride": (1, 1), "padding": (n % 3, n % 2), "dilation": (1, 1)}

@@ -16,7 +16,7 @@ from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
 from caffelite.functions.activation import Sigmoid, Softmax
-from caffelite.functions.loss import Loss, Penalized, SigmoidLoss, SoftmaxLoss
+from caffelite.functions.loss import FocalLoss, Loss, Penalized, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.shape import reshaped
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.metrics import (
@@ -129,10 +129,11 @@ class Objective:
     def _warn_of_two_links(self, outputs: Any) -> None:
         """Warn if the model ends with the softmax or sigmoid that its loss applies too: it would learn little."""
         last = outputs.function if isinstance(outputs, Tensor) else None
-        for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
-            if isinstance(last, kind) and isinstance(getattr(self.loss, "loss", self.loss), of_loss):
+        loss = getattr(self.loss, "loss", self.loss)
+        for kind, of_loss in ((Softmax, SoftmaxLoss | FocalLoss), (Sigmoid, SigmoidLoss)):
+            if isinstance(last, kind) and isinstance(loss, of_loss):
                 self.warn_once(
-                    f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities"
+                    f"{type(loss).__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities"
                 )
 
     def warn_once(self, text: str) -> None:
