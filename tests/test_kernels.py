@@ -1201,7 +1201,7 @@ def test_an_operand_without_elements_overlaps_nothing():
 @both_dtypes
 def test_every_number_of_threads_gives_the_same_bits(dtype):
     a, b, long = uniform(300, 600, dtype=dtype), uniform(600, 130, dtype=dtype), uniform(1000, 1001, dtype=dtype)
-    labels, steps = np.arange(1000) % 1001, np.array([[9, 1.0], [long.size - 9, 2.0]])
+    labels, steps = np.arange(1000) % 1001, np.array([[9, 1.0, 0.5], [long.size - 9, 2.0, 0.25]])
 
     def everything():
         updated, out = [], np.ones((300, 130), dtype)
@@ -1209,7 +1209,7 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
             for rows, last in itertools.product(range(rule.least_state, rule.most_state + 1), (0.0, 0.5)):
                 w, state, hyper = long.ravel().copy(), np.ones((rows, long.size), dtype), np.full(rule.hyper, 0.1)
                 hyper[-1] = last
-                own = state if rows > 0 else None, hyper, steps if rule.counts_steps else None
+                own = state if rows > 0 else None, hyper, steps_for(rule, steps)
                 kernels.update(name, w, long[::-1].ravel(), *own)
                 updated += [w, state]
         kernels.matmul(a, b, out, accumulate=True)
@@ -1422,7 +1422,7 @@ for kernel in ELEMENTWISE:
     if kernel.name not in RECORDED:
         RECORDED[kernel.name] = tuple(uniform(4, 5, seed=i) + 2 for i in range(arrays_taken(kernel)))
 for name, rule in kernels.border.RULES.items():
-    steps = np.array([[4, 3], [6, 2]], np.float64) if rule.counts_steps else None
+    steps = steps_for(rule, np.array([[4, 3, 0.5], [6, 2, 0.25]]))
     own = uniform(rule.most_state, 10) ** 2, np.linspace(0.1, 0.9, rule.hyper)
     RECORDED[name] = (uniform(10), uniform(10), *own, steps)
 
@@ -1432,8 +1432,8 @@ def new_values(argument, seed):
     if not isinstance(argument, np.ndarray):
         return argument
     rng, fresh = np.random.default_rng(seed), np.empty_like(argument)
-    if argument.shape == (2, 2):  # steps of Adam, which speak of all its elements
-        fresh[...] = argument + np.array([[seed, 0], [-seed, seed]])
+    if argument.shape in ((2, 2), (2, 3)) and argument.dtype == np.float64:  # steps, which speak of all elements
+        fresh[...] = argument + np.array([[seed, 0, 0], [-seed, seed, 0]])[:, : argument.shape[1]]
     elif argument.dtype.kind == "f":
         fresh[...] = rng.uniform(0.1, 1, argument.shape)
     else:
@@ -1846,7 +1846,7 @@ def test_a_part_of_an_update_has_the_bits_of_the_whole(isa):
         def updated(dtype, a, b):
             results, (g, start, *states) = [], np.random.default_rng(0).uniform(0.1, 1, (4, 67)).astype(dtype)[:, a:b]
             for name, rule in k.border.RULES.items():
-                steps = np.array([[b - a, 3.0]]) if rule.counts_steps else None
+                steps = np.array([[b - a, 3.0, 0.5]])[:, : rule.steps].copy() if rule.steps else None
                 for rows in range(rule.least_state, rule.most_state + 1):
                     for last in (0.0, 0.3):
                         w, state, hyper = start.copy(), np.array(states[:rows]), np.linspace(0.1, 0.01, rule.hyper)
@@ -1975,11 +1975,12 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.flip(images, guarded(np.array([7, n, 0])))
             k.all_finite(x)
             k.limit_norm(x, guarded(k.norm(x, guarded(np.ones(1)))), 2.0)
-            steps = guarded(np.array([[n, 0.0]]))
+            steps, of_nadam = guarded(np.array([[n, 0.0]])), guarded(np.array([[n, 0.0, 1.0]]))
             k.count_steps(steps)
+            k.count_steps(of_nadam, guarded(np.full(6, 0.1)))
             for name, rule in k.border.RULES.items():
                 for rows in range(rule.least_state, rule.most_state + 1):
-                    own = guarded(np.full(rule.hyper, 0.1)), steps if rule.counts_steps else None
+                    own = guarded(np.full(rule.hyper, 0.1)), {0: None, 2: steps, 3: of_nadam}[rule.steps]
                     k.update(name, x, y, guarded(np.ones((rows, n), dtype)) if rows > 0 else None, *own)
                     k.update(name, x, y, guarded(np.ones((rows, n), dtype))[::-1] if rows > 0 else None, *own)
             k.follow(hyper, guarded(np.ones(n + 1)), guarded(np.array([n])))
@@ -2091,17 +2092,19 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                         (k.mse_loss, k.mse_loss_grad),
                         (k.mae_loss, k.mae_loss_grad),
                         (k.huber_loss, k.huber_loss_grad, 1.0),
-                        (k.sigmoid_loss, k.sigmoid_loss_grad, 1.0),
+                        (k.sigmoid_loss, k.sigmoid_loss_grad, guarded(np.ones(n))),
+                        (k.quantile_loss, k.quantile_loss_grad, guarded(np.full(1, 0.5))),
+                        (k.poisson_loss, k.poisson_loss_grad),
                     ]:
                         loss(a, a, *number)
                         gradient(a, a, one, *number, share)
-                    k.weighted_mean(share, share, labels, n)
-                    k.check_probabilities(a, 9.0, 1e9)
-            k.shuffle(guarded(np.arange(n)), state)
                     pairs = guarded(np.ones((m, 2 * n), dtype))
                     k.gaussian_loss(pairs, a)
                     k.gaussian_loss_grad(pairs, a, one, share)
                     k.focal(a, 2.0)
+                    k.weighted_mean(share, share, labels, n)
+                    k.check_probabilities(a, 9.0, 1e9)
+            k.shuffle(guarded(np.arange(n)), state)
             m, window = max(n, 1), {"stride": (1 + n % 2, 1 + n // 2 % 2), "padding": (n % 3, 1)}
             window["dilation"] = 1, 1 + n % 2
             slides = {"stride": (1, 1), "padding": (n % 3, n % 2), "dilation": (1, 1)}
