@@ -24,6 +24,7 @@ from caffelite.core.modes import inference, is_training, no_grad, precision
 from caffelite.core.tensor import Tensor
 from caffelite.core.threads import get_num_threads, set_num_threads, show_config
 from caffelite.data import augment, datasets, sources
+from caffelite.data.conversion import compute_sample_weight
 from caffelite.data.generator import DataGenerator, Prefetch
 from caffelite.functions import *
 from caffelite.look import plots
@@ -59,6 +60,7 @@ __all__ = [
     "callbacks",
     "capture",
     "check_gradients",
+    "compute_sample_weight",
     "datasets",
     "find_lr",
     "fit_many",

@@ -776,6 +776,14 @@ ELEMENTWISE = [
 ]
 SERIES = {"stride": (1,), "padding": (1,), "dilation": (1,)}  # of a convolution of series
 WINDOWS = ((1, 3), (1, 1), (0, 1))  # sizes, strides and pads of windows of a series
+LEVELS = np.array([0.1, 0.5, 0.9])  # one for each element of a row
+
+
+def steps_for(rule, rows):
+    """The steps that a rule takes, of rows (elements, t, product of momenta); None if it takes none."""
+    return np.ascontiguousarray(rows[:, : rule.steps]) if rule.steps else None
+
+
 FLOAT_KERNELS = {
     **{
         kernel.name: lambda a, kernel=kernel: arrays_of(getattr(kernels, kernel.name)(*[a] * arrays_taken(kernel)))[0]
@@ -811,8 +819,15 @@ FLOAT_KERNELS = {
     "mae_loss_grad": lambda a: kernels.mae_loss_grad(a, a[::-1], a[0, :1]),
     "huber_loss": lambda a: kernels.huber_loss(a, a[::-1], 0.5),
     "huber_loss_grad": lambda a: kernels.huber_loss_grad(a, a[::-1], a[0, :1], 0.5),
-    "sigmoid_loss": lambda a: kernels.sigmoid_loss(a, a[::-1], 2.0),
-    "sigmoid_loss_grad": lambda a: kernels.sigmoid_loss_grad(a, a[::-1], a[0, :1], 2.0),
+    "sigmoid_loss": lambda a: kernels.sigmoid_loss(a, a[::-1], np.array([2.0])),
+    "sigmoid_loss_grad": lambda a: kernels.sigmoid_loss_grad(a, a[::-1], a[0, :1], np.array([2.0])),
+    "quantile_loss": lambda a: kernels.quantile_loss(a, a[::-1], LEVELS),
+    "quantile_loss_grad": lambda a: kernels.quantile_loss_grad(a, a[::-1], a[0, :1], LEVELS),
+    "poisson_loss": lambda a: kernels.poisson_loss(a, a[::-1]),
+    "poisson_loss_grad": lambda a: kernels.poisson_loss_grad(a, a[::-1], a[0, :1]),
+    "gaussian_loss": lambda a: kernels.gaussian_loss(a[:, :2], a[:, 2:]),
+    "gaussian_loss_grad": lambda a: kernels.gaussian_loss_grad(a[:, :2], a[:, 2:], a[0, :1]),
+    "focal": lambda a: kernels.focal(a, 2.0)[0],
     "weighted_mean": lambda a: kernels.weighted_mean(a[0], a[1])[1],
     "shift": lambda a: kernels.shift(a[None], np.array([7, 3, 1]), 1),
     "flip": lambda a: kernels.flip(a[:, None], np.array([7, 3, 1])),
@@ -1186,7 +1201,7 @@ def test_an_operand_without_elements_overlaps_nothing():
 @both_dtypes
 def test_every_number_of_threads_gives_the_same_bits(dtype):
     a, b, long = uniform(300, 600, dtype=dtype), uniform(600, 130, dtype=dtype), uniform(1000, 1001, dtype=dtype)
-    labels, steps = np.arange(1000) % 1001, np.array([[9, 1.0], [long.size - 9, 2.0]])
+    labels, steps = np.arange(1000) % 1001, np.array([[9, 1.0, 0.5], [long.size - 9, 2.0, 0.25]])
 
     def everything():
         updated, out = [], np.ones((300, 130), dtype)
@@ -1194,7 +1209,7 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
             for rows, last in itertools.product(range(rule.least_state, rule.most_state + 1), (0.0, 0.5)):
                 w, state, hyper = long.ravel().copy(), np.ones((rows, long.size), dtype), np.full(rule.hyper, 0.1)
                 hyper[-1] = last
-                own = state if rows > 0 else None, hyper, steps if rule.counts_steps else None
+                own = state if rows > 0 else None, hyper, steps_for(rule, steps)
                 kernels.update(name, w, long[::-1].ravel(), *own)
                 updated += [w, state]
         kernels.matmul(a, b, out, accumulate=True)
@@ -1289,8 +1304,15 @@ RECORDED = {
     "mae_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32)),
     "huber_loss": (uniform(4, 3), uniform(4, 3), 0.5),
     "huber_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), 0.5, uniform(4)),
-    "sigmoid_loss": (uniform(4, 3), uniform(4, 3), 2.0),
-    "sigmoid_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), 2.0),
+    "sigmoid_loss": (uniform(4, 3), uniform(4, 3), LEVELS),
+    "sigmoid_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), LEVELS),
+    "quantile_loss": (uniform(4, 3), uniform(4, 3), LEVELS),
+    "quantile_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), LEVELS, uniform(4)),
+    "poisson_loss": (uniform(4, 3), uniform(4, 3)),
+    "poisson_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32)),
+    "gaussian_loss": (uniform(4, 6), uniform(4, 3)),
+    "gaussian_loss_grad": (uniform(4, 6), uniform(4, 3), np.array(0.5, np.float32), uniform(4)),
+    "focal": (uniform(4, 3), 2.0),
     "weighted_mean": (uniform(8), uniform(4) + 2, np.array([0, 1, -1, 2, 0, -1, -1, 1]), -1),
     "check_probabilities": (uniform(4, 3) + 2, 4.0, 100.0),
     "penalty": (uniform(4, 5), 0.1, 0.2),
@@ -1400,7 +1422,7 @@ for kernel in ELEMENTWISE:
     if kernel.name not in RECORDED:
         RECORDED[kernel.name] = tuple(uniform(4, 5, seed=i) + 2 for i in range(arrays_taken(kernel)))
 for name, rule in kernels.border.RULES.items():
-    steps = np.array([[4, 3], [6, 2]], np.float64) if rule.counts_steps else None
+    steps = steps_for(rule, np.array([[4, 3, 0.5], [6, 2, 0.25]]))
     own = uniform(rule.most_state, 10) ** 2, np.linspace(0.1, 0.9, rule.hyper)
     RECORDED[name] = (uniform(10), uniform(10), *own, steps)
 
@@ -1410,8 +1432,8 @@ def new_values(argument, seed):
     if not isinstance(argument, np.ndarray):
         return argument
     rng, fresh = np.random.default_rng(seed), np.empty_like(argument)
-    if argument.shape == (2, 2):  # steps of Adam, which speak of all its elements
-        fresh[...] = argument + np.array([[seed, 0], [-seed, seed]])
+    if argument.shape in ((2, 2), (2, 3)) and argument.dtype == np.float64:  # steps, which speak of all elements
+        fresh[...] = argument + np.array([[seed, 0, 0], [-seed, seed, 0]])[:, : argument.shape[1]]
     elif argument.dtype.kind == "f":
         fresh[...] = rng.uniform(0.1, 1, argument.shape)
     else:
@@ -1824,7 +1846,7 @@ def test_a_part_of_an_update_has_the_bits_of_the_whole(isa):
         def updated(dtype, a, b):
             results, (g, start, *states) = [], np.random.default_rng(0).uniform(0.1, 1, (4, 67)).astype(dtype)[:, a:b]
             for name, rule in k.border.RULES.items():
-                steps = np.array([[b - a, 3.0]]) if rule.counts_steps else None
+                steps = np.array([[b - a, 3.0, 0.5]])[:, : rule.steps].copy() if rule.steps else None
                 for rows in range(rule.least_state, rule.most_state + 1):
                     for last in (0.0, 0.3):
                         w, state, hyper = start.copy(), np.array(states[:rows]), np.linspace(0.1, 0.01, rule.hyper)
@@ -1953,11 +1975,12 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             k.flip(images, guarded(np.array([7, n, 0])))
             k.all_finite(x)
             k.limit_norm(x, guarded(k.norm(x, guarded(np.ones(1)))), 2.0)
-            steps = guarded(np.array([[n, 0.0]]))
+            steps, of_nadam = guarded(np.array([[n, 0.0]])), guarded(np.array([[n, 0.0, 1.0]]))
             k.count_steps(steps)
+            k.count_steps(of_nadam, guarded(np.full(6, 0.1)))
             for name, rule in k.border.RULES.items():
                 for rows in range(rule.least_state, rule.most_state + 1):
-                    own = guarded(np.full(rule.hyper, 0.1)), steps if rule.counts_steps else None
+                    own = guarded(np.full(rule.hyper, 0.1)), {0: None, 2: steps, 3: of_nadam}[rule.steps]
                     k.update(name, x, y, guarded(np.ones((rows, n), dtype)) if rows > 0 else None, *own)
                     k.update(name, x, y, guarded(np.ones((rows, n), dtype))[::-1] if rows > 0 else None, *own)
             k.follow(hyper, guarded(np.ones(n + 1)), guarded(np.array([n])))
@@ -2069,10 +2092,16 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                         (k.mse_loss, k.mse_loss_grad),
                         (k.mae_loss, k.mae_loss_grad),
                         (k.huber_loss, k.huber_loss_grad, 1.0),
-                        (k.sigmoid_loss, k.sigmoid_loss_grad, 1.0),
+                        (k.sigmoid_loss, k.sigmoid_loss_grad, guarded(np.ones(n))),
+                        (k.quantile_loss, k.quantile_loss_grad, guarded(np.full(1, 0.5))),
+                        (k.poisson_loss, k.poisson_loss_grad),
                     ]:
                         loss(a, a, *number)
                         gradient(a, a, one, *number, share)
+                    pairs = guarded(np.ones((m, 2 * n), dtype))
+                    k.gaussian_loss(pairs, a)
+                    k.gaussian_loss_grad(pairs, a, one, share)
+                    k.focal(a, 2.0)
                     k.weighted_mean(share, share, labels, n)
                     k.check_probabilities(a, 9.0, 1e9)
             k.shuffle(guarded(np.arange(n)), state)

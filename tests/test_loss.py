@@ -180,6 +180,10 @@ LOSSES = {
     "softmax": (cl.SoftmaxLoss(), np.array([0, 1, 2, 0])),
     "smoothed": (cl.SoftmaxLoss(0.1, ignore=9), np.array([0, 1, 2, 9])),
     "probabilities": (cl.SoftmaxLoss(), np.array([[0.5, 0.25, 0.25]] * 4, np.float32)),
+    "sigmoid, one each": (cl.SigmoidLoss([0.5, 1, 2]), np.array([0, 1, 0.5, 1], np.float32).repeat(3).reshape(4, 3)),
+    "focal": (cl.FocalLoss(), np.array([0, 1, 2, 0])),
+    "quantiles": (cl.QuantileLoss([0.1, 0.5, 0.9]), np.array([0.5, 1, 2, -1], np.float32)),
+    "poisson": (cl.PoissonLoss(), np.array([0, 1, 2, 3], np.float32).repeat(3).reshape(4, 3)),
     "penalized": (cl.Penalized(cl.SoftmaxLoss(), [cl.Tensor([2.0], True)], l2=0.1), np.array([0, 1, 2, 0])),
 }
 every_loss = pytest.mark.parametrize(("loss", "targets"), LOSSES.values(), ids=LOSSES)
@@ -244,6 +248,51 @@ def test_bad_weights_raise_naming_the_first_bad_row(loss, targets):
         loss.forward(SCORES, targets, ["1"] * 4)
 
 
+# ---- the losses of rows ----
+
+
+@every_loss
+@both_dtypes
+def test_the_loss_of_each_row_is_that_of_the_row_alone(loss, targets, dtype):
+    scores = SCORES.astype(dtype)
+    rows = loss.rows(scores, targets)
+    assert rows.shape == (4,)
+    assert rows.dtype == dtype
+    plain = getattr(loss, "loss", loss)
+    for i in range(4):
+        ignored = targets[i].ndim == 0 and targets[i] == getattr(plain, "ignore", None)
+        alone = 0.0 if ignored else plain.forward(scores[i : i + 1], targets[i : i + 1])
+        assert_close(rows[i : i + 1], np.full(1, alone, np.float64), dtype)
+
+
+@every_loss
+def test_the_losses_of_rows_leave_a_pending_backward_alone(loss, targets):
+    loss = copy.deepcopy(loss)
+    loss.forward(SCORES, targets, np.array([1, 2, 0, 1]))
+    expected, value = loss.backward().copy(), loss.value.copy()
+    loss.rows(SCORES[:2] * 3, targets[:2])
+    with pytest.raises((ValueError, TypeError)):
+        loss.rows(SCORES, targets[:3])
+    assert_same_bits(loss.backward(), expected)
+    assert_same_bits(loss.value, value)
+
+
+def test_the_loss_of_a_row_of_several_labels_is_the_mean_over_those_that_count():
+    scores = np.random.default_rng(0).normal(size=(3, 2, 2, 4))
+    labels = np.array([[[0, 1], [2, 3]], [[9, 1], [9, 9]], [[9, 9], [9, 9]]])
+    each = -np.log(reference.softmax(scores.reshape(-1, 4)))[np.arange(12), labels.reshape(-1) % 9].reshape(3, 4)
+    assert_close(cl.SoftmaxLoss(ignore=9).rows(scores, labels), np.array([each[0].mean(), each[1, 1], 0]), np.float64)
+    assert_close(cl.SoftmaxLoss().rows(scores, labels % 4), cl.FocalLoss(0).rows(scores, labels % 4), np.float64)
+    assert cl.SoftmaxLoss(ignore=9).rows(scores.astype(np.float32), labels).dtype == np.float32
+
+
+def test_the_losses_of_rows_may_be_recorded():
+    loss, labels = cl.SoftmaxLoss(ignore=1), np.array([[0, 1], [2, 1]])
+    step = cl.capture(lambda scores, labels: cl.Tensor(loss.rows(scores, labels)), np.ones((2, 2, 3)), labels)
+    scores = np.random.default_rng(0).normal(size=(2, 2, 3))
+    assert_same_bits(step(scores, labels[::-1]), loss.rows(scores, labels[::-1]))
+
+
 def replayed_and_eager(loss, arrays, bad):
     """What a step of this loss raises for bad arrays, eagerly and in a replay."""
     step = cl.capture(lambda *arrays: loss(*arrays), *arrays)
@@ -262,6 +311,8 @@ def replayed_and_eager(loss, arrays, bad):
         (cl.HingeLoss(), [0, 1, 2, 0], [0, 1, 2, 3]),
         (cl.SoftmaxLoss(), [[0.5, 0.5, 0]] * 4, [[0.5, 0.5, 0]] * 3 + [[1, 1, 0]]),
         (cl.SigmoidLoss(), [[0.5, 0.5, 0]] * 4, [[0.5, 0.5, 0]] * 3 + [[1, 1.5, 0]]),
+        (cl.FocalLoss(), [0, 1, 2, 0], [0, 1, 3, -1]),
+        (cl.PoissonLoss(), [[0.0, 1.0, 2.0]] * 4, [[0.0, 1.0, 2.0]] * 3 + [[1, -1, 0]]),
     ],
     ids=repr,
 )
@@ -288,6 +339,8 @@ def test_losses_of_labels_are_finite_for_scores_at_the_end_of_float32(scores, dt
         (cl.SoftmaxLoss(0.1, ignore=2), labels),
         (cl.SoftmaxLoss(0.1), np.full((100, 3), 1 / 3)),
         (cl.SigmoidLoss(), np.eye(3)[labels]),
+        (cl.FocalLoss(), labels),
+        (cl.QuantileLoss([0.1, 0.5, 0.9]), np.zeros(100)),
     ]:
         assert np.isfinite(loss.forward(x, targets, np.ones(100)))
         assert np.isfinite(loss.backward()).all()
@@ -326,6 +379,134 @@ def test_targets_of_a_sigmoid_loss_are_probabilities(bad):
     for check in (cl.SigmoidLoss().forward, lambda scores, y: cl.SigmoidLoss().check_targets(y, scores.shape)):
         with pytest.raises(ValueError, match=rf"target {bad} in row 2\b"):
             check(SCORES, targets)
+
+
+def test_pos_weight_is_one_for_each_output_of_the_last_axis():
+    targets = np.array([[0, 1, 1], [1, 0, 1], [1, 1, 0], [0, 0, 1]])
+    each = cl.SigmoidLoss((0.5, 1, 3))
+    columns = [cl.SigmoidLoss(w).rows(SCORES[:, j : j + 1], targets[:, j]) for j, w in enumerate([0.5, 1, 3])]
+    assert_close(each.rows(SCORES, targets), np.mean(columns, axis=0, dtype=float), np.float32)
+    assert_same_bits(cl.SigmoidLoss([2.0] * 3).rows(SCORES, targets), cl.SigmoidLoss(2.0).rows(SCORES, targets))
+    for scores in (np.ones((4, 2)), np.ones(3), np.ones((3, 4))):
+        for check in (each.forward, lambda scores, y: each.check_targets(y, scores.shape)):
+            with pytest.raises(ValueError, match=r"scores of shape \(.*\) and 3 weights in pos_weight"):
+                check(scores, np.ones(scores.shape))
+
+
+@pytest.mark.parametrize("bad", [-1, np.nan, np.inf, -np.inf])
+def test_counts_are_0_or_more(bad):
+    targets = np.ones((4, 3))
+    targets[2, 1] = targets[3, 0] = bad
+    for check in (cl.PoissonLoss().forward, lambda scores, y: cl.PoissonLoss().check_targets(y, scores.shape)):
+        with pytest.raises(ValueError, match=rf"PoissonLoss takes counts, 0 or more: got {float(bad)} in row 2\b"):
+            check(SCORES, targets)
+
+
+# ---- of distributions ----
+
+
+def test_the_outputs_that_minimize_a_quantile_loss_are_the_quantiles():
+    targets, levels = np.random.default_rng(0).gamma(2.0, size=2001), [0.1, 0.5, 0.9]
+    scores, loss = np.ones((2001, 3)), cl.QuantileLoss(levels)
+    for step in (np.full(1000, 1.0), np.full(1000, 0.01), np.full(1000, 1e-4)):
+        for lr in step:
+            loss.forward(scores, targets)
+            scores -= lr * loss.backward().sum(axis=0)
+    np.testing.assert_allclose(scores[0], np.quantile(targets, levels), atol=2e-3)
+
+
+def test_a_quantile_loss_is_not_a_number_where_one_is_and_has_no_slope_at_its_target():
+    loss = cl.QuantileLoss([0.25, 0.75])
+    assert np.isnan(loss.rows(np.zeros((3, 2)), np.array([0, np.nan, 1]))).tolist() == [False, True, False]
+    loss.forward(np.zeros((3, 2)), np.array([0, np.nan, 1]))
+    assert loss.backward().tolist()[::2] == [[0, 0], [-0.25 / 6, -0.75 / 6]]
+    assert np.isnan(loss.backward()[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("loss", "scores", "targets", "says"),
+    [
+        (cl.QuantileLoss([0.1, 0.9]), (4, 3), (4,), r"scores of shape \(4, 3\); expected \(n, 2\)"),
+        (cl.QuantileLoss([0.1, 0.9]), (4,), (4,), r"scores of shape \(4,\); expected \(n, 2\)"),
+        (cl.QuantileLoss([0.1, 0.9]), (4, 2), (4, 2), r"targets of shape \(4, 2\) for .* expected \(4, 1\)"),
+        (cl.QuantileLoss([0.1, 0.9]), (4, 2), (3,), r"targets of shape \(3,\) for scores of shape \(4, 2\)"),
+        (cl.GaussianLoss(), (4, 3), (4, 3), r"scores of shape \(4, 3\); expected \(n, 2 k\)"),
+        (cl.GaussianLoss(), (4, 4), (4, 4), r"targets of shape \(4, 4\) for .* expected \(4, 2\)"),
+        (cl.GaussianLoss(), (4, 4), (4,), r"targets of shape \(4,\) for scores of shape \(4, 4\)"),
+        (cl.GaussianLoss(), (0, 4), (0, 2), r"scores of shape \(0, 4\)"),
+    ],
+)
+def test_losses_of_distributions_name_shapes_that_do_not_fit(loss, scores, targets, says):
+    for check in (loss.forward, lambda scores, y: loss.check_targets(y, scores.shape)):
+        with pytest.raises(ValueError, match=says):
+            check(np.zeros(scores), np.zeros(targets))
+    with pytest.raises(ValueError, match=says):
+        loss.output_shape(scores, targets)
+
+
+def test_a_gaussian_fit_finds_the_mean_and_the_deviation_of_each_row():
+    rng = np.random.default_rng(0)
+    x = rng.choice([0.0, 1.0], (400, 1))
+    y = np.where(x > 0, 3.0, -1.0) + rng.normal(size=x.shape) * np.where(x > 0, 0.2, 1.5)
+    model = cl.Model([cl.Linear(1, 2)], seed=0, dtype=np.float64)
+    optimizer = cl.Adam(model.parameters(), lr=0.05)
+    model.fit(x, y, loss=cl.GaussianLoss(), optimizer=optimizer, epochs=4000, batch_size=400, verbose=0)
+    found = cl.GaussianLoss().link(model.predict(np.array([[0.0], [1.0]])))
+    expected = [[y[x == i].mean(), y[x == i].std()] for i in (0, 1)]
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+def test_a_focal_loss_is_the_softmax_loss_times_a_power_and_the_same_without_one():
+    labels = np.array([0, 1, 2, 0])
+    plain = cl.SoftmaxLoss().rows(SCORES.astype(float), labels)
+    assert_same_bits(cl.FocalLoss(0).rows(SCORES.astype(float), labels), plain)
+    assert_close(cl.FocalLoss(3).rows(SCORES.astype(float), labels), (1 - np.exp(-plain)) ** 3 * plain, np.float64)
+
+
+@both_dtypes
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 2.0])
+def test_a_focal_loss_has_finite_slopes_where_a_row_is_sure(gamma, dtype):
+    loss = cl.FocalLoss(gamma)
+    loss.forward(np.array([[1000, 0], [-1000, 0], [3e38, -3e38]], dtype), np.array([0, 0, 0]))
+    assert_close(loss.backward(), np.array([[0, 0], [-1, 1], [0, 0]]) / 3, dtype)
+    assert loss.forward(np.array([[-np.inf, 0]], dtype), np.array([0])) == np.inf
+    assert loss.backward().tolist() == [[-1, 1]]
+    assert np.isnan(loss.forward(np.array([[np.nan, 0]], dtype), np.array([0])))
+
+
+@pytest.mark.parametrize("loss", [cl.FocalLoss(), cl.SoftmaxLoss()], ids=repr)
+def test_a_softmax_before_a_loss_that_applies_it_is_warned_of(loss):
+    model = cl.Model([cl.Linear(2, 3), cl.Softmax()])
+    with pytest.warns(cl.TrainingWarning, match=rf"{type(loss).__name__} takes scores"):
+        train(model, *cl.datasets.spiral(points_per_class=5), loss=loss)
+
+
+# ---- class weights by hand ----
+
+
+@pytest.mark.parametrize("given", ["balanced", {0: 3.0, 2: 0.5}])
+def test_a_step_by_hand_has_the_class_weights_of_fit(given):
+    x, y = np.random.default_rng(0).normal(size=(30, 2)).astype(np.float32), np.arange(30) % 7 % 3
+    weights = cl.compute_sample_weight(given, y)
+    models = [cl.MLP(2, [5, 3], seed=0) for _ in range(2)]
+    loss = cl.SoftmaxLoss()
+    optimizer = cl.SGD(models[0].parameters(), lr=0.1)
+    models[0].fit(x, y, loss=loss, optimizer=optimizer, class_weight=given, epochs=3, shuffle=False, verbose=0)
+    optimizer = cl.SGD(models[1].parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(models[1](x), y, weights).backward()
+        optimizer.step()
+    assert_same_bits(models[1].predict(x), models[0].predict(x))
+
+
+def test_class_weights_of_rows_are_scikit_learns():
+    judge = pytest.importorskip("sklearn.utils.class_weight").compute_sample_weight
+    y = np.array([3, 0, 0, 7, 3, 3, 0, 0])
+    for given in ("balanced", {0: 2.0, 3: 0.5, 7: 1.0}):
+        np.testing.assert_allclose(cl.compute_sample_weight(given, y), judge(given, y), rtol=1e-12)
+    with pytest.raises(TypeError, match="class_weight"):
+        cl.compute_sample_weight("balanced", y / 2)
 
 
 # ---- softmax: ignored labels, probabilities, more axes ----
@@ -387,7 +568,12 @@ def test_a_hinge_loss_refuses_the_labels_that_softmax_refuses(labels):
 def test_the_link_of_scores_is_what_they_mean():
     assert_close(cl.SoftmaxLoss().link(SCORES), reference.softmax(SCORES), np.float32)
     assert_close(cl.SigmoidLoss().link(SCORES), 1 / (1 + np.exp(-SCORES.astype(float))), np.float32)
-    for loss in (cl.MSELoss(), cl.MAELoss(), cl.HuberLoss(), cl.HingeLoss()):
+    assert_close(cl.FocalLoss().link(SCORES), reference.softmax(SCORES), np.float32)
+    assert_close(cl.PoissonLoss().link(SCORES), np.exp(SCORES.astype(float)), np.float32)
+    pairs = np.concatenate([SCORES, SCORES], axis=1)
+    expected = np.concatenate([SCORES, np.exp(SCORES.astype(float) / 2)], axis=1)
+    assert_close(cl.GaussianLoss().link(pairs), expected, np.float32)
+    for loss in (cl.MSELoss(), cl.MAELoss(), cl.HuberLoss(), cl.HingeLoss(), cl.QuantileLoss([0.1, 0.5, 0.9])):
         assert_same_bits(loss.link(SCORES), SCORES)
     assert_same_bits(cl.Penalized(cl.SoftmaxLoss(), [cl.Tensor(1.0)]).link(SCORES), cl.SoftmaxLoss().link(SCORES))
 
@@ -399,6 +585,17 @@ def test_the_link_of_scores_is_what_they_mean():
         (lambda: cl.HuberLoss("1"), TypeError),
         (lambda: cl.HingeLoss(-1), ValueError),
         (lambda: cl.SigmoidLoss(np.nan), ValueError),
+        (lambda: cl.SigmoidLoss([1, -1]), ValueError),
+        (lambda: cl.SigmoidLoss([]), ValueError),
+        (lambda: cl.SigmoidLoss([[1.0]]), ValueError),
+        (lambda: cl.SigmoidLoss("1"), TypeError),
+        (lambda: cl.FocalLoss(-1), ValueError),
+        (lambda: cl.FocalLoss(None), TypeError),
+        (lambda: cl.QuantileLoss([0.5, 1.0]), ValueError),
+        (lambda: cl.QuantileLoss([0.0]), ValueError),
+        (lambda: cl.QuantileLoss([]), ValueError),
+        (lambda: cl.QuantileLoss(0.5), ValueError),
+        (lambda: cl.QuantileLoss("0.5"), TypeError),
         (lambda: cl.SoftmaxLoss(1.5), ValueError),
         (lambda: cl.SoftmaxLoss(ignore=1.0), TypeError),
         (lambda: cl.SoftmaxLoss(ignore=True), TypeError),
@@ -416,6 +613,7 @@ def test_arguments_that_make_no_loss_raise(make, error):
 def test_losses_say_how_they_were_made():
     for text in (
         *("MSELoss()", "HuberLoss(0.5)", "HingeLoss(2.0)", "SigmoidLoss()", "SigmoidLoss(3.0)", "SoftmaxLoss()"),
+        *("SigmoidLoss([1.0, 2.0])", "FocalLoss(0.5)", "QuantileLoss([0.1, 0.9])", "PoissonLoss()", "GaussianLoss()"),
         *("SoftmaxLoss(label_smoothing=0.1)", "SoftmaxLoss(label_smoothing=0.1, ignore=-1)"),
     ):
         assert repr(eval(f"cl.{text}")) == text
@@ -451,11 +649,14 @@ def test_any_number_of_threads_gives_the_same_losses(threads_restored):
         cl.set_num_threads(n)
         for loss, targets in [
             *[(loss, t) for loss in (cl.MSELoss(), cl.MAELoss(), cl.HuberLoss(), cl.SigmoidLoss())],
-            *[(loss, labels) for loss in (cl.HingeLoss(), cl.SoftmaxLoss(0.1, ignore=3))],
+            *[(loss, labels) for loss in (cl.HingeLoss(), cl.SoftmaxLoss(0.1, ignore=3), cl.FocalLoss())],
+            *[(loss, t) for loss in (cl.SigmoidLoss(np.arange(7)), cl.PoissonLoss())],
+            (cl.QuantileLoss(np.arange(1, 8) / 8), labels),
             (cl.SoftmaxLoss(), t / t.sum(axis=1, keepdims=True)),
         ]:
             results.append((loss.forward(x, targets).tobytes(), loss.backward().tobytes()))
-    assert results[:7] == results[7:14] == results[14:]
+    count = len(results) // 3
+    assert results[:count] == results[count : 2 * count] == results[2 * count :]
 
 
 @both_dtypes

@@ -8,7 +8,7 @@ from fractions import Fraction
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from caffelite.metrics import accuracy
+from caffelite.metrics import accuracy, accuracy_above
 from conftest import classifier, train
 from hypothesis import given
 
@@ -107,9 +107,11 @@ def judged(outputs, targets, k):
         precisions.append(hits / of_predicted if of_predicted else 0)
         recalls.append(hits / of_targets if of_targets else 0)
         f1s.append(2 * hits / max(of_predicted + of_targets, 1))
-    p = softmax(outputs) if C > 2 else outputs.astype(np.float64) - outputs[:, ::-1]
-    areas = []
+    p = softmax(outputs)
+    areas, averages = [], []
     for c in [1] if C == 2 else range(C):
+        precise = [np.mean(targets[p[:, c] >= p[i, c]] == c) for i in range(n) if targets[i] == c]
+        averages.append(np.mean(precise) if precise else 0)
         order = [(p[i, c] > p[j, c]) + (p[i, c] == p[j, c]) / 2 for i in range(n) for j in range(n)
                  if targets[i] == c != targets[j]]  # fmt: skip
         areas.append(np.mean(order) if order else np.nan)
@@ -118,7 +120,10 @@ def judged(outputs, targets, k):
         "precision": np.mean(precisions),
         "recall": np.mean(recalls),
         "f1": np.mean(f1s),
+        "balanced_accuracy": np.mean([np.mean(np.equal(predicted, c)[targets == c]) for c in set(targets.tolist())]),
         "auc": np.mean(areas),
+        "average_precision": np.mean(averages),
+        "log_loss": -np.mean([np.log(p[i, t]) for i, t in enumerate(targets)]),
         f"top_k({k})": np.mean([rank < k for rank in ranks]),
     }
 
@@ -140,30 +145,79 @@ def test_metrics_of_classes_are_what_counting_gives_for_random_shapes(seed):
             assert metric(outputs, labels) == pytest.approx(expected, rel=1e-12, nan_ok=True), name
 
 
+def average_precision_of_all_classes(targets, p):
+    """scikit-learn's, where some classes may have no rows."""
+    from sklearn.metrics import average_precision_score
+    from sklearn.preprocessing import label_binarize
+
+    if p.ndim == 1 or p.shape[1] == 2:
+        return average_precision_score(targets == 1, p if p.ndim == 1 else p[:, 1])
+    return average_precision_score(label_binarize(targets, classes=range(p.shape[1])), p)
+
+
+@every_seed
+def test_metrics_of_several_labels_a_row_are_scikit_learns_for_random_shapes(seed):
+    judge = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(seed)
+    n, C = int(rng.integers(2, 30)), int(rng.integers(2, 6))
+    scores = rng.normal(size=(n, C)).astype(rng.choice([np.float32, np.float64])).round(seed % 3)
+    targets = (rng.random((n, C)) < rng.choice([0.02, 0.3, 0.5, 0.95], C)).astype(rng.choice([np.int64, np.float32]))
+    link, ones = cl.SigmoidLoss().link, targets.astype(int)
+    p = 1 / (1 + np.exp(-scores.astype(np.float64)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of labels that no row has
+        expected = {name: getattr(judge, f"{name}_score")(ones, scores > 0) for name in ("accuracy",)}
+        for name in ("precision", "recall", "f1"):
+            expected[name] = getattr(judge, f"{name}_score")(ones, scores > 0, average="macro")
+        expected["average_precision"] = judge.average_precision_score(ones, p)
+        expected["auc"] = np.nan
+        if (ones.sum(axis=0) > 0).all() and (ones.sum(axis=0) < n).all():
+            expected["auc"] = judge.roc_auc_score(ones, p)
+    for name, value in expected.items():
+        metric = getattr(cl.metrics, name)
+        found = accuracy_above(0.0, scores, targets) if name == "accuracy" else metric.above(0.0, scores, targets, link)
+        assert found == pytest.approx(value, rel=1e-9, nan_ok=True), name
+
+
 @every_seed
 def test_metrics_of_classes_are_scikit_learns_for_random_shapes(seed):
     judge = pytest.importorskip("sklearn.metrics")
     outputs, targets, k = random_classes(seed)
     C = outputs.shape[1]
     average, one = {} if C == 2 else {"average": "macro"}, outputs[:, 0]
+    p, guesses = softmax(outputs), outputs.argmax(axis=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of classes without rows
         for name in ("precision", "recall", "f1"):
             metric, its = getattr(cl.metrics, name), getattr(judge, f"{name}_score")
             assert metric(outputs, targets) == pytest.approx(its(targets, outputs.argmax(axis=1), **average), rel=1e-12)
             for scores, labels in ((one, targets > 0), (one[:, None], (targets > 0)[:, None])):
-                assert metric(scores, labels) == pytest.approx(its(targets > 0, one > 0), rel=1e-12)
+                expected = its(targets > 0, one > 0)
+                assert metric.above(0.0, scores, labels) == pytest.approx(expected, rel=1e-12)
+        for name, its in (("balanced_accuracy", "balanced_accuracy_score"), ("matthews", "matthews_corrcoef")):
+            metric, its = getattr(cl.metrics, name), getattr(judge, its)
+            assert metric(outputs, targets) == pytest.approx(its(targets, guesses), rel=1e-9, abs=1e-12)
+            expected = its(targets > 0, one > 0)
+            assert metric.above(0.0, one, targets > 0) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+        of_one = 1 / (1 + np.exp(-one.astype(np.float64)))
+        for metric, its, options in (
+            (cl.metrics.log_loss, judge.log_loss, {"labels": range(C)}),
+            (cl.metrics.average_precision, average_precision_of_all_classes, {}),
+        ):
+            for given in (outputs, p):
+                assert metric(given, targets) == pytest.approx(its(targets, p, **options), rel=1e-9)
+            of_two = {"labels": [False, True]} if options else {}
+            for link, given in ((cl.SigmoidLoss().link, one), (None, of_one), (cl.MSELoss().link, of_one[:, None])):
+                expected = its(targets > 0, of_one, **of_two)
+                assert metric.above(0.0, given, targets > 0, link) == pytest.approx(expected, rel=1e-9)
         if C > 2:
             expected = judge.top_k_accuracy_score(targets, outputs, k=k, labels=range(C))
             assert cl.metrics.top_k(k)(outputs, targets) == pytest.approx(expected, rel=1e-12)
-        assert accuracy(one, targets > 0) == judge.accuracy_score(targets > 0, one > 0)
+        assert accuracy_above(0.0, one, targets > 0) == judge.accuracy_score(targets > 0, one > 0)
         if len(set(targets.tolist())) == C:
-            p = softmax(outputs)
-            scores = outputs[:, 1].astype(np.float64) - outputs[:, 0] if C == 2 else p
-            expected = judge.roc_auc_score(targets, scores, multi_class="ovr")
+            expected = judge.roc_auc_score(targets, p[:, 1] if C == 2 else p, multi_class="ovr")
             assert cl.metrics.auc(outputs, targets) == pytest.approx(expected, rel=1e-12)
-            if C > 2:
-                assert cl.metrics.auc(p, targets) == pytest.approx(expected, rel=1e-12)  # probabilities already
+            assert cl.metrics.auc(p, targets) == pytest.approx(expected, rel=1e-12)  # probabilities already
 
 
 @every_seed
@@ -183,6 +237,7 @@ def test_metrics_of_values_are_their_formulas_and_scikit_learns_for_random_shape
     expected = {
         "mse": ((a - b) ** 2).mean(),
         "mae": np.abs(a - b).mean(),
+        "mape": (np.abs(a - b) / np.abs(b)).mean(),
         "rmse": np.sqrt(((a - b) ** 2).mean(axis=0)).mean(),
         "r2": np.mean(shares),
     }
@@ -190,13 +245,14 @@ def test_metrics_of_values_are_their_formulas_and_scikit_learns_for_random_shape
         assert getattr(cl.metrics, name)(outputs, targets) == pytest.approx(value, rel=1e-12), name
     judge = pytest.importorskip("sklearn.metrics")
     names = {"mse": "mean_squared_error", "mae": "mean_absolute_error", "rmse": "root_mean_squared_error"}
+    names["mape"] = "mean_absolute_percentage_error"
     for name, value in expected.items():
         assert getattr(judge, names.get(name, f"{name}_score"))(b, a) == pytest.approx(value, rel=1e-9), name
 
 
 def test_one_value_a_row_may_be_a_vector_or_a_column():
     a, b = np.arange(5.0), np.arange(5.0) ** 2
-    for name in ("mse", "mae", "rmse", "r2"):
+    for name in ("mse", "mae", "mape", "rmse", "r2"):
         metric = getattr(cl.metrics, name)
         assert metric(a, b) == metric(a[:, None], b) == metric(a, b[:, None]) == metric(a[:, None], b[:, None])
 
@@ -207,13 +263,13 @@ def test_what_has_no_value_is_nan():
     assert np.isnan(cl.metrics.r2(np.array([0.5]), np.array([1.0])))
 
 
-ONE_SCORE = ["accuracy", "precision", "recall", "f1", "auc"]
+ONE_SCORE = ["accuracy", "precision", "recall", "f1", "balanced_accuracy", "matthews", "auc", "average_precision"]
 
 
 @pytest.mark.parametrize("name", [*cl.metrics.NAMED, "top_k(1)"])
 def test_a_metric_of_nan_is_nan(name):
     metric = cl.metrics.named([name])[name]
-    of_values = name in ("mse", "mae", "rmse", "r2")
+    of_values = name in ("mse", "mae", "mape", "rmse", "r2")
     given = [(np.array([[np.nan], [1.0], [2.0]]), np.array([[5.0], [5], [5]]))]  # also constant targets
     if of_values:
         given += [(np.array([1.0, 2, 3]), np.array([1.0, np.nan, 3])), (np.array([np.nan, 1]), np.array([0.0, 1]))]
@@ -234,7 +290,7 @@ def test_metrics_of_many_classes_take_memory_for_rows_not_for_rows_times_classes
     labels = np.arange(5000) % 1000
     outputs = np.zeros((5000, 1000), np.float32)
     outputs[np.arange(5000), labels] = 1
-    for name in ("precision", "recall", "f1"):
+    for name in ("precision", "recall", "f1", "balanced_accuracy", "matthews"):
         tracemalloc.start()
         try:
             assert getattr(cl.metrics, name)(outputs, labels) == 1
@@ -432,12 +488,76 @@ def test_metrics_that_are_no_list_are_an_error_that_says_what_is_expected(metric
         evaluate([[1.0]], [[1.0]], metrics)
 
 
-@pytest.mark.parametrize("name", ["precision", "recall", "f1", "auc", "top_k(2)", "mse", "mae", "rmse", "r2"])
+@pytest.mark.parametrize("name", [*cl.metrics.NAMED, "top_k(2)"])
 def test_metrics_of_other_shapes_raise_value_error_naming_both(name):
     metric = cl.metrics.named([name])[name]
     for targets in (np.zeros((4, 2), int), np.zeros(3, int), np.zeros((), int)):
         with pytest.raises(ValueError, match=rf"{name.split('(')[0]}.*\(4, 3\)"):
             metric(np.zeros((4, 3)), targets)
+
+
+TWO_LABELS = np.array([[1, 0], [1, 1], [0, 0], [0, 1]])
+OF_TWO_LABELS = np.array([[2.0, -1], [1, -3], [-2, -1], [-1, 0.25]], np.float32)
+SEVERAL = ["accuracy", "precision", "recall", "f1", "auc", "average_precision"]
+
+
+@pytest.mark.parametrize("kind", [int, float, bool])
+def test_metrics_of_several_labels_a_row_are_in_the_history(kind):
+    expected = [0.75, 1.0, 0.75, (1 + 2 / 3) / 2, (1 + 2 / 4) / 2, (1 + (1 + 2 / 4) / 2) / 2]
+    y = TWO_LABELS.astype(kind)
+    found = cl.Model([Identity()]).evaluate(OF_TWO_LABELS, y, loss=cl.SigmoidLoss(), metrics=SEVERAL, batch_size=3)
+    assert [found[name] for name in SEVERAL] == pytest.approx(expected)
+    model = cl.Model([cl.Linear(2, 2, initializer=lambda shape, rng: np.eye(2))])
+    history = train(model, OF_TWO_LABELS, y, loss=cl.SigmoidLoss(), lr=1e-9, metrics=SEVERAL, batch_size=3, epochs=2)
+    for name, value in zip(SEVERAL, expected, strict=True):
+        assert history[name] == pytest.approx([value] * 2)
+
+
+@pytest.mark.parametrize("name", [*SEVERAL, "log_loss", "balanced_accuracy", "matthews"])
+def test_one_hot_targets_of_a_softmax_loss_are_not_several_labels(name):
+    y = np.eye(2, dtype=np.float32)[[0, 1, 1, 0]]
+    with pytest.raises(ValueError, match=rf"{name} got outputs of shape \(4, 2\).*y.argmax\(axis=1\)"):
+        cl.Model([Identity()]).evaluate(OF_TWO_LABELS, y, loss=cl.SoftmaxLoss(), metrics=[name])
+
+
+@pytest.mark.parametrize("name", ["log_loss", "balanced_accuracy", "matthews"])
+def test_metrics_of_one_label_a_row_refuse_several(name):
+    with pytest.raises(ValueError, match=rf"{name} got outputs of shape \(4, 2\) and targets of shape \(4, 2\)"):
+        cl.Model([Identity()]).evaluate(OF_TWO_LABELS, TWO_LABELS, loss=cl.SigmoidLoss(), metrics=[name])
+
+
+def test_labels_that_are_neither_0_nor_1_raise_value_error_naming_the_row():
+    for name in SEVERAL[1:]:
+        with pytest.raises(ValueError, match=r"0\.5 in row 2"):
+            getattr(cl.metrics, name)(OF_TWO_LABELS, np.where(np.arange(4)[:, None] == 2, 0.5, TWO_LABELS))
+
+
+def test_metrics_of_probabilities_are_of_the_link_of_the_loss():
+    class Doubled(cl.SigmoidLoss):
+        def link(self, scores):
+            return super().link(2 * scores)
+
+    scores, y = SCORES, ONES
+    p = 1 / (1 + np.exp(-2 * scores[:, 0]))
+    expected = -np.mean(np.log(np.where(y == 1, p, 1 - p)))
+    for loss in (Doubled(), cl.Penalized(Doubled(), [cl.Tensor(np.ones(1))])):
+        model = cl.Model([Identity()], dtype=np.float64)
+        found = model.evaluate(scores, y[:, None], loss=loss, metrics=["log_loss", "auc"])
+        assert found["log_loss"] == pytest.approx(expected, rel=1e-12)
+        assert found["auc"] == cl.metrics.auc(scores, y)
+    model = cl.Model([Identity()], dtype=np.float64)
+    scores, y = np.array([[1.0, 2, 0], [3, 1, 1], [0, 0, 1]]), np.array([1, 0, 0])
+    found = model.evaluate(scores, y, loss=cl.SoftmaxLoss(), metrics=["log_loss"])
+    assert found["log_loss"] == pytest.approx(found["loss"], rel=1e-12)
+
+
+def test_a_log_loss_of_a_label_without_a_probability_is_an_error_that_names_the_row():
+    for outputs, classes in ((np.zeros((3, 3)), 2), (np.zeros((3, 1)), 1), (np.zeros(3), 1)):
+        for bad in (-1, classes + 1):
+            with pytest.raises(ValueError, match=rf"label {bad} in row 1 is not one of the classes 0 … {classes}"):
+                cl.metrics.log_loss(outputs, np.array([0, bad, 1]))
+    assert cl.metrics.log_loss(np.array([0.0, 1.0]), np.array([0, 1])) == pytest.approx(0, abs=1e-15)
+    assert cl.metrics.log_loss(np.array([1.0, 0.0]), np.array([0, 1])) == pytest.approx(52 * np.log(2))
 
 
 def test_labels_that_are_no_whole_numbers_raise_value_error_naming_the_row():

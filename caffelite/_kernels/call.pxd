@@ -84,6 +84,11 @@ cdef enum Op:                             # what an elementwise loop computes: s
     HUBER_GRAD
     CROSS_ENTROPY
     CROSS_ENTROPY_GRAD
+    QUANTILE
+    QUANTILE_GRAD
+    POISSON
+    POISSON_GRAD
+    FOCAL
 
 
 cdef enum Type:                           # the types of `convert`

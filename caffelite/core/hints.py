@@ -76,6 +76,10 @@ NAMES = {
     "Huber": "cl.HuberLoss()",
     "Hinge": "cl.HingeLoss()",
     "MultiMarginLoss": "cl.HingeLoss()",
+    "PoissonNLLLoss": "cl.PoissonLoss()",
+    "Poisson": "cl.PoissonLoss()",
+    "GaussianNLLLoss": "cl.GaussianLoss(), of means and log variances",
+    "CategoricalFocalCrossentropy": "cl.FocalLoss(), of scores and integer labels",
     # Optimizers and callbacks
     "RMSprop": "cl.RMSProp",
     "AdaGrad": "cl.Adagrad",

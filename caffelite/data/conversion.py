@@ -130,6 +130,26 @@ class ClassWeights:
         return weights if sample_weight is None else weights * as_weights(sample_weight, len(weights), np.float64)
 
 
+def compute_sample_weight(class_weight: Mapping[int, float] | str, y: Any) -> np.ndarray:
+    """Return the weights of rows by their labels, (n,), as `class_weight` of `fit` makes them.
+
+    A step by hand gives them to the loss: `loss(model(x), y, w)`. `DataGenerator(x, y, sample_weight=w)` has them in
+    its batches.
+
+    Parameters
+    ----------
+    class_weight : {label: weight} or "balanced"
+        The weight of each class; 1 for all others. "balanced" is n / (number of classes · rows of the class), the
+        formula of scikit-learn.
+    y : (n,) or (n, 1) integers or bool
+        The labels of all rows of the training.
+
+    Raises ValueError for labels that do not occur in y, and for weights that are negative or not finite. Raises
+    TypeError for targets that are not labels.
+    """
+    return ClassWeights(class_weight, y).times(None, y)
+
+
 def _labels(y: Any) -> np.ndarray:
     labels = as_array(read_whole(from_library(y, "y")), "y")
     if labels.dtype.kind not in "iub":

@@ -10,6 +10,7 @@ from caffelite.functions import (
     columns,
     composition,
     convolution,
+    distribution,
     dropout,
     elementary,
     embedding,
@@ -29,6 +30,7 @@ from caffelite.functions.attention import *
 from caffelite.functions.columns import *
 from caffelite.functions.composition import *
 from caffelite.functions.convolution import *
+from caffelite.functions.distribution import *
 from caffelite.functions.dropout import *
 from caffelite.functions.elementary import *
 from caffelite.functions.elementary import Abs, Exp, Log, Sqrt
@@ -54,6 +56,7 @@ __all__ += attention.__all__
 __all__ += columns.__all__
 __all__ += composition.__all__
 __all__ += convolution.__all__
+__all__ += distribution.__all__
 __all__ += dropout.__all__
 __all__ += elementary.__all__
 __all__ += embedding.__all__

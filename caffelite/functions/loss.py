@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import functools
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, nonnegative, positive
+from caffelite.core.arrays import as_real, is_foreign_array, nonnegative, positive
 from caffelite.core.function import Function, Shape
 from caffelite.core.rows import rows_here
 from caffelite.core.tensor import Tensor
@@ -33,7 +33,7 @@ from caffelite.functions.targets import (
     same_shape,
 )
 
-__all__ = ["HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"]
+__all__ = ["FocalLoss", "HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized", "SigmoidLoss", "SoftmaxLoss"]
 
 
 class Loss(Function, recordable=True):
@@ -70,6 +70,25 @@ class Loss(Function, recordable=True):
     def link(self, scores: Any) -> np.ndarray:
         """What scores mean: by default the scores."""
         return as_real(scores, None, f"{self!r}.link")
+
+    def rows(self, outputs: Any, targets: Any) -> np.ndarray:
+        """The loss of each row, (n,): the mean over its labels or elements, and 0 if all its labels are ignored.
+
+        This changes nothing in the loss: `backward` is still that of the last `forward`.
+        """
+        scores = as_real(outputs, None, f"{self!r}.rows")
+        other: Any = self.copy()
+        checked = other.checked(targets, scores.shape, scores.dtype)
+        losses = other.losses(scores, checked)
+        if losses.size == len(scores):
+            return losses
+        each = len(scores), losses.size // len(scores)  # rows, and the labels of a row
+        sums = kernels.sum(losses.reshape(each), 1)
+        if self.ignore is None:
+            return kernels.multiply(sums, 1 / each[1])
+        ignored = kernels.equal(kernels.convert(checked, np.float64), float(self.ignore))
+        counted = kernels.subtract(float(each[1]), kernels.sum(ignored.reshape(each), 1))
+        return kernels.divide(sums, as_real(kernels.maximum(counted, 1.0), sums.dtype, "rows"))
 
     def forward(self, scores: np.ndarray, targets: Any, weights: Any = None) -> np.ndarray:
         self.value = self.weight = self.row_weights = None
@@ -178,13 +197,29 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
     """Sigmoid and binary cross-entropy, fused:  y = mean −w t log p − (1 − t) log(1 − p),  p = sigmoid(s).
 
     ds = dy ((1 + (w − 1) t) p − w t) / (n k) for n rows of k elements. Scores s of any shape (n, …), targets t of the
-    same, 0 … 1 (bools and integers, too); (n,) also for scores (n, 1). w is `pos_weight`, 1 if there is none. Targets
-    out of range or NaN raise ValueError, which names the first bad row.
+    same, 0 … 1 (bools and integers, too); (n,) also for scores (n, 1). w is `pos_weight`: one number, or an array (C,)
+    for scores (n, …, C), one for each output; 1 if there is none. Targets out of range or NaN raise ValueError, which
+    names the first bad row.
     """
 
-    def __init__(self, pos_weight: float | None = None) -> None:
-        self.pos_weight = None if pos_weight is None else nonnegative("SigmoidLoss: pos_weight", pos_weight)
-        self.positive = 1.0 if self.pos_weight is None else self.pos_weight
+    def __init__(self, pos_weight: float | Sequence[float] | np.ndarray | None = None) -> None:
+        self.pos_weight = None if pos_weight is None else _pos_weight(pos_weight)
+        self.positive = np.array(1.0 if self.pos_weight is None else self.pos_weight, ndmin=1)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        self._check_outputs(input_shapes[0])
+        return super().output_shape(*input_shapes)
+
+    def checked(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
+        self._check_outputs(scores_shape)
+        return super().checked(targets, scores_shape, dtype)
+
+    def _check_outputs(self, scores: Shape) -> None:
+        if isinstance(self.pos_weight, list) and (len(scores) < 2 or scores[-1] not in (None, len(self.positive))):
+            raise ValueError(
+                f"SigmoidLoss got scores of shape {scores} and {len(self.positive)} weights in pos_weight; expected a "
+                "weight for each output, the last axis of (n, …, C)"
+            )
 
     def check_values(self, targets: np.ndarray) -> None:
         check_fractions(targets)
@@ -202,6 +237,17 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
 
     def __repr__(self) -> str:
         return f"SigmoidLoss({'' if self.pos_weight is None else self.pos_weight})"
+
+
+def _pos_weight(given: Any) -> float | list[float]:
+    """The `pos_weight` of a SigmoidLoss: a number of 0 or more, or a list of them. TypeError or ValueError if not."""
+    name = "SigmoidLoss: pos_weight"
+    if not isinstance(given, Sequence | np.ndarray) and not is_foreign_array(given):
+        return nonnegative(name, given)
+    numbers = as_real(given, np.float64, name)
+    if numbers.ndim != 1 or numbers.size == 0:
+        raise ValueError(f"{name} must be a number, or one for each output, got shape {numbers.shape}")
+    return [nonnegative(name, number) for number in numbers.tolist()]
 
 
 # ---- of labels ----
@@ -305,6 +351,39 @@ class SoftmaxLoss(LabelLoss, recordable=True):
         return f"SoftmaxLoss({', '.join(arguments)})"
 
 
+class FocalLoss(LabelLoss, recordable=True):
+    """The softmax loss of labels, in which well classified rows count less:  y = −mean (1 − q)ᵞ log q,  q = p[label].
+
+    p = softmax(s). ds = dy f (p − onehot) / n,  f = (1 − q)ᵞ − γ q (1 − q)^(γ−1) log q. With γ = 0 it is `SoftmaxLoss`.
+    Scores s (n, …, C), labels (n, …) integers in 0 … C − 1. Bad labels raise as for `SoftmaxLoss`, γ below 0 raises
+    ValueError.
+
+    T. Lin et al., "Focal loss for dense object detection", ICCV 2017.
+    """
+
+    deep = True
+
+    def __init__(self, gamma: float = 2.0) -> None:
+        self.gamma = nonnegative("FocalLoss: gamma", gamma)
+
+    def link(self, scores: Any) -> np.ndarray:
+        """What scores mean: the probabilities of the classes, softmax(scores)."""
+        return kernels.softmax(super().link(scores))
+
+    def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        self.labels = targets
+        of_labels, self.p = kernels.softmax_loss(scores, targets)  # −log q
+        losses, self.slopes = kernels.focal(of_labels, self.gamma)
+        return losses
+
+    def gradient(self, dy: np.ndarray) -> np.ndarray:
+        of_mean = 1 / self.slopes.size if self.row_weights is None else self.row_weights
+        return kernels.softmax_loss_grad(self.p, self.labels, dy, kernels.multiply(self.slopes, of_mean))
+
+    def __repr__(self) -> str:
+        return f"FocalLoss({self.gamma})"
+
+
 # ---- with a penalty ----
 
 
@@ -334,6 +413,10 @@ class Penalized(Function, recordable=True):
     def link(self, scores: Any) -> np.ndarray:
         """What scores mean to the loss."""
         return self.loss.link(scores)  # type: ignore[attr-defined]
+
+    def rows(self, outputs: Any, targets: Any) -> np.ndarray:
+        """The loss of each row, (n,), without the penalty."""
+        return self.loss.rows(outputs, targets)  # type: ignore[attr-defined]
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.loss.output_shape(*input_shapes)

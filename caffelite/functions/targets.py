@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -118,8 +119,11 @@ def as_probabilities(loss: str, targets: Any, scores_shape: Shape, dtype: Any = 
 def check_fractions(targets: np.ndarray) -> None:
     """Raise ValueError unless all targets (n, …) are in 0 … 1."""
     if targets.size:
-        rows = reshaped(targets, (len(targets) if targets.ndim else 1, -1))
-        kernels.check_probabilities(rows, 1.0, math.inf, functools.partial(_refuse_row, 1.0, math.inf))
+        kernels.check_probabilities(_as_rows(targets), 1.0, math.inf, functools.partial(_refuse_row, 1.0, math.inf))
+
+
+def _as_rows(targets: np.ndarray) -> np.ndarray:
+    return reshaped(targets, (len(targets) if targets.ndim else 1, -1))
 
 
 def _refuse_row(largest: float, tolerance: float, targets: np.ndarray) -> None:
@@ -138,22 +142,43 @@ def _refuse_row(largest: float, tolerance: float, targets: np.ndarray) -> None:
 # ---- numbers --------------------------------------------------------------------------------------------------------
 
 
-def as_numbers(loss: str, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
-    """Numbers of the scores' shape and dtype. For scores (n, 1) they may be (n,)."""
+def as_numbers(
+    loss: str, targets: Any, scores_shape: Shape, dtype: Any = None, expected: Shape | None = None
+) -> np.ndarray:
+    """Numbers of the scores' shape and dtype. For scores (n, 1) they may be (n,). `expected` is any other shape."""
     array = _real(loss, "targets", targets, dtype)
-    if array.shape == scores_shape:
+    if array.shape == (scores_shape if expected is None else expected):
         return array
-    check_shape_of_numbers(loss, array.shape, scores_shape)
-    return array if array.ndim == len(scores_shape) else array.reshape(-1, 1)
+    check_shape_of_numbers(loss, array.shape, scores_shape, expected)
+    return array if array.ndim == len(expected or scores_shape) else array.reshape(-1, 1)
 
 
-def check_shape_of_numbers(loss: str, targets_shape: Shape, scores_shape: Shape) -> None:
-    """Raise ValueError unless targets have the scores' shape, or (n,) for scores (n, 1); None is any length."""
-    is_column = len(scores_shape) == 2 and scores_shape[1] in (1, None)
-    if not same_shape(targets_shape, scores_shape) and not (is_column and same_shape(targets_shape, scores_shape[:1])):
+def check_shape_of_numbers(loss: str, targets_shape: Shape, scores_shape: Shape, expected: Shape | None = None) -> None:
+    """Raise ValueError unless targets have the scores' shape, or (n,) for scores (n, 1); None is any length.
+
+    `expected` is the targets' shape if it is not that of the scores.
+    """
+    shape = scores_shape if expected is None else expected
+    is_column = len(shape) == 2 and shape[1] in (1, None)
+    if not same_shape(targets_shape, shape) and not (is_column and same_shape(targets_shape, shape[:1])):
         raise ValueError(
-            f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected the same shape"
+            f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected "
+            f"{'the same shape' if expected is None else shape_text(shape)}"
         )
+
+
+def check_counts(loss: str, targets: np.ndarray) -> None:
+    """Raise ValueError unless all targets (n, …) are 0 or more, and finite."""
+    if targets.size:
+        rows, most = _as_rows(targets), sys.float_info.max
+        kernels.check_probabilities(rows, most, math.inf, functools.partial(_refuse_count, loss))
+
+
+def _refuse_count(loss: str, targets: np.ndarray) -> None:
+    """Raise ValueError for the first of these rows, (n, C), that has a number below 0, or one that is not finite."""
+    bad = ~((targets >= 0) & (targets < np.inf))
+    row = int(bad.any(axis=1).argmax())
+    raise ValueError(f"{loss} takes counts, 0 or more: got {targets[row, bad[row].argmax()]!s} in row {row}")
 
 
 # ---- weights --------------------------------------------------------------------------------------------------------

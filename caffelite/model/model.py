@@ -218,7 +218,7 @@ class Model(Container, recordable=True):
             Called after each epoch, counted from 0. If one returns True, training ends. They may also have `begin`
             and `end`. `caffelite.callbacks` has ready-made ones.
         metrics : iterable of names or callables (outputs, targets) -> float
-            "accuracy", "top_k(3)", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2" (see
+            "accuracy", "top_k(3)", "f1", "auc", "log_loss", "mse", "mae", "r2" and others (see
             `caffelite.metrics`). A callable is called once an epoch, with the outputs and the targets of all rows. The
             outputs are those that the steps computed. If outputs are (n, 1), targets (n,) come as (n, 1).
         verbose : 0 silent, 1 a bar, 2 a line an epoch, "auto"

@@ -16,7 +16,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.optimizers.base import Optimizer
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "RMSProp"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Lion", "NAdam", "RMSProp"]
 
 
 class SGD(Optimizer, recordable=True):
@@ -43,6 +43,31 @@ class SGD(Optimizer, recordable=True):
 
     def step(self) -> None:
         self._update("sgd")  # v[i] = μ v[i] + g[i] + λ w[i];  w[i] −= lr v[i]: `sgd` in _kernels/loops/update.pyx
+
+
+class Lion(Optimizer, recordable=True):
+    """Lion: steps of one length, by the sign of a mean of the gradient, with decoupled weight decay λ.
+
+        w ← w − lr (sign(β₁ m + (1 − β₁) g) + λ w),   m ← β₂ m + (1 − β₂) g            (m₀ = 0; both with the old m)
+
+    sign(0) is 0. A step is longer than Adam's, so lr is about a tenth of it, and λ ten times. `betas` is (β₁, β₂). In
+    `groups` and in the state, they are `beta1` and `beta2`. Raises ValueError unless 0 ≤ β < 1.
+
+    X. Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.
+    """
+
+    pairs: ClassVar[dict[str, tuple[str, str]]] = {"betas": ("beta1", "beta2")}
+    limits: ClassVar[dict[str, float]] = {"beta1": 1.0, "beta2": 1.0}
+    changes_all = None
+
+    def __init__(
+        self, parameters: Any, lr: Any = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, lr, betas=betas, weight_decay=weight_decay)
+        self.keep("first_moment")
+
+    def step(self) -> None:
+        self._update("lion")  # the formula above, for each element: `lion` in _kernels/loops/update.pyx
 
 
 class Adagrad(Optimizer, recordable=True):
@@ -166,3 +191,43 @@ class AdamW(Adam, recordable=True):
         weight_decay: float = 0.01,
     ) -> None:
         super().__init__(parameters, lr, betas, eps, weight_decay)
+
+
+class NAdam(Adam, recordable=True):
+    """Adam with Nesterov's momentum: the step looks ahead, by a momentum μ that grows with t.
+
+        μₜ = β₁ (1 − 0.96^(t ψ) / 2),   πₜ = μ₁ μ₂ … μₜ            (ψ is `momentum_decay`)
+        w ← w − lr m̂ / (√v̂ + ε),   m̂ = μₜ₊₁ m / (1 − πₜ₊₁) + (1 − μₜ) g' / (1 − πₜ)
+
+    m, v, v̂ and all else are as in `Adam`, but parameters cannot be sparse.
+
+    T. Dozat, "Incorporating Nesterov momentum into Adam", ICLR 2016 workshop (the formulas are PyTorch's).
+    """
+
+    nonnegative_state = frozenset({"steps", "second_moment", "momentum_product"})
+    changes_all = None
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: Any = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 4e-3,
+    ) -> None:
+        Optimizer.__init__(
+            self, parameters, lr, betas=betas, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay
+        )
+        self.keep("first_moment", "second_moment")
+        self.steps = np.array([(p.size, 0, 1) for p in self.parameters], dtype=np.float64)  # elements, t and π
+
+    def vectors(self) -> dict[str, np.ndarray]:
+        return {"momentum_product": self.steps[:, 2], **super().vectors()}
+
+    def step(self) -> None:
+        for run in self.runs():
+            steps = self.steps[run.parameters]
+            kernels.count_steps(steps, run.hyper)
+            # the formula above, for each element: `nadam` in _kernels/loops/update.pyx
+            kernels.update("nadam", run.data, run.gradient, run.state, run.hyper, steps)

@@ -5,7 +5,8 @@ collects these rows. So the step calls no Python, and the result equals scikit-l
 `accuracy` needs no rows: a kernel of the step counts.
 
 With one score per row, the loss defines class 1: `loss.link` gives more than ½. If the loss does not define it, and all
-scores are within 0 … 1, they are taken for probabilities. Otherwise class 1 is score > 0.
+scores are within 0 … 1, they are taken for probabilities. Otherwise class 1 is score > 0. Several labels per row are
+targets (n, C) of 0 and 1; each is decided like one score. Areas and the log loss are of `loss.link` of the outputs.
 
 A metric of NaN is NaN.
 """
@@ -21,8 +22,23 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import _kernels as kernels
 from caffelite.core.arrays import positive_integer
 from caffelite.core.cautions import warn
+from caffelite.training.counting import (
+    are_several,
+    counts_of,
+    has_nan,
+    is_one_score,
+    labels_of,
+    mean_log_loss,
+    mean_over_labels,
+    mean_share,
+    precision_recall_area,
+    probabilities_of,
+    roc_area,
+    share_of_correct_rows,
+)
 
 Metric = Callable[[np.ndarray, np.ndarray], float]
 
@@ -30,8 +46,8 @@ Metric = Callable[[np.ndarray, np.ndarray], float]
 def accuracy(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The share of labels that have the largest output: outputs (n, …, C), targets (n, …) integers.
 
-    With one score per row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all scores are within 0 … 1. Raises
-    ValueError for other shapes.
+    With one score per row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all scores are within 0 … 1. With several
+    labels per row, (n, C) of 0 and 1, a row is right if all its labels are. Raises ValueError for other shapes.
     """
     return accuracy_above(None, outputs, targets)
 
@@ -40,9 +56,10 @@ def accuracy_above(threshold: float | None, outputs: Any, targets: Any) -> float
     """`accuracy` with a threshold: with one score per row, class 1 is score > threshold. None: guess it from scores."""
     outputs, targets = np.asarray(outputs), np.asarray(targets)
     check_shapes(accuracy, outputs.shape, targets.shape)
-    if _has_nan(outputs) or _has_nan(targets):
+    if has_nan(outputs) or has_nan(targets):
         return np.nan
-    return float((_predicted(_flat(outputs, targets), threshold) == targets.reshape(-1)).mean())
+    outputs = _flat(outputs, targets)
+    return share_of_correct_rows(outputs, targets, _known(threshold, outputs, targets))
 
 
 class OfEpoch:
@@ -58,21 +75,47 @@ class OfEpoch:
     def __call__(self, outputs: Any, targets: Any) -> float:
         return self.above(None, outputs, targets)
 
-    def above(self, threshold: float | None, outputs: Any, targets: Any) -> float:
-        """The metric with a threshold: with one score per row, class 1 is score > threshold. None: guess it."""
+    def above(self, threshold: float | None, outputs: Any, targets: Any, link: Any = None) -> float:
+        """The metric with a threshold: with one score per row, class 1 is score > threshold. None: guess it.
+
+        `link` makes probabilities of outputs, for a metric that needs them.
+        """
         outputs, targets = np.asarray(outputs), np.asarray(targets)
         check_shapes(self, outputs.shape, targets.shape)
-        return float(self._value(threshold, _flat(outputs, targets), targets))
+        return float(self._value(threshold, _flat(outputs, targets), targets, link))
 
-    def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray) -> float:
+    def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         return self._function(outputs, targets)
 
 
 class OfPredictions(OfEpoch):
-    """A metric of three counts for each class: rows predicted correctly, rows predicted, rows of the class."""
+    """A metric of three counts for each class: rows predicted correctly, rows predicted, rows of the class.
 
-    def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray) -> float:
-        return np.nan if _has_nan(outputs) else self._function(*_counts(outputs, targets, threshold))
+    Of two classes only class 1 counts, unless `of_all`.
+    """
+
+    of_all = False
+
+    def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
+        if has_nan(outputs):
+            return np.nan
+        return self._function(*counts_of(outputs, targets, _known(threshold, outputs, targets), self.of_all))
+
+
+class OfAllClasses(OfPredictions):
+    """A metric of the counts of all classes."""
+
+    of_all = True
+
+
+class OfProbabilities(OfEpoch):
+    """A metric of what outputs mean, and of targets."""
+
+    def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
+        if has_nan(outputs):
+            return np.nan
+        is_several = are_several(outputs.shape, targets.shape)
+        return self._function(probabilities_of(outputs, link, is_several), targets)
 
 
 class Named:
@@ -141,6 +184,11 @@ def threshold_of(loss: Any) -> float | None:
         return None
 
 
+def link_of(loss: Any) -> Any:
+    """Return `loss.link`, or None if the loss has none."""
+    return loss.link if hasattr(getattr(loss, "loss", loss), "link") else None
+
+
 def warn_of_probabilities() -> None:
     """Warn that a metric of classes has taken outputs for probabilities."""
     warn(
@@ -156,20 +204,34 @@ def assumed_threshold(scores: np.ndarray) -> tuple[float, bool]:
     return 0.5, bool(((scores > 0) & (scores <= 0.5)).any())
 
 
-def _has_nan(array: np.ndarray) -> bool:
-    return array.dtype.kind == "f" and array.size > 0 and bool(np.isnan(array.max()))  # max gives NaN if any is NaN
+def _known(threshold: float | None, outputs: np.ndarray, targets: np.ndarray) -> float:
+    """Return the threshold. If it is None and matters, guess it from the scores, and warn of a guess."""
+    if threshold is None and outputs.size == targets.size:
+        threshold, matters = assumed_threshold(outputs.reshape(-1))
+        if matters:
+            warn_of_probabilities()
+    return threshold or 0.0
 
 
 # ---- shapes ---------------------------------------------------------------------------------------------------------
 
 
-def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
-    """Raise ValueError unless a metric of this module can take outputs and targets of these shapes."""
+def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...], several: bool = True) -> None:
+    """Raise ValueError unless a metric of this module can take outputs and targets of these shapes.
+
+    `several` is whether a row may have several labels: the loss decides about each output by itself.
+    """
     check = _check_classes if metric is accuracy else metric._check
+    check = _check_labels if check is _check_classes and not several else check
     check(metric.__name__, outputs, targets)
 
 
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
+    if not are_several(outputs, targets):
+        _check_labels(name, outputs, targets)
+
+
+def _check_labels(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     one_score = len(outputs) == 1 or outputs[1:] == (1,)
     of_rows = one_score and targets in (outputs[:1], (*outputs[:1], 1))
     if not of_rows and not (len(outputs) > 1 and targets == outputs[:-1]):
@@ -202,11 +264,12 @@ def _flat(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def precision(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
     """The share of correct rows among the rows predicted as a class.
 
-    With two classes it is class 1's share, with more the mean over classes that occur in predictions or labels. The
-    prediction is the class with the largest score; with one score per row it is `accuracy`'s. The precision is 0 for a
-    class that is never predicted. This is scikit-learn's `precision_score`.
+    With two classes it is class 1's share, with more the mean over classes that occur in predictions or labels, and
+    with several labels per row the mean over the labels. The prediction is the class with the largest score; with one
+    score per row it is `accuracy`'s. The precision is 0 for a class that is never predicted. This is scikit-learn's
+    `precision_score`.
     """
-    return _share(hits, predicted)
+    return mean_share(hits, predicted)
 
 
 @_of(_check_classes, OfPredictions)
@@ -215,32 +278,73 @@ def recall(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
 
     The recall is 0 for a class without rows. This is scikit-learn's `recall_score`.
     """
-    return _share(hits, there)
+    return mean_share(hits, there)
 
 
 @_of(_check_classes, OfPredictions)
 def f1(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
     """The harmonic mean of a class's precision and recall, averaged as there. This is scikit-learn's `f1_score`."""
-    return _share(2 * hits, predicted + there)
+    return mean_share(2 * hits, predicted + there)
 
 
-@_of(_check_classes)
-def auc(outputs: np.ndarray, targets: np.ndarray) -> float:
+@_of(_check_labels, OfAllClasses)
+def balanced_accuracy(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
+    """The mean over the classes that occur in the labels of their recall; see `precision` for predictions.
+
+    This is scikit-learn's `balanced_accuracy_score`.
+    """
+    return mean_share(hits[there > 0], there[there > 0])
+
+
+@_of(_check_labels, OfAllClasses)
+def matthews(hits: np.ndarray, predicted: np.ndarray, there: np.ndarray) -> float:
+    """The correlation of predictions and labels, −1 … 1; 0 if all predictions, or all labels, are one class.
+
+    With c = Σ hits, n rows, and the counts p of predictions and t of labels for each class, it is
+    (c n − Σ p t) / √((n² − Σ p²) (n² − Σ t²)). See `precision` for predictions. This is scikit-learn's
+    `matthews_corrcoef`.
+
+    B. Matthews, Biochimica et Biophysica Acta 405, 1975; J. Gorodkin, Computational Biology and Chemistry 28, 2004.
+    """
+    c, p, t = float(hits.sum()), predicted.astype(np.float64), there.astype(np.float64)
+    n = t.sum()
+    spread = (n * n - p @ p) * (n * n - t @ t)
+    return float((c * n - p @ t) / np.sqrt(spread)) if spread > 0 else 0.0
+
+
+@_of(_check_classes, OfProbabilities)
+def auc(p: np.ndarray, targets: np.ndarray) -> float:
     """The area under the ROC curve: how often a row of class 1 has a higher score than one of class 0. Ties count half.
 
-    With two scores per row, their difference is the score. With more, it is the mean over the classes, each against the
-    rest, by their probabilities: the softmax of the scores, unless all rows are probabilities already. The result is
-    NaN if a class has no rows or a score is NaN. This is scikit-learn's `roc_auc_score` with `multi_class="ovr"`.
+    With two scores per row, it is of the probabilities of class 1. With more, it is the mean over the classes, each
+    against the rest. The probabilities are `loss.link` of the outputs. Without a link, they are the softmax of the
+    scores, unless all rows are probabilities already. With several labels per row it is the mean over the labels. The
+    result is NaN if a class has no rows or a score is NaN. This is scikit-learn's `roc_auc_score` with
+    `multi_class="ovr"`.
     """
-    scores, labels = outputs.astype(np.float64), _labels(targets)
-    if outputs.ndim == 1 or outputs.shape[1] == 1:
-        return _area(scores.reshape(-1), labels == 1)
-    if outputs.shape[1] == 2:
-        return _area(scores[:, 1] - scores[:, 0], labels == 1)
-    if not ((scores >= 0).all() and np.allclose(scores.sum(axis=1), 1)):
-        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-        scores /= scores.sum(axis=1, keepdims=True)
-    return float(np.mean([_area(scores[:, j], labels == j) for j in range(scores.shape[1])]))
+    return mean_over_labels(roc_area, p, targets)
+
+
+@_of(_check_classes, OfProbabilities)
+def average_precision(p: np.ndarray, targets: np.ndarray) -> float:
+    """The mean precision over the rows of class 1, each as the last one that is predicted as class 1.
+
+    For probabilities, classes and several labels see `auc`. The result is 0 for a class without rows. This is
+    scikit-learn's `average_precision_score`.
+    """
+    return mean_over_labels(precision_recall_area, p, targets)
+
+
+@_of(_check_labels, OfProbabilities)
+def log_loss(p: np.ndarray, targets: np.ndarray) -> float:
+    """The mean of −log p, p the probability of a row's label, which counts as at least 2⁻⁵² and at most 1 − 2⁻⁵².
+
+    For probabilities see `auc`. With one score per row, scores that are not all within 0 … 1 become probabilities by
+    the sigmoid. This is scikit-learn's `log_loss`.
+    """
+    if is_one_score(p) and not ((p >= 0) & (p <= 1)).all():
+        p = kernels.sigmoid(p)
+    return mean_log_loss(p, targets)
 
 
 def top_k(k: int) -> OfEpoch:
@@ -254,10 +358,10 @@ def top_k(k: int) -> OfEpoch:
 @functools.cache  # the same object for the same k, so that its recorded Program is found again
 def _top_k(k: int) -> OfEpoch:
     def share(outputs: np.ndarray, targets: np.ndarray) -> float:
-        if _has_nan(outputs):
+        if has_nan(outputs):
             return np.nan
         highest = np.argsort(outputs, axis=1, kind="stable")[:, ::-1][:, :k]
-        return float((highest == _labels(targets)[:, None]).any(axis=1).mean())
+        return float((highest == labels_of(targets)[:, None]).any(axis=1).mean())
 
     def check(name: str, outputs: tuple, targets: tuple) -> None:
         if len(outputs) < 2 or targets != outputs[:-1]:
@@ -267,50 +371,6 @@ def _top_k(k: int) -> OfEpoch:
 
     share.__doc__ = top_k.__doc__
     return OfEpoch(share, check, f"top_k({k})")
-
-
-def _predicted(outputs: np.ndarray, threshold: float | None) -> np.ndarray:
-    if outputs.ndim == 1 or outputs.shape[1] == 1:
-        scores = outputs.reshape(-1)
-        if threshold is None:
-            threshold, matters = assumed_threshold(scores)
-            if matters:
-                warn_of_probabilities()
-        return (scores > threshold).astype(np.int64)
-    return outputs.argmax(axis=1)
-
-
-def _labels(targets: np.ndarray) -> np.ndarray:
-    """Return labels as int64. Raise ValueError for floats that are not whole numbers."""
-    labels = targets.reshape(-1)
-    if labels.dtype.kind == "f" and not (labels == np.floor(labels)).all():
-        row = int((labels != np.floor(labels)).argmax())
-        raise ValueError(f"expected labels, got {labels[row]} in row {row}")
-    return labels.astype(np.int64)
-
-
-def _counts(outputs: np.ndarray, targets: np.ndarray, threshold: float | None) -> tuple[np.ndarray, ...]:
-    """Return three counts for each class in the average: rows predicted correctly, rows predicted, its rows."""
-    labels, predicted = _labels(targets), _predicted(outputs, threshold)
-    n, is_hit = len(labels), labels == predicted
-    if outputs.ndim == 1 or outputs.shape[1] <= 2:
-        return tuple([np.array([np.count_nonzero(a == 1)]) for a in (labels[is_hit], predicted, labels)])
-    classes, places = np.unique(np.concatenate([labels, predicted]), return_inverse=True)
-    return tuple([np.bincount(a, minlength=len(classes)) for a in (places[:n][is_hit], places[n:], places[:n])])
-
-
-def _share(part: np.ndarray, whole: np.ndarray) -> float:
-    return float(np.mean(np.where(whole > 0, part / np.maximum(whole, 1), 0)))
-
-
-def _area(scores: np.ndarray, positive: np.ndarray) -> float:
-    """Compute the area from ranks: H. Mann, D. Whitney, Annals of Mathematical Statistics 18(1), 1947."""
-    ones, zeros = int(positive.sum()), int((~positive).sum())
-    if ones == 0 or zeros == 0 or np.isnan(scores).any():
-        return np.nan
-    _, which, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[which]  # equal scores share their mean rank
-    return float((ranks[positive].sum() - ones * (ones + 1) / 2) / (ones * zeros))
 
 
 # ---- values: outputs and targets of one shape, (n, …) ------------------------------------------------------------
@@ -326,6 +386,16 @@ def mse(outputs: np.ndarray, targets: np.ndarray) -> float:
 def mae(outputs: np.ndarray, targets: np.ndarray) -> float:
     """The mean of |outputs − targets|. scikit-learn's `mean_absolute_error`."""
     return float(np.mean(np.abs(_differences(outputs, targets))))
+
+
+@_of(_check_values)
+def mape(outputs: np.ndarray, targets: np.ndarray) -> float:
+    """The mean of |outputs − targets| / |targets|: 0.1 is ten percent. scikit-learn's `mean_absolute_percentage_error`.
+
+    A target of 0 counts as 2⁻⁵², which makes the result very large.
+    """
+    sizes = np.abs(targets.reshape(len(targets), -1).astype(np.float64))
+    return float(np.mean(np.abs(_differences(outputs, targets)) / np.maximum(sizes, np.finfo(np.float64).eps)))
 
 
 @_of(_check_values)
@@ -360,14 +430,14 @@ def _differences(outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 # ---- by name -----------------------------------------------------------------------------------------------------
 
-NAMED: dict[str, Metric] = {
-    "accuracy": accuracy,
-    **{metric.__name__: metric for metric in (precision, recall, f1, auc, mse, mae, rmse, r2)},
-}
+OF_CLASSES = (precision, recall, f1, balanced_accuracy, matthews, auc, average_precision, log_loss)
+OF_VALUES = (mse, mae, mape, rmse, r2)
+
+NAMED: dict[str, Metric] = {"accuracy": accuracy, **{metric.__name__: metric for metric in OF_CLASSES + OF_VALUES}}
 
 MODES = {
-    **dict.fromkeys(("accuracy", "top_k", "precision", "recall", "f1", "auc", "r2"), "max"),
-    **dict.fromkeys(("loss", "mse", "mae", "rmse"), "min"),
+    **dict.fromkeys([*NAMED, "top_k"], "max"),
+    **dict.fromkeys(("loss", "log_loss", "mse", "mae", "mape", "rmse"), "min"),
 }
 
 

@@ -16,9 +16,10 @@ from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
 from caffelite.functions.activation import Sigmoid, Softmax
-from caffelite.functions.loss import Loss, Penalized, SigmoidLoss, SoftmaxLoss
+from caffelite.functions.loss import FocalLoss, Loss, Penalized, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.shape import reshaped
 from caffelite.optimizers import TrainingDiverged
+from caffelite.training.counting import are_several
 from caffelite.training.metrics import (
     Metric,
     OfEpoch,
@@ -27,6 +28,7 @@ from caffelite.training.metrics import (
     accuracy_above,
     assumed_threshold,
     check_shapes,
+    link_of,
     number,
     threshold_of,
     warn_of_probabilities,
@@ -55,8 +57,9 @@ class Objective:
         self.counts_correct = len(self.epoch_metrics) < len(metrics)
         # With one score per row, class 1 is a score above this. None: the loss does not define it.
         self.threshold: float | None = 0.0
-        if any(metric is accuracy or isinstance(metric, OfPredictions) for metric in metrics.values()):
+        if any(metric is accuracy or isinstance(metric, OfEpoch) for metric in metrics.values()):
             self.threshold = threshold_of(loss)
+        self.link = link_of(loss)
         self.has_warned = False  # whether it has warned that it took scores for probabilities
         # The sums: the loss, and the accuracy. If the threshold is not known, the accuracy has three: with threshold 0,
         # with ½, and how far scores are outside 0 … 1.
@@ -94,7 +97,7 @@ class Objective:
             if isinstance(metric, OfEpoch) or metric is accuracy:
                 if isinstance(outputs, tuple):
                     raise ValueError(f"the metric {name} takes one output; the model returned {len(outputs)}")
-                check_shapes(metric, outputs.shape, batch.targets.shape)
+                check_shapes(metric, outputs.shape, batch.targets.shape, several=self.threshold is not None)
             else:
                 for shape in [x.shape for x in (outputs if isinstance(outputs, tuple) else (outputs,))]:
                     if shape[:1] != batch.targets.shape[:1]:
@@ -129,10 +132,11 @@ class Objective:
     def _warn_of_two_links(self, outputs: Any) -> None:
         """Warn if the model ends with the softmax or sigmoid that its loss applies too: it would learn little."""
         last = outputs.function if isinstance(outputs, Tensor) else None
-        for kind, of_loss in ((Softmax, SoftmaxLoss), (Sigmoid, SigmoidLoss)):
-            if isinstance(last, kind) and isinstance(getattr(self.loss, "loss", self.loss), of_loss):
+        loss = getattr(self.loss, "loss", self.loss)
+        for kind, of_loss in ((Softmax, SoftmaxLoss | FocalLoss), (Sigmoid, SigmoidLoss)):
+            if isinstance(last, kind) and isinstance(loss, of_loss):
                 self.warn_once(
-                    f"{of_loss.__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities"
+                    f"{type(loss).__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities"
                 )
 
     def warn_once(self, text: str) -> None:
@@ -172,7 +176,7 @@ class Objective:
 
     def _add_correct(self, cursor: np.ndarray, slot: int, outputs: np.ndarray, y: np.ndarray, threshold: float) -> None:
         """Add the number of correct predictions in a batch to the sum at a slot."""
-        if y.dtype.kind in "iu":
+        if y.dtype.kind in "iu" and not are_several(outputs.shape, y.shape):
             scores = reshaped(outputs, (y.size, outputs.size // y.size))
             kernels.add_correct(cursor, slot, scores, flat_int64(y), getattr(self.loss, "ignore", None), threshold)
         else:
@@ -212,7 +216,7 @@ class Objective:
         if threshold is None and isinstance(metric, OfPredictions) and scores.size == targets.size:
             threshold, matters = assumed_threshold(scores.reshape(-1))
             self._warn_of_probabilities(matters)
-        return metric.above(threshold, scores, targets)
+        return metric.above(threshold, scores, targets, self.link)
 
     def _warn_of_probabilities(self, matters: bool) -> None:
         """Warn once that scores were taken for probabilities, if this matters."""

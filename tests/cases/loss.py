@@ -54,6 +54,7 @@ def huber(s, t, delta):
 
 def cross_entropy(s, t, positive):
     """−positive t log p − (1 − t) log(1 − p) by the logarithms of p and 1 − p, and its slope."""
+    positive = np.asarray(positive)
     log_p, log_q = [np.minimum(x, 0) - np.log1p(np.exp(-np.abs(x))) for x in (s, -s)]
     p, weight = 1 / (1 + np.exp(-s)), 1 + (positive - 1) * t
     return (1 - t) * s - weight * log_p if np.all(np.isinf(s)) else -positive * t * log_p - (1 - t) * log_q, (
@@ -61,10 +62,12 @@ def cross_entropy(s, t, positive):
     )
 
 
-def pointwise(make, loss, pytorch, targets):
-    """A family of a loss of scores and targets of one shape; `targets` draws those."""
+def pointwise(make, loss, pytorch, targets, more=()):
+    """A family of a loss of scores and targets of one shape; `targets` draws those. `more` cases are listed, too."""
 
     def build(shape, number=1.0, weighted=False):
+        number = list(np.linspace(0.3, 2, shape[-1])) if number == "one each" else number
+
         def judge(scores, targets, weights=None):
             losses, slopes = loss(scores, targets.reshape(scores.shape), number)
             rows = len(scores)
@@ -82,7 +85,10 @@ def pointwise(make, loss, pytorch, targets):
 
     return Family(
         build,
-        listed=[((4, 3),), ((1,), 0.5), ((5, 1), 2.0, True), ((3, 2, 2), 0.3, True), ((2, 700), 1.0, True), ((4,),)],
+        listed=[
+            *[((4, 3),), ((1,), 0.5), ((5, 1), 2.0, True), ((3, 2, 2), 0.3, True)],
+            *[((2, 700), 1.0, True), ((4,),), *more],
+        ],
         empty=[],
         random=st.tuples(hnp.array_shapes(max_dims=4, max_side=6), st.sampled_from([0.3, 1.0, 2.0]), st.booleans()),
         special=lambda dtype: [(((1,),), [[value], [0.5]]) for value in special_values(dtype)],
@@ -176,6 +182,30 @@ def of_classes(shape, kind="labels", smoothing=0.0, weighted=False):
     )
 
 
+def focal(shape, gamma=2.0, weighted=False):
+    *of_labels, classes = shape
+
+    def judge(scores, labels, weights=None):
+        p = softmax(scores.reshape(-1, classes))
+        onehot = np.eye(classes)[labels.reshape(-1)]
+        own = (p * onehot).sum(axis=1, keepdims=True)
+        share = shares(len(p), weights)[:, np.newaxis]
+        value = -(share * (1 - own) ** gamma * np.log(own)).sum()
+        slope = -((1 - own) ** gamma) / own
+        if gamma and classes > 1:
+            slope = slope + gamma * (1 - own) ** (gamma - 1) * np.log(own)
+        return value, lambda dy: ((dy * share * slope * own * (onehot - p)).reshape(scores.shape),)
+
+    def counterpart(torch, scores, labels, weights=None):
+        logs = scores.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+        return weighted_by_pytorch(torch, -((1 - logs.exp()) ** gamma) * logs, weights)
+
+    def held(rng):
+        return [rng.integers(0, classes, of_labels), *drawn_weights(rng, shape[0], weighted)]
+
+    return Case(lambda: functions.FocalLoss(gamma), (tuple(shape),), judge, counterpart, high=4.0, held=held)
+
+
 # ---- with a penalty ----
 
 
@@ -239,6 +269,7 @@ CASES = [
             s, t, reduction="none", pos_weight=torch.tensor(positive, dtype=s.dtype)
         ),
         between_0_and_1,
+        more=[((4, 3), "one each", True), ((2, 2, 3), "one each"), ((2, 700), "one each"), ((600, 2), "one each")],
     ),
     Family(
         hinge,
@@ -258,6 +289,16 @@ CASES = [
             st.one_of(st.tuples(side, side), hnp.array_shapes(min_dims=2, max_dims=4, max_side=6)),
             st.sampled_from(["labels", "some ignored", "probabilities"]),
             st.sampled_from([0.0, 0.1, 0.5]),
+            st.booleans(),
+        ),
+    ),
+    Family(
+        focal,
+        listed=[((4, 3),), ((1, 5), 0.5, True), ((1, 2),), ((2, 3, 4), 1.0, True), ((4, 3), 0.0), ((70, 17), 5.0)],
+        empty=[],
+        random=st.tuples(
+            st.one_of(st.tuples(side, st.integers(2, 40)), hnp.array_shapes(min_dims=2, max_dims=4, min_side=2)),
+            st.sampled_from([0.0, 0.5, 1.0, 2.0, 5.0]),
             st.booleans(),
         ),
     ),

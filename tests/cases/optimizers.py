@@ -19,7 +19,7 @@ class Rule(NamedTuple):
     """An optimizer."""
 
     optimizer: type[cl.Optimizer]
-    pytorch: str  # its counterpart in torch.optim
+    pytorch: str | None  # its counterpart in torch.optim
     # Of w, g, the step from 1, each vector of state, and hyper-parameters by name; gives the new w and vectors.
     judge: Callable
     state: tuple[str, ...]  # its vectors, which begin at 0; hyper-parameters may make some of them useless
@@ -29,6 +29,7 @@ class Rule(NamedTuple):
     refused: tuple[tuple[dict, type[Exception]], ...] = ()  # hyper-parameters, besides those below 0 and no numbers
     nonnegative: tuple[str, ...] = ()  # vectors of state that are squares
     fading: tuple[str, ...] = ()  # vectors of state that end at 0 where gradients do
+    jumps: bool = False  # whether a step jumps as g changes, so that a rounding error may change its direction
 
 
 class Case(NamedTuple):
@@ -79,15 +80,29 @@ def adamw(w, g, t, m, v, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0
     return reference.adam(w, g, m, v, t, lr, *betas, eps, weight_decay, decoupled=True)
 
 
+def lion(w, g, t, m, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
+    c = betas[0] * m + (1 - betas[0]) * g
+    return w - lr * (np.sign(c) + weight_decay * w), betas[1] * m + (1 - betas[1]) * g
+
+
+def nadam(w, g, t, m, v, lr=2e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0, momentum_decay=4e-3):
+    momenta = betas[0] * (1 - 0.96 ** (np.arange(1, t + 2) * momentum_decay) / 2)
+    d = g + weight_decay * w
+    m, v = betas[0] * m + (1 - betas[0]) * d, betas[1] * v + (1 - betas[1]) * d**2
+    mean = momenta[-1] * m / (1 - momenta.prod()) + (1 - momenta[-2]) * d / (1 - momenta[:-1].prod())
+    return w - lr * mean / (np.sqrt(v / (1 - betas[1] ** t)) + eps), m, v
+
+
+BAD_BETAS = (
+    *[({"betas": betas}, ValueError) for betas in [(0.9, 1.0), (1.0, 0.9), (-0.1, 0.9), (0.9, float("nan"))]],
+    *[({"betas": betas}, ValueError) for betas in [(0.9,), (0.9, 0.99, 0.999)]],
+    *[({"betas": betas}, TypeError) for betas in [0.9, ("0.9", 0.999), None]],
+)
 OF_ADAM = {
     "state": ("first_moment", "second_moment"),
     "nonnegative": ("second_moment",),
     "fading": ("first_moment", "second_moment"),
-    "refused": (
-        *[({"betas": betas}, ValueError) for betas in [(0.9, 1.0), (1.0, 0.9), (-0.1, 0.9), (0.9, float("nan"))]],
-        *[({"betas": betas}, ValueError) for betas in [(0.9,), (0.9, 0.99, 0.999)]],
-        *[({"betas": betas}, TypeError) for betas in [0.9, ("0.9", 0.999), None]],
-    ),
+    "refused": BAD_BETAS,
 }
 
 RULES = [
@@ -104,6 +119,20 @@ RULES = [
             "Nesterov": {"lr": 0.1, "momentum": 0.9, "nesterov": True},
             "Nesterov with decay": {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.01, "nesterov": True},
         },
+    ),
+    Rule(
+        cl.Lion,
+        None,
+        lion,
+        state=("first_moment",),
+        options={
+            "Lion by default": {},
+            "Lion": {"lr": 0.01, "betas": (0.5, 0.8)},
+            "Lion with decay": {"lr": 0.01, "weight_decay": 0.1},
+        },
+        refused=BAD_BETAS,
+        fading=("first_moment",),
+        jumps=True,
     ),
     Rule(
         cl.Adagrad,
@@ -157,9 +186,23 @@ RULES = [
         },
         **OF_ADAM,
     ),
+    Rule(
+        cl.NAdam,
+        "NAdam",
+        nadam,
+        options={
+            "NAdam by default": {},
+            "NAdam": {"lr": 0.01, "betas": (0.8, 0.99), "momentum_decay": 0.5},
+            "NAdam with decay": {"lr": 0.01, "betas": (0.5, 0.9), "eps": 1e-3, "weight_decay": 0.1},
+            "NAdam without memory": {"lr": 0.01, "betas": (0.0, 0.0), "eps": 1e-3},
+        },
+        **OF_ADAM,
+    ),
 ]
 
 OPTIMIZERS = {name: Case(rule, options) for rule in RULES for name, options in rule.options.items()}
 
 every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.optimizer.__name__)
+OF_PYTORCH = {name: case for name, case in OPTIMIZERS.items() if case.rule.pytorch is not None}
+every_optimizer_of_pytorch = pytest.mark.parametrize("case", OF_PYTORCH.values(), ids=OF_PYTORCH)
 every_optimizer = pytest.mark.parametrize("case", OPTIMIZERS.values(), ids=OPTIMIZERS)

@@ -40,13 +40,16 @@ cdef cnp.ndarray elementwise(Kernel kernel, object out, object a, object b=None,
     return y
 
 
-cdef tuple with_slope(Kernel kernel, object out, object a, bint wanted):
-    """y = f(a), and the slope f′(a) or None. The slope is the call's last operand, with y's layout in memory."""
+cdef tuple with_slope(Kernel kernel, object out, object a, bint wanted, double first=0):
+    """y = f(a), and the slope f′(a) or None. The slope is the call's last operand, with y's layout in memory.
+
+    `first` is the call's scalar.
+    """
     cdef Call call
     cdef cnp.ndarray x = array_among(kernel, a, None, None, None), y, slope
     cdef int real = real_type(kernel.name, x)
     if not wanted:
-        return elementwise(kernel, out, a), None
+        return elementwise(kernel, out, a, None, None, first), None
     x = readable(x)
     if out is None:
         y = output_like(x)
@@ -56,7 +59,7 @@ cdef tuple with_slope(Kernel kernel, object out, object a, bint wanted):
         x = unaliased(x, y)
     slope = output_like(y)
     begin(&call, kernel, real)
-    call.op = kernel.op
+    call.op, call.scalar[0] = kernel.op, first
     bind(&call, 0, y)
     bind(&call, 1, x)
     bind(&call, 2, slope)
@@ -580,6 +583,14 @@ cdef Kernel GELU_TANH_KERNEL = Kernel("gelu_tanh", op=GELU_TANH, writes=0b101, w
 def gelu_tanh(a, out=None, bint slope=True):
     """y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and the slope dy/da."""
     return with_slope(GELU_TANH_KERNEL, out, a, slope)
+
+
+cdef Kernel FOCAL_KERNEL = Kernel("focal", op=FOCAL, writes=0b101, work=200)
+
+
+def focal(a, double gamma, out=None, bint slope=True):
+    """y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the slope dy/da = pᵞ (1 + γ exp(−a) a / p)."""
+    return with_slope(FOCAL_KERNEL, out, a, slope, gamma)
 
 
 cdef Kernel SOFTPLUS_KERNEL = Kernel("softplus", op=SOFTPLUS, work=130)

@@ -16,6 +16,12 @@ cdef Kernel HUBER_LOSS_KERNEL = Kernel("huber_loss", loops="pointwise_loss", wor
 cdef Kernel HUBER_LOSS_GRAD_KERNEL = Kernel("huber_loss_grad", loops="pointwise_loss_grad", work=15)
 cdef Kernel SIGMOID_LOSS_KERNEL = Kernel("sigmoid_loss", loops="pointwise_loss", work=130)
 cdef Kernel SIGMOID_LOSS_GRAD_KERNEL = Kernel("sigmoid_loss_grad", loops="pointwise_loss_grad", work=60)
+cdef Kernel QUANTILE_LOSS_KERNEL = Kernel("quantile_loss", loops="pointwise_loss", work=15)
+cdef Kernel QUANTILE_LOSS_GRAD_KERNEL = Kernel("quantile_loss_grad", loops="pointwise_loss_grad", work=15)
+cdef Kernel POISSON_LOSS_KERNEL = Kernel("poisson_loss", loops="pointwise_loss", work=60)
+cdef Kernel POISSON_LOSS_GRAD_KERNEL = Kernel("poisson_loss_grad", loops="pointwise_loss_grad", work=60)
+cdef Kernel GAUSSIAN_LOSS_KERNEL = Kernel("gaussian_loss", work=100)
+cdef Kernel GAUSSIAN_LOSS_GRAD_KERNEL = Kernel("gaussian_loss_grad", work=100)
 cdef Kernel WEIGHTED_MEAN_KERNEL = Kernel("weighted_mean", writes=0b111, checked=3, work=100)
 cdef Kernel CHECK_LABELS_KERNEL = Kernel("check_labels", checked=1, work=50)
 cdef Kernel CHECK_PROBABILITIES_KERNEL = Kernel("check_probabilities", writes=0b10, checked=0, work=30)
@@ -148,18 +154,46 @@ def huber_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, c
     return pointwise_loss_grad(HUBER_LOSS_GRAD_KERNEL, HUBER_GRAD, scores, targets, delta, dy, row_weights)
 
 
-def sigmoid_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double positive):
-    """The mean over each row of −positive t log p − (1 − t) log(1 − p), p = sigmoid(s)."""
-    return pointwise_loss(SIGMOID_LOSS_KERNEL, CROSS_ENTROPY, scores, targets, positive)
+def sigmoid_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray positive not None):
+    """The mean over each row of −positive t log p − (1 − t) log(1 − p), p = sigmoid(s).
+
+    positive, float64, has one element, or one for each index of the last axis.
+    """
+    return pointwise_loss(SIGMOID_LOSS_KERNEL, CROSS_ENTROPY, scores, targets, 0, positive)
 
 
 def sigmoid_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                      double positive, cnp.ndarray row_weights=None):
+                      cnp.ndarray positive not None, cnp.ndarray row_weights=None):
     """dscores = dy row_weights ((1 + (positive − 1) t) p − positive t) / k, for rows of k elements."""
-    return pointwise_loss_grad(SIGMOID_LOSS_GRAD_KERNEL, CROSS_ENTROPY_GRAD, scores, targets, positive, dy, row_weights)
+    return pointwise_loss_grad(SIGMOID_LOSS_GRAD_KERNEL, CROSS_ENTROPY_GRAD, scores, targets, 0, dy, row_weights,
+                               positive)
 
 
-cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar):
+def quantile_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray quantiles not None):
+    """The mean over each row of q d if d ≥ 0, else of (q − 1) d, d = t − s. quantiles q, float64, as `positive`."""
+    return pointwise_loss(QUANTILE_LOSS_KERNEL, QUANTILE, scores, targets, 0, quantiles)
+
+
+def quantile_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
+                       cnp.ndarray quantiles not None, cnp.ndarray row_weights=None):
+    """dscores = dy row_weights / k times −q if t > s, 1 − q if t < s, else 0, for rows of k elements."""
+    return pointwise_loss_grad(QUANTILE_LOSS_GRAD_KERNEL, QUANTILE_GRAD, scores, targets, 0, dy, row_weights,
+                               quantiles)
+
+
+def poisson_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
+    """The mean over each row of exp(s) − t s."""
+    return pointwise_loss(POISSON_LOSS_KERNEL, POISSON, scores, targets, 0)
+
+
+def poisson_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
+                      cnp.ndarray row_weights=None):
+    """dscores = dy row_weights (exp(s) − t) / k, for rows of k elements."""
+    return pointwise_loss_grad(POISSON_LOSS_GRAD_KERNEL, POISSON_GRAD, scores, targets, 0, dy, row_weights)
+
+
+cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
+                                cnp.ndarray constants=None):
     cdef Call call
     cdef cnp.ndarray rows
     scores = begin_loss(&call, kernel, scores, False)
@@ -168,18 +202,68 @@ cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.nd
     bind(&call, 0, rows)
     bind(&call, 2, targets)
     call.op, call.scalar[0] = op, scalar
+    let_repeat(&call, constants)
     launch(&call)
     return rows
 
 
 cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
-                                     cnp.ndarray dy, cnp.ndarray row_weights):
+                                     cnp.ndarray dy, cnp.ndarray row_weights, cnp.ndarray constants=None):
     cdef Call call
     scores = begin_loss(&call, kernel, scores, False)
     targets = matched(kernel.name, scores, targets)
     bind(&call, 2, targets)
     call.op, call.scalar[0] = op, scalar
+    let_repeat(&call, constants)
     return launch_grad(&call, scores, dy, row_weights)
+
+
+cdef int let_repeat(Call* call, cnp.ndarray constants) except -1:
+    """Bind constants that repeat along a row. ValueError unless a row has as many elements, or a multiple."""
+    if constants is None:
+        return 0
+    require_vector((<Kernel> call.kernel).name, constants, cnp.NPY_FLOAT64, cnp.PyArray_SIZE(constants))
+    call.size[2] = cnp.PyArray_SIZE(constants)
+    if call.size[2] == 0 or call.size[1] % call.size[2] != 0:
+        raise ValueError(f"{(<Kernel> call.kernel).name} got {call.size[2]} constants for rows of {call.size[1]}")
+    bind(call, 5, constants)
+    return 0
+
+
+def gaussian_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
+    """The mean over each row of (v + (t − μ)² exp(−v)) / 2: scores (n, 2 k) are μ and v, targets (n, k) → (n,)."""
+    cdef Call call
+    cdef cnp.ndarray rows
+    scores = begin_loss(&call, GAUSSIAN_LOSS_KERNEL, scores, True)
+    targets = halved(&call, scores, targets)
+    rows = losses_of(&call, scores)
+    bind(&call, 0, rows)
+    bind(&call, 2, targets)
+    launch(&call)
+    return rows
+
+
+def gaussian_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
+                       cnp.ndarray row_weights=None):
+    """dμ = dy row_weights (μ − t) exp(−v) / k and dv = dy row_weights (1 − (t − μ)² exp(−v)) / 2 k, (n, 2 k)."""
+    cdef Call call
+    scores = begin_loss(&call, GAUSSIAN_LOSS_GRAD_KERNEL, scores, True)
+    targets = halved(&call, scores, targets)
+    bind(&call, 2, targets)
+    return launch_grad(&call, scores, dy, row_weights)
+
+
+cdef cnp.ndarray halved(Call* call, cnp.ndarray scores, cnp.ndarray targets):
+    """Targets (n, k) that loops can read. ValueError unless the scores are (n, 2 k)."""
+    cdef str name = (<Kernel> call.kernel).name
+    same_type(name, scores, targets)
+    if (cnp.PyArray_NDIM(scores) != 2 or cnp.PyArray_NDIM(targets) != 2
+            or cnp.PyArray_DIM(scores, 0) != cnp.PyArray_DIM(targets, 0)
+            or cnp.PyArray_DIM(scores, 1) != 2 * cnp.PyArray_DIM(targets, 1)):
+        raise ValueError(f"{name} got scores of shape {shape_of(scores)} and targets of shape {shape_of(targets)}; "
+                         "expected (n, 2 k) and (n, k)")
+    call.size[1] = cnp.PyArray_DIM(targets, 1)
+    return contiguous(targets)
 
 
 # ---- the mean ----

@@ -11,26 +11,28 @@ cdef class Rule:
     """The facts about an optimizer's rule.
 
     `hyper` is its number of hyper-parameters. It keeps from `least_state` to `most_state` vectors between steps.
-    `counts_steps`: it needs the step number t of each parameter. `takes_used`: it can update the used rows of a
-    parameter only. `can_skip`: a row whose gradient is 0 may stay as it is.
+    `steps` is the length of a row of steps if it counts the steps of each parameter, else 0. `takes_used`: it can
+    update the used rows of a parameter only. `can_skip`: a row whose gradient is 0 may stay as it is.
     """
     cdef Kernel kernel
-    cdef readonly int hyper, least_state, most_state
-    cdef readonly bint counts_steps, takes_used, can_skip
+    cdef readonly int hyper, least_state, most_state, steps
+    cdef readonly bint takes_used, can_skip
 
-    def __cinit__(self, str name, *, int hyper, int least_state, int most_state, bint counts_steps=False,
-                  bint takes_used=False, bint can_skip=False):
+    def __cinit__(self, str name, *, int hyper, int least_state, int most_state, int steps=0, bint takes_used=False,
+                  bint can_skip=False):
         self.kernel = Kernel(name, writes=0b101, updates=0b101, work=40)
         self.hyper, self.least_state, self.most_state = hyper, least_state, most_state
-        self.counts_steps, self.takes_used, self.can_skip = counts_steps, takes_used, can_skip
+        self.steps, self.takes_used, self.can_skip = steps, takes_used, can_skip
         RULES[name] = self
 
 
 Rule("sgd", hyper=4, least_state=0, most_state=1, takes_used=True, can_skip=True)
 Rule("adagrad", hyper=3, least_state=1, most_state=1, takes_used=True, can_skip=True)
 Rule("rmsprop", hyper=5, least_state=1, most_state=2)
-Rule("adam", hyper=5, least_state=2, most_state=2, counts_steps=True, takes_used=True)
-Rule("adamw", hyper=5, least_state=2, most_state=2, counts_steps=True)
+Rule("lion", hyper=4, least_state=1, most_state=1)
+Rule("adam", hyper=5, least_state=2, most_state=2, steps=2, takes_used=True)
+Rule("adamw", hyper=5, least_state=2, most_state=2, steps=2)
+Rule("nadam", hyper=6, least_state=2, most_state=2, steps=3)
 
 
 def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray state, cnp.ndarray hyper not None,
@@ -40,7 +42,7 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
     w and g : flat vectors of the same size and dtype.
     state : (k, size), the vectors that the rule keeps between steps; None if it keeps none.
     hyper : the hyper-parameters, float64.
-    steps : float64, a row (elements, t) for each parameter in w, if the rule counts steps. The first t is 1.
+    steps : float64, a row for each parameter in w, as `count_steps` keeps it, if the rule counts steps.
     used : the used rows (see `use_rows`). Then w is one matrix, and g is 0 in all other rows. The update skips the
         others if that makes no difference, or if the matrix `is_sparse`.
 
@@ -62,11 +64,11 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
             or (rows > 0 and size > 1 and cnp.PyArray_STRIDE(state, 1) != cnp.PyArray_ITEMSIZE(state))):
         raise ValueError(f"{rule} expected a state of {facts.least_state} to {facts.most_state} contiguous rows of "
                          f"{size} elements, got {None if state is None else shape_of(state)}")
-    if facts.counts_steps != (steps is not None):
-        raise ValueError(f"{rule} {'needs' if facts.counts_steps else 'takes no'} steps")
+    if (facts.steps > 0) != (steps is not None):
+        raise ValueError(f"{rule} {'needs' if facts.steps else 'takes no'} steps")
     if is_sparse and not facts.takes_used:
         raise ValueError(f"{rule} updates all of a parameter")
-    if facts.counts_steps and require_steps(rule, steps) != size:
+    if facts.steps and require_steps(rule, steps, facts.steps) != size:
         raise ValueError(f"{rule} got steps of other parameters than the {size} elements of w")
 
     begin(&call, facts.kernel, real)
@@ -147,26 +149,35 @@ def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit, 
     launch(&call)
 
 
-def count_steps(cnp.ndarray steps not None):
-    """t ← t + 1 in every row (elements, t) of `steps`, float64."""
+def count_steps(cnp.ndarray steps not None, cnp.ndarray hyper=None):
+    """t ← t + 1 in every row (elements, t) of `steps`, float64. At the first step t becomes 1.
+
+    NAdam's rows are (elements, t, product). With its hyper-parameters, product ← product · μ(t), too.
+    """
     cdef Call call
-    require_steps("count_steps", steps)
+    cdef Py_ssize_t columns = 2 if hyper is None else 3
+    require_steps("count_steps", steps, columns)
     begin(&call, COUNT_STEPS_KERNEL, 0)
     bind(&call, 0, writable("count_steps", steps))
+    if hyper is not None:
+        require_vector("count_steps", hyper, cnp.NPY_FLOAT64, (<Rule> RULES["nadam"]).hyper)
+        bind(&call, 1, hyper)
     call.size[0] = call.work = cnp.PyArray_DIM(steps, 0)
+    call.size[1] = columns
     call.parts = 1
     launch(&call)
 
 
-cdef double require_steps(str name, cnp.ndarray steps) except -1:
-    """The sum of the elements in the rows (elements, t). Raises TypeError or ValueError if these are not such rows."""
+cdef double require_steps(str name, cnp.ndarray steps, Py_ssize_t columns) except -1:
+    """The sum of the elements in the rows (elements, …). TypeError or ValueError unless they have so many columns."""
     cdef double elements = 0
     cdef Py_ssize_t p
     if cnp.PyArray_TYPE(steps) != cnp.NPY_FLOAT64:
         raise TypeError(f"{name} expected steps in float64, got {steps.dtype}")
-    if (cnp.PyArray_NDIM(steps) != 2 or cnp.PyArray_DIM(steps, 1) != 2 or not cnp.PyArray_IS_C_CONTIGUOUS(steps)
+    if (cnp.PyArray_NDIM(steps) != 2 or cnp.PyArray_DIM(steps, 1) != columns or not cnp.PyArray_IS_C_CONTIGUOUS(steps)
             or not cnp.PyArray_ISBEHAVED_RO(steps)):
-        raise ValueError(f"{name} expected contiguous steps of shape (parameters, 2), got shape {shape_of(steps)}")
+        raise ValueError(f"{name} expected contiguous steps of shape (parameters, {columns}), got shape "
+                         f"{shape_of(steps)}")
     for p in range(cnp.PyArray_DIM(steps, 0)):
-        elements += (<double*> cnp.PyArray_DATA(steps))[2 * p]
+        elements += (<double*> cnp.PyArray_DATA(steps))[columns * p]
     return elements

@@ -147,7 +147,7 @@ cdef inline const real* contiguous_piece(real* piece, const real* x, Py_ssize_t 
 
 cdef inline bint gives_slope(Op op) noexcept nogil:
     """Whether f writes its slope to b."""
-    return op == GELU or op == GELU_TANH
+    return op == GELU or op == GELU_TANH or op == FOCAL
 
 
 cdef inline real clipped(real x, real low, real high) noexcept nogil:
@@ -274,6 +274,14 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == HUBER_GRAD:
         for j in range(n):
             y[j] = clipped(a[j] - b[j], -low, low)
+    elif op == QUANTILE:                  # c d if d ≥ 0, else (c − 1) d, d = b − a
+        for j in range(n):
+            s = b[j] - a[j]
+            y[j] = (c[j] if s >= 0 else c[j] - <real> 1) * s
+    elif op == QUANTILE_GRAD:
+        for j in range(n):
+            s = b[j] - a[j]
+            y[j] = -c[j] if s > 0 else <real> 1 - c[j] if s < 0 else s
     else:
         elementary_loop(op, n, y, a, b, c, low, high)
 
@@ -290,7 +298,7 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
                                 real low, real high) noexcept nogil:
     cdef real* slope = <real*> b          # the second output of some operators
     cdef Py_ssize_t j
-    cdef real s, x, p
+    cdef real s, x, p, power
     if op == ELU:                       # a, and `low` (exp a − 1) below 0
         for j in range(n):
             s = low * expm1_below_0(<real> (0 if a[j] > 0 else a[j]))
@@ -362,14 +370,29 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
     elif op == SOFTPLUS_GRAD:             # a sigmoid(b): a is dy, b is what softplus was given
         for j in range(n):
             y[j] = a[j] * sigmoid_of(b[j])
-    elif op == CROSS_ENTROPY:             # (1 − b) a + (1 + (low − 1) b) log(1 + exp(−a))
+    elif op == CROSS_ENTROPY:             # (1 − b) a + (1 + (c − 1) b) log(1 + exp(−a))
         for j in range(n):
             s = log1p_of(exp_of(-abs(a[j])))
             s = s - a[j] if a[j] < 0 else s
-            y[j] = sum_of_products(<real> 1 - b[j], a[j], <real> 1 + (low - <real> 1) * b[j], s)
-    elif op == CROSS_ENTROPY_GRAD:        # (1 + (low − 1) b) sigmoid(a) − low b
+            y[j] = sum_of_products(<real> 1 - b[j], a[j], <real> 1 + (c[j] - <real> 1) * b[j], s)
+    elif op == CROSS_ENTROPY_GRAD:        # (1 + (c − 1) b) sigmoid(a) − c b
         for j in range(n):
-            y[j] = sum_of_products(<real> 1 + (low - <real> 1) * b[j], sigmoid_of(a[j]), -low, b[j])
+            y[j] = sum_of_products(<real> 1 + (c[j] - <real> 1) * b[j], sigmoid_of(a[j]), -c[j], b[j])
+    elif op == POISSON:                   # exp(a) − b a
+        for j in range(n):
+            y[j] = exp_of(a[j]) - b[j] * a[j]
+    elif op == POISSON_GRAD:
+        for j in range(n):
+            y[j] = exp_of(a[j]) - b[j]
+    elif op == FOCAL:                     # pˡᵒʷ a, p = 1 − exp(−a); the slope is pˡᵒʷ (1 + low exp(−a) a / p)
+        for j in range(n):
+            x = a[j]
+            s, p = exp_of(-x), -expm1_below_0(-x)
+            power = <real> pow(p, low)
+            if b != a:
+                s = 0 if s == 0 else s if p == 0 else s * (x / p)
+                slope[j] = power * (<real> 1 + low * s)
+            y[j] = power * x
 
 
 # ---- for other files, by way of elementwise.pxd ----

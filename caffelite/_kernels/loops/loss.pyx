@@ -295,23 +295,41 @@ cdef enum:
     ELEMENTS_AT_A_TIME = 512
 
 
-# rows[i] = Σⱼ f(s[i, j], t[i, j]) / k
+# c[j] = constants[(first + j) % count] for n elements
+cdef inline void repeat(real* c, const double* constants, Py_ssize_t count, Py_ssize_t first,
+                        Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t j, at = first % count
+    if count == 1:
+        for j in range(n):
+            c[j] = <real> constants[0]
+        return
+    for j in range(n):
+        c[j] = <real> constants[at]
+        at = at + 1 if at + 1 < count else 0
+
+
+# rows[i] = Σⱼ f(s[i, j], t[i, j], c[j]) / k
 #   op       selects f (elementwise.pyx)
-#   scalar   its constants, if it has any
-#   size     0 n, 1 k
-#   operand  0 rows, 1 s, 2 t (all contiguous)
+#   scalar   its constant, if it has one
+#   size     0 n, 1 k, 2 the number of constants, a divisor of k
+#   operand  0 rows, 1 s, 2 t, 5 the constants c in float64, repeated along a row (if any) (all contiguous)
 #   parts    n
 cdef int pointwise_loss(real* rows, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* s = <const real*> call.operand[1].data
     cdef const real* t = <const real*> call.operand[2].data
     cdef Py_ssize_t k = call.size[1], at_once = ELEMENTS_AT_A_TIME // k, n, m, i, j, piece
+    cdef const double* constants = <const double*> call.operand[5].data
     cdef real losses[ELEMENTS_AT_A_TIME]
+    cdef real repeated[ELEMENTS_AT_A_TIME]
+    cdef const real* c = s if constants == NULL else repeated
     cdef double total
+    if constants != NULL:
+        repeat(repeated, constants, call.size[2], 0, min((end - begin) * k, ELEMENTS_AT_A_TIME))
     while begin < end:
         i = begin * k
         if at_once > 0:                   # several rows
             n = min(end - begin, at_once)
-            row(call.op, n * k, losses, 1, s + i, 1, t + i, 1, s + i, 1, call.scalar)
+            row(call.op, n * k, losses, 1, s + i, 1, t + i, 1, c, 1, call.scalar)
             for i in range(n):
                 rows[begin + i] = <real> (sum_of_row(losses + i * k, k) / k)
         else:                             # a row in pieces
@@ -319,7 +337,9 @@ cdef int pointwise_loss(real* rows, const Call* call, Py_ssize_t begin, Py_ssize
             for piece in range(k // ELEMENTS_AT_A_TIME + 1):
                 j = piece * ELEMENTS_AT_A_TIME
                 m = min(k - j, ELEMENTS_AT_A_TIME)
-                row(call.op, m, losses, 1, s + i + j, 1, t + i + j, 1, s + i + j, 1, call.scalar)
+                if call.size[2] > 1:
+                    repeat(repeated, constants, call.size[2], j, m)
+                row(call.op, m, losses, 1, s + i + j, 1, t + i + j, 1, c, 1, call.scalar)
                 total += sum_contiguous(losses, m)
             rows[begin] = <real> (total / k)
         begin += n
@@ -330,21 +350,33 @@ cdef inline double sum_of_row(const real* x, Py_ssize_t n) noexcept nogil:
     return <double> x[0] if n == 1 else sum_contiguous(x, n)
 
 
-# ds[i, j] = dy share[i] f′(s[i, j], t[i, j]) / k, f′ the derivative of f with respect to s
+# ds[i, j] = dy share[i] f′(s[i, j], t[i, j], c[j]) / k, f′ the derivative of f with respect to s
 #   op       selects f′
-#   scalar   its constants, if it has any
-#   size     0 n, 1 k
-#   operand  0 ds, 1 s, 2 t, 3 dy (one element), 4 share (if any) (all contiguous)
+#   scalar   its constant, if it has one
+#   size     0 n, 1 k, 2 the number of constants, a divisor of k
+#   operand  0 ds, 1 s, 2 t, 3 dy (one element), 4 share (if any), 5 the constants, as above (all contiguous)
 #   parts    n
 cdef int pointwise_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* s = <const real*> call.operand[1].data
     cdef const real* t = <const real*> call.operand[2].data
     cdef real dy = (<const real*> call.operand[3].data)[0] / call.size[1], weight
-    cdef Py_ssize_t k = call.size[1], at_once = max(ELEMENTS_AT_A_TIME // k, 1), n, i, j
+    cdef const double* constants = <const double*> call.operand[5].data
+    cdef real repeated[ELEMENTS_AT_A_TIME]
+    cdef Py_ssize_t k = call.size[1], at_once = max(ELEMENTS_AT_A_TIME // k, 1), n, m, i, j, piece
+    if constants != NULL:
+        repeat(repeated, constants, call.size[2], 0, min((end - begin) * k, ELEMENTS_AT_A_TIME))
     while begin < end:
         n = min(end - begin, at_once)
         j = begin * k
-        row(call.op, n * k, ds + j, 1, s + j, 1, t + j, 1, s + j, 1, call.scalar)
+        if constants == NULL:
+            row(call.op, n * k, ds + j, 1, s + j, 1, t + j, 1, s + j, 1, call.scalar)
+        else:                             # a single piece, unless a row has several
+            for piece in range((n * k - 1) // ELEMENTS_AT_A_TIME + 1):
+                i = piece * ELEMENTS_AT_A_TIME
+                m = min(n * k - i, ELEMENTS_AT_A_TIME)
+                if k > ELEMENTS_AT_A_TIME and call.size[2] > 1:
+                    repeat(repeated, constants, call.size[2], i, m)
+                row(call.op, m, ds + j + i, 1, s + j + i, 1, t + j + i, 1, repeated, 1, call.scalar)
         if call.operand[4].data == NULL:
             weight = share_of(call, 4, dy, begin)
             for j in range(begin * k, (begin + n) * k):
@@ -355,6 +387,47 @@ cdef int pointwise_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ss
                 for j in range(i * k, (i + 1) * k):
                     ds[j] *= weight
         begin += n
+    return CONTINUE
+
+
+# ---- of means and log variances ----
+
+# rows[i] = Σⱼ (v[i, j] + (t[i, j] − μ[i, j])² exp(−v[i, j])) / 2 k
+#   size     0 n, 1 k
+#   operand  0 rows, 1 s, a row of which is μ and then v, 2 t (all contiguous)
+#   parts    n
+cdef int gaussian_loss(real* rows, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* t = <const real*> call.operand[2].data
+    cdef Py_ssize_t k = call.size[1], i, j
+    cdef const real* mean
+    cdef double total, d
+    for i in range(begin, end):
+        mean = <const real*> call.operand[1].data + i * 2 * k
+        total = 0
+        for j in range(k):
+            d = <double> t[i * k + j] - mean[j]
+            total += mean[k + j] + d * d * exp_of(-mean[k + j])
+        rows[i] = held(total / (2 * k), <real> 0)
+    return CONTINUE
+
+
+# dμ[i, j] = dy share[i] (μ − t) exp(−v) / k,   dv[i, j] = dy share[i] (1 − (t − μ)² exp(−v)) / 2 k
+#   size     0 n, 1 k
+#   operand  0 ds, a row of which is dμ and then dv, 1 s, 2 t, 3 dy (one element), 4 share (if any) (all contiguous)
+#   parts    n
+cdef int gaussian_loss_grad(real* ds, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* t = <const real*> call.operand[2].data
+    cdef real dy = (<const real*> call.operand[3].data)[0] / call.size[1], weight, d, precision
+    cdef Py_ssize_t k = call.size[1], i, j
+    cdef const real* mean
+    for i in range(begin, end):
+        mean = <const real*> call.operand[1].data + i * 2 * k
+        weight = share_of(call, 4, dy, i)
+        for j in range(k):
+            d = mean[j] - t[i * k + j]
+            precision = exp_of(-mean[k + j])
+            ds[i * 2 * k + j] = weight * (d * precision)
+            ds[i * 2 * k + k + j] = weight * (<real> 0.5 * (<real> 1 - d * (d * precision)))
     return CONTINUE
 
 
@@ -452,6 +525,8 @@ cdef at_load publish_all() noexcept nogil:
     publish("hinge_loss_grad", <Loop> hinge_loss_grad[float], <Loop> hinge_loss_grad[double])
     publish("pointwise_loss", <Loop> pointwise_loss[float], <Loop> pointwise_loss[double])
     publish("pointwise_loss_grad", <Loop> pointwise_loss_grad[float], <Loop> pointwise_loss_grad[double])
+    publish("gaussian_loss", <Loop> gaussian_loss[float], <Loop> gaussian_loss[double])
+    publish("gaussian_loss_grad", <Loop> gaussian_loss_grad[float], <Loop> gaussian_loss_grad[double])
     publish("weighted_mean", <Loop> weighted_mean[float], <Loop> weighted_mean[double])
     publish("check_labels", <Loop> check_labels)
     publish("check_probabilities", <Loop> check_probabilities[float], <Loop> check_probabilities[double])

@@ -3,7 +3,8 @@
 # their changes.
 #   size     0 elements, 1 vectors in the state, 2 parameters with a row in steps, 3 whether w is sparse
 #   operand  0 w, 1 g, 2 the rule's state (stride 0 is the distance between its vectors), 3 its hyper-parameters in
-#            float64, 4 steps: a row (elements, t) for each parameter, in float64, if the rule counts steps,
+#            float64, 4 steps: a row (elements, t) for each parameter, in float64, if the rule counts steps (NAdam:
+#              (elements, t, product of the momenta)),
 #            5 the used rows of the matrix w: g is 0 in all others. The loop skips the others if w is sparse, or if
 #              that makes no difference
 #   parts    the elements
@@ -102,16 +103,87 @@ cdef int rmsprop(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     return CONTINUE
 
 
-# t ← t + 1 for every parameter of a run of neighbours.
-#   size     0 parameters
-#   operand  0 steps, as above
+cdef struct Lion:
+    double lr, beta1, beta2, decay
+
+
+cdef int lion(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* g = <const real*> call.operand[1].data
+    cdef real* m = <real*> call.operand[2].data
+    cdef const Lion* hyper = <const Lion*> call.operand[3].data
+    cdef real lr = <real> hyper.lr, shrink = <real> (hyper.lr * hyper.decay)
+    cdef real beta1 = <real> hyper.beta1, rest1 = <real> (1 - hyper.beta1)
+    cdef real beta2 = <real> hyper.beta2, rest2 = <real> (1 - hyper.beta2)
+    cdef real tiny = FLT_MIN if real is float else DBL_MIN
+    cdef Py_ssize_t i
+    cdef real c, mean
+    for i in range(begin, end):
+        c = sum_of_products(beta1, m[i], rest1, g[i])
+        mean = sum_of_products(beta2, m[i], rest2, g[i])
+        w[i] -= shrink * w[i] + (lr if c > 0 else -lr if c < 0 else c)
+        m[i] = 0 if abs(mean) < tiny else mean
+    return CONTINUE
+
+
+# t ← t + 1 for every parameter of a run of neighbours. NAdam: product ← product · μ(t), too.
+#   size     0 parameters, 1 length of a row of steps
+#   operand  0 steps, as above, 1 NAdam's hyper-parameters, if its momenta are multiplied
 #   parts    1
 cdef int count_steps(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef double* steps = <double*> out
-    cdef Py_ssize_t p
+    cdef Py_ssize_t columns = call.size[1], p
     for p in range(call.size[0]):
-        steps[2 * p + 1] += 1
+        steps[columns * p + 1] += 1
+        if columns == 3:
+            steps[3 * p + 2] *= momentum_of(<const NAdam*> call.operand[1].data, steps[3 * p + 1])
     return CONTINUE
+
+
+cdef struct NAdam:
+    double lr, beta1, beta2, eps, decay, momentum_decay
+
+
+# μ(t) = β₁ (1 − 0.96^(t · momentum decay) / 2)
+cdef inline double momentum_of(const NAdam* hyper, double t) noexcept nogil:
+    return hyper.beta1 * (1 - 0.5 * pow(0.96, t * hyper.momentum_decay))
+
+
+# As in Adam's update, neighbours with the same t and product are updated in one loop.
+cdef int nadam(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const double* steps = <const double*> call.operand[4].data
+    cdef const NAdam* hyper = <const NAdam*> call.operand[3].data
+    cdef Py_ssize_t parameters = call.size[2], p, first = 0, last = 0
+    for p in range(parameters):
+        last += <Py_ssize_t> steps[3 * p]
+        if p + 1 == parameters or steps[3 * p + 4] != steps[3 * p + 1] or steps[3 * p + 5] != steps[3 * p + 2]:
+            nadam_in_step(w, call, max(begin, first), min(end, last), hyper, steps[3 * p + 1], steps[3 * p + 2])
+            first = last
+    return CONTINUE
+
+
+# Update the elements begin … end − 1, which all have the same t and the same product of momenta.
+cdef inline void nadam_in_step(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end, const NAdam* hyper,
+                               double t, double product) noexcept nogil:
+    cdef const real* g = <const real*> call.operand[1].data
+    cdef real* m = <real*> call.operand[2].data
+    cdef real* v = m + call.operand[2].stride[0]
+    cdef double correction = sqrt(1 - pow(hyper.beta2, t)), next_momentum = momentum_of(hyper, t + 1)
+    cdef real of_gradient = <real> (hyper.lr * correction * (1 - momentum_of(hyper, t)) / (1 - product))
+    cdef real of_mean = <real> (hyper.lr * correction * next_momentum / (1 - product * next_momentum))
+    cdef real eps = <real> (hyper.eps * correction), decay = <real> hyper.decay
+    cdef real beta1 = <real> hyper.beta1, rest1 = <real> (1 - hyper.beta1)
+    cdef real beta2 = <real> hyper.beta2, rest2 = <real> (1 - hyper.beta2)
+    cdef real tiny = FLT_MIN if real is float else DBL_MIN
+    cdef real least = tiny if eps > 0 else 0       # as in Adam's update
+    cdef Py_ssize_t i
+    cdef real d, mean, square
+    for i in range(begin, end):
+        d = g[i] + decay * w[i]
+        mean = sum_of_products(beta1, m[i], rest1, d)
+        square = sum_of_products(beta2, v[i], rest2 * d, d)
+        w[i] -= sum_of_products(of_gradient, d, of_mean, mean) / (root(square) + eps)
+        m[i] = 0 if abs(mean) < tiny else mean
+        v[i] = 0 if square < least else square
 
 
 cdef struct Adam:
@@ -273,5 +345,7 @@ cdef at_load publish_all() noexcept nogil:
     publish("rmsprop", <Loop> rmsprop[float], <Loop> rmsprop[double])
     publish("adam", <Loop> adam[float], <Loop> adam[double])
     publish("adamw", <Loop> adamw[float], <Loop> adamw[double])
+    publish("lion", <Loop> lion[float], <Loop> lion[double])
+    publish("nadam", <Loop> nadam[float], <Loop> nadam[double])
     publish("count_steps", <Loop> count_steps)
     publish("follow", <Loop> follow)
