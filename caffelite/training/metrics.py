@@ -17,7 +17,7 @@ import functools
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,6 +73,14 @@ class OfPredictions(OfEpoch):
 
     def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray) -> float:
         return np.nan if _has_nan(outputs) else self._function(*_counts(outputs, targets, threshold))
+
+
+class OfOutput(NamedTuple):
+    """A metric of one output of a model and its target: output number `output` of `outputs`."""
+
+    metric: Metric
+    output: int
+    outputs: int
 
 
 class Named:
@@ -163,10 +171,10 @@ def _has_nan(array: np.ndarray) -> bool:
 # ---- shapes ---------------------------------------------------------------------------------------------------------
 
 
-def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
-    """Raise ValueError unless a metric of this module can take outputs and targets of these shapes."""
+def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...], name: str = "") -> None:
+    """Raise ValueError, with a metric's name, unless it can take outputs and targets of these shapes."""
     check = _check_classes if metric is accuracy else metric._check
-    check(metric.__name__, outputs, targets)
+    check(name or metric.__name__, outputs, targets)
 
 
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
@@ -371,24 +379,41 @@ MODES = {
 }
 
 
-def mode_of(name: str, metrics: Mapping[str, Metric]) -> str | None:
+def mode_of(name: str, metrics: Mapping[str, Metric | OfOutput]) -> str | None:
     """Return "max" if higher values of this name in the history are better, "min" if lower ones are.
 
     Return None for a user's metric without a mode.
     """
     name = name.removeprefix("val_")
     metric = metrics.get(name)
+    if isinstance(metric, OfOutput):
+        metric = metric.metric
+        name = _name_of(metric)
+    elif metric is None and re.fullmatch(r"loss_\d+", name):
+        name = "loss"
     return metric.mode if isinstance(metric, Named) else MODES.get(name.partition("(")[0])
 
 
-def named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
-    """Return metrics by their names in the history.
+def named(metrics: Iterable[Any]) -> dict[str, Metric | OfOutput]:
+    """Return metrics by their names in the history. Those of a list for each output are `accuracy_0`, `mae_1`, ….
 
     Raise ValueError for an unknown name and for a name that occurs twice. Raise TypeError for anything that is not a
-    list of names and callables.
+    list of names and callables, or a list of such lists.
     """
     if isinstance(metrics, str) or callable(metrics) or not isinstance(metrics, Iterable):
         raise TypeError(f"metrics: expected a list such as ['accuracy'], got {metrics!r}")
+    given = list(metrics)
+    if not any(isinstance(one, list | tuple) for one in given):
+        return dict(_named(given))
+    if not all(isinstance(one, list | tuple) for one in given):
+        raise TypeError(f"metrics: expected a list for each output, such as (['accuracy'], ['mae']), got {metrics!r}")
+    of_each = [_named(one) for one in given]
+    return {
+        f"{name}_{i}": OfOutput(metric, i, len(given)) for i, one in enumerate(of_each) for name, metric in one.items()
+    }
+
+
+def _named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
     result: dict[str, Metric] = {}
     for given in metrics:
         metric = _by_name(given) if isinstance(given, str) else given
