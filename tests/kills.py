@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-NETS = ("dense", "dropout", "convolution")
+NETS = ("dense", "dropout", "convolution", "heads")
 WRITTEN = "written\n"
 
 
@@ -44,6 +44,11 @@ def train(net, checkpoint, threads, written=lambda: None):
         optimizer = cl.SGD(model.parameters(), lr=schedule, momentum=0.9, nesterov=True)
         options = {"epochs": 60, "validation_split": 0.2, "sample_weight": np.arange(len(x)) % 3}
         early = cl.callbacks.ReduceLROnPlateau(patience=3)
+    elif net == "heads":
+        model = two_heads(cl)
+        optimizer = cl.AdamW(model.parameters(), lr=1e-3)
+        y, y_test = (y, x.mean(axis=(1, 2))), (y_test, x_test.mean(axis=(1, 2)))
+        options = {"epochs": 40, "validation_data": (x_test, y_test), "metrics": (["accuracy"], ["mae"])}
     else:
         model = cl.Model([cl.Conv2d(1, 6, 3), cl.BatchNorm(6), cl.ReLU(), cl.MaxPool2d(2), cl.Flatten()], seed=2)
         optimizer = cl.RMSProp(model.add(cl.Linear(54, 10)).parameters(), lr=1e-3, momentum=0.5)
@@ -56,7 +61,7 @@ def train(net, checkpoint, threads, written=lambda: None):
         callbacks += [cl.callbacks.Checkpoint(checkpoint, seconds=0), Following(written)]
     resume = checkpoint if checkpoint is not None and os.path.exists(checkpoint) else None
     options |= {
-        "loss": cl.SoftmaxLoss(),
+        "loss": (cl.SoftmaxLoss(), cl.MSELoss()) if net == "heads" else cl.SoftmaxLoss(),
         "optimizer": optimizer,
         "callbacks": callbacks,
         "resume": resume,
@@ -65,6 +70,22 @@ def train(net, checkpoint, threads, written=lambda: None):
     history = model.fit(**of_data, **options)
     arrays = [*model.state_dict().values(), *map(np.asarray, optimizer.state_dict().values()), *history.values()]
     return hashlib.sha256(b"".join([np.asarray(array).tobytes() for array in arrays])).hexdigest()
+
+
+def two_heads(cl):
+    """A model of two outputs."""
+
+    class TwoHeads(cl.Model):
+        def __init__(self):
+            super().__init__(seed=3)
+            self.body, self.drop = cl.Model([cl.Flatten(), cl.Linear(64, 100), cl.ReLU()]), cl.Dropout(0.2)
+            self.scores, self.ink = cl.Linear(100, 10), cl.Linear(100, 1)
+
+        def call(self, x):
+            h = self.drop(self.body(x))
+            return self.scores(h), self.ink(h)
+
+    return TwoHeads()
 
 
 class Following:
@@ -118,7 +139,7 @@ class Killed:
         import caffelite as cl
         from caffelite.training.checkpoints import Saved
 
-        cl.load(self.path)
+        cl.load(self.path, custom={"TwoHeads": type(two_heads(cl))})
         Saved(self.path)
 
 

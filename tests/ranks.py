@@ -252,6 +252,38 @@ def augmented(dtype):
     return model, cl.SGD(model.parameters(), lr=0.05), {"x": batches, "loss": cl.SoftmaxLoss(), "epochs": 25}
 
 
+class TwoHeads(cl.Model):
+    """Scores at two places, and a number."""
+
+    def __init__(self, dtype):
+        super().__init__(seed=0, dtype=dtype)
+        self.body, self.scores, self.number = cl.Linear(5, 8), cl.Linear(8, 6), cl.Linear(8, 1)
+
+    def call(self, x):
+        h = self.body(x).tanh()
+        return self.scores(h).reshape(-1, 2, 3), self.number(h)
+
+
+@case
+def several_targets(dtype):
+    """Labels of which many count nowhere, so that the losses weigh the ranks differently; and numbers."""
+    model, places = TwoHeads(dtype), labels(70, shape=(2,))
+    places[np.arange(70) % 10 > 3] = -1
+    loss = cl.Losses([cl.SoftmaxLoss(ignore=-1), cl.HuberLoss()], weights=[0.5, 2.0])
+    fit = {"x": rows(70, 5), "y": (places, rows(70, seed=2)), "loss": loss, "batch_size": 20, "epochs": 17}
+    return model, cl.Adam(model.parameters(), lr=0.01), fit | {"metrics": (["accuracy"], ["mae"])}
+
+
+@case
+def several_weighted_targets(dtype):
+    """Rows that weigh nothing, a user's loss; batches of an iterable."""
+    model, places = TwoHeads(dtype), labels(43, shape=(2,))
+    x, y, w = rows(43, 5).astype(dtype), rows(43, 1, seed=2).astype(dtype), (np.arange(43) % 9 > 5).astype(dtype)
+    batches = [(x[i : i + 9], (places[i : i + 9], y[i : i + 9]), w[i : i + 9]) for i in range(0, 43, 9)]
+    fit = {"x": batches, "loss": (cl.SoftmaxLoss(), Cubic()), "epochs": 20, "metrics": ([], ["mae", largest])}
+    return model, cl.SGD(model.parameters(), lr=0.05), fit
+
+
 def trained(name, dtype, shared, epochs):
     """All that a training of a case has in the end, by name."""
     model, optimizer, fit = CASES[name](dtype)

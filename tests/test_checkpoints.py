@@ -275,6 +275,56 @@ def test_a_metric_of_several_outputs_goes_on_in_the_midst_of_an_epoch(path, give
     check(path, run, stops=(2, 6))
 
 
+@pytest.mark.parametrize("given", ["arrays", "batches", "mapped", "transform"])
+def test_several_targets_go_on_in_the_midst_of_an_epoch(path, given, monkeypatch):
+    class TwoHeads(cl.Model):
+        def call(self, x):
+            return tuple([function(x) for function in self.functions])
+
+    y = (Y, np.arange(103, dtype=np.float32))
+    if given == "mapped":
+        monkeypatch.setattr(cl.sources, "BUFFER", 1500)
+        monkeypatch.setattr(cl.sources, "BLOCK", 256)
+        columns = {"labels": Y, "numbers": y[1]}
+        for name, column in columns.items():
+            np.save(path.with_name(f"{name}.npy"), column)
+        y = tuple([np.load(path.with_name(f"{name}.npy"), mmap_mode="r") for name in columns])
+
+    def run(callbacks, resume):
+        if given == "batches":
+            data = [(X[i : i + 10], tuple(a[i : i + 10] for a in y)) for i in range(0, len(X), 10)]
+        else:
+            transform = (lambda x, y: (-x, y)) if given == "transform" else None
+            data = cl.DataGenerator(X, y, batch_size=10, seed=3, transform=transform)
+        model = TwoHeads([cl.Linear(2, 3), cl.Linear(2, 1)], seed=0)
+        optimizer = cl.Adam(model.parameters(), lr=0.01)
+        loss, metrics = cl.Losses([cl.SoftmaxLoss(), cl.HuberLoss()], weights=[1, 0.1]), (["accuracy"], ["mae"])
+        options = {"loss": loss, "metrics": metrics, "callbacks": callbacks, "resume": resume}
+        history = train(model, data, optimizer=optimizer, epochs=3, validation_data=(X, y), **options)
+        return model, optimizer, history
+
+    check(path, run, stops=(2, 13))
+
+
+def test_a_checkpoint_of_other_targets_or_weights_of_losses_is_refused(path):
+    class TwoHeads(cl.Model):
+        def call(self, x):
+            return self.functions[0](x), self.functions[1](x)
+
+    def run(y, weights=(1, 1), **options):
+        model = TwoHeads([cl.Linear(2, 3), cl.Linear(2, 1)], seed=0)
+        loss = cl.Losses([cl.SoftmaxLoss(), cl.MSELoss()], weights=weights)
+        return train(model, X, y, loss=loss, epochs=2, **options)
+
+    numbers = np.arange(103, dtype=np.float32)
+    run((Y, numbers), callbacks=[cl.callbacks.Checkpoint(path)])
+    with pytest.raises(ValueError, match="another data"):
+        run((Y, numbers[::-1]), resume=path)
+    with pytest.raises(ValueError, match="another loss"):
+        run((Y, numbers), weights=(1, 2), resume=path)
+    run((Y, numbers), resume=path)
+
+
 def test_a_training_that_was_ended_stays_so(path):
     def run(resume=None):
         model = layered()

@@ -66,20 +66,34 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     return tuple(arrays)
 
 
-def way_to_several(x: Any) -> str:
-    """Return a hint for a list or a dict, if several inputs were expected."""
-    return f"; several inputs are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
+def way_to_several(x: Any, what: str = "inputs") -> str:
+    """Return a hint for a list or a dict, if several inputs or targets were expected; else ""."""
+    return f"; several {what} are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
-def as_targets(y: Any, dtype: np.dtype) -> Any:
-    """Return targets for a model of this dtype: floats converted, integers and bools unchanged, else TypeError."""
-    given = from_library(y, "targets")
+def named_targets(y: Any, alone: str = "targets") -> list[tuple[str, Any]]:
+    """Return the targets in y with their names in messages: y[0], y[1] …, or `alone` for a single one."""
+    if not are_several(y):
+        return [(alone, y)]
+    return [(f"y[{i}]" if len(y) > 1 else alone, part) for i, part in enumerate(y)]
+
+
+def as_targets(y: Any, dtype: np.dtype, name: str = "targets") -> Any:
+    """Return a target for a model of this dtype: floats converted, integers and bools unchanged, else TypeError."""
+    given = from_library(y, name)
     if isinstance(given, Source):
-        return given.astype(as_targets(given.blank, dtype).dtype)
-    array = as_array(given, "targets")
+        return given.astype(as_targets(given.blank, dtype, name).dtype)
+    array = as_array(given, name)
     if array.dtype.kind in "iub":
         return native_integers(array)
-    return as_real(array, dtype, "targets")
+    return as_real(array, dtype, name)
+
+
+def are_several(y: Any) -> bool:
+    """Return whether y is a tuple of targets. A tuple of numbers is a single target."""
+    return isinstance(y, tuple) and not all(
+        isinstance(x, str | int | float) or getattr(x, "shape", None) == () for x in y
+    )
 
 
 def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:

@@ -6,7 +6,7 @@ import copy
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, TypeGuard
 
@@ -18,28 +18,59 @@ from caffelite.core.sparse import SparseRows, is_sparse
 from caffelite.data import frames, sources
 from caffelite.data.augment import drawing
 from caffelite.data.background import Call, in_background, raise_
-from caffelite.data.conversion import as_rows, as_weights, from_library, in_order, same_length, way_to_several
+from caffelite.data.conversion import (
+    are_several,
+    as_rows,
+    as_weights,
+    from_library,
+    in_order,
+    named_targets,
+    same_length,
+    way_to_several,
+)
 from caffelite.data.sources import Blocks, Source
 
 
 class Batch(NamedTuple):
-    """Rows: the inputs of a model, its targets, and the rows' weights in the loss (None: all the same).
+    """Rows: the inputs of a model, the targets, and the rows' weights in the loss (None: all the same).
 
-    Inputs are arrays, sparse rows, or Sources, which are read when they are needed. Targets may be a Source too.
+    Inputs are arrays, sparse rows, or Sources, which are read when they are needed. Targets may be Sources too.
     """
 
     inputs: tuple[Any, ...]
-    targets: Any
+    targets: tuple[Any, ...]
     weights: np.ndarray | None = None
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(self.targets[0])
 
     def columns(self) -> list[Any]:
         """Return inputs, targets and weights (if any) in one list."""
-        return [*self.inputs, self.targets, *([] if self.weights is None else [self.weights])]
+        return [*self.inputs, *self.targets, *([] if self.weights is None else [self.weights])]
 
-    @classmethod
-    def of(cls, columns: list[np.ndarray], weighted: bool) -> Batch:
-        """Make a Batch of what `columns()` returned."""
-        return cls(tuple(columns[:-2]), *columns[-2:]) if weighted else cls(tuple(columns[:-1]), columns[-1])
+    def layout(self) -> Layout:
+        """Return which of the columns are what."""
+        return Layout(len(self.inputs), len(self.targets), self.weights is not None)
+
+
+class Layout(NamedTuple):
+    """The columns of a batch: the number of inputs, the number of targets, and whether there are weights."""
+
+    inputs: int
+    targets: int
+    weighted: bool
+
+    def batch(self, columns: Sequence[Any]) -> Batch:
+        """Return the Batch of these columns, in the order of `Batch.columns`."""
+        first, last = self.inputs, self.inputs + self.targets
+        return Batch(tuple(columns[:first]), tuple(columns[first:last]), columns[last] if self.weighted else None)
+
+
+def alone_or_all(arrays: tuple[Any, ...]) -> Any:
+    """Return the only array of a tuple, or the tuple if there are several. So users get inputs and targets."""
+    return arrays[0] if len(arrays) == 1 else arrays
 
 
 class DataGenerator:
@@ -48,10 +79,10 @@ class DataGenerator:
     Parameters
     ----------
     x, y : array-like, a frame of numbers, or a source
-        Rows on the first axis, the same number in x and y. Any dtype but object. A tuple x holds several inputs, each
-        with this number of rows. A mapped file (`np.memmap`), an h5py dataset, and anything else with `shape`, `dtype`
-        and slices is read block by block if it is larger than 64 MiB; `caffelite.sources` describes the order. x may be
-        a sparse matrix of SciPy's; its batches are CSR matrices.
+        Rows on the first axis, the same number in x and y. Any dtype but object. A tuple x holds several inputs, and a
+        tuple y several targets, each with this number of rows. A mapped file (`np.memmap`), an h5py dataset, and
+        anything else with `shape`, `dtype` and slices is read block by block if it is larger than 64 MiB;
+        `caffelite.sources` describes the order. x may be a sparse matrix of SciPy's; its batches are CSR matrices.
     batch_size : int
         Rows a batch; the last batch has the rows that are left.
     shuffle : bool
@@ -64,12 +95,12 @@ class DataGenerator:
         How much each row weighs in the loss. Needs y.
     transform : callable (x, y) -> (x, y), optional
         Changes each batch before it is used, but not its number of rows. `caffelite.augment` has transforms, which draw
-        from `seed`. It gets fresh arrays in the data's own dtypes, and a tuple x if x is one. It may write to them.
-        Needs y. Training then goes through Python for each batch. Its exceptions are passed on unchanged.
+        from `seed`. It gets fresh arrays in the data's own dtypes, and tuples if x or y are tuples. It may write to
+        them. Needs y. Training then goes through Python for each batch. Its exceptions are passed on unchanged.
 
-    `len()` is the number of batches an epoch. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x is a tuple if
-    you gave a tuple. Every row comes once. If you leave an epoch early, the next pass is a new epoch. If the loss is a
-    mean, a short last batch weighs as much as a full one.
+    `len()` is the number of batches an epoch. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x and y are
+    tuples if you gave tuples. Every row comes once. If you leave an epoch early, the next pass is a new epoch. If the
+    loss is a mean, a short last batch weighs as much as a full one.
 
     Raises ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
     finite, and for a batch_size below 1. Raises TypeError for a batch_size that is not an integer, for a shuffle or a
@@ -96,12 +127,13 @@ class DataGenerator:
     ) -> None:
         self.columns = frames.names_of_inputs(x)
         self.x = tuple([as_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else as_rows("x", x)
-        self.y = None if y is None else as_rows("y", from_library(y, "y"))
+        named = {} if y is None else {name: as_rows(name, from_library(a, name)) for name, a in named_targets(y, "y")}
+        self.y = tuple(named.values()) if are_several(y) else named.get("y")
         self.rows = rows = same_length("x", self.x) if isinstance(self.x, tuple) else len(self.x)
-        if self.y is not None and len(self.y) != rows:
-            shapes = [str(a.shape) for a in (*self._inputs(), self.y)]
-            way_out = way_to_several(x)
-            raise ValueError(f"x has {rows} rows and y has {len(self.y)}: shapes {', '.join(shapes)}{way_out}")
+        for name, a in named.items():
+            if len(a) != rows:
+                shapes = ", ".join([str(a.shape) for a in (*self._inputs(), *named.values())])
+                raise ValueError(f"x has {rows} rows and {name} has {len(a)}: shapes {shapes}{way_to_several(x)}")
         if sample_weight is not None and y is None:
             raise ValueError("sample_weight needs y: weights are the loss's")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
@@ -117,9 +149,8 @@ class DataGenerator:
         """Make batches of rows that are already checked and in a model's dtype."""
         self = cls.__new__(cls)
         self.columns, self.transform, self.in_dtype_of_model = None, None, True
-        inputs = tuple(map(in_order, data.inputs))
-        self.x = inputs[0] if len(inputs) == 1 else inputs
-        self.y, self.sample_weight, self.rows = in_order(data.targets), data.weights, len(data.targets)
+        self.x, self.y = (alone_or_all(tuple(map(in_order, arrays))) for arrays in (data.inputs, data.targets))
+        self.sample_weight, self.rows = data.weights, data.rows
         self._begin(batch_size, shuffle, False, seed)
         return self
 
@@ -264,21 +295,24 @@ class DataGenerator:
 
     def _columns(self) -> list[Any]:
         """List the inputs, and targets and weights if there are any."""
-        return [*self._inputs(), *[a for a in (self.y, self.sample_weight) if a is not None]]
+        return [*self._inputs(), *self._targets(), *([] if self.sample_weight is None else [self.sample_weight])]
 
     def _inputs(self) -> tuple[Any, ...]:
         return self.x if isinstance(self.x, tuple) else (self.x,)
 
+    def _targets(self) -> tuple[Any, ...]:
+        return self.y if isinstance(self.y, tuple) else () if self.y is None else (self.y,)
+
     def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
         """Make batch i of columns in this order. `number` counts the batches of the epoch."""
         first, stop = i * self.batch_size, (i + 1) * self.batch_size
-        rows, n = order[first : stop if i < self.sizes(len(order))[0] else None], len(self._inputs())
-        taken = [_taken(column, rows) for column in columns]
-        x, others = tuple(taken[:n]) if isinstance(self.x, tuple) else taken[0], taken[n:]
+        rows = order[first : stop if i < self.sizes(len(order))[0] else None]
+        taken = iter([_taken(column, rows) for column in columns])
+        x, y = _like(self.x, taken), _like(self.y, taken)
         if self.transform is not None:
             with drawing(self._seed, (epoch << 32) + number):
-                x, others[0] = _pair(self.transform(x, others[0]), len(rows))
-        return (x, *others) if others else x
+                x, y = _pair(self.transform(x, y), len(rows))
+        return x if self.y is None else (x, y, *taken)
 
 
 class Buffer(NamedTuple):
@@ -373,7 +407,7 @@ def _copied(batch: Any) -> Any:
     return batch.copy() if isinstance(batch, np.ndarray) else batch
 
 
-def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
+def _pair(given: Any, rows: int) -> tuple[Any, Any]:
     """Return the result of a transform as arrays.
 
     TypeError unless it is a pair (x, y), ValueError unless both have this number of rows.
@@ -383,8 +417,9 @@ def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
         raise TypeError(f"transform: expected a pair (x, y) back, got {what}")
     x, y = given
     x = tuple([_transformed(a) for a in x]) if isinstance(x, tuple) else _transformed(x)
-    y = as_array(y, "transform's y")
-    arrays = (*x, y) if isinstance(x, tuple) else (x, y)
+    targets = tuple([as_array(a, f"transform's {name}") for name, a in named_targets(y, "y")])
+    y = targets if are_several(y) else targets[0]
+    arrays = (*(x if isinstance(x, tuple) else (x,)), *targets)
     if any(a.shape[:1] != (rows,) for a in arrays):
         shapes = ", ".join(str(a.shape) for a in arrays)
         raise ValueError(f"transform: expected x and y of {rows} rows, as it was given, got shapes {shapes}")
@@ -393,6 +428,13 @@ def _pair(given: Any, rows: int) -> tuple[Any, np.ndarray]:
 
 def _transformed(x: Any) -> Any:
     return x if is_sparse(x) else as_array(x, "transform's x")
+
+
+def _like(given: Any, arrays: Iterator[Any]) -> Any:
+    """Return the next arrays as the user gave theirs: one, a tuple of as many, or None."""
+    if isinstance(given, tuple):
+        return tuple(itertools.islice(arrays, len(given)))
+    return None if given is None else next(arrays)
 
 
 def _taken(x: np.ndarray | SparseRows, rows: np.ndarray) -> Any:

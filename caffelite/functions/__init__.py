@@ -22,6 +22,7 @@ from caffelite.functions import (
     recurrent,
     reduction,
     selection,
+    several,
     shape,
 )
 from caffelite.functions.activation import *
@@ -47,6 +48,8 @@ from caffelite.functions.reduction import *
 from caffelite.functions.reduction import Max, Mean, Min, Sum
 from caffelite.functions.selection import *
 from caffelite.functions.selection import Clip, Where
+from caffelite.functions.several import *
+from caffelite.functions.several import WeightedSum
 from caffelite.functions.shape import *
 from caffelite.functions.shape import ToShape, Transpose
 
@@ -68,4 +71,5 @@ __all__ += pooling.__all__
 __all__ += recurrent.__all__
 __all__ += reduction.__all__
 __all__ += selection.__all__
+__all__ += several.__all__
 __all__ += shape.__all__

@@ -396,6 +396,8 @@ class Penalized(Function, recordable=True):
     def __init__(self, loss: Function, parameters: Iterable[Tensor], l1: float = 0.0, l2: float = 0.0) -> None:
         if not isinstance(loss, Function):
             raise TypeError(f"Penalized takes a loss, such as SoftmaxLoss(), got {loss!r}")
+        if hasattr(loss, "paired"):
+            raise TypeError("Penalized takes one loss: put it around a loss in Losses, Losses([Penalized(l1, …), l2])")
         self.loss, self.penalized = loss, list(parameters)
         if not self.penalized or not all(isinstance(p, Tensor) for p in self.penalized):
             raise TypeError(f"Penalized takes a list of parameters, at least one Tensor, got {self.penalized!r}")

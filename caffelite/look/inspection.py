@@ -29,6 +29,7 @@ from caffelite.core.sparse import array_of, is_sparse
 from caffelite.core.tables import Table, shortened, table
 from caffelite.core.tensor import Tensor
 from caffelite.core.terminal import writable
+from caffelite.data.generator import alone_or_all
 from caffelite.data.sources import Source
 from caffelite.functions import Sigmoid, Tanh
 from caffelite.look.plots import PALETTE
@@ -233,7 +234,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
     results = [*listed(outputs), *[y for step in by_methods for y in step.outputs]]
     for tensor in results:
         tensor.retain_grad()
-    value = loss(outputs, batch.targets)
+    value = loss(outputs, alone_or_all(batch.targets))
     if value.requires_grad:
         value.backward()
     for step in by_methods:

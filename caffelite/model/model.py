@@ -8,7 +8,7 @@ A Model is a Container (`container.py`), which owns its Functions and their para
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -163,7 +163,7 @@ class Model(Container, recordable=True):
         x: Any,
         y: Any = None,
         *,
-        loss: Function | Callable[..., Tensor],
+        loss: Function | Callable[..., Tensor] | Sequence[Any],
         optimizer: Optimizer | OfTeam,
         epochs: int = 1,
         batch_size: int | None = None,
@@ -171,7 +171,7 @@ class Model(Container, recordable=True):
         validation_data: Any = None,
         validation_split: float = 0.0,
         callbacks: Iterable[Callable[[int, History], Any]] = (),
-        metrics: Iterable[str | Metric] = (),
+        metrics: Iterable[str | Metric | Sequence[str | Metric]] = (),
         verbose: int | str = "auto",
         seed: int | None = None,
         sample_weight: Any = None,
@@ -186,9 +186,9 @@ class Model(Container, recordable=True):
         ----------
         x, y : array-like (n, …)
             The rows and their targets. Instead, x may be a DataGenerator or any iterable of (x, y) or (x, y, weights)
-            batches, without y; each epoch goes through it once. A tuple x holds several inputs, arrays with the same
-            number of rows. `fit` converts data to the model's dtype and never writes to them. Integer targets stay
-            integers, and so do inputs that the model takes as indices.
+            batches, without y; each epoch goes through it once. A tuple x holds several inputs, and a tuple y several
+            targets: arrays with the same number of rows. `fit` converts data to the model's dtype and never writes to
+            them. Integer targets stay integers, and so do inputs that the model takes as indices.
 
             x and y may also be frames of pandas or polars, or dicts of columns. `fit` makes arrays of their numbers; a
             model that begins with `Columns` takes them as tables. A sparse matrix of SciPy's stays sparse if it goes
@@ -196,7 +196,9 @@ class Model(Container, recordable=True):
             `shape`, `dtype` and slices block by block; `caffelite.sources` describes the order.
         loss : Function, or callable (outputs, targets) -> Tensor
             Called with outputs and targets, and with weights if there are any. Returns a single element. If the model
-            has several outputs, it gets a tuple.
+            has several outputs, it gets a tuple; so it does if there are several targets. A tuple of losses, or
+            `Losses`, is a loss for each output and its target. `fit` minimizes their sum, and measures each of them:
+            `loss_0`, `loss_1`, and so on.
         optimizer : Optimizer
             Must hold every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
             processes, which share the rows of every batch.
@@ -220,7 +222,9 @@ class Model(Container, recordable=True):
         metrics : iterable of names or callables (outputs, targets) -> float
             "accuracy", "top_k(3)", "f1", "auc", "log_loss", "mse", "mae", "r2" and others (see
             `caffelite.metrics`). A callable is called once an epoch, with the outputs and the targets of all rows. The
-            outputs are those that the steps computed. If outputs are (n, 1), targets (n,) come as (n, 1).
+            outputs are those that the steps computed. If outputs are (n, 1), targets (n,) come as (n, 1). If the model
+            has several outputs, a callable gets tuples. Or give a list for each output: (["accuracy"], ["mae"]). Their
+            names in the history are `accuracy_0` and `mae_1`.
         verbose : 0 silent, 1 a bar, 2 a line an epoch, "auto"
         seed : int, optional
             For the split and the orders, instead of the model's own stream.
@@ -231,7 +235,7 @@ class Model(Container, recordable=True):
             How much each row weighs by its label in y: one integer label a row. Labels that are not in the dict have
             weight 1. "balanced" is n / (number of classes · rows of the class), over all given rows, as in
             scikit-learn. It multiplies `sample_weight` and does not change validation. A DataGenerator and batches
-            bring their own weights instead.
+            bring their own weights instead. With several targets, give `sample_weight`.
         clip_norm : float, optional
             The largest norm that all gradients together may have. Larger ones are scaled down to it; see
             `Optimizer.clip_gradients`.
@@ -297,8 +301,8 @@ class Model(Container, recordable=True):
         x: Any,
         y: Any = None,
         *,
-        loss: Function | Callable[..., Tensor],
-        metrics: Iterable[str | Metric] = (),
+        loss: Function | Callable[..., Tensor] | Sequence[Any],
+        metrics: Iterable[str | Metric | Sequence[str | Metric]] = (),
         batch_size: int | None = None,
         sample_weight: Any = None,
         precision: str | None = None,

@@ -11,8 +11,10 @@ from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.core.recording import call_python
 from caffelite.core.rows import rows_here
+from caffelite.core.tensor import Tensor
 from caffelite.data.generator import Batch
 from caffelite.functions.loss import Loss
+from caffelite.functions.several import Losses
 from caffelite.optimizers import Optimizer
 from caffelite.parallel.ranks import Ranks, RowsOfRank
 from caffelite.parallel.stop import Stop
@@ -41,12 +43,11 @@ class StepOfPart(Step):
         assert isinstance(part, RowsOfRank)
         self.optimizer.zero_grad()
         outputs = self.model(*batch.inputs)
-        loss = self.objective.of(outputs, batch)
-        weights = self.objective.weights(batch)
-        weight = weight_of_part(part, None if weights is None else kernels.sum(weights), loss.data)
+        loss, weight = self.objective.of_part(outputs, batch, part)  # type: ignore[attr-defined]
         self.summation = summation = Summation(part, self.stop, self.objective.quantities)
         loss.backward(weight)
-        summation.of(self.optimizer.runs(), self.optimizer.parameters, equal=weights is None)
+        are_equal = self.objective.terms[0].weights(batch) is None
+        summation.of(self.optimizer.runs(), self.optimizer.parameters, equal=are_equal)
         summation.begin_early()
         kernels.copy(summation.nothing, summation.own)
         if part.counted:
@@ -110,12 +111,38 @@ class ObjectiveOfPart(Objective):
     def like(cls, objective: Objective) -> ObjectiveOfPart:
         return cls(objective.loss, objective.metrics, objective.warned_of)
 
-    def judged(self, outputs: Any, batch: Batch) -> Any:
-        if batch.weights is None or (isinstance(self.loss, Loss) and not self.loss.runs_in_python):
+    def of_part(self, outputs: Any, batch: Batch, part: RowsOfRank) -> tuple[Tensor, np.ndarray]:
+        """Return the loss of this rank's rows, and its weight in the loss of the batch.
+
+        Terms of `Losses` may have different weights, because labels that count nowhere differ. Then each term is
+        multiplied by its own weight, and their sum counts as it is.
+        """
+        loss, shares = self.of(outputs, batch), []
+        for term in self.terms:
+            weights = term.weights(batch)
+            shares.append(weight_of_part(part, None if weights is None else kernels.sum(weights), loss.data))
+        if not isinstance(self.loss, Losses):
+            return loss, shares[0]
+        parts = [Shared()(term.value, share) for term, share in zip(self.terms, shares, strict=True)]
+        return self.loss.total(*parts), kernels.full(loss.shape, float(part.counted), loss.dtype)
+
+    def judged(self, loss: Any, outputs: Any, batch: Batch) -> Any:
+        if batch.weights is None or (isinstance(loss, Loss) and not loss.runs_in_python):
             return outputs
         if isinstance(outputs, tuple):
             return tuple([ZeroIfWeightless()(x, batch.weights) for x in outputs])
         return ZeroIfWeightless()(outputs, batch.weights)
+
+
+class Shared(Function):
+    """y = share · x,  dx = share · dy;  y = 0 if the share is 0, because x may be NaN without rows that count."""
+
+    def forward(self, x: np.ndarray, share: np.ndarray) -> np.ndarray:
+        self.share = share
+        return share * x if share else np.zeros_like(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return dy * self.share
 
 
 class ZeroIfWeightless(Function):

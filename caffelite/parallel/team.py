@@ -157,7 +157,7 @@ class TeamOfRanks(Team):
 
     def check_batch(self, where: str, batch: Batch | None) -> None:
         """Raise RuntimeError unless all ranks got the same batch, or None. It compares only some rows."""
-        rows = 0 if batch is None else len(batch.targets)
+        rows = 0 if batch is None else batch.rows
         facts = {"number of rows in the batch": rows}
         if batch is not None:
             some = np.linspace(0, rows - 1, ROWS_COMPARED).astype(int)

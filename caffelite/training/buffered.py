@@ -8,10 +8,10 @@ from contextlib import nullcontext
 import numpy as np
 
 from caffelite.core.interrupts import InterruptsBetweenSteps
-from caffelite.data.generator import Batch, Buffer, DataGenerator
+from caffelite.data.generator import Batch, Buffer, DataGenerator, alone_or_all
 from caffelite.data.sources import Source
 from caffelite.training import door
-from caffelite.training.epochs import State, named_rows
+from caffelite.training.epochs import State, joined
 from caffelite.training.in_memory import InMemory, converted
 from caffelite.training.step import Step
 from caffelite.training.steps import Steps, Sums
@@ -86,11 +86,11 @@ class Buffered(Steps):
             self.buffers = self.generator.buffers(columns, self.memory, first, epochs)
             self.read_epoch = self.generator._epochs
         buffer = next(self.buffers)()
-        batch = Batch.of(buffer.columns, self.data.weights is not None)
+        batch = self.data.layout().batch(buffer.columns)
         self._check(batch, buffer.pieces)
         x = batch.inputs if isinstance(self.generator.x, tuple) else batch.inputs[0]
-        size = self.generator.batch_size
-        data = DataGenerator(x, batch.targets, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
+        y, size = alone_or_all(batch.targets), self.generator.batch_size
+        data = DataGenerator(x, y, batch_size=size, shuffle=False, seed=0, sample_weight=batch.weights)
         data._order[:], data._joins = buffer.order, self.generator._joins
         run = InMemory(self.step, self.team, data, 1, self.interrupts)
         run.replay.go_to(0, self.done - first * per_buffer, 0)
@@ -107,7 +107,7 @@ class Buffered(Steps):
             for start, stop in pieces:
                 rows = [column[place : place + stop - start] for column in data.columns()]
                 try:
-                    self._check_rows(Batch.of(rows, data.weights is not None))
+                    self._check_rows(data.layout().batch(rows))
                 except (ValueError, IndexError) as error:
                     where = f"among the rows {start:,} … {stop - 1:,}, {start:,} being row 0"
                     raise type(error)(f"{where}: {error}") from None
@@ -117,14 +117,13 @@ class Buffered(Steps):
     def _check_rows(self, data: Batch) -> None:
         """Raise the error of the model or the loss for these rows. Targets in memory were checked before."""
         door.check_indices(self.model, "x", data.inputs)
-        if hasattr(self.objective.loss, "check_targets") and isinstance(self.data.targets, Source):
-            shape = self.model.shape_for(data.inputs, len(data.targets))
-            self.objective.loss.check_targets(data.targets, shape)
+        if Source in map(type, self.data.targets):
+            door.check_targets(self.objective.loss, self.model.shape_for(data.inputs, data.rows), data.targets)
 
     def _end_buffer(self, run: InMemory) -> None:
         self.done += run.steps
         self.sums.means[0] = run.sums[0]
-        self.sums.kept += run.kept_so_far()
+        self.sums.kept += [run.measured()] if run.kept else []
         self.in_buffer = None
 
     def results(self, done: int) -> np.ndarray:
@@ -137,9 +136,9 @@ class Buffered(Steps):
         run, sums, kept = self.in_buffer, self.sums.means[0], list(self.sums.kept)
         if run is not None:
             sums = run.sums[0]
-            kept += run.kept_so_far()
-        rows = [self.team.all_rows(np.concatenate(column)) for column in zip(*kept, strict=True)]
-        return State(self.epoch, self.batch, {**self.before, "sums": sums, **named_rows(rows)})
+            kept += [run.measured()] if run.kept else []
+        rows = {name: self.team.all_rows(x) for name, x in joined(kept).items()}
+        return State(self.epoch, self.batch, {**self.before, "sums": sums, **rows})
 
     def restore(self, state: State) -> None:
         self.epoch, batch, arrays = state
@@ -147,7 +146,7 @@ class Buffered(Steps):
         self._begin_epoch()
         self.done, self.sums.means[0] = batch, arrays["sums"]
         if kept := state.kept():
-            self.sums.kept = [[self.team.own_rows(rows) for rows in kept]]
+            self.sums.kept = [{name: self.team.own_rows(rows) for name, rows in kept.items()}]
 
     def close(self) -> None:
         """Leave the current epoch. The reading thread ends."""

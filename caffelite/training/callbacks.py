@@ -42,7 +42,7 @@ from caffelite.core.tensor import Tensor
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, named_state, texts_of
 from caffelite.training.history import History
-from caffelite.training.metrics import Metric, mode_of
+from caffelite.training.metrics import Metric, OfOutput, mode_of
 
 __all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Training"]
 
@@ -56,7 +56,7 @@ class Training(NamedTuple):
     history: History  #: Loss and metrics, epoch by epoch.
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
     team: Any = None  #: The processes that share each batch. None: there is only one process.
-    metrics: Mapping[str, Metric] = {}  #: The metrics, by name.
+    metrics: Mapping[str, Metric | OfOutput] = {}  #: The metrics, by name.
 
     @property
     def leads(self) -> bool:

@@ -51,7 +51,8 @@ class naming_epoch_and_batch(noting):
 
 def not_finite(data: Batch) -> str:
     """Return text that says which data is not finite, and in how many rows."""
-    named = [*[("x", x) for x in data.inputs], ("y", data.targets)]
+    y_names = ["y"] if len(data.targets) == 1 else [f"y[{i}]" for i in range(len(data.targets))]
+    named = [*[("x", x) for x in data.inputs], *zip(y_names, data.targets, strict=True)]
     bad = [(name, ~are_finite(a)) for name, a in named if a.dtype.kind == "f"]
     return "".join(f"; {name} is not finite in {rows.sum()} of {len(rows)} rows" for name, rows in bad if rows.any())
 

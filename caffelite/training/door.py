@@ -14,6 +14,7 @@ from caffelite.core.arrays import as_array, as_indices, refuse_indices
 from caffelite.core.cautions import warn
 from caffelite.core.forks import renew_in_children
 from caffelite.core.function import Function
+from caffelite.core.own_loss import as_loss as one_loss
 from caffelite.core.sparse import is_sparse
 from caffelite.data import frames
 from caffelite.data.conversion import (
@@ -22,15 +23,16 @@ from caffelite.data.conversion import (
     as_targets,
     as_weights,
     from_library,
+    named_targets,
     same_length,
     way_to_several,
 )
-from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, without_single_rows
+from caffelite.data.generator import Batch, DataGenerator, Prefetch, alone_or_all, is_replayed, without_single_rows
 from caffelite.data.sources import Blocks, Source, part
-from caffelite.functions import Columns
+from caffelite.functions import Columns, Losses, Penalized
+from caffelite.functions.loss import Loss
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import check_takes_weights
-from caffelite.training.own_loss import OwnLoss
 
 Names = list[list[Any] | None] | None  # column names of data frames, one list for each input
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -89,16 +91,24 @@ def _rows(
 
     Class weights count only in training.
     """
-    class_weights = None if class_weight is None else ClassWeights(class_weight, y, getattr(loss, "ignore", None))
+    class_weights = None
+    if class_weight is not None:
+        (_, y), *others = named_targets(y)
+        if others:
+            raise ValueError(
+                f"class_weight goes with one target, got {1 + len(others)}: give the weights of rows as sample_weight"
+            )
+        of_labels = loss.losses[0] if isinstance(loss, Losses) else loss
+        class_weights = ClassWeights(class_weight, y, getattr(of_labels, "ignore", None))
     if validation_split == 0:
         weights = weights if class_weights is None else class_weights.times(weights, y)
         data, columns = checked(model, "x", x, y, weights, loss)
         return data, None, columns
     data, columns = checked(model, "x", x, y, weights, loss)
-    drawn_from = model._own.stream_of_split(len(data.targets), rng, drawn_anew=is_seeded)
+    drawn_from = model._own.stream_of_split(data.rows, rng, drawn_anew=is_seeded)
     data, held_out = split(data, validation_split, drawn_from)
     if class_weights is not None:
-        weights = class_weights.times(data.weights, data.targets)
+        weights = class_weights.times(data.weights, data.targets[0])
         data = data._replace(weights=as_weights(weights, len(weights), model.dtype))
     for part_of_data in (data, held_out):
         check_weights(loss, part_of_data.weights)
@@ -111,17 +121,17 @@ def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, B
         raise TypeError(f"validation_split must be a number, got {share!r}")
     if not 0 <= share < 1:
         raise ValueError(f"validation_split must be in [0, 1), got {share}")
-    rows = len(data.targets)
+    rows = data.rows
     count = int(rows * share)
     if count == 0:
         raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
-    weighted, columns = data.weights is not None, data.columns()
+    columns, layout = data.columns(), data.layout()
     if Source in map(type, columns):
         ranges = Blocks(columns, rows).held_out(count, rng)
-        return tuple([Batch.of([part(a, those) for a in columns], weighted) for those in ranges])  # type: ignore
+        return tuple([layout.batch([part(a, those) for a in columns]) for those in ranges])  # type: ignore
     held_out = np.zeros(rows, dtype=bool)
     held_out[rng.permutation(rows)[:count]] = True
-    return tuple([Batch.of([a[which] for a in columns], weighted) for which in (~held_out, held_out)])  # type: ignore
+    return tuple([layout.batch([a[which] for a in columns]) for which in (~held_out, held_out)])  # type: ignore
 
 
 def validation_batches(model: Any, data: Any, loss: Function, columns: Names = None) -> Iterable:
@@ -192,7 +202,7 @@ def check_batches(
             inputs = x.x if isinstance(x.x, tuple) else (x.x,)
             shape = check_rows(model, name, inputs)
             check_indices(model, name, inputs)
-            _check_targets(loss, shape, x.y)
+            check_targets(loss, shape, x._targets())
             weights = x.sample_weight
             check_weights(loss, None if weights is None else as_weights(weights, len(weights), model.dtype))
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
@@ -234,16 +244,25 @@ def checked(
     model: Any, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: Names = None
 ) -> tuple[Batch, Names]:
     """Return all rows as arrays, or Sources, that the model and the loss take, and the columns of `model_inputs`."""
-    (inputs, columns), targets = model_inputs(model, name, x, expected), from_library(y, "targets")
-    targets = targets if isinstance(targets, Source) else as_array(targets, "targets")
+    inputs, columns = model_inputs(model, name, x, expected)
+    given = [(of, from_library(a, of)) for of, a in targets_of(loss, y)]
+    targets = {of: a if isinstance(a, Source) else as_array(a, of) for of, a in given}
     shape, rows = check_rows(model, name, inputs), len(inputs[0])
     check_indices(model, name, inputs)
-    if targets.shape[:1] != (rows,):
-        raise ValueError(f"{name} has {rows} rows, y has shape {targets.shape}")
+    for of, a in targets.items():
+        if a.shape[:1] != (rows,):
+            raise ValueError(f"{name} has {rows} rows, {of if len(targets) > 1 else 'y'} has shape {a.shape}")
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
-    _check_targets(loss, shape, targets)
+    check_targets(loss, shape, tuple(targets.values()))
     check_weights(loss, weights)
-    return Batch(inputs, as_targets(targets, model.dtype), weights), columns
+    return Batch(inputs, tuple([as_targets(a, model.dtype, of) for of, a in targets.items()]), weights), columns
+
+
+def targets_of(loss: Function, y: Any) -> list[tuple[str, Any]]:
+    """Return the targets in y with their names in messages. Raise ValueError for a list if the loss takes several."""
+    if isinstance(loss, Losses) and len(loss.losses) > 1 and (way_out := way_to_several(y, "targets")):
+        raise ValueError(f"y: expected a target for each of {len(loss.losses)} losses{way_out}")
+    return named_targets(y)
 
 
 def model_inputs(model: Any, name: str, x: Any, expected: Names = None) -> tuple[tuple[np.ndarray, ...], Names]:
@@ -308,10 +327,19 @@ def check_indices(model: Any, name: str, inputs: tuple[np.ndarray, ...]) -> None
                 refuse_indices(of, most, x.shape, x.dtype, indices)
 
 
-def _check_targets(loss: Function, outputs_shape: Any, y: Any) -> None:
+def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) -> None:
     """Raise ValueError for targets that the loss does not take. A Source is checked when it is read."""
-    if hasattr(loss, "check_targets") and not isinstance(y, Source):
-        loss.check_targets(y, outputs_shape)
+    known = tuple([None if isinstance(y, Source) else y for y in targets])
+    of_scores = loss.loss if isinstance(loss, Penalized) else loss
+    if type(of_scores).forward is Loss.forward:
+        outputs = len(outputs_shape) if any(isinstance(shape, tuple) for shape in outputs_shape) else 1
+        if outputs > 1 or len(known) > 1:
+            raise ValueError(
+                f"{loss!r} takes one output and one target, got {outputs} and {len(known)} in y: give a loss for each "
+                "output, loss=(l1, l2)"
+            )
+    if hasattr(loss, "check_targets") and (isinstance(loss, Losses) or all(y is not None for y in known)):
+        loss.check_targets(alone_or_all(known), outputs_shape)
 
 
 def check_weights(loss: Function, weights: np.ndarray | None) -> None:
@@ -351,12 +379,11 @@ def columns_of(model: Any) -> Columns | None:
 
 
 def as_loss(loss: Any) -> Function:
-    """Return a loss as a Function. Raise TypeError for a class, and for anything that cannot be called."""
-    if isinstance(loss, Function):
-        return loss
-    if not callable(loss) or isinstance(loss, type):
-        raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {loss!r}")
-    return OwnLoss.of(loss)
+    """Return a loss, or a tuple or list with a loss for each output, as a Function.
+
+    Raise TypeError for a class, and for anything that cannot be called.
+    """
+    return Losses.of(loss) if isinstance(loss, tuple | list) else one_loss(loss)
 
 
 def check_optimizer(model: Any, optimizer: Any) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -69,11 +69,10 @@ class State(NamedTuple):
     batch: int
     arrays: dict[str, np.ndarray]
 
-    def kept(self) -> list[np.ndarray]:
-        """Return the outputs and the targets of the epoch's rows so far, or [] if none were kept."""
-        names = itertools.takewhile(self.arrays.__contains__, map(_name_of_output, itertools.count()))
-        outputs = [self.arrays[name] for name in names]
-        return [*outputs, self.arrays["targets"]] if outputs else []
+    def kept(self) -> dict[str, np.ndarray]:
+        """Return the outputs and the targets of the epoch's rows so far, by name, or {} if none were kept."""
+        found = [itertools.takewhile(self.arrays.__contains__, _names(what)) for what in ("outputs", "targets")]
+        return {name: self.arrays[name] for name in itertools.chain(*found)}
 
     def check(self, step: Step, batches: Iterable) -> None:
         """Raise ValueError unless a training on these batches can be at this position."""
@@ -83,14 +82,16 @@ class State(NamedTuple):
         sums, expected = arrays["sums"], (step.objective.quantities, 2)
         if (sums.shape, sums.dtype) != (expected, np.float64):
             raise ValueError(f"expected sums of shape {expected}, got {sums.dtype} of shape {sums.shape}")
-        measured = len(arrays.get("targets", ()))
-        outputs = self.kept()[:-1]
+        measured, kept = len(arrays.get("targets", ())), self.kept()
+        outputs, targets = parted(kept)
         if measured and not (step.objective.epoch_metrics and all(rows.dtype == step.model.dtype for rows in outputs)):
             raise ValueError(f"expected no outputs of the epoch, or ones of {step.model.dtype}")
-        if any(len(rows) != measured for rows in outputs):
+        if bool(outputs) != bool(targets) or any(len(rows) != measured for rows in kept.values()):
             raise ValueError("expected as many outputs as targets of the epoch")
         if isinstance(batches, DataGenerator):
             batches.check(arrays)
+            if targets and len(targets) != len(batches._targets()):
+                raise ValueError(f"expected {len(batches._targets())} targets of the epoch, got {len(targets)}")
             in_memory = is_replayed(batches) and batches.blocks is None
             last = len(batches) - in_memory  # other Epochs return before they begin the next epoch
             if batch > last or measured > min(batch * batches.batch_size + (batch == len(batches)), batches.rows):
@@ -99,11 +100,21 @@ class State(NamedTuple):
                 )
 
 
-def named_rows(kept: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
-    """Return outputs and targets by their names in a State, or {} if none are kept."""
-    arrays = list(kept)
-    return dict(zip([*map(_name_of_output, range(len(arrays) - 1)), "targets"], arrays, strict=True)) if arrays else {}
+def named_rows(outputs: Any, targets: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the outputs of a model, one or a tuple, and the targets by their names in a State."""
+    several = outputs if isinstance(outputs, tuple) else (outputs,)
+    return dict([*zip(_names("outputs"), several), *zip(_names("targets"), targets)])  # noqa: B905 (names never end)
 
 
-def _name_of_output(i: int) -> str:
-    return f"outputs.{i}" if i > 0 else "outputs"
+def joined(pieces: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the rows of all pieces, one after the other, or {} if there are none."""
+    return {name: np.concatenate([rows[name] for rows in pieces]) for name in (pieces[0] if pieces else ())}
+
+
+def parted(rows: dict[str, np.ndarray]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Return outputs and targets, each in a list, of what `named_rows` returned."""
+    return tuple([[x for name, x in rows.items() if name.startswith(what)] for what in ("outputs", "targets")])  # type: ignore
+
+
+def _names(what: str) -> Iterator[str]:
+    return itertools.chain([what], (f"{what}.{i}" for i in itertools.count(1)))

@@ -24,7 +24,7 @@ from caffelite.training.evaluation import Evaluation
 from caffelite.training.history import History
 from caffelite.training.listeners import Called, EndingSchedule, Shown, Validation
 from caffelite.training.loop import Listener
-from caffelite.training.metrics import Metric, named
+from caffelite.training.metrics import Metric, OfOutput, named
 from caffelite.training.objective import Objective
 from caffelite.training.progress import Progress
 from caffelite.training.team import ONE_PROCESS, Team, optimizer_and_team
@@ -36,7 +36,7 @@ def fitting(
     loss: Any,
     optimizer: Any,
     epochs: Any,
-    metrics: Iterable[str | Metric],
+    metrics: Iterable[Any],
     clip_norm: float | None,
     callbacks: Iterable[Callable[[int, History], Any]],
     resume: Any,
@@ -68,7 +68,7 @@ class Fitting:
         self,
         model: Any,
         loss: Any,
-        metrics: dict[str, Metric],
+        metrics: dict[str, Metric | OfOutput],
         optimizer: Optimizer,
         until: int,
         clip_norm: float | None,

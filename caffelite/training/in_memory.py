@@ -6,6 +6,7 @@ A batch whose weights are all 0 is passed over: there is no step.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -13,13 +14,12 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.sparse import array_of, rows_from
-from caffelite.data.conversion import as_inputs, as_targets, as_weights
+from caffelite.data.conversion import as_inputs, as_targets, as_weights, named_targets
 from caffelite.data.generator import Batch, DataGenerator
 from caffelite.program import Program
 from caffelite.training import door
 from caffelite.training.divergence import naming_epoch_and_batch
-from caffelite.training.epochs import State, named_rows
-from caffelite.training.objective import means
+from caffelite.training.epochs import State, named_rows, parted
 from caffelite.training.step import Step
 from caffelite.training.steps import Steps
 from caffelite.training.team import Team
@@ -41,7 +41,7 @@ class InMemory(Steps):
         weights = self.data.weights
         counts = None if weights is None else weights != 0
         self.columns = [*map(array_of, self.data.columns())]
-        self.kept: list[np.ndarray] = []  # the epoch's outputs and targets, as more columns
+        self.kept: dict[str, np.ndarray] = {}  # the epoch's outputs and targets, as more columns
         self.sums = np.zeros((min(epochs, AT_ONCE), self.objective.quantities, 2))
         full, last = data.sizes(data.rows)
         # The rows of a full batch and of a shorter last batch, as far as there are such batches.
@@ -79,10 +79,10 @@ class InMemory(Steps):
 
     def _run_for(self, epochs: int, seconds: float) -> None:
         """Replay steps for some seconds. If the next batch has no current Program, record its step instead."""
-        weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
         with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, self.data, self.step):
-            programs = [self.program("fetch and step", weighted, self.columns, rows) for rows in self.rows]
+            layout = self.data.layout()
+            programs = [self.program("fetch and step", layout, self.columns, rows) for rows in self.rows]
             current = [program for program in programs if program.is_current()]
             due = programs[-1 if self.is_at_last_batch() else 0]
             if due not in current:
@@ -111,6 +111,7 @@ class InMemory(Steps):
         whole = self.rows[-1 if self.is_at_last_batch() else 0]
         part = self.team.part(whole)
         first, rows = (0, whole) if part is None else (part.first, part.size)
+        layout = self.data.layout()
         keeps = part is None or part.counted
         room = [rows_from(np.empty((rows, *column.shape[1:]), column.dtype)) for column in self.columns]
 
@@ -120,13 +121,13 @@ class InMemory(Steps):
                 kernels.advance(self.cursor, first)
             for i, column in enumerate(columns):
                 kernels.take_batch(self.cursor, i, array_of(column))
-            outputs = self.take_step(self.data.weights is not None, part, *columns)
+            outputs = self.take_step(layout, part, *columns)
             if outputs is not None:
                 of_outputs = [x.data for x in (outputs if isinstance(outputs, tuple) else (outputs,))]
                 self.programs.kept[program] = _forms(of_outputs)
                 self._make_room(_forms(of_outputs))
                 if keeps:
-                    for i, kept in enumerate([*of_outputs, columns[len(self.data.inputs)]], start=len(columns)):
+                    for i, kept in enumerate([*of_outputs, *layout.batch(columns).targets], start=len(columns)):
                         kernels.put_batch(self.cursor, i, kept)
             kernels.advance(self.cursor, whole - first)
 
@@ -138,20 +139,20 @@ class InMemory(Steps):
     def _make_room(self, forms: list[tuple]) -> None:
         """Allocate arrays for the epoch's outputs and targets. Raise ValueError if the batches' rows differ."""
         if not self.kept:
-            y, rows = self.data.targets, self.generator.rows
-            of_outputs = [np.zeros((rows, *shape), dtype) for shape, dtype in forms]
-            self.kept = [*of_outputs, np.zeros((rows, *y.shape[1:]), y.dtype)]
-            for column, room in enumerate(self.kept, start=len(self.columns)):
+            of_each, rows = [forms, _forms(self.data.targets)], self.generator.rows
+            outputs, targets = ([np.zeros((rows, *shape), dtype) for shape, dtype in each] for each in of_each)
+            self.kept = named_rows(tuple(outputs), targets)
+            for column, room in enumerate(self.kept.values(), start=len(self.columns)):
                 self.replay.place(column, room)
-        if (first := _forms(self.kept[:-1])) != forms:
+        if (first := _forms(parted(self.kept)[0])) != forms:
             raise ValueError(f"metrics of an epoch: the rows of a batch's outputs are {forms}, of others {first}")
 
     def _raise_why(self, stopped: kernels.RecordedCall) -> None:
         """Raise the error of the kernel that stopped. For bad labels and indices, name the caller's rows."""
         door.check_indices(self.model, "x", self.data.inputs)
-        if hasattr(self.objective.loss, "check_targets"):
-            shape = self.model.shape_for(self.data.inputs, len(self.data.targets))
-            self.objective.loss.check_targets(self.data.targets, shape)
+        door.check_targets(
+            self.objective.loss, self.model.shape_for(self.data.inputs, self.data.rows), self.data.targets
+        )
         stopped.raise_why()
 
     def results(self, done: int) -> np.ndarray:
@@ -159,24 +160,27 @@ class InMemory(Steps):
         sums = self.team.all_sums(self.step, self.sums[first : first + self.epoch - done])
         if not self.objective.epoch_metrics:
             return self.objective.means(sums)
-        kept = [self.team.all_rows(rows[: self.replay.measured]) for rows in self.kept or [np.empty(0)] * 2]
-        results = self.step.results(sums, kept[:-1], kept[-1])
-        self.team.forget(self.kept)
+        results = self.step.results(sums, *parted(self._all_measured()))
+        self.team.forget([*self.kept.values()])
         return results
 
     def loss(self) -> float:
         row = self.epoch % len(self.sums)
-        return float(means(self.sums[row : row + 1])[0, 0]) if self.replay.batch else np.nan
+        return self.objective.mean_loss(self.sums[row : row + 1]) if self.replay.batch else np.nan
 
-    def kept_so_far(self) -> list[list[np.ndarray]]:
-        """Return one list of the epoch's outputs and targets so far, or [] if they are not kept."""
-        return [[rows[: self.replay.measured] for rows in self.kept]] if self.kept else []
+    def measured(self) -> dict[str, np.ndarray]:
+        """Return the epoch's outputs and targets so far, by name, or {} if they are not kept."""
+        return {name: rows[: self.replay.measured] for name, rows in self.kept.items()}
+
+    def _all_measured(self) -> dict[str, np.ndarray]:
+        """Return the same of all processes together."""
+        return {name: self.team.all_rows(rows) for name, rows in self.measured().items()}
 
     def state(self) -> State:
         batch, under_way = self.replay.batch, self.replay.batch > 0
         sums = self.sums[self.epoch % len(self.sums)] * under_way
-        kept = [self.team.all_rows(rows[: self.replay.measured]) for rows in self.kept] if under_way else []
-        return State(self.epoch, batch, {**self.generator.state(), "sums": sums, **named_rows(kept)})
+        kept = self._all_measured() if under_way else {}
+        return State(self.epoch, batch, {**self.generator.state(), "sums": sums, **kept})
 
     def restore(self, state: State) -> None:
         epoch, batch, arrays = state
@@ -184,10 +188,10 @@ class InMemory(Steps):
         self.sums[epoch % len(self.sums)] = arrays["sums"]
         measured = 0
         if kept := state.kept():
-            measured = len(kept[-1])
-            self._make_room(_forms(kept[:-1]))
-            for room, rows in zip(self.kept, kept, strict=True):
-                room[:measured] = self.team.own_rows(rows)
+            measured = len(kept["targets"])
+            self._make_room(_forms(parted(kept)[0]))
+            for name, rows in kept.items():
+                self.kept[name][:measured] = self.team.own_rows(rows)
         self.replay.go_to(epoch, batch, measured)
 
 
@@ -210,15 +214,15 @@ def _recorded_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
 def converted(data: DataGenerator, model: Any, in_memory: bool = False) -> Batch:
     """Return all rows of a DataGenerator as arrays, or Sources, of the model's dtype."""
     if data.in_dtype_of_model:
-        return Batch(data.x if isinstance(data.x, tuple) else (data.x,), data.y, data.sample_weight)
+        return Batch(data._inputs(), data._targets(), data.sample_weight)
     weights = data.sample_weight
     if weights is not None:
         weights = as_weights(weights, len(weights) if in_memory else data.rows, model.dtype)
     of_inputs = getattr(model, "input_dtype", model.dtype)
     inputs = as_inputs(data.x, of_inputs, getattr(model, "takes_indices", False), "x")
-    return Batch(inputs, as_targets(data.y, model.dtype), weights)
+    return Batch(inputs, tuple([as_targets(y, model.dtype, name) for name, y in named_targets(data.y)]), weights)
 
 
-def _forms(rows: list[np.ndarray]) -> list[tuple]:
+def _forms(rows: Sequence[np.ndarray]) -> list[tuple]:
     """Return the shapes and dtypes of rows."""
     return [(x.shape[1:], x.dtype) for x in rows]

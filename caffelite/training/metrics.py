@@ -18,7 +18,7 @@ import functools
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -116,6 +116,14 @@ class OfProbabilities(OfEpoch):
             return np.nan
         is_several = are_several(outputs.shape, targets.shape)
         return self._function(probabilities_of(outputs, link, is_several), targets)
+
+
+class OfOutput(NamedTuple):
+    """A metric of one output of a model and its target: output number `output` of `outputs`."""
+
+    metric: Metric
+    output: int
+    outputs: int
 
 
 class Named:
@@ -216,14 +224,16 @@ def _known(threshold: float | None, outputs: np.ndarray, targets: np.ndarray) ->
 # ---- shapes ---------------------------------------------------------------------------------------------------------
 
 
-def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...], several: bool = True) -> None:
-    """Raise ValueError unless a metric of this module can take outputs and targets of these shapes.
+def check_shapes(
+    metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...], name: str = "", several: bool = True
+) -> None:
+    """Raise ValueError, with a metric's name, unless it can take outputs and targets of these shapes.
 
     `several` is whether a row may have several labels: the loss decides about each output by itself.
     """
     check = _check_classes if metric is accuracy else metric._check
     check = _check_labels if check is _check_classes and not several else check
-    check(metric.__name__, outputs, targets)
+    check(name or metric.__name__, outputs, targets)
 
 
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
@@ -441,24 +451,41 @@ MODES = {
 }
 
 
-def mode_of(name: str, metrics: Mapping[str, Metric]) -> str | None:
+def mode_of(name: str, metrics: Mapping[str, Metric | OfOutput]) -> str | None:
     """Return "max" if higher values of this name in the history are better, "min" if lower ones are.
 
     Return None for a user's metric without a mode.
     """
     name = name.removeprefix("val_")
     metric = metrics.get(name)
+    if isinstance(metric, OfOutput):
+        metric = metric.metric
+        name = _name_of(metric)
+    elif metric is None and re.fullmatch(r"loss_\d+", name):
+        name = "loss"
     return metric.mode if isinstance(metric, Named) else MODES.get(name.partition("(")[0])
 
 
-def named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
-    """Return metrics by their names in the history.
+def named(metrics: Iterable[Any]) -> dict[str, Metric | OfOutput]:
+    """Return metrics by their names in the history. Those of a list for each output are `accuracy_0`, `mae_1`, ….
 
     Raise ValueError for an unknown name and for a name that occurs twice. Raise TypeError for anything that is not a
-    list of names and callables.
+    list of names and callables, or a list of such lists.
     """
     if isinstance(metrics, str) or callable(metrics) or not isinstance(metrics, Iterable):
         raise TypeError(f"metrics: expected a list such as ['accuracy'], got {metrics!r}")
+    given = list(metrics)
+    if not any(isinstance(one, list | tuple) for one in given):
+        return dict(_named(given))
+    if not all(isinstance(one, list | tuple) for one in given):
+        raise TypeError(f"metrics: expected a list for each output, such as (['accuracy'], ['mae']), got {metrics!r}")
+    of_each = [_named(one) for one in given]
+    return {
+        f"{name}_{i}": OfOutput(metric, i, len(given)) for i, one in enumerate(of_each) for name, metric in one.items()
+    }
+
+
+def _named(metrics: Iterable[str | Metric]) -> dict[str, Metric]:
     result: dict[str, Metric] = {}
     for given in metrics:
         metric = _by_name(given) if isinstance(given, str) else given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -14,15 +15,17 @@ from caffelite.core.cautions import warn
 from caffelite.core.function import Function
 from caffelite.core.recording import call_python
 from caffelite.core.tensor import Tensor
-from caffelite.data.generator import Batch
+from caffelite.data.generator import Batch, alone_or_all
 from caffelite.functions.activation import Sigmoid, Softmax
 from caffelite.functions.loss import FocalLoss, Loss, Penalized, SigmoidLoss, SoftmaxLoss
+from caffelite.functions.several import Losses
 from caffelite.functions.shape import reshaped
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.counting import are_several
 from caffelite.training.metrics import (
     Metric,
     OfEpoch,
+    OfOutput,
     OfPredictions,
     accuracy,
     accuracy_above,
@@ -34,36 +37,40 @@ from caffelite.training.metrics import (
     warn_of_probabilities,
 )
 
+OF_EACH = ": give a list for each output, such as metrics=(['accuracy'], ['mae'])"
+
 
 class Objective:
     """The loss of a batch as a function of the model's outputs, and the metrics.
 
-    Kernels add up the loss and the accuracy, batch by batch. All other metrics are computed from the outputs and
+    Kernels add up the losses and the accuracies, batch by batch. All other metrics are computed from the outputs and
     targets of a whole epoch.
 
     Parameters
     ----------
     loss : Function
-    metrics : dict of Metric
+        The terms of `Losses` are measured one by one.
+    metrics : dict of Metric or OfOutput
         By name.
     warned_of : set of str
         The warnings that this model has already given.
     """
 
-    def __init__(self, loss: Any, metrics: dict[str, Metric], warned_of: set[str]) -> None:
+    def __init__(self, loss: Any, metrics: dict[str, Any], warned_of: set[str]) -> None:
         self.loss, self.metrics, self.warned_of = loss, metrics, warned_of
-        self.names = ["loss", *metrics]
-        self.epoch_metrics = {name: metric for name, metric in metrics.items() if metric is not accuracy}
-        self.counts_correct = len(self.epoch_metrics) < len(metrics)
-        # With one score per row, class 1 is a score above this. None: the loss does not define it.
-        self.threshold: float | None = 0.0
-        if any(metric is accuracy or isinstance(metric, OfEpoch) for metric in metrics.values()):
-            self.threshold = threshold_of(loss)
-        self.link = link_of(loss)
-        self.has_warned = False  # whether it has warned that it took scores for probabilities
-        # The sums: the loss, and the accuracy. If the threshold is not known, the accuracy has three: with threshold 0,
-        # with ½, and how far scores are outside 0 … 1.
-        self.quantities = 1 + self.counts_correct * (1 if self.threshold is not None else 3)
+        several = loss.losses if isinstance(loss, Losses) else ()
+        self.terms = [Term(one, self.warn_once) for one in several or (loss,)]
+        self.measures = _measures_of(metrics, [term.loss for term in self.terms], len(several))
+        losses = ("loss", *[f"loss_{i}" for i in range(len(several))])
+        if taken := [name for name in losses if name in metrics]:
+            raise ValueError(f"metrics: the name {taken[0]!r} is taken")
+        self.names = (*losses, *metrics)
+        self.epoch_metrics = {name: metric for each in self.measures for name, metric in each.of_epoch.items()}
+        # A row of `means`: losses and accuracies. The sums: one for each loss, one or three for each accuracy.
+        self.summed = (*losses, *[each.accuracy for each in self.measures if each.accuracy])
+        self.quantities = len(self.terms) + sum(each.quantities for each in self.measures)
+        # The objects that a recorded step depends on, besides the names.
+        self.used = (loss, *several, *[metric for each in self.measures for metric in each.metrics.values()])
 
     # ---- of a batch ---------------------------------------------------------------------------------------------
 
@@ -75,36 +82,82 @@ class Objective:
 
     def of(self, outputs: Any, batch: Batch) -> Tensor:
         """Return the loss of a batch, finite or not."""
-        self._warn_of_two_links(outputs)
-        self._check(outputs, batch)
-        weights = () if batch.weights is None else (batch.weights,)
-        judged = self.judged(outputs, batch)
-        if isinstance(self.loss, Loss | Penalized):
-            self.applied = self.loss.copy()  # a call would make this copy: it knows its mean and weight
-            self.value = self.applied.applied_to(judged, batch.targets, *weights)
-        else:
-            self.applied = self.loss
-            self.value = self._of_own(judged, batch.targets, *weights)
-        return self.value
+        for each in self.measures:
+            each.check(outputs, batch)
+        weights, targets = () if batch.weights is None else (batch.weights,), alone_or_all(batch.targets)
+        if not isinstance(self.loss, Losses):
+            return self.terms[0].of(self.judged(self.loss, outputs, batch), targets, *weights)
+        for term, (loss, y, target) in zip(self.terms, self.loss.paired(outputs, targets), strict=True):
+            term.of(self.judged(loss, y, batch), target, *weights)
+        return self.loss.total(*[term.value for term in self.terms])
 
-    def judged(self, outputs: Any, batch: Batch) -> Any:
-        """Return the model's outputs as the loss gets them."""
+    def judged(self, loss: Any, outputs: Any, batch: Batch) -> Any:
+        """Return outputs of the model as a loss gets them."""
         return outputs
 
-    def _check(self, outputs: Any, batch: Batch) -> None:
-        """Raise ValueError if a metric cannot be computed from these outputs."""
-        for name, metric in self.metrics.items():
-            if isinstance(metric, OfEpoch) or metric is accuracy:
-                if isinstance(outputs, tuple):
-                    raise ValueError(f"the metric {name} takes one output; the model returned {len(outputs)}")
-                check_shapes(metric, outputs.shape, batch.targets.shape, several=self.threshold is not None)
-            else:
-                for shape in [x.shape for x in (outputs if isinstance(outputs, tuple) else (outputs,))]:
-                    if shape[:1] != batch.targets.shape[:1]:
-                        raise ValueError(
-                            f"the metric {name} needs an output for each row; the model returned outputs of shape "
-                            f"{shape} for {len(batch.targets)} rows"
-                        )
+    def mean(self) -> np.ndarray:
+        """Return the last loss without penalties, as a 0-d array."""
+        losses = [term.mean() for term in self.terms]
+        return self.loss.total.copy().forward(*losses) if isinstance(self.loss, Losses) else losses[0]
+
+    def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
+        """Add the losses and the metrics of the last batch to the sums that the cursor points to."""
+        for slot, term in enumerate(self.terms):
+            term.measure(cursor, slot, batch)
+        for each in self.measures:
+            each.measure(cursor, outputs, batch)
+
+    def warn_once(self, text: str) -> None:
+        """Warn, unless this model has given the same warning before."""
+        if text not in self.warned_of:
+            self.warned_of.add(text)
+            warn(text)
+
+    # ---- of an epoch --------------------------------------------------------------------------------------------
+
+    def means(self, sums: np.ndarray) -> np.ndarray:
+        """Return mean losses, and accuracies if requested, as a row per epoch, from sums (epochs, quantities, 2)."""
+        found = means(sums)
+        if not isinstance(self.loss, Losses) and len(self.summed) == self.quantities:  # the usual case
+            return found
+        losses = [found[:, i] for i in range(len(self.terms))] if isinstance(self.loss, Losses) else []
+        return np.column_stack([self._loss(found), *losses, *[y for each in self.measures for y in each.means(found)]])
+
+    def mean_loss(self, sums: np.ndarray) -> float:
+        """Return the mean loss of one epoch, so far, from its sums (1, quantities, 2)."""
+        return float(self._loss(means(sums))[0])
+
+    def _loss(self, found: np.ndarray) -> np.ndarray:
+        """Return the loss of each epoch, given the means of its terms."""
+        weights = self.loss.weights if isinstance(self.loss, Losses) else (1.0,)
+        return functools.reduce(np.add, [found[:, i] * w if w != 1 else found[:, i] for i, w in enumerate(weights)])
+
+    def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
+        """Return losses and metrics of one epoch as a row, from its sums and all its outputs and targets."""
+        values = dict(zip(self.summed, self.means(sums)[0].tolist(), strict=True))
+        for each in self.measures:
+            values |= each.results(outputs, targets)
+        return np.array([[values[name] for name in self.names]])
+
+
+class Term:
+    """A loss, and its value for the last batch. `Losses` have several terms."""
+
+    value: Tensor
+
+    def __init__(self, loss: Any, warn_once: Callable[[str], None]) -> None:
+        self.loss, self.warn_once = loss, warn_once
+
+    def of(self, outputs: Any, targets: Any, *weights: np.ndarray) -> Tensor:
+        """Return the loss of a batch."""
+        self._warn_of_two_links(outputs)
+        if isinstance(self.loss, Loss | Penalized):
+            self.applied = self.loss.copy()  # a call would make this copy: it knows its mean and weight
+            self.value = self.applied.applied_to(outputs, targets, *weights)
+        else:
+            self.applied = self.loss
+            self.value = self._of_own(outputs, targets, *weights)
+        return self.value
 
     def _of_own(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
         """Return the value of a user's loss. Raise TypeError or ValueError unless it is a Tensor with one element.
@@ -112,7 +165,7 @@ class Objective:
         The loss gets targets (n,) as (n, 1) if the outputs are (n, 1). This warns if NumPy would broadcast outputs
         and targets to a larger array.
         """
-        if isinstance(outputs, Tensor):
+        if isinstance(outputs, Tensor) and not isinstance(targets, tuple):
             targets = in_shape_of(targets, outputs.shape)
             if targets.dtype.kind == "f" and _would_grow(outputs.shape, targets.shape):
                 self.warn_once(
@@ -139,12 +192,6 @@ class Objective:
                     f"{type(loss).__name__} takes scores: leave out {last!r} at the end; loss.link gives probabilities"
                 )
 
-    def warn_once(self, text: str) -> None:
-        """Warn, unless this model has given the same warning before."""
-        if text not in self.warned_of:
-            self.warned_of.add(text)
-            warn(text)
-
     def weights(self, batch: Batch) -> np.ndarray | None:
         """Return the weights by whose sum the last batch's mean was divided, or None if all rows counted equally."""
         known = _knows_what_counts(self.applied) and self.applied.weight is not None
@@ -154,25 +201,87 @@ class Objective:
         """Return the last loss without penalties, as a 0-d array."""
         return self.applied.value if _knows_what_counts(self.applied) else self.value.data  # type: ignore[return-value]
 
-    def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
-        """Add the loss and the metrics of the last batch to the sums that the cursor points to."""
-        y, rows, weights = batch.targets, len(batch.targets), self.weights(batch)
+    def measure(self, cursor: np.ndarray, slot: int, batch: Batch) -> None:
+        """Add the loss of the last batch to the sum at a slot."""
+        weights = self.weights(batch)
         if weights is None:
-            kernels.add_mean(cursor, 0, self.mean(), rows)
+            kernels.add_mean(cursor, slot, self.mean(), batch.rows)
         else:
-            kernels.add_weighted_mean(cursor, 0, self.mean(), weights)
-        if not self.counts_correct:
+            kernels.add_weighted_mean(cursor, slot, self.mean(), weights)
+
+
+class Measures:
+    """The metrics of one output and its target, or of all outputs and targets together.
+
+    Parameters
+    ----------
+    metrics : dict of Metric
+        By name.
+    loss : Function or None
+        The loss of this output. It may define what scores mean, and which labels count nowhere.
+    which : (output, number of outputs), or () for all outputs
+    slot : int
+        The first of the sums at which accuracy is added up.
+    """
+
+    def __init__(self, metrics: dict[str, Metric], loss: Any, which: tuple[int, ...], slot: int) -> None:
+        self.metrics, self.loss, self.which, self.slot = metrics, loss, which, slot
+        self.accuracy = next((name for name, metric in metrics.items() if metric is accuracy), None)
+        self.of_epoch = {name: metric for name, metric in metrics.items() if metric is not accuracy}
+        # With one score per row, class 1 is a score above this. None: the loss does not define it.
+        self.threshold: float | None = 0.0
+        if self.accuracy or any(isinstance(metric, OfEpoch) for metric in metrics.values()):
+            self.threshold = threshold_of(loss)
+        self.link = link_of(loss)
+        self.has_warned = False  # whether it has warned that it took scores for probabilities
+        # If the threshold is not known, accuracy has three sums: with threshold 0, with ½, and how far scores are
+        # outside 0 … 1.
+        self.quantities = 0 if self.accuracy is None else 1 if self.threshold is not None else 3
+
+    def _own(self, arrays: Any) -> Sequence[Any]:
+        """Return those of the outputs or targets that the metrics take."""
+        return arrays[self.which[0] :][:1] if self.which else arrays
+
+    def check(self, outputs: Any, batch: Batch) -> None:
+        """Raise ValueError if a metric cannot be computed from these outputs and targets."""
+        all_outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        if self.which and not (len(all_outputs) == len(batch.targets) == self.which[1]):
+            raise ValueError(
+                f"metrics: expected a list for each output and its target, got {self.which[1]} lists for "
+                f"{len(all_outputs)} of outputs and {len(batch.targets)} of targets"
+            )
+        own, targets = self._own(all_outputs), self._own(batch.targets)
+        for name, metric in self.metrics.items():
+            if isinstance(metric, OfEpoch) or metric is accuracy:
+                if len(own) > 1:
+                    raise ValueError(f"the metric {name} takes one output; the model returned {len(own)}{OF_EACH}")
+                if len(targets) > 1:
+                    raise ValueError(f"the metric {name} takes one target; y has {len(targets)}")
+                check_shapes(metric, own[0].shape, targets[0].shape, name, several=self.threshold is not None)
+            else:
+                for y in own:
+                    if y.shape[:1] != (batch.rows,):
+                        raise ValueError(
+                            f"the metric {name} needs an output for each row; the model returned outputs of shape "
+                            f"{y.shape} for {batch.rows} rows"
+                        )
+
+    def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
+        """Add the accuracy of a batch to its sums."""
+        if self.accuracy is None:
             return
+        (scores,), (y,) = self._own(outputs if isinstance(outputs, tuple) else (outputs,)), self._own(batch.targets)
+        scores, slot = scores.data, self.slot
         if self.threshold is not None:
-            self._add_correct(cursor, 1, outputs.data, y, self.threshold)
-        elif outputs.size > y.size:  # scores of several classes
-            self._add_correct(cursor, 1, outputs.data, y, 0.0)
+            self._add_correct(cursor, slot, scores, y, self.threshold)
+        elif scores.size > y.size:  # scores of several classes
+            self._add_correct(cursor, slot, scores, y, 0.0)
         else:
-            self._add_correct(cursor, 1, outputs.data, y, 0.0)
-            self._add_correct(cursor, 2, outputs.data, y, 0.5)
-            scores = reshaped(outputs.data, (y.size, 1))
+            self._add_correct(cursor, slot, scores, y, 0.0)
+            self._add_correct(cursor, slot + 1, scores, y, 0.5)
+            scores = reshaped(scores, (y.size, 1))
             outside = kernels.mae_loss(scores, kernels.clip(scores, 0.0, 1.0))
-            kernels.add_mean(cursor, 3, kernels.sum(outside), rows)
+            kernels.add_mean(cursor, slot + 2, kernels.sum(outside), batch.rows)
 
     def _add_correct(self, cursor: np.ndarray, slot: int, outputs: np.ndarray, y: np.ndarray, threshold: float) -> None:
         """Add the number of correct predictions in a batch to the sum at a slot."""
@@ -183,32 +292,31 @@ class Objective:
             share = call_python("accuracy", functools.partial(_accuracy_above, threshold), outputs, y)
             kernels.add_mean(cursor, slot, np.asarray(share), len(y))
 
-    # ---- of an epoch --------------------------------------------------------------------------------------------
+    def means(self, found: np.ndarray) -> list[np.ndarray]:
+        """Return the accuracies of epochs, if requested, given the means of all sums."""
+        own = [*found.T[self.slot : self.slot + self.quantities]]
+        if len(own) < 3:
+            return own
+        above_0, above_half, outside = own
+        are_probabilities = outside == 0
+        self._warn_of_probabilities(bool((are_probabilities & (above_0 != above_half)).any()))
+        return [np.where(are_probabilities, above_half, above_0)]
 
-    def means(self, sums: np.ndarray) -> np.ndarray:
-        """Return mean loss, and accuracy if requested, as one row per epoch, from sums (epochs, quantities, 2)."""
-        found = means(sums)
-        if found.shape[1] == 4:
-            are_probabilities = found[:, 3] == 0
-            self._warn_of_probabilities(bool((are_probabilities & (found[:, 1] != found[:, 2])).any()))
-            found = np.column_stack([found[:, 0], np.where(are_probabilities, found[:, 2], found[:, 1])])
-        return found
+    def results(self, outputs: list[np.ndarray], targets: list[np.ndarray]) -> dict[str, float]:
+        """Return the metrics of all rows of an epoch, but not the accuracy. Without rows they are NaN."""
+        if not targets or len(targets[0]) == 0:
+            return dict.fromkeys(self.of_epoch, np.nan)
+        own, y = self._own(outputs), self._own(targets)
+        return {name: self._of_rows(name, metric, own, y) for name, metric in self.of_epoch.items()}
 
-    def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
-        """Return loss and metrics of one epoch as a row, from its sums and all its outputs and targets."""
-        values = dict(zip(["loss", "accuracy"], self.means(sums)[0].tolist(), strict=False))
-        for name, metric in self.epoch_metrics.items():
-            values[name] = self._of_rows(name, metric, outputs, targets) if len(targets) else np.nan
-        return np.array([[values[name] for name in self.names]])
-
-    def _of_rows(self, name: str, metric: Metric, outputs: list[np.ndarray], targets: np.ndarray) -> float:
+    def _of_rows(self, name: str, metric: Metric, outputs: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> float:
         """Return a metric of all rows. A user's metric gets copies, so it may change them."""
         if not isinstance(metric, OfEpoch):
-            given = [x.copy() for x in outputs]
-            if len(given) > 1:
-                return number(name, metric(tuple(given), targets.copy()))  # type: ignore[arg-type]
-            return number(name, metric(given[0], in_shape_of(targets, given[0].shape).copy()))
-        (scores,), ignore, threshold = outputs, getattr(self.loss, "ignore", None), self.threshold
+            if len(outputs) == len(y) == 1:
+                y = [in_shape_of(y[0], outputs[0].shape)]
+            copies = [alone_or_all(tuple([x.copy() for x in arrays])) for arrays in (outputs, y)]
+            return number(name, metric(*copies))
+        (scores,), (targets,), ignore, threshold = outputs, y, getattr(self.loss, "ignore", None), self.threshold
         if ignore is not None and targets.shape == scores.shape[:-1]:
             scores, targets = scores[targets != ignore], targets[targets != ignore]
             if len(targets) == 0:
@@ -223,6 +331,24 @@ class Objective:
         if matters and not self.has_warned:
             self.has_warned = True
             warn_of_probabilities()
+
+
+def _measures_of(metrics: dict[str, Any], losses: list[Any], several: int) -> list[Measures]:
+    """Return the metrics, grouped by output. `losses` are for `several` outputs, or one for all of them (0)."""
+    groups: dict[tuple[int, ...], dict[str, Metric]] = {}
+    for name, given in metrics.items():
+        metric, *of_output = given if isinstance(given, OfOutput) else (given,)
+        groups.setdefault(tuple(of_output), {})[name] = metric
+    found: list[Measures] = []
+    slot = len(losses)
+    for which, own in groups.items():
+        i, count = which or (0, 1)
+        if which and several and count != several:
+            raise ValueError(f"metrics: expected a list for each of {several} losses, got {count} lists")
+        loss = losses[i] if len(losses) == count else None
+        found.append(Measures(own, loss, which, slot))
+        slot += found[-1].quantities
+    return found
 
 
 def check_finite(value: np.ndarray) -> None:
@@ -244,12 +370,15 @@ def means(sums: np.ndarray) -> np.ndarray:
 
 def check_takes_weights(loss: Any) -> None:
     """Raise TypeError unless the loss can be called with weights as a third input."""
-    called = loss.decider()
-    try:
-        inspect.signature(called).bind(None, None, None)
-    except TypeError:
-        name = getattr(called, "__name__", "it")
-        raise TypeError(f"{loss!r} takes no weights: its {name} has to be {name}(outputs, targets, weights)") from None
+    for one in loss.losses if isinstance(loss, Losses) else (loss,):
+        called = one.decider()
+        try:
+            inspect.signature(called).bind(None, None, None)
+        except TypeError:
+            name = getattr(called, "__name__", "it")
+            raise TypeError(
+                f"{one!r} takes no weights: its {name} has to be {name}(outputs, targets, weights)"
+            ) from None
 
 
 def _knows_what_counts(loss: Function) -> TypeGuard[Loss | Penalized]:

@@ -32,13 +32,13 @@ class Step:
         """Add the step's loss and metrics to the sums that the cursor points to."""
         self.objective.measure(cursor, outputs, batch)
 
-    def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
+    def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
         """Return loss and metrics of an epoch as one row, from its sums and all its outputs and targets."""
         return self.objective.results(sums, outputs, targets)
 
     def used(self) -> tuple[Any, ...]:
         """Return the objects that a recorded step depends on."""
-        return (self.objective.loss, self.optimizer, *self.objective.metrics.values())
+        return (*self.objective.used, self.optimizer)
 
 
 class EvaluationStep(Step):
@@ -56,6 +56,6 @@ class EvaluationStep(Step):
             self.objective.of(outputs, batch)
         return outputs
 
-    def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: np.ndarray) -> np.ndarray:
+    def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
         with inference():
             return super().results(sums, outputs, targets)

@@ -9,10 +9,9 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.recording import Recording
 from caffelite.core.rows import ALL, SomeRows, computing
-from caffelite.data.generator import Batch
+from caffelite.data.generator import Layout
 from caffelite.program import Program
-from caffelite.training.epochs import Epochs
-from caffelite.training.objective import means
+from caffelite.training.epochs import Epochs, joined, parted
 from caffelite.training.step import Step
 from caffelite.training.team import Team
 
@@ -26,9 +25,9 @@ class Steps(Epochs):
         self.programs = self.model._own.programs
         self.cursor = self.programs.cursor
 
-    def take_step(self, weighted: bool, part: SomeRows | None, *columns: np.ndarray) -> Any:
+    def take_step(self, layout: Layout, part: SomeRows | None, *columns: np.ndarray) -> Any:
         """Take a step on the columns of a batch, or of a part of it. Return the outputs if the epoch needs them."""
-        batch = Batch.of(list(columns), weighted)
+        batch = layout.batch(columns)
         with computing(part or ALL):
             outputs = self.step(batch)
             if self.step.trains:
@@ -36,11 +35,11 @@ class Steps(Epochs):
             self.step.measure(self.cursor, outputs, batch)
         return outputs if self.objective.epoch_metrics else None
 
-    def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
+    def program(self, name: str, layout: Layout, columns: list[np.ndarray], rows: int) -> Program:
         """Return the Program for steps of this name on batches of `rows` rows of these columns."""
         used = (*self.model.all_functions(), *self.step.used())
         forms = [(column.shape[1:], column.dtype) for column in columns]
-        key = (self.model.structure(), rows, weighted, self.step.clip_norm, *forms)
+        key = (self.model.structure(), rows, layout, self.objective.names, self.step.clip_norm, *forms)
         return self.programs.find(Program, used, name, *key)
 
 
@@ -51,11 +50,11 @@ class Sums:
         self.step, self.team, self.objective = step, team, step.objective
         self.means = np.zeros((1, self.objective.quantities, 2))
         self.batches = 0
-        self.kept: list[list[np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
+        self.kept: list[dict[str, np.ndarray]] = []  # outputs and targets, for the metrics of the epoch
 
     def loss(self) -> float:
         """Return the mean loss so far, or NaN before the first step."""
-        return float(means(self.means)[0, 0])
+        return self.objective.mean_loss(self.means)
 
     def results(self, where: str) -> np.ndarray:
         """Return a row of loss and metrics. Raise ValueError if there were no batches."""
@@ -67,22 +66,18 @@ class Sums:
         sums = self.team.all_sums(self.step, self.means)
         if not self.objective.epoch_metrics:
             return self.objective.means(sums)
-        *outputs, targets = [self.team.all_rows(rows) for rows in self.all_kept()]
-        return self.step.results(sums, outputs, targets)
+        kept = {name: self.team.all_rows(rows) for name, rows in joined(self.kept).items()}
+        return self.step.results(sums, *parted(kept))
 
-    def keep(self, rows: list[np.ndarray]) -> None:
+    def keep(self, rows: dict[str, np.ndarray]) -> None:
         """Keep the outputs and targets of a batch. Raise ValueError if its rows have another shape."""
-        first, now = [[x.shape[1:] for x in kept] for kept in (self.kept[0] if self.kept else rows, rows)]
+        first, now = [[x.shape[1:] for x in kept.values()] for kept in (self.kept[0] if self.kept else rows, rows)]
         if first != now:
             raise ValueError(
                 f"{', '.join(self.objective.epoch_metrics)}: metrics of the whole epoch take rows of one shape; a "
                 f"batch has outputs and targets of shape {_rows_text(now)}, others of shape {_rows_text(first)}"
             )
         self.kept.append(rows)
-
-    def all_kept(self) -> list[np.ndarray]:
-        """Return the outputs and the targets of all rows so far."""
-        return [np.concatenate(rows) for rows in zip(*self.kept, strict=True)] if self.kept else [np.empty(0)] * 2
 
 
 def _rows_text(shapes: list[tuple]) -> str:

@@ -18,7 +18,7 @@ from caffelite.data.conversion import as_targets, as_weights
 from caffelite.data.generator import Batch, DataGenerator, epoch_of
 from caffelite.training import door
 from caffelite.training.divergence import Position, naming_epoch_and_batch
-from caffelite.training.epochs import State, named_rows
+from caffelite.training.epochs import State, joined, named_rows
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.step import Step
 from caffelite.training.steps import Steps, Sums
@@ -86,20 +86,18 @@ class Streamed(Steps):
         sums.batches += 1
         if batch.weights is not None and not batch.weights.any():
             return
-        weighted, columns, rows = batch.weights is not None, batch.columns(), len(batch.targets)
+        layout, columns, rows = batch.layout(), batch.columns(), batch.rows
         part = self.team.part(rows)
         if part is not None:
             columns = [column[part.slice] for column in columns]
         with self.programs.using_cursor():
             self.cursor["sums"] = kernels.address(sums.means)
-            program = self.program("step", weighted, [*map(array_of, columns)], rows)
-            outputs = program.run(functools.partial(self.take_step, weighted, part), *columns)
+            program = self.program("step", layout, [*map(array_of, columns)], rows)
+            outputs = program.run(functools.partial(self.take_step, layout, part), *columns)
         if self.objective.epoch_metrics:
-            targets = batch.targets.copy()  # the user's code may fill this array again
-            kept = [*(outputs if isinstance(outputs, tuple) else (outputs,)), targets]
-            if part is not None:
-                kept = [_in_batch(part, rows) for rows in (*kept[:-1], columns[len(batch.inputs)])]
-            sums.keep(kept)
+            targets = [y.copy() for y in layout.batch(columns).targets]  # the user's code may fill these arrays again
+            kept = named_rows(outputs, targets)
+            sums.keep(kept if part is None else {name: _in_batch(part, rows) for name, rows in kept.items()})
 
     def results(self, done: int) -> np.ndarray:
         return self.last_results
@@ -108,8 +106,8 @@ class Streamed(Steps):
         return self.sums.loss()
 
     def state(self) -> State:
-        kept = map(self.team.all_rows, self.sums.all_kept()) if self.sums.kept else ()
-        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **named_rows(kept)})
+        kept = {name: self.team.all_rows(rows) for name, rows in joined(self.sums.kept).items()}
+        return State(self.epoch, self.batch, {**self.before, "sums": self.sums.means[0], **kept})
 
     def restore(self, state: State) -> None:
         self.epoch, self.batch, arrays = state
@@ -122,7 +120,7 @@ class Streamed(Steps):
         self._begin_epoch()
         self.sums.means[0], self.sums.batches = arrays["sums"], self.batch
         if kept := state.kept():
-            self.sums.kept = [[self.team.own_rows(rows) for rows in kept]]
+            self.sums.kept = [{name: self.team.own_rows(rows) for name, rows in kept.items()}]
 
     def close(self) -> None:
         """Leave the current epoch. If a thread makes its batches, the thread ends."""
@@ -139,21 +137,20 @@ def as_batch(step: Step, given: Any) -> Batch:
     inputs, columns = door.model_inputs(model, "a batch's x", given[0])
     if step.trains:
         door.remember_columns(model, columns)
-    y = as_targets(given[1], model.dtype)
-    rows = len(y) if y.ndim > 0 else 0
-    shapes = [x.shape for x in inputs]
-    if rows == 0 or [shape[:1] for shape in shapes] != [(rows,)] * len(shapes):
+    y = tuple([as_targets(a, model.dtype, name) for name, a in door.targets_of(loss, given[1])])
+    rows = len(y[0]) if y[0].ndim > 0 else 0
+    if rows == 0 or any(a.shape[:1] != (rows,) for a in (*inputs, *y)):
+        shapes = [" and ".join([str(a.shape) for a in arrays]) for arrays in (inputs, y)]
         raise ValueError(
-            "expected batches with as many rows in x as in y, got one with x of shape "
-            f"{' and '.join(map(str, shapes))} and y of shape {y.shape}"
+            f"expected batches with as many rows in x as in y, got one with x of shape {shapes[0]} and y of shape "
+            f"{shapes[1]}"
         )
     door.check_indices(model, "a batch's x", inputs)
-    if hasattr(loss, "check_targets"):
-        loss.check_targets(y, model.shape_for(inputs, rows))
+    door.check_targets(loss, model.shape_for(inputs, rows), y)
     if len(given) == 2:
         return Batch(inputs, y)
     check_takes_weights(loss)
-    return Batch(inputs, y, as_weights(given[2], len(y), model.dtype, "a batch's weights"))
+    return Batch(inputs, y, as_weights(given[2], rows, model.dtype, "a batch's weights"))
 
 
 def _in_batch(part: SomeRows, rows: np.ndarray) -> np.ndarray:

@@ -54,3 +54,12 @@ class OwnLoss(Function, recordable=True):
 
     def __repr__(self) -> str:
         return getattr(self.function, "__qualname__", repr(self.function))
+
+
+def as_loss(loss: Any) -> Function:
+    """Return a loss as a Function. Raise TypeError for a class, and for anything that cannot be called."""
+    if isinstance(loss, Function):
+        return loss
+    if not callable(loss) or isinstance(loss, type):
+        raise TypeError(f"loss: expected a Function such as SoftmaxLoss(), or a function, got {loss!r}")
+    return OwnLoss.of(loss)
