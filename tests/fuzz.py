@@ -37,7 +37,7 @@ from reference import LAYOUTS, ODD_DTYPES, TOLERANCE, assert_same_bits, odd_arra
 
 import caffelite as cl
 from caffelite import functions, metrics
-from caffelite.optimizers import schedules
+from caffelite.optimizers import rules, schedules
 
 ALLOWED = (ValueError, TypeError, IndexError, RuntimeError, OSError, KeyError, MemoryError)
 NEVER = (RecursionError, NotImplementedError, UnicodeError)  # subclasses of those that are allowed
@@ -208,7 +208,7 @@ MAKERS = {
         f"schedules.{name}": getattr(schedules, name)
         for name in ("cosine", "linear", "exponential", "steps", "one_cycle")
     },
-    **{f"optimizers.{name}": getattr(cl, name) for name in ("SGD", "Adagrad", "RMSProp", "Adam", "AdamW")},
+    **{f"optimizers.{name}": getattr(cl, name) for name in rules.__all__},
     "spiral": cl.datasets.spiral,
     "top_k": metrics.top_k,
 }
@@ -577,7 +577,7 @@ def measures(rng):
     values, truth = an_array(rng, (n,), np.float64, False), an_array(rng, (n,), np.float32, False)
     which = rng.integers(8)
     if which == 0:
-        name = pick(rng, ["accuracy", "precision", "recall", "f1", "auc", "mse", "mae", "rmse", "r2"])
+        name = pick(rng, list(metrics.NAMED))
         float(getattr(metrics, name)(mostly(rng, scores, 2), mostly(rng, targets, 2)))
         return
     predicted = scores.argmax(axis=1)

@@ -86,6 +86,8 @@ OPTIMIZERS = {
     "SGD": lambda ps: cl.SGD(ps, lr=cl.schedules.one_cycle(0.1, 40), momentum=0.9, nesterov=True),
     "Adagrad": lambda ps: cl.Adagrad(ps, lr=cl.schedules.linear(0.1, 30, warmup=7)),
     "RMSProp": lambda ps: cl.RMSProp(ps, momentum=0.5),
+    "NAdam": lambda ps: cl.NAdam(ps, momentum_decay=0.1),
+    "Lion": lambda ps: cl.Lion(ps),
     "Adam": lambda ps: cl.Adam(ps, lr=cl.schedules.cosine(0.01, 30, warmup=5), weight_decay=0.01),
     "AdamW": lambda ps: cl.AdamW(
         [{"parameters": ps[:2], "lr": 0.1}, {"parameters": ps[2:], "lr": cl.schedules.exponential(0.1, 20, 0.01)}]

@@ -509,6 +509,8 @@ def test_sparse_steps_are_pytorchs(name):
         (lambda p: cl.Adam(p, weight_decay=0.1), "weight_decay changes all rows"),
         (lambda p: cl.AdamW(p), "AdamW changes all rows; expected SGD, Adagrad or Adam"),
         (lambda p: cl.RMSProp(p), "RMSProp changes all rows"),
+        (lambda p: cl.Lion(p), "Lion changes all rows"),
+        (lambda p: cl.NAdam(p), "NAdam changes all rows"),
         (lambda p: cl.Adam([{"parameters": p[1:]}, {"parameters": p[:1], "weight_decay": 0.1}]), "weight_decay"),
     ],
 )

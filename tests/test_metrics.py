@@ -281,6 +281,13 @@ def test_a_metric_of_nan_is_nan(name):
         assert np.isnan(evaluate(outputs, targets, [name])[name])
 
 
+@pytest.mark.parametrize("name", ["auc", "average_precision", "log_loss"])
+def test_a_metric_of_probabilities_of_infinite_scores_is_not_a_number(name):
+    metric = getattr(cl.metrics, name)
+    for scores in ([[np.inf, 0], [0, 1]], [[np.inf, 0, 0], [0, 1, 0]], [[-np.inf] * 3, [0, 1, 0]]):
+        assert np.isnan(metric(np.array(scores), np.array([0, 1])))
+
+
 def test_r2_of_an_infinite_value_is_not_a_number_that_means_something():
     assert np.isnan(cl.metrics.r2(np.array([1.0, 2, 3]), np.array([1.0, np.inf, 3])))
     assert cl.metrics.r2(np.array([1.0, np.inf, 3]), np.array([1.0, 2, 3])) == -np.inf

@@ -1,5 +1,7 @@
 """Every optimizer of the package: its judge, its counterpart in PyTorch, and what else `cases/optimizers.py` says."""
 
+import functools
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -145,6 +147,25 @@ def test_groups_with_other_hyper_parameters_are_pytorchs(rule):
 
     peer = getattr(torch.optim, rule.pytorch)
     check_against_pytorch(torch, grouped(rule.optimizer, "parameters"), grouped(peer, "params"), starts, gradients)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.pytorch], ids=lambda rule: rule.pytorch)
+def test_steps_with_the_options_of_pytorchs_own_tests_are_pytorchs(rule):
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("expecttest")  # which PyTorch's tests import
+    every = importlib.import_module("torch.testing._internal.common_optimizers").optim_db
+    (peer,) = [info for info in every if info.optim_cls.__name__ == rule.pytorch]
+    known, tried = inspect.signature(rule.optimizer).parameters.keys(), 0
+    starts, gradients = several_drawn(SHAPES, steps=50)
+    for given_ in peer.optim_inputs_func(device="cpu"):
+        options = {"lr": 1e-3, **given_.kwargs} if rule.optimizer is cl.SGD else given_.kwargs
+        if options.keys() <= known:
+            options = {name: float(value) if name == "lr" else value for name, value in options.items()}
+            ours, theirs = (functools.partial(one, **options) for one in (rule.optimizer, peer.optim_cls))
+            check_against_pytorch(torch, ours, theirs, starts, gradients)
+            tried += 1
+    assert tried > 2
 
 
 @every_optimizer_of_pytorch

@@ -99,14 +99,16 @@ def mean_share(part: np.ndarray, whole: np.ndarray) -> float:
 def probabilities_of(outputs: np.ndarray, link: Any, is_several: bool) -> np.ndarray:
     """What outputs mean, in float64: `link` of them if there is one. Of several classes, probabilities in each row.
 
-    If rows of several classes are not probabilities, they are taken for scores, and the result is their softmax.
+    If rows of several classes are not probabilities, they are taken for scores, and the result is their softmax. It is
+    NaN for infinite scores.
     """
     p = outputs.astype(np.float64)
     if link is not None:
         p = np.asarray(link(p), np.float64)
     if is_several or is_one_score(p) or ((p >= 0).all() and np.allclose(p.sum(axis=1), 1)):
         return p
-    p = np.exp(p - p.max(axis=1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        p = np.exp(p - p.max(axis=1, keepdims=True))
     return p / p.sum(axis=1, keepdims=True)
 
 

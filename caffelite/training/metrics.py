@@ -114,8 +114,8 @@ class OfProbabilities(OfEpoch):
     def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         if has_nan(outputs):
             return np.nan
-        is_several = are_several(outputs.shape, targets.shape)
-        return self._function(probabilities_of(outputs, link, is_several), targets)
+        p = probabilities_of(outputs, link, are_several(outputs.shape, targets.shape))
+        return np.nan if has_nan(p) else self._function(p, targets)
 
 
 class OfOutput(NamedTuple):
