@@ -169,6 +169,11 @@ def check_shapes(metric: Any, outputs: tuple[int, ...], targets: tuple[int, ...]
     check(metric.__name__, outputs, targets)
 
 
+def takes_labels(metric: Any) -> bool:
+    """Whether a metric takes one label for each row of outputs."""
+    return metric is accuracy or (isinstance(metric, OfEpoch) and metric._check is not _check_values)
+
+
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     one_score = len(outputs) == 1 or outputs[1:] == (1,)
     of_rows = one_score and targets in (outputs[:1], (*outputs[:1], 1))

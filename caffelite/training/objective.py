@@ -28,6 +28,7 @@ from caffelite.training.metrics import (
     assumed_threshold,
     check_shapes,
     number,
+    takes_labels,
     threshold_of,
     warn_of_probabilities,
 )
@@ -94,7 +95,10 @@ class Objective:
             if isinstance(metric, OfEpoch) or metric is accuracy:
                 if isinstance(outputs, tuple):
                     raise ValueError(f"the metric {name} takes one output; the model returned {len(outputs)}")
-                check_shapes(metric, outputs.shape, batch.targets.shape)
+                shape = batch.targets.shape
+                if takes_labels(metric) and self._are_probabilities(batch.targets):
+                    shape = shape[:-1]
+                check_shapes(metric, outputs.shape, shape)
             else:
                 for shape in [x.shape for x in (outputs if isinstance(outputs, tuple) else (outputs,))]:
                     if shape[:1] != batch.targets.shape[:1]:
@@ -102,6 +106,11 @@ class Objective:
                             f"the metric {name} needs an output for each row; the model returned outputs of shape "
                             f"{shape} for {len(batch.targets)} rows"
                         )
+
+    def _are_probabilities(self, targets: np.ndarray) -> bool:
+        """Whether targets are probabilities of classes. Metrics that take labels get the most probable class."""
+        is_softmax = isinstance(getattr(self.loss, "loss", self.loss), SoftmaxLoss)
+        return is_softmax and targets.dtype.kind == "f" and targets.ndim > 1
 
     def _of_own(self, outputs: Any, targets: np.ndarray, *weights: np.ndarray) -> Tensor:
         """Return the value of a user's loss. Raise TypeError or ValueError unless it is a Tensor with one element.
@@ -159,6 +168,8 @@ class Objective:
             kernels.add_weighted_mean(cursor, 0, self.mean(), weights)
         if not self.counts_correct:
             return
+        if self._are_probabilities(y):
+            y = kernels.largest(y, -1)[1]
         if self.threshold is not None:
             self._add_correct(cursor, 1, outputs.data, y, self.threshold)
         elif outputs.size > y.size:  # scores of several classes
@@ -205,6 +216,8 @@ class Objective:
                 return number(name, metric(tuple(given), targets.copy()))  # type: ignore[arg-type]
             return number(name, metric(given[0], in_shape_of(targets, given[0].shape).copy()))
         (scores,), ignore, threshold = outputs, getattr(self.loss, "ignore", None), self.threshold
+        if takes_labels(metric) and self._are_probabilities(targets):
+            targets = targets.argmax(axis=-1)
         if ignore is not None and targets.shape == scores.shape[:-1]:
             scores, targets = scores[targets != ignore], targets[targets != ignore]
             if len(targets) == 0:
