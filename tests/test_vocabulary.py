@@ -82,6 +82,7 @@ class Reader(cl.Model):
 
     def __init__(self, words, seed=None):
         super().__init__(seed=seed)
+        self.vocabulary = None
         self.words, self.memory, self.scores = cl.Embedding(words, 4), cl.GRU(4, 4), cl.Linear(4, 2)
 
     def arguments(self):
@@ -110,14 +111,17 @@ def test_a_model_keeps_its_vocabularies_in_files_copies_and_pickles(tmp_path):
         ).all()
 
 
-def test_a_model_of_ones_own_keeps_its_vocabulary_too(tmp_path):
+def test_a_model_of_ones_own_keeps_its_vocabularies_too_and_those_inside_it(tmp_path):
     reader = Reader(6, seed=0)
+    assert reader.vocabulary is None
     reader.vocabulary = cl.Vocabulary(TEXTS, size=6)
+    reader.memory.letters = cl.Vocabulary("abc", characters=True)
     x = reader.vocabulary.encode(TEXTS)
     train(reader, x, np.arange(4) % 2)
     reader.save(tmp_path / "reader.safetensors")
     again = cl.load(tmp_path / "reader.safetensors", custom={"Reader": Reader})
     assert (again.predict(again.vocabulary.encode(TEXTS)) == reader.predict(x)).all()
+    assert again.memory.letters.words == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
@@ -125,6 +129,9 @@ def test_a_model_of_ones_own_keeps_its_vocabulary_too(tmp_path):
     [
         (["words"], "vocabularies by name"),
         ({"fit": {"words": ["a"], "characters": False}}, "attribute 'fit'"),
+        ({"functions.0.bias": {"words": ["a"], "characters": False}}, r"attribute 'functions\.0\.bias'"),
+        ({"functions.1.v": {"words": ["a"], "characters": False}}, r"attribute 'functions\.1\.v'"),
+        ({"": {"words": ["a"], "characters": False}}, "attribute ''"),
         ({"_own": {"words": ["a"], "characters": False}}, "attribute '_own'"),
         ({"a b": {"words": ["a"], "characters": False}}, "attribute 'a b'"),
         ({"v": ["a"]}, "words and characters of the vocabulary v"),

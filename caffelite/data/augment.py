@@ -144,7 +144,8 @@ def rotate(degrees: float) -> Augmentation:
 
 def _rotated(x: np.ndarray, drawn: np.ndarray, degrees: float) -> np.ndarray:
     angle = _uniform(x, drawn) * np.radians(degrees)
-    return kernels.affine(x, np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]).T.copy())
+    maps = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])  # (2, 2, n)
+    return kernels.affine(x, np.moveaxis(maps, 2, 0))
 
 
 def zoom(factor: float) -> Augmentation:

@@ -161,18 +161,29 @@ def columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
 
 
 def vocabularies_of(model: Any) -> dict[str, Vocabulary]:
-    """The vocabularies in a model's own attributes, by the names of these."""
-    return {name: x for name, x in vars(model).items() if type(x) is Vocabulary}
+    """The vocabularies in attributes of a model and of the Functions in it: `vocabulary`, `reader.vocabulary`."""
+    return {
+        f"{path}{name}": x
+        for path, function in _named_functions(model).items()
+        for name, x in vars(function).items()
+        if type(x) is Vocabulary
+    }
 
 
-def vocabularies_in(model: Any, texts: Mapping[str, str]) -> dict[str, Vocabulary]:
-    """The vocabularies in the texts of a file, by their attributes' names. ValueError if they can't be the model's."""
+def vocabularies_in(model: Any, texts: Mapping[str, str]) -> list[tuple[Function, str, Vocabulary]]:
+    """The vocabularies in the texts of a file, each with the Function and the attribute that it belongs to.
+
+    ValueError if they can't be the model's.
+    """
     given = files.strict_json(texts.get("caffelite.vocabularies", "{}"))
     if not isinstance(given, dict):
-        raise ValueError(f"expected vocabularies by name, got {given!r}")
-    free = vocabularies_of(model)
+        raise ValueError(f"expected vocabularies by name, got {given!r:.80}")
+    functions, found = _named_functions(model), []
     for name, x in given.items():
-        if not name.isidentifier() or name.startswith("_") or (hasattr(model, name) and name not in free):
+        path, attribute = name[: name.rfind(".") + 1], name[name.rfind(".") + 1 :]
+        owner = functions.get(path)
+        is_free = type(getattr(owner, attribute, None)) in (type(None), Vocabulary)
+        if owner is None or not is_free or not attribute.isidentifier() or attribute.startswith("_"):
             raise ValueError(f"the model can't have a vocabulary in an attribute {name!r}")
         if not isinstance(x, dict) or x.keys() != {"words", "characters"} or not isinstance(x["characters"], bool):
             raise ValueError(f"expected words and characters of the vocabulary {name}, got {x!r:.80}")
@@ -181,7 +192,23 @@ def vocabularies_in(model: Any, texts: Mapping[str, str]) -> dict[str, Vocabular
             raise ValueError(f"expected a list of the words of the vocabulary {name}, got {words!r:.80}")
         if len(set(words)) < len(words):
             raise ValueError(f"the vocabulary {name} has a word twice")
-    return {name: Vocabulary.of(x["words"], x["characters"]) for name, x in given.items()}
+        found.append((owner, attribute, Vocabulary.of(words, x["characters"])))
+    return found
+
+
+def _named_functions(model: Any) -> dict[str, Function]:
+    """The model and all Functions in it, each once, by the beginnings of their attributes' names: "", "blocks.2."."""
+    found, seen = {"": model}, {id(model)}
+
+    def add(function: Function, path: str) -> None:
+        for name, child in function._named_children():
+            if id(child) not in seen:
+                seen.add(id(child))
+                found[f"{path}{name}."] = child
+                add(child, f"{path}{name}.")
+
+    add(model, "")
+    return found
 
 
 def freeze(model: Any, names: set[str]) -> None:

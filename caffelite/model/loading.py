@@ -47,6 +47,6 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
         fill(model, file)
         freeze(model, frozen)
         door.remember_columns(model, columns)
-        for name, vocabulary in vocabularies.items():
-            setattr(model, name, vocabulary)
+        for function, name, vocabulary in vocabularies:
+            setattr(function, name, vocabulary)
     return model
