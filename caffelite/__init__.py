@@ -26,6 +26,8 @@ from caffelite.core.threads import get_num_threads, set_num_threads, show_config
 from caffelite.data import augment, datasets, sources
 from caffelite.data.conversion import compute_sample_weight
 from caffelite.data.generator import DataGenerator, Prefetch
+from caffelite.data.vocabulary import Vocabulary
+from caffelite.data.windows import Windows
 from caffelite.functions import *
 from caffelite.look import plots
 from caffelite.look.graph import graph
@@ -56,6 +58,8 @@ __all__ = [
     "Program",
     "Tensor",
     "TrainingWarning",
+    "Vocabulary",
+    "Windows",
     "augment",
     "callbacks",
     "capture",

@@ -75,14 +75,8 @@ else:
     names = ["circle", "square", "triangle"]
     epochs = 12
 
-shift, flip, cutout = cl.augment.shift(3), cl.augment.flip(), cl.augment.cutout(5)
-
-
-def augmented(x, y):
-    return cutout(*flip(*shift(x, y)))
-
-
-data = cl.DataGenerator(x, y, batch_size=BATCH, transform=augmented, seed=0)
+transform = [cl.augment.shift(3), cl.augment.flip(), cl.augment.cutout(5)]
+data = cl.DataGenerator(x, y, batch_size=BATCH, transform=transform, seed=0)
 model = resnet8(len(names), seed=0)
 print(model.summary(x.shape[1:]))
 

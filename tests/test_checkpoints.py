@@ -125,7 +125,8 @@ def test_validation_metrics_weights_and_callbacks_go_on(dtype, path):
 
 
 def generator(**options):
-    return cl.DataGenerator(IMAGES, Y[:50], batch_size=7, seed=3, transform=cl.augment.shift(1), **options)
+    transform = [cl.augment.shift(1), cl.augment.rotate(9), cl.augment.noise(0.1)]
+    return cl.DataGenerator(IMAGES, Y[:50], batch_size=7, seed=3, transform=transform, **options)
 
 
 class Subclass(cl.DataGenerator):

@@ -259,8 +259,10 @@ def test_a_transform_that_returns_no_pair_of_as_many_rows_raises(returned, error
 
 
 def test_a_transform_that_cannot_be_called_or_has_no_targets_raises():
-    with pytest.raises(TypeError, match=r"transform: expected a callable .* got \['shift'\]"):
-        cl.DataGenerator(*numbered(5), transform=["shift"])
+    with pytest.raises(TypeError, match=r"transform: expected a callable .* got 'shift'"):
+        cl.DataGenerator(*numbered(5), transform="shift")
+    with pytest.raises(TypeError, match=r"transform\[1\]: expected a callable .* got 'shift'"):
+        cl.DataGenerator(*numbered(5), transform=[lambda x, y: (x, y), "shift"])
     with pytest.raises(ValueError, match="transform needs y"):
         cl.DataGenerator(numbered(5)[0], transform=lambda x, y: (x, y))
 

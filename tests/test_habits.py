@@ -251,7 +251,6 @@ ERRORS = {
     "summary of a number": (lambda: classifier(2, 3).summary(2), TypeError, "a row, such as (64,), got 2"),
     "labels in a column": (lambda: fit(y=Y[:, None]), ValueError, "one label a row, (n,), not a column: np.ravel(y)"),
     "one-hot integers": (lambda: fit(y=ONE_HOT.astype(int)), ValueError, "not one-hot rows: y.argmax(axis=1)"),
-    "accuracy of one-hot": (lambda: fit(y=ONE_HOT, metrics=["accuracy"]), ValueError, "y.argmax(axis=1)"),
     "class_weight of one-hot": (lambda: fit(y=ONE_HOT, class_weight={1: 2.0}), TypeError, "y.argmax(axis=1)"),
     "words": (lambda: fit(y=[["a", "b"][i % 2] for i in Y]), TypeError, "np.unique(y, return_inverse=True) numbers"),
     "float labels": (lambda: fit(y=Y.astype(float)), TypeError, " in row 0; y.astype(int) makes integers of them"),

@@ -777,6 +777,7 @@ ELEMENTWISE = [
 SERIES = {"stride": (1,), "padding": (1,), "dilation": (1,)}  # of a convolution of series
 WINDOWS = ((1, 3), (1, 1), (0, 1))  # sizes, strides and pads of windows of a series
 LEVELS = np.array([0.1, 0.5, 0.9])  # one for each element of a row
+TURNED = np.array([[0.8, 0.5], [-0.4, 1.1]])
 
 
 def steps_for(rule, rows):
@@ -832,6 +833,8 @@ FLOAT_KERNELS = {
     "shift": lambda a: kernels.shift(a[None], np.array([7, 3, 1]), 1),
     "flip": lambda a: kernels.flip(a[:, None], np.array([7, 3, 1])),
     "cutout": lambda a: kernels.cutout(a[None], np.array([7, 3, 1]), 2),
+    "crop": lambda a: kernels.crop(a[None], np.array([7, 3, 1]), 4, 2, 1),
+    "affine": lambda a: kernels.affine(a[None], TURNED[None]),
     "check_probabilities": lambda a: kernels.check_probabilities(a, 0.5, 1.0),
     "max_pool": lambda a: kernels.max_pool(a[:, None], *WINDOWS)[0],
     "max_pool_grad": lambda a: kernels.max_pool_grad(a[:, None], places_in(a), a[:, None], *WINDOWS),
@@ -1371,6 +1374,8 @@ RECORDED = {
     "shift": (uniform(20, 2, 4, 5), np.array([7, 3, 1]), 2),
     "flip": (uniform(20, 5, 4).swapaxes(1, 2), np.array([7, 3, 1])),
     "cutout": (uniform(20, 4, 5), np.array([7, 3, 1]), 3),
+    "crop": (uniform(20, 2, 4, 5), np.array([7, 3, 1]), 3, 6, 1),
+    "affine": (uniform(20, 2, 4, 5), np.tile(TURNED, (20, 1, 1))),
     "attention": (uniform(2, 5, 6), uniform(2, 7, 6), uniform(2, 7, 6), 2, True, np.arange(14).reshape(2, 7) % 3 > 0),
     "attention_grad": (
         *(uniform(2, 5, 6), uniform(2, 5, 6), uniform(2, 7, 6), uniform(2, 7, 6), uniform(2, 5, 6)),
@@ -1788,6 +1793,8 @@ ALL_KERNELS = """
             **dict(zip("def", k.batch_norm_grad(a.reshape(3, 11, 70), images, a[:11, 0], of_images), strict=True)),
             "shift": k.shift(images, np.array([2**62 + 7, 3, 1]), 9), "flip": k.flip(images, np.array([7, 3, 1])),
             "cutout": k.cutout(images, np.array([7, 2**40, 1]), 5),
+            "crop": k.crop(images, np.array([7, 3, 1]), 5, 9, 3),
+            "affine": k.affine(images, np.tile([[0.8, 0.5], [-0.4, 1.1]], (len(images), 1, 1))),
             "dscale": dscale, "dshift": dshift, "dropout": k.dropout_grad(c, np.array([2**62 + 7, 3]), 0.3),
             "matmul": k.matmul(c, b, bias=b[0]),
             "sum0": k.sum(c, 0), "sum1": k.sum(c, 1), "sum": k.sum(c),
@@ -1972,6 +1979,8 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             for pixels in (1, 9, 99):
                 k.shift(images, guarded(np.array([7, n, pixels])), pixels)
                 k.cutout(images, guarded(np.array([7, n, pixels])), pixels)
+                k.crop(images, guarded(np.array([7, n, pixels])), pixels, n // 2, pixels)
+            k.affine(images, guarded(np.tile([[0.8, 0.5], [-0.4, 1.1]], (2, 1, 1))))
             k.flip(images, guarded(np.array([7, n, 0])))
             k.all_finite(x)
             k.limit_norm(x, guarded(k.norm(x, guarded(np.ones(1)))), 2.0)

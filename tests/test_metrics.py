@@ -320,6 +320,28 @@ class BinaryCrossEntropy(cl.Function):
         return dy * np.where(self.t == 1, -1 / self.p, 1 / (1 - self.p)).astype(self.p.dtype) / len(self.p)
 
 
+@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_metrics_of_labels_take_the_most_probable_class_of_probabilities(batches, dtype):
+    rng, names = np.random.default_rng(0), ["accuracy", "f1", "auc", "top_k(2)"]
+    x, labels = rng.normal(size=(60, 4)), rng.integers(4, size=60)
+    y = 0.6 * np.eye(4)[labels] + 0.1
+    expected = cl.Model([Identity()], dtype=dtype).evaluate(x, labels, loss=cl.SoftmaxLoss(), metrics=names)
+    model = cl.Model([cl.Linear(4, 4, bias=False, initializer=lambda shape, rng: np.eye(4))], dtype=dtype)
+    for loss in (cl.SoftmaxLoss(), cl.Penalized(cl.SoftmaxLoss(), [cl.Tensor(np.ones(1, dtype))])):
+        given = ([(x[i : i + 20], y[i : i + 20]) for i in (0, 20, 40)],) if batches else (x, y)
+        found = model.evaluate(*given, loss=loss, metrics=[*names, rows_and_columns])
+        history = train(model, *given, loss=loss, lr=1e-12, metrics=names, validation_data=(x, y))
+        for name in names:
+            assert found[name] == history[name][0] == history[f"val_{name}"][0] == pytest.approx(expected[name])
+        assert found["rows_and_columns"] == 604
+
+
+def rows_and_columns(outputs, targets):
+    """A user's metric gets the probabilities."""
+    return 10 * targets.shape[0] + targets.shape[1]
+
+
 SCORES = np.array([[-2.0], [-1], [0.5], [3], [1], [-0.5], [0.25], [-3]])
 ONES = (SCORES[:, 0] > 0).astype(int)
 ONES[:2] = 1  # two mistakes

@@ -1,36 +1,44 @@
 """Augmentation: random changes of images that keep what they show. For `DataGenerator(transform=)`.
 
-    data = cl.DataGenerator(x, y, transform=cl.augment.shift(2), seed=0)
+    data = cl.DataGenerator(x, y, transform=[cl.augment.flip(), cl.augment.rotate(15)], seed=0)
 
-Each augmentation is a callable (x, y) -> (x, y). To use several, write a function:
-
-    flip, shift = cl.augment.flip(), cl.augment.shift(4)
-
-    def augmented(x, y):
-        return flip(*shift(x, y))
-
-x are images (n, C, H, W) or (n, H, W), float32 or float64. An augmentation returns a new array, and y as it is. It
-raises ValueError for another number of axes, and TypeError for another dtype.
+Each augmentation is a callable (x, y) -> (x, y). x are images (n, C, H, W) or (n, H, W), float32 or float64. An
+augmentation returns a new array, and y as it is; only `mixup` and `cutmix` change y. It raises ValueError for another
+number of axes, and TypeError for another dtype.
 
 The change of an image depends only on the generator's seed, the epoch, the batch, the image's row, and how many
-augmentations of the batch came before. It uses Philox counters, as Dropout does. So it is the same for any number of
-threads, and an augmentation that you add at the end does not change the others. An augmentation gets seed and batch
-from the generator that runs in the same thread. Outside a transform, it takes a seed from the operating system.
+augmentations of the batch came before. So it is the same for any number of threads, and an augmentation that you add at
+the end does not change the others. An augmentation gets seed and batch from the generator that runs in the same thread.
+Outside a transform, it takes a seed from the operating system.
 """
 
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import positive_integer
+from caffelite.core.arrays import FLOATS, as_real, first_outside, integers, native, positive, positive_integer
 
-__all__ = ["cutout", "flip", "shift"]
+__all__ = [
+    "brightness",
+    "contrast",
+    "crop",
+    "cutmix",
+    "cutout",
+    "flip",
+    "mixup",
+    "noise",
+    "rotate",
+    "shift",
+    "zoom",
+]
 
+MOST = 2**31 - 1  # pixels
 # (seed, batch, number of augmentations of the batch so far), while a generator's transform is running
 _drawn: ContextVar[np.ndarray | None] = ContextVar("caffelite.augment", default=None)
 
@@ -49,23 +57,36 @@ class drawing:
 
 
 class Augmentation:
-    """A kernel that changes images at random, and its arguments: a transform of a DataGenerator."""
+    """A random change of images, `change(x, drawn, *arguments)`: a transform of a DataGenerator.
 
-    def __init__(self, kernel: str, **arguments: int) -> None:
-        self.kernel, self.arguments = kernel, arguments
+    `drawn` are the int64 numbers (seed, batch, how many augmentations of the batch came before).
+    """
+
+    def __init__(self, name: str, change: Callable[..., Any], *arguments: Any, of_images: bool = True) -> None:
+        self.name, self.change, self.arguments = name, change, arguments
+        self.of_images = of_images  # otherwise of any rows
 
     def __call__(self, x: np.ndarray, y: Any) -> tuple[np.ndarray, Any]:
         if not isinstance(x, np.ndarray):
             raise TypeError(f"{self!r} takes images, one array of floats, got {type(x).__name__}")
+        if native(x) not in FLOATS:
+            raise TypeError(f"{self!r} takes float32 or float64, got {x.dtype}")
+        if x.ndim == 0 or (self.of_images and x.ndim not in (3, 4)):
+            expected = "images (n, C, H, W) or (n, H, W)" if self.of_images else "rows (n, …)"
+            raise ValueError(f"{self!r} takes {expected}, got shape {x.shape}")
         drawn = _drawn.get()
         if drawn is None:
             drawn = np.array([secrets.randbits(63), 0, 0], np.int64)
-        images = getattr(kernels, self.kernel)(x, drawn, **self.arguments)
+        pair = self.changed(x, y, drawn)
         drawn[2] += 1
-        return images, y
+        return pair
+
+    def changed(self, x: np.ndarray, y: Any, drawn: np.ndarray) -> tuple[np.ndarray, Any]:
+        """Return the changed rows."""
+        return self.change(x, drawn, *self.arguments), y
 
     def __repr__(self) -> str:
-        return f"{self.kernel}({', '.join(map(str, self.arguments.values()))})"
+        return f"{self.name}({', '.join(f'{x:g}' if isinstance(x, float) else str(x) for x in self.arguments)})"
 
 
 def shift(pixels: int) -> Augmentation:
@@ -73,12 +94,12 @@ def shift(pixels: int) -> Augmentation:
 
     All moves are equally likely. ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
     """
-    return Augmentation("shift", pixels=_pixels("shift: pixels", pixels))
+    return Augmentation("shift", kernels.shift, positive_integer("shift: pixels", pixels, MOST))
 
 
 def flip() -> Augmentation:
     """Mirror each image, left to right, with probability 1/2."""
-    return Augmentation("flip")
+    return Augmentation("flip", kernels.flip)
 
 
 def cutout(size: int) -> Augmentation:
@@ -91,11 +112,215 @@ def cutout(size: int) -> Augmentation:
     T. DeVries and G. W. Taylor, "Improved regularization of convolutional neural networks with cutout",
     arXiv:1708.04552, 2017.
     """
-    return Augmentation("cutout", size=_pixels("cutout: size", size))
+    return Augmentation("cutout", kernels.cutout, positive_integer("cutout: size", size, MOST))
 
 
-def _pixels(name: str, value: Any) -> int:
-    pixels = positive_integer(name, value)
-    if pixels >= 2**31:
-        raise ValueError(f"{name} must be below 2³¹, got {pixels}")
-    return pixels
+def crop(size: int | tuple[int, int], padding: int = 0) -> Augmentation:
+    """Cut a window of this size, (height, width) or one integer for both, out of each image at a random place.
+
+    Before that, `padding` lines of zeros are added on all four sides. All places are equally likely. The new images are
+    (n, C, *size). To predict, cut the middle out yourself: `crop(28)` of 32 × 32 pixels goes with `x[..., 2:30, 2:30]`.
+
+    ValueError or TypeError unless size and padding are integers below 2³¹, size from 1 and padding from 0 on. Later,
+    ValueError if the window is larger than the images with their padding.
+    """
+    height, width = integers("crop: size", size, 2, most=MOST)
+    (around,) = integers("crop: padding", padding, 1, least=0, most=MOST)
+    return Augmentation("crop", kernels.crop, height, width, around)
+
+
+# ---- turned and scaled, between pixels ------------------------------------------------------------------------------
+
+
+def rotate(degrees: float) -> Augmentation:
+    """Turn each image about its middle by a random angle of −degrees … degrees, counter-clockwise.
+
+    All angles are equally likely. A pixel of the new image is the bilinear interpolation of the four pixels around the
+    place that it comes from. Outside the image they are 0. ValueError or TypeError unless degrees is positive and
+    finite.
+    """
+    return Augmentation("rotate", _rotated, positive("rotate: degrees", degrees))
+
+
+def _rotated(x: np.ndarray, drawn: np.ndarray, degrees: float) -> np.ndarray:
+    angle = _uniform(x, drawn) * np.radians(degrees)
+    maps = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])  # (2, 2, n)
+    return kernels.affine(x, np.moveaxis(maps, 2, 0))
+
+
+def zoom(factor: float) -> Augmentation:
+    """Scale each image about its middle by a random number of 1 − factor … 1 + factor; above 1 it becomes larger.
+
+    All numbers are equally likely. The size in pixels stays. Interpolation is as in `rotate`. ValueError or TypeError
+    unless 0 < factor < 1.
+    """
+    return Augmentation("zoom", _zoomed, positive("zoom: factor", factor, 1))
+
+
+def _zoomed(x: np.ndarray, drawn: np.ndarray, factor: float) -> np.ndarray:
+    return kernels.affine(x, np.eye(2) / (1 + factor * _uniform(x, drawn)[:, None, None]))
+
+
+# ---- brighter and darker --------------------------------------------------------------------------------------------
+
+
+def brightness(amount: float) -> Augmentation:
+    """Add a random number of −amount … amount to each image, the same to all its pixels.
+
+    All numbers are equally likely. Pixels are not limited to a range. ValueError or TypeError unless amount is positive
+    and finite.
+    """
+    return Augmentation("brightness", _brightened, positive("brightness: amount", amount))
+
+
+def _brightened(x: np.ndarray, drawn: np.ndarray, amount: float) -> np.ndarray:
+    return kernels.add(x, _of_images(x, amount * _uniform(x, drawn)))
+
+
+def contrast(factor: float) -> Augmentation:
+    """Multiply how far pixels are from their mean by a random number of 1 − factor … 1 + factor, one for each image.
+
+        y = m + c (x − m),  m the mean of a channel of the image
+
+    All numbers are equally likely. Pixels are not limited to a range. ValueError or TypeError unless 0 < factor < 1.
+    """
+    return Augmentation("contrast", _contrasted, positive("contrast: factor", factor, 1))
+
+
+def _contrasted(x: np.ndarray, drawn: np.ndarray, factor: float) -> np.ndarray:
+    mean = kernels.sum(x, (-2, -1), keepdims=True, scale=1 / max(x.shape[-2] * x.shape[-1], 1))
+    c = _of_images(x, 1 + factor * _uniform(x, drawn))
+    return kernels.add(mean, kernels.multiply(c, kernels.subtract(x, mean)))
+
+
+def noise(std: float) -> Augmentation:
+    """Add a random number to each pixel, from the normal distribution N(0, std²).
+
+    x may be any rows (n, …) of floats. ValueError or TypeError unless std is positive and finite.
+    """
+    return Augmentation("noise", _noisy, positive("noise: std", std), of_images=False)
+
+
+def _noisy(x: np.ndarray, drawn: np.ndarray, std: float) -> np.ndarray:
+    return kernels.add(x, kernels.multiply(_stream(drawn).standard_normal(x.shape, native(x)), std))
+
+
+def _stream(drawn: np.ndarray) -> np.random.Generator:
+    """Return the random numbers of this augmentation of this batch."""
+    return np.random.default_rng(drawn.tolist())
+
+
+def _uniform(x: np.ndarray, drawn: np.ndarray) -> np.ndarray:
+    """Draw a number from −1 to 1 for each image: (n,) float64."""
+    return _stream(drawn).uniform(-1, 1, len(x))
+
+
+def _of_images(x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return numbers (n,) in the dtype of the rows x, with their number of axes."""
+    return numbers.astype(native(x)).reshape(-1, *[1] * (x.ndim - 1))
+
+
+# ---- mixed in pairs -------------------------------------------------------------------------------------------------
+
+
+def mixup(alpha: float = 0.2, *, classes: int | None = None) -> Augmentation:
+    """Mix each row with another row of its batch, and their targets alike:
+
+        x ← λ x + (1 − λ) x',  y ← λ y + (1 − λ) y',  λ from the Beta distribution Beta(α, α)
+
+    The others are the rows of the batch in a random order; λ is drawn for each row. x may be any rows (n, …) of floats.
+
+    With `classes`, y are labels (n,), integers in 0 … classes − 1. They become probabilities (n, classes), which
+    `SoftmaxLoss` takes. Without it, y are floats (n, …), such as probabilities or the targets of `MSELoss`.
+
+    ValueError or TypeError unless alpha is positive and finite and classes an integer from 1 on. When it is called,
+    TypeError for integers without `classes`, and ValueError for a label that is not one of the classes.
+
+    H. Zhang, M. Cisse, Y. N. Dauphin and D. Lopez-Paz, "mixup: beyond empirical risk minimization", ICLR 2018.
+    """
+    return Mixture("mixup", _mixed, alpha, classes, of_images=False)
+
+
+def cutmix(alpha: float = 1.0, *, classes: int | None = None) -> Augmentation:
+    """Replace a rectangle of each image by that of another image of its batch, and mix their targets by area:
+
+        y ← λ y + (1 − λ) y',  1 − λ the part of the image that was replaced
+
+    The rectangle has the sides H √(1 − λ) and W √(1 − λ), rounded down to pixels, with λ from the Beta distribution
+    Beta(α, α). Its middle is a random pixel, and only its part inside the image counts. y, `classes` and errors are as
+    in `mixup`.
+
+    S. Yun et al., "CutMix: regularization strategy to train strong classifiers with localizable features", ICCV 2019.
+    """
+    return Mixture("cutmix", _pasted, alpha, classes)
+
+
+class Mixture(Augmentation):
+    """An Augmentation that mixes each row with another one, and their targets.
+
+    `change(x, others, shares, rng)` returns mixed rows and the shares (n,) that x has in them; others are x[others].
+    """
+
+    def __init__(self, name: str, change: Callable[..., Any], alpha: Any, classes: Any, of_images: bool = True) -> None:
+        self.alpha = positive(f"{name}: alpha", alpha)
+        self.classes = None if classes is None else positive_integer(f"{name}: classes", classes)
+        options = [] if classes is None else [f"classes={classes}"]
+        super().__init__(name, change, self.alpha, *options, of_images=of_images)
+
+    def changed(self, x: np.ndarray, y: Any, drawn: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        targets = self._as_floats(y, x)
+        rng = _stream(drawn)
+        others, shares = rng.permutation(len(x)), rng.beta(self.alpha, self.alpha, len(x))
+        mixed, shares = self.change(x, others, shares, rng)
+        return mixed, _blend(targets, others, shares)
+
+    def _as_floats(self, y: Any, x: np.ndarray) -> np.ndarray:
+        """Return targets in the dtype of x, labels as probabilities of the classes."""
+        if not isinstance(y, np.ndarray):
+            raise TypeError(f"{self!r} takes y, one array, got {type(y).__name__}")
+        if y.shape[:1] != x.shape[:1]:
+            raise ValueError(f"{self!r} got x of shape {x.shape} and y of shape {y.shape}: expected as many rows")
+        if y.dtype.kind == "f":
+            return as_real(y, native(x), f"{self!r}: y")
+        if y.dtype.kind not in "iu" or self.classes is None:
+            raise TypeError(
+                f"{self!r} takes y of floats, got {y.dtype}; {self.name}(…, classes=10) makes probabilities of labels "
+                "of 10 classes"
+            )
+        if y.ndim != 1:
+            raise ValueError(f"{self!r} takes one label a row, (n,), got shape {y.shape}")
+        if ((y < 0) | (y >= self.classes)).any():
+            row, label = first_outside(y, 0, self.classes - 1)
+            raise ValueError(f"{self!r}: label {label} in row {row} of the batch is not in 0 … {self.classes - 1}")
+        probabilities = np.zeros((len(y), self.classes), native(x))
+        probabilities[np.arange(len(y)), y] = 1
+        return probabilities
+
+
+def _mixed(x: np.ndarray, others: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> tuple:
+    return _blend(x, others, shares), shares
+
+
+def _pasted(x: np.ndarray, others: np.ndarray, shares: np.ndarray, rng: np.random.Generator) -> tuple:
+    down, across = [_interval(size, np.sqrt(1 - shares), rng) for size in x.shape[-2:]]
+    replaced = down.sum(axis=1) * across.sum(axis=1) / max(x.shape[-2] * x.shape[-1], 1)
+    inside = (down[:, :, None] & across[:, None, :]).astype(native(x))
+    inside = inside.reshape(len(x), *[1] * (x.ndim - 3), *x.shape[-2:])
+    return kernels.where(inside, kernels.take(kernels.copy(x), others), x), 1 - replaced
+
+
+def _interval(size: int, part: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return for n images which of `size` lines are in an interval around a random line: (n, size) bool.
+
+    The interval has this part (n,) of the lines, rounded down, as far as they exist.
+    """
+    length = (size * part).astype(np.int64)[:, None]
+    first = rng.integers(max(size, 1), size=(len(part), 1)) - length // 2
+    lines = np.arange(size)
+    return (lines >= first) & (lines < first + length)
+
+
+def _blend(a: np.ndarray, others: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """Return λ a + (1 − λ) a[others] for rows (n, …) with λ (n,), in the dtype of a."""
+    rest = kernels.take(kernels.copy(a), others)
+    return kernels.add(kernels.multiply(_of_images(a, shares), a), kernels.multiply(_of_images(a, 1 - shares), rest))

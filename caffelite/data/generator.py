@@ -30,6 +30,8 @@ from caffelite.data.conversion import (
 )
 from caffelite.data.sources import Blocks, Source
 
+Transform = Callable[[Any, Any], tuple[Any, Any]]
+
 
 class Batch(NamedTuple):
     """Rows: the inputs of a model, the targets, and the rows' weights in the loss (None: all the same).
@@ -93,10 +95,11 @@ class DataGenerator:
         The same seed gives the same orders, here and in `Model.fit`. None draws a seed.
     sample_weight : array-like (n,), optional
         How much each row weighs in the loss. Needs y.
-    transform : callable (x, y) -> (x, y), optional
-        Changes each batch before it is used, but not its number of rows. `caffelite.augment` has transforms, which draw
-        from `seed`. It gets fresh arrays in the data's own dtypes, and tuples if x or y are tuples. It may write to
-        them. Needs y. Training then goes through Python for each batch. Its exceptions are passed on unchanged.
+    transform : callable (x, y) -> (x, y), or a list of them, optional
+        Changes each batch before it is used, but not its number of rows. In a list, each gets what the one before it
+        returned. `caffelite.augment` has transforms, which draw from `seed`. The first gets fresh arrays in the data's
+        own dtypes, and tuples if x or y are tuples. It may write to them. Needs y. Training then goes through Python
+        for each batch. Its exceptions are passed on unchanged.
 
     `len()` is the number of batches an epoch. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x and y are
     tuples if you gave tuples. Every row comes once. If you leave an epoch early, the next pass is a new epoch. If the
@@ -123,7 +126,7 @@ class DataGenerator:
         drop_last: bool = False,
         seed: int | np.random.Generator | None = None,
         sample_weight: Any = None,
-        transform: Callable[[Any, Any], tuple[Any, Any]] | None = None,
+        transform: Transform | Sequence[Transform] | None = None,
     ) -> None:
         self.columns = frames.names_of_inputs(x)
         self.x = tuple([as_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else as_rows("x", x)
@@ -137,18 +140,16 @@ class DataGenerator:
         if sample_weight is not None and y is None:
             raise ValueError("sample_weight needs y: weights are the loss's")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
-        if transform is not None and not callable(transform):
-            raise TypeError(f"transform: expected a callable (x, y) -> (x, y), got {transform!r}")
-        if transform is not None and y is None:
+        self.transform = _as_transforms(transform)
+        if self.transform and y is None:
             raise ValueError("transform needs y: it takes x and y and returns them")
-        self.transform = transform
         self._begin(batch_size, shuffle, drop_last, seed)
 
     @classmethod
     def of(cls, data: Batch, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> DataGenerator:
         """Make batches of rows that are already checked and in a model's dtype."""
         self = cls.__new__(cls)
-        self.columns, self.transform, self.in_dtype_of_model = None, None, True
+        self.columns, self.transform, self.in_dtype_of_model = None, (), True
         self.x, self.y = (alone_or_all(tuple(map(in_order, arrays))) for arrays in (data.inputs, data.targets))
         self.sample_weight, self.rows = data.weights, data.rows
         self._begin(batch_size, shuffle, False, seed)
@@ -309,9 +310,10 @@ class DataGenerator:
         rows = order[first : stop if i < self.sizes(len(order))[0] else None]
         taken = iter([_taken(column, rows) for column in columns])
         x, y = _like(self.x, taken), _like(self.y, taken)
-        if self.transform is not None:
+        if self.transform:
             with drawing(self._seed, (epoch << 32) + number):
-                x, y = _pair(self.transform(x, y), len(rows))
+                for transform in self.transform:
+                    x, y = _pair(transform(x, y), len(rows))
         return x if self.y is None else (x, y, *taken)
 
 
@@ -407,6 +409,16 @@ def _copied(batch: Any) -> Any:
     return batch.copy() if isinstance(batch, np.ndarray) else batch
 
 
+def _as_transforms(given: Any) -> tuple[Transform, ...]:
+    """Return a transform, or a list of them, or None, as a tuple. TypeError for anything that can't be called."""
+    transforms = tuple(given) if isinstance(given, list | tuple) else () if given is None else (given,)
+    for i, transform in enumerate(transforms):
+        if not callable(transform):
+            where = f"[{i}]" if isinstance(given, list | tuple) else ""
+            raise TypeError(f"transform{where}: expected a callable (x, y) -> (x, y), got {transform!r}")
+    return transforms
+
+
 def _pair(given: Any, rows: int) -> tuple[Any, Any]:
     """Return the result of a transform as arrays.
 
@@ -451,4 +463,4 @@ def _four_words(rng: np.random.Generator) -> np.ndarray:
 
 def is_replayed(batches: Iterable) -> TypeGuard[DataGenerator]:
     """Return whether steps fetch their batches themselves, from arrays or from buffers that are read."""
-    return type(batches) is DataGenerator and batches.transform is None
+    return type(batches) is DataGenerator and not batches.transform

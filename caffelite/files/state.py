@@ -12,6 +12,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, as_array, as_real
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
+from caffelite.data.vocabulary import Vocabulary
 from caffelite.files import safetensors as files
 from caffelite.files import structure
 from caffelite.functions import Columns
@@ -123,11 +124,15 @@ def exact_buffers(functions: Iterable[Function]) -> set[int]:
 
 
 def texts_of(model: Any) -> dict[str, str]:
-    """The texts of a file: the structure, or why it can't be written, and names of frozen parameters and of columns."""
+    """The texts of a file: structure, or why it can't be written, frozen parameters, names of columns, vocabularies."""
     frozen = [name for name, p in model.named_parameters().items() if not p.requires_grad]
     found = {"caffelite.frozen": structure.as_text(frozen)} if frozen else {}
     if model._own.column_names is not None:
         found["caffelite.columns"] = structure.as_text(model._own.column_names)
+    if vocabularies := vocabularies_of(model):
+        found["caffelite.vocabularies"] = structure.as_text(
+            {name: {"words": x.words, "characters": x.characters} for name, x in vocabularies.items()}
+        )
     try:
         return {"caffelite.structure": structure.as_text(structure.described(model)), **found}
     except structure.Unwritable as error:
@@ -153,6 +158,57 @@ def columns_in(texts: Mapping[str, str]) -> list[list[Any] | None] | None:
     if not all(isinstance(name, str | int) for names in inputs for name in names or ()):
         raise ValueError(f"expected names of columns that are words or integers, got {given!r}")
     return given
+
+
+def vocabularies_of(model: Any) -> dict[str, Vocabulary]:
+    """The vocabularies in attributes of a model and of the Functions in it: `vocabulary`, `reader.vocabulary`."""
+    return {
+        f"{path}{name}": x
+        for path, function in _named_functions(model).items()
+        for name, x in vars(function).items()
+        if type(x) is Vocabulary
+    }
+
+
+def vocabularies_in(model: Any, texts: Mapping[str, str]) -> list[tuple[Function, str, Vocabulary]]:
+    """The vocabularies in the texts of a file, each with the Function and the attribute that it belongs to.
+
+    ValueError if they can't be the model's.
+    """
+    given = files.strict_json(texts.get("caffelite.vocabularies", "{}"))
+    if not isinstance(given, dict):
+        raise ValueError(f"expected vocabularies by name, got {given!r:.80}")
+    functions, found = _named_functions(model), []
+    for name, x in given.items():
+        path, attribute = name[: name.rfind(".") + 1], name[name.rfind(".") + 1 :]
+        owner = functions.get(path)
+        is_free = type(getattr(owner, attribute, None)) in (type(None), Vocabulary)
+        if owner is None or not is_free or not attribute.isidentifier() or attribute.startswith("_"):
+            raise ValueError(f"the model can't have a vocabulary in an attribute {name!r}")
+        if not isinstance(x, dict) or x.keys() != {"words", "characters"} or not isinstance(x["characters"], bool):
+            raise ValueError(f"expected words and characters of the vocabulary {name}, got {x!r:.80}")
+        words = x["words"]
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words) or not words:
+            raise ValueError(f"expected a list of the words of the vocabulary {name}, got {words!r:.80}")
+        if len(set(words)) < len(words):
+            raise ValueError(f"the vocabulary {name} has a word twice")
+        found.append((owner, attribute, Vocabulary.of(words, x["characters"])))
+    return found
+
+
+def _named_functions(model: Any) -> dict[str, Function]:
+    """The model and all Functions in it, each once, by the beginnings of their attributes' names: "", "blocks.2."."""
+    found, seen = {"": model}, {id(model)}
+
+    def add(function: Function, path: str) -> None:
+        for name, child in function._named_children():
+            if id(child) not in seen:
+                seen.add(id(child))
+                found[f"{path}{name}."] = child
+                add(child, f"{path}{name}.")
+
+    add(model, "")
+    return found
 
 
 def freeze(model: Any, names: set[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from caffelite.core.modes import without_values
 from caffelite.files import structure
 from caffelite.files.safetensors import File, strict_json
-from caffelite.files.state import columns_in, fill, freeze, frozen_in
+from caffelite.files.state import columns_in, fill, freeze, frozen_in, vocabularies_in
 from caffelite.model.model import Model
 from caffelite.model.table import TableModel
 from caffelite.training import door
@@ -18,10 +18,10 @@ from caffelite.training import door
 def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Model:
     """Return the Model in a file that `Model.save` or a checkpoint has written.
 
-    It has the file's parameters and buffers. `custom` gives, by name, the classes of its Functions that are not
-    caffelite's, and functions that are their initializers: `load("net.safetensors", custom={"Swish": Swish})`. `load`
-    calls them with what their `arguments()` returned. It calls nothing else that is named in a file, and imports
-    nothing.
+    It has the file's parameters and buffers, and the vocabularies in its attributes. `custom` gives, by name, the
+    classes of its Functions that are not caffelite's, and functions that are their initializers:
+    `load("net.safetensors", custom={"Swish": Swish})`. `load` calls them with what their `arguments()` returned. It
+    calls nothing else that is named in a file, and imports nothing.
 
     Raises OSError if the path can't be read. Raises ValueError with the reason if the file is not valid, before it
     allocates memory for the contents. A file with weights only is for `Model.load`.
@@ -41,9 +41,12 @@ def load(path: str | os.PathLike, custom: Mapping[str, Any] | None = None) -> Mo
                 if not isinstance(model, Model):
                     raise ValueError(f"expected a Model, its structure is that of {type(model).__name__}")
                 frozen, columns = frozen_in(model, file.texts), columns_in(file.texts)
+                vocabularies = vocabularies_in(model, file.texts)
         except (ValueError, RecursionError, MemoryError) as error:
             raise file.refuse(error) from error
         fill(model, file)
         freeze(model, frozen)
         door.remember_columns(model, columns)
+        for function, name, vocabulary in vocabularies:
+            setattr(function, name, vocabulary)
     return model

@@ -360,7 +360,7 @@ class Model(Container, recordable=True):
         load_state_dict(self, state)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write parameters, buffers, the model's structure and what is frozen to a safetensors file.
+        """Write parameters, buffers, the model's structure, what is frozen and vocabularies to a safetensors file.
 
         The new file replaces an older one when it is complete. `caffelite.load` makes the model again; give it the
         classes that are not caffelite's. Their `arguments()` say how to make them. If a Function can't say that, its

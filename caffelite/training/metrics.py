@@ -236,6 +236,11 @@ def check_shapes(
     check(name or metric.__name__, outputs, targets)
 
 
+def takes_labels(metric: Any) -> bool:
+    """Whether a metric takes one label for each row of outputs."""
+    return metric is accuracy or (isinstance(metric, OfEpoch) and metric._check is not _check_values)
+
+
 def _check_classes(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     if not are_several(outputs, targets):
         _check_labels(name, outputs, targets)

@@ -33,6 +33,7 @@ from caffelite.training.metrics import (
     check_shapes,
     link_of,
     number,
+    takes_labels,
     threshold_of,
     warn_of_probabilities,
 )
@@ -257,7 +258,10 @@ class Measures:
                     raise ValueError(f"the metric {name} takes one output; the model returned {len(own)}{OF_EACH}")
                 if len(targets) > 1:
                     raise ValueError(f"the metric {name} takes one target; y has {len(targets)}")
-                check_shapes(metric, own[0].shape, targets[0].shape, name, several=self.threshold is not None)
+                shape = targets[0].shape
+                if takes_labels(metric) and self._are_probabilities(targets[0]):
+                    shape = shape[:-1]
+                check_shapes(metric, own[0].shape, shape, name, several=self.threshold is not None)
             else:
                 for y in own:
                     if y.shape[:1] != (batch.rows,):
@@ -266,12 +270,19 @@ class Measures:
                             f"{y.shape} for {batch.rows} rows"
                         )
 
+    def _are_probabilities(self, targets: np.ndarray) -> bool:
+        """Whether targets are probabilities of classes. Metrics that take labels get the most probable class."""
+        is_softmax = isinstance(getattr(self.loss, "loss", self.loss), SoftmaxLoss)
+        return is_softmax and targets.dtype.kind == "f" and targets.ndim > 1
+
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
         """Add the accuracy of a batch to its sums."""
         if self.accuracy is None:
             return
         (scores,), (y,) = self._own(outputs if isinstance(outputs, tuple) else (outputs,)), self._own(batch.targets)
         scores, slot = scores.data, self.slot
+        if self._are_probabilities(y):
+            y = kernels.largest(y, -1)[1]
         if self.threshold is not None:
             self._add_correct(cursor, slot, scores, y, self.threshold)
         elif scores.size > y.size:  # scores of several classes
@@ -317,6 +328,8 @@ class Measures:
             copies = [alone_or_all(tuple([x.copy() for x in arrays])) for arrays in (outputs, y)]
             return number(name, metric(*copies))
         (scores,), (targets,), ignore, threshold = outputs, y, getattr(self.loss, "ignore", None), self.threshold
+        if takes_labels(metric) and self._are_probabilities(targets):
+            targets = targets.argmax(axis=-1)
         if ignore is not None and targets.shape == scores.shape[:-1]:
             scores, targets = scores[targets != ignore], targets[targets != ignore]
             if len(targets) == 0:

@@ -1,13 +1,16 @@
-# Augmentation: each image of a batch is changed at random. The random numbers are a function of a seed, the batch, and
-# the image's row in it (philox.h). So every thread draws the same numbers.
+# Augmentation: each image of a batch is changed, mostly at random. The random numbers are a function of a seed, the
+# batch, and the image's row in it (philox.h). So every thread draws the same numbers.
 #
 # All loops take images (n, C, H, W), contiguous.
-#   size     0 C, 1 H, 2 W, 3 how far, or how large
+#   size     0 C, 1 H, 2 W of x, 3 how far, or how large, 4 H, 5 W of y
 #   operand  0 y, 1 x, 2 drawn = (seed, batch, how many augmentations of the batch were drawn before), int64
 #   parts    the images
 
 cimport cython
 
+from libc.math cimport floor
+
+from caffelite._kernels.loops.arithmetic cimport sum_of_products
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.random cimport COUNTERS, WORDS, philox
 
@@ -26,30 +29,32 @@ cdef inline Py_ssize_t one_of(uint64_t m, uint32_t word) noexcept nogil:
     return <Py_ssize_t> ((m * word) >> 32)
 
 
-# y[c, h, w] = x[c, h − down, w − right], 0 outside the image; down and right are random in −p … p, p = size[3]
-cdef int shift(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef Py_ssize_t C = call.size[0], H = call.size[1], W = call.size[2], p = call.size[3]
-    cdef Py_ssize_t i, line, h, w, down, right, first, last
+# y[c, h, w] = x[c, h + top, w + left], 0 outside x. The window is anywhere in x with p lines of zeros around it,
+# p = size[3]: top is random in −p … H of x + p − H of y, and so is left.
+cdef int crop(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t C = call.size[0], H = call.size[1], W = call.size[2], lines = call.size[4], width = call.size[5]
+    cdef Py_ssize_t last_top = H + call.size[3] - lines, last_left = W + call.size[3] - width
+    cdef Py_ssize_t i, line, h, w, top, left, first, last
     cdef uint32_t words[WORDS]
     cdef real* y
     cdef const real* x
     for i in range(begin, end):
         draw(words, call, i, i == begin)
-        down = one_of(2 * p + 1, words[i % COUNTERS]) - p
-        right = one_of(2 * p + 1, words[COUNTERS + i % COUNTERS]) - p
-        first, last = min(max(right, 0), W), max(min(W + right, W), 0)
-        for line in range(C * H):
-            h = line % H
-            y = dtype + (i * C * H + line) * W
-            if not 0 <= h - down < H:
-                memset(y, 0, W * sizeof(real))
+        top = last_top - one_of(last_top + call.size[3] + 1, words[i % COUNTERS])
+        left = last_left - one_of(last_left + call.size[3] + 1, words[COUNTERS + i % COUNTERS])
+        first, last = min(max(-left, 0), width), max(min(W - left, width), 0)
+        for line in range(C * lines):
+            h = line % lines + top
+            y = dtype + (i * C * lines + line) * width
+            if not 0 <= h < H:
+                memset(y, 0, width * sizeof(real))
                 continue
-            x = <const real*> call.operand[1].data + (i * C * H + line - down) * W - right
+            x = <const real*> call.operand[1].data + ((i * C + line // lines) * H + h) * W + left
             for w in range(first):
                 y[w] = 0
             for w in range(first, last):
                 y[w] = x[w]
-            for w in range(max(first, last), W):
+            for w in range(max(first, last), width):
                 y[w] = 0
     return CONTINUE
 
@@ -94,7 +99,49 @@ cdef int cutout(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     return CONTINUE
 
 
+# y[c, h, w] = x[c, u, v] between pixels, 0 outside the image: the mean of the four pixels around (u, v), weighted by
+# how near they are. With offsets from the middle of the image, (u, v) = A (h, w).
+#   operand  2 A (n, 2, 2), float64
+cdef int affine(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t C = call.size[0], H = call.size[1], W = call.size[2]
+    cdef double middle = 0.5 * (H - 1), centre = 0.5 * (W - 1), u, v, up, left
+    cdef Py_ssize_t i, c, h, w, above, below, before, after
+    cdef real top, bottom, of_above[2], of_below[2]
+    cdef real* y
+    cdef const real* x
+    cdef const double* A
+    for i in range(begin, end):
+        A = <const double*> call.operand[2].data + 4 * i
+        for h in range(H):
+            for w in range(W):
+                y = dtype + (i * C * H + h) * W + w
+                u = middle + sum_of_products(A[0], h - middle, A[1], w - centre)
+                v = centre + sum_of_products(A[2], h - middle, A[3], w - centre)
+                if not (-1 < u < H and -1 < v < W):
+                    for c in range(C):
+                        y[c * H * W] = 0
+                    continue
+                up, left = floor(u), floor(v)
+                above, before = <Py_ssize_t> up, <Py_ssize_t> left
+                below, after = min(above + 1, H - 1), min(before + 1, W - 1)
+                top = <real> (1 - (u - up)) if above >= 0 else 0
+                bottom = <real> (u - up) if above + 1 < H else 0
+                of_above[0] = of_below[0] = <real> (1 - (v - left)) if before >= 0 else 0
+                of_above[1] = of_below[1] = <real> (v - left) if before + 1 < W else 0
+                of_above[0], of_above[1] = of_above[0] * top, of_above[1] * top
+                of_below[0], of_below[1] = of_below[0] * bottom, of_below[1] * bottom
+                above, before = max(above, 0), max(before, 0)
+                x = <const real*> call.operand[1].data + i * C * H * W
+                for c in range(C):
+                    y[c * H * W] = sum_of_products(
+                        of_above[0], x[above * W + before], of_above[1], x[above * W + after]
+                    ) + sum_of_products(of_below[0], x[below * W + before], of_below[1], x[below * W + after])
+                    x += H * W
+    return CONTINUE
+
+
 cdef at_load publish_all() noexcept nogil:
-    publish("shift", <Loop> shift[float], <Loop> shift[double])
+    publish("crop", <Loop> crop[float], <Loop> crop[double])
     publish("flip", <Loop> flip[float], <Loop> flip[double])
     publish("cutout", <Loop> cutout[float], <Loop> cutout[double])
+    publish("affine", <Loop> affine[float], <Loop> affine[double])

@@ -1,0 +1,115 @@
+"""Images in a folder for each class, in the formats that Pillow reads."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from caffelite.core.arrays import integers
+
+SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+
+
+def folder(
+    path: str | os.PathLike[str], size: int | tuple[int, int], *, channels: int = 3
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Return the images below a folder that has a folder for each class: x, y and the names of the classes.
+
+        pets/cat/1.jpg, pets/cat/2.png, …, pets/dog/1.jpg, …
+
+    x (n, channels, height, width) is float32 in 0 … 1, y (n,) int64, the place of the class in `names`. Classes are in
+    alphabetical order, and so are the files of a class, also those in folders of its folder. Names that begin with a
+    dot are left out, and files that do not have the name of an image (.jpg, .png, .bmp, .gif, .webp, .tif, .ppm, .pgm).
+
+    Parameters
+    ----------
+    path : str or path
+    size : int, or (height, width)
+        Each image is scaled to this size, by bilinear interpolation; the ratio of its sides is not kept.
+    channels : int
+        3 for red, green and blue; 1 for shades of gray.
+
+    Images are turned as their EXIF data say. What is transparent becomes white. 16 bits of gray are kept. Of several
+    pictures in a file, the first counts.
+
+    Reading needs Pillow: `pip install caffelite[images]`. Raises ImportError without it. Raises ValueError, with the
+    file, for one that is not an image that Pillow can read. Raises ValueError for a class without images, or a folder
+    without classes, and FileNotFoundError if there is no such folder. Raises MemoryError, before the first image is
+    read, if x would be larger than the memory of the machine.
+    """
+    height, width = integers("folder: size", size, 2, most=2**31 - 1)
+    if channels not in (1, 3) or isinstance(channels, bool):
+        raise ValueError(f"folder: channels must be 1 or 3, got {channels!r}")
+    try:
+        import PIL.Image  # noqa: F401
+    except ImportError as error:
+        raise ImportError("folder reads images with Pillow: pip install caffelite[images]") from error
+    classes = _classes(Path(path))
+    files = [(file, label) for label, found in enumerate(classes.values()) for file in found]
+    shape = (len(files), channels, height, width)
+    if 4 * math.prod(shape) > (memory := _memory()):
+        raise MemoryError(
+            f"folder: {len(files):,} images of {channels} × {height} × {width} pixels need "
+            f"{4 * math.prod(shape) / 1e9:.1f} GB, and the machine has {memory / 1e9:.1f} GB: take a smaller size"
+        )
+    x = np.empty(shape, np.float32)
+    for image, (file, _) in zip(x, files, strict=True):
+        _read(file, image)
+    return x, np.array([label for _, label in files], np.int64), list(classes)
+
+
+def _classes(path: Path) -> dict[str, list[Path]]:
+    """Return the images of each class, by its name."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"folder: there is no folder {path}")
+    classes = {}
+    for of_class in sorted(path.iterdir()):
+        if of_class.is_dir() and not of_class.name.startswith("."):
+            found = [file for file in sorted(of_class.rglob("*")) if file.suffix.lower() in SUFFIXES and file.is_file()]
+            classes[of_class.name] = [
+                file for file in found if not any(part.startswith(".") for part in file.relative_to(of_class).parts)
+            ]
+            if not classes[of_class.name]:
+                raise ValueError(f"folder: the class {of_class} has no images")
+    if not classes:
+        raise ValueError(f"folder: expected a folder for each class in {path}, found none")
+    return classes
+
+
+def _read(file: Path, into: np.ndarray) -> None:
+    """Read an image into an array (channels, height, width)."""
+    from PIL import Image, ImageOps
+
+    channels, height, width = into.shape
+    try:
+        with Image.open(file) as opened:
+            image: Any = ImageOps.exif_transpose(opened)
+            if image.mode.startswith("I;16") or image.mode == "I":  # 16 bits of gray, which Pillow would cut to 8
+                gray = np.asarray(image, np.float32) / np.float32(65535)
+                if gray.size and not (gray.min() >= 0 and gray.max() <= 1):
+                    raise ValueError("its pixels have more than 16 bits, of which the range is not known")
+                image = Image.fromarray(gray).resize((width, height), Image.Resampling.BILINEAR)
+                into[...] = np.asarray(image)
+                return
+            if image.mode == "F":
+                raise ValueError("its pixels are floats, of which the range is not known")
+            if image.has_transparency_data:
+                image = image.convert("RGBA")
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+            image = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BILINEAR)
+            pixels = np.asarray(image).reshape(height, width, channels)
+            np.divide(pixels.transpose(2, 0, 1), 255, out=into, dtype=np.float32)
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise ValueError(f"{file}: expected an image that Pillow can read: {error}") from error
+
+
+def _memory() -> float:
+    """Return the bytes of memory that the machine has, or infinity if it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return math.inf

@@ -1,0 +1,133 @@
+"""Windows of a series: what was seen, and what came next. No window is copied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from caffelite.core.arrays import NUMBERS, as_array, boolean, positive_integer
+from caffelite.data import frames
+
+
+class Rows:
+    """Rows that overlap in memory, as a source: `shape`, `dtype` and slices. `np.asarray` makes an array of it."""
+
+    def __init__(self, view: np.ndarray) -> None:
+        self.view, self.shape, self.dtype, self.ndim = view, view.shape, view.dtype, view.ndim
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.view[rows]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.view, dtype, copy=copy)
+
+    def __repr__(self) -> str:
+        return f"Rows{self.shape}"
+
+
+class Windows:
+    """Windows of a series as rows: x has `length` values one after the other, y the `horizon` values that follow.
+
+        windows = cl.Windows(series, length=24, horizon=6)
+        training, validation = windows.split(0.2)
+        model.fit(training.x, training.y, validation_data=(validation.x, validation.y), …)
+
+    x[i] = series[i : i + length] and y[i] = targets[i + length : i + length + horizon], for each i from 0 on for which
+    both exist: `rows` = n − length − horizon + 1.
+
+    Parameters
+    ----------
+    series : array-like (n,) or (n, features), or a frame
+        Numbers in the order of time, at equal distances.
+    length : int
+        How many values a window has.
+    horizon : int
+        How many values after the window are to be predicted.
+    targets : array-like (n,) or (n, k), or a column of a frame, optional
+        The values to predict, if not the series itself: such as one of its columns.
+    channels_first : bool
+        Windows are (features, length), as `Conv1d` takes them. Otherwise (length, features), as recurrent layers and
+        attention do.
+
+    `x` is (rows, length, features), with one feature for a series (n,). `y` is (rows, horizon) for targets (n,), and
+    (rows, horizon, k) for targets (n, k). Both are sources: a view with `shape`, `dtype` and slices. `fit`, `predict`,
+    `evaluate` and `DataGenerator` take them. They copy the windows if these have 64 MiB or less. They read more of them
+    block by block (`caffelite.sources`), so that windows never need `length` times the memory of the series.
+
+    The next values after the end of the series are `model.predict(series[None, -length:])`, for a series (n, features).
+
+    Raises ValueError for a series that is too short for a window, for other shapes, and for targets of another length.
+    Raises TypeError for anything but numbers, and unless length and horizon are integers.
+    """
+
+    def __init__(
+        self, series: Any, length: int, horizon: int = 1, *, targets: Any = None, channels_first: bool = False
+    ) -> None:
+        self.length = positive_integer("Windows: length", length)
+        self.horizon = positive_integer("Windows: horizon", horizon)
+        self.channels_first = boolean("Windows: channels_first", channels_first)
+        self.series = _numbers(series, "series")
+        self.targets = self.series if targets is None else _numbers(targets, "targets")
+        n = len(self.series)
+        if len(self.targets) != n:
+            raise ValueError(
+                f"Windows: targets have shape {self.targets.shape} and the series {self.series.shape}: expected equal "
+                "lengths"
+            )
+        self.rows = n - self.length - self.horizon + 1
+        if self.rows < 1:
+            raise ValueError(
+                f"Windows: a series of {n} rows is too short for a window of length {self.length} and horizon "
+                f"{self.horizon}: expected {self.length + self.horizon} rows or more"
+            )
+        features = self.series.reshape(n, -1) if self.series.ndim == 1 else self.series
+        x = sliding_window_view(features, self.length, axis=0)[: self.rows]  # (rows, features, length)
+        y = sliding_window_view(self.targets[self.length :], self.horizon, axis=0)
+        self.x = Rows(x if self.channels_first else x.swapaxes(1, 2))
+        self.y = Rows(y if y.ndim == 2 else y.swapaxes(1, 2))
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def split(self, share: float, *, overlap: bool = False) -> tuple[Windows, Windows]:
+        """Return the windows of the first part of the series, and those of the last part, which has this share.
+
+        A row of the series is in the windows of one part only. With `overlap`, the first windows of the last part reach
+        back into the first part, by `length` rows: then the last part's y begin with its first row. The first part is
+        for training, the last for validation. A random split would validate on rows that were trained on.
+
+        Raises ValueError unless 0 < share < 1, and if a part is too short for a window.
+        """
+        if isinstance(share, bool) or not isinstance(share, NUMBERS):
+            raise TypeError(f"split: expected a share, got {share!r}")
+        if not 0 < share < 1:
+            raise ValueError(f"split: expected a share above 0 and below 1, got {share!r}")
+        n = len(self.series)
+        cut = n - round(n * share)
+        return self._part(0, cut), self._part(max(cut - self.length * boolean("split: overlap", overlap), 0), n)
+
+    def _part(self, first: int, stop: int) -> Windows:
+        targets = None if self.targets is self.series else self.targets[first:stop]
+        return Windows(
+            self.series[first:stop], self.length, self.horizon, targets=targets, channels_first=self.channels_first
+        )
+
+    def __repr__(self) -> str:
+        return f"Windows({self.rows:,} rows: x {self.x.shape[1:]}, y {self.y.shape[1:]})"
+
+
+def _numbers(data: Any, what: str) -> np.ndarray:
+    """Return a series (n,) or (n, k) as an array in native byte order. It may be mapped from a file."""
+    name = f"Windows: {what}"
+    is_named = frames.is_frame(data) or frames.is_series(data)
+    array = np.asarray(frames.as_array(data, name) if is_named else as_array(data, name))
+    if array.ndim not in (1, 2) or 0 in array.shape:
+        raise ValueError(f"{name}: expected (n,) or (n, features), got shape {array.shape}")
+    if array.dtype.kind not in "buif":
+        raise TypeError(f"{name}: expected numbers, got {array.dtype}")
+    return array
