@@ -234,7 +234,7 @@ class Tensor(Node):
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        """Forget the gradient, as `zero_grad` does: None is the only value that you can assign."""
+        """Forget the gradient, as `zero_grad` does. You can assign None only."""
         if value is None:
             self.zero_grad()
         elif value is not self._gradient:  # which `p.grad *= 0.5` assigns after it has multiplied it

@@ -182,9 +182,10 @@ def _text(entry: Any) -> str:
 
 
 class TakeAlongAxis(Function, recordable=True):
-    """y[i, j, k] = x[i, index[i, j, k], k], here along axis 1. If an element is taken several times, its gradients add.
+    """y[i, j, k] = x[i, index[i, j, k], k], here along axis 1.
 
-    x and `index`, integers, have equally many axes, and are broadcast to each other along all but `axis`.
+    x and `index`, integers, have equally many axes, and are broadcast to each other along all but `axis`. If an element
+    is taken several times, its gradients are added.
     """
 
     def __init__(self, axis: int = -1) -> None:
@@ -331,11 +332,11 @@ class Stack(Concatenate, recordable=True):
 
 
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
-    """The elements of x at `indices` along an axis, row by row: y[i, j, k] = x[i, indices[i, j, k], k] along axis 1.
+    """The elements of x at `indices` along an axis, with indices of its own in each row.
 
-    x and `indices` have equally many axes, and are broadcast to each other along all but `axis`. A negative index
-    counts from the end. Without an axis, x is one vector. `cl.take_along_axis(scores, labels[:, None], 1)` are the
-    scores of the labels.
+    y[i, j, k] = x[i, indices[i, j, k], k] along axis 1. x and `indices` have equally many axes, and are broadcast to
+    each other along all but `axis`. A negative index counts from the end. Without an axis, x is one vector.
+    `cl.take_along_axis(scores, labels[:, None], 1)` are the scores of the labels.
 
     IndexError, with the row, for an index that x does not have. TypeError unless indices are integers. ValueError for
     shapes that do not fit.
@@ -349,9 +350,9 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
 
 
 def one_hot(indices: Any, classes: int) -> np.ndarray:
-    """A plain array (…, classes) of 0 and 1 in float32: 1 at each of `indices`, integers (…) in 0 … classes − 1.
+    """A plain array (…, classes) of 0 and 1, with the 1 at each of `indices` (…).
 
-    An operator between it and a Tensor converts it to the Tensor's dtype. It has no gradient.
+    The array is float32. An operator between it and a Tensor converts it to the Tensor's dtype. It has no gradient.
 
     IndexError, with the row, for an index that is not in 0 … classes − 1. TypeError unless indices are integers.
     """
@@ -367,7 +368,7 @@ def one_hot(indices: Any, classes: int) -> np.ndarray:
 
 
 def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
-    """The parts of x along an axis, as views: so many of one length, or those between the places in a list.
+    """The parts of x along an axis, as a list of views.
 
     `cl.split(x, 3)` are three parts, `cl.split(x, [2, 5])` are `x[:2]`, `x[2:5]` and `x[5:]`. ValueError if the parts
     of one length would not be equal. TypeError unless the number or the places are integers.

@@ -124,10 +124,10 @@ def _backwards(begin: int, end: int) -> slice:
 
 
 class Pad(PadAxes, recordable=True, by_row=True):
-    """More elements around images (n, C, height, width) or series (n, C, length), along all axes from 2 on.
+    """More elements around images (n, C, height, width) or series (n, C, length).
 
-    `widths` is how many on each side, or a pair for each of these axes: `((top, bottom), (left, right))`. The new
-    elements are
+    They are added along all axes from 2 on. `widths` is how many on each side, or a pair for each of these axes:
+    `((top, bottom), (left, right))`. The new elements are
 
     - "zero": 0,
     - "reflect": the mirror image of x, without the element at the edge: 3 2 | 1 2 3 | 2 1,

@@ -20,7 +20,7 @@ __all__ = ["flip", "repeat", "roll"]
 
 
 class Flip(Function, recordable=True):
-    """x with its elements in reverse order along `axis`: one, a tuple of them, or all (None). A view."""
+    """x in reverse order along `axis`: one, a tuple of them, or all (None). A view."""
 
     def __init__(self, axis: int | tuple[int, ...] | None = None) -> None:
         self.axis = axis
@@ -98,7 +98,7 @@ def rolled(x: np.ndarray, moves: dict[int, int]) -> np.ndarray:
 
 
 class Repeat(Function, recordable=True):
-    """x with each element along an axis several times, one after the other:  dx = Σ dy over its repetitions."""
+    """x with each element along an axis several times:  dx = Σ dy over its repetitions."""
 
     def __init__(self, repeats: int, axis: int) -> None:
         self.repeats, self.axis = repeats, axis
@@ -139,10 +139,11 @@ def flip(x: Any, axis: Any = None) -> Tensor:
 
 
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
-    """x with its elements moved by `shift` places along `axis`; what leaves at one end comes in at the other.
+    """x with its elements moved by `shift` places along `axis`, round and round.
 
-    Either may be a tuple, as in `numpy.roll`. Without an axis, x is rolled as one vector. TypeError unless shifts and
-    axes are integers. ValueError for an axis that x does not have, and for tuples of different lengths.
+    Elements that leave at one end come in at the other. Either argument may be a tuple, as in `numpy.roll`. Without an
+    axis, x is rolled as one vector. TypeError unless shifts and axes are integers. ValueError for an axis that x does
+    not have, and for tuples of different lengths.
     """
     x = as_tensor(x)
     if axis is None:
@@ -155,10 +156,10 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
 
 
 def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
-    """x with each element along an axis several times, one after the other. Without an axis, x is one vector.
+    """x with each element along an axis several times, one after the other.
 
-    `repeats` is an integer, or one for each element along the axis. ValueError if there is another number of them, or
-    one is negative. TypeError unless they are integers.
+    Without an axis, x is one vector. `repeats` is an integer, or one for each element along the axis. ValueError if
+    there is another number of them, or one is negative. TypeError unless they are integers.
     """
     x = as_tensor(x)
     if axis is None:
