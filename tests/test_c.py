@@ -90,6 +90,17 @@ def listed():
                 cl.Residual(cl.Residual(cl.Tanh())),
             ],
         ),
+        (
+            (2, 5, 4),
+            [
+                cl.Pad(((1, 2), (0, 3))),
+                cl.Conv2d(2, 3, 3),
+                cl.Pad(((2, 7), (0, 1)), "reflect"),
+                cl.ReLU(),
+                cl.Pad(((0, 0), (3, 0)), "replicate"),
+            ],
+        ),
+        ((3, 4), [cl.Pad(2), cl.Tanh(), cl.Pad(((0, 1),), "replicate")]),
         ((5,), [cl.Parallel(ACTIVATIONS)]),
         ((2, 2), [cl.Flatten(), cl.Dropout()]),
         ((2,), [cl.Columns({"a": [0.5, 1.0, 3.0], "b": [7, 7, 7]}), cl.Linear(2, 3)]),
@@ -349,7 +360,8 @@ def test_threads_may_call_it_at_the_same_time_where_the_memory_is_their_own(tmp_
 
 #: Functions that C is not written for.
 NOT_IN_C = {
-    *["Clip", "Index", "MatMul", "Max", "Mean", "Min", "Stack", "Sum", "Transpose", "Where"],
+    *["Clip", "Flip", "Index", "MatMul", "Max", "Mean", "Min", "Split", "Stack", "Sum"],
+    *["TakeAlongAxis", "Transpose", "Where"],
     *["FocalLoss", "GaussianLoss", "HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized"],
     *["PoissonLoss", "QuantileLoss", "SigmoidLoss", "SoftmaxLoss"],
     *["Embedding", "GRU", "LSTM", "MultiHeadAttention", "PositionalEncoding", "RNN"],

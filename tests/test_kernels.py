@@ -729,6 +729,25 @@ def test_ravel_index_takes_more_axes_than_a_call_has():
     assert_same_bits(kernels.ravel_index((3, 64), index[..., :1] % 3, index), index[..., :1] % 3 * 64 + index)
 
 
+def test_ravel_index_takes_every_place_of_an_axis_and_lists_of_many_axes():
+    index, lengths = np.array([[1, 0, 2], [2, 2, 1]]), (2, 4, 3)
+    expected = np.ravel_multi_index((np.arange(2)[:, None, None], index[:, :, None], np.arange(3)), lengths)
+    assert_same_bits(kernels.ravel_index(lengths, None, index[:, :, None], None), expected)
+    odd = np.arange(96).reshape(2, 2, 2, 2, 2, 3)[..., ::2].transpose(5, 3, 1, 4, 2, 0)
+    expected = np.arange(2).reshape(2, 1, 1, 1, 1, 1) * 96 + odd
+    places = np.arange(2).reshape(2, 1, 1, 1, 1, 1).tolist()
+    assert_same_bits(kernels.ravel_index((2, 96), places, odd), expected)
+
+
+def test_ravel_index_refuses_negative_indices_where_they_do_not_count_from_the_end():
+    assert kernels.ravel_index((3, 4), np.array([2]), 1, wraps=False) == 9
+    for indices in ((np.array([2, -1]), 0), (0, -1)):
+        with pytest.raises(IndexError, match="index -1 is out of bounds"):
+            kernels.ravel_index((3, 4), *indices, wraps=False)
+    with pytest.raises(ArithmeticError, match=r"\[2, 3\]"):
+        kernels.ravel_index((3,), np.array([2, 3]), on_stop=refuse)
+
+
 @pytest.mark.parametrize("bad", [4, -5, 2**62, -(2**63)])
 def test_ravel_index_names_the_index_that_is_out_of_bounds(bad):
     with pytest.raises(IndexError, match=f"{bad} is out of bounds.* 4"):

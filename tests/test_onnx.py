@@ -50,8 +50,9 @@ def run(path, *inputs):
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
-# The rows of these are no examples: they index, reshape or normalize the first axis.
+# The rows of these are no examples: they index, reshape, normalize, move or mirror the first axis.
 OF_ALL_ROWS = {functions.Index, functions.ToShape, functions.LayerNorm}
+OF_ALL_ROWS |= {functions.Split, functions.Roll, functions.PadAxes}
 
 
 @both_dtypes

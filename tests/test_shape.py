@@ -1,7 +1,10 @@
 """Reshape and Transpose: what their cases do not say."""
 
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 from reference import assert_same_bits, channels_last, fortran_ordered, images_last, plain_copy
 
 import caffelite as cl
@@ -82,3 +85,50 @@ def test_a_shape_has_an_order(given):
     for method in (x.reshape, x.transpose):
         with pytest.raises(TypeError):
             method(given)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 3), ()])
+def test_squeeze_is_numpys(axis):
+    x = np.arange(6.0).reshape(1, 2, 3, 1)
+    t = cl.Tensor(x, requires_grad=True)
+    for y in (cl.squeeze(t, axis), t.squeeze(axis)):
+        assert_same_bits(y.data, np.squeeze(x, axis))
+        assert np.shares_memory(y.data, t.data)
+    (y * y).sum().backward()
+    assert_same_bits(t.grad, 2 * x)
+
+
+@pytest.mark.parametrize("axis", [0, -1, 2, (0, 1), (-1, 0), ()])
+def test_expand_dims_is_numpys(axis):
+    x = np.arange(6.0).reshape(2, 3)
+    t = cl.Tensor(x, requires_grad=True)
+    y = cl.expand_dims(t, axis)
+    assert_same_bits(y.data, np.expand_dims(x, axis))
+    assert np.shares_memory(y.data, t.data)
+    (y * y).sum().backward()
+    assert_same_bits(t.grad, 2 * x)
+
+
+@given(data=st.data())
+def test_squeeze_and_expand_dims_are_numpys_for_random_shapes(data):
+    x = np.zeros(data.draw(hnp.array_shapes(min_dims=0, max_dims=4, max_side=2)))
+    ones = [i - data.draw(st.sampled_from([0, x.ndim])) for i, n in enumerate(x.shape) if n == 1]
+    axis = data.draw(st.none() | (st.lists(st.sampled_from(ones), unique=True).map(tuple) if ones else st.just(())))
+    assert cl.squeeze(x, axis).shape == np.squeeze(x, axis).shape
+    new = data.draw(st.integers(0, 3))
+    axes = data.draw(st.permutations(range(x.ndim + new)))[:new]
+    axes = tuple([axis - data.draw(st.sampled_from([0, x.ndim + new])) for axis in axes])
+    assert cl.expand_dims(x, axes).shape == np.expand_dims(x, axes).shape
+    assert cl.check_gradients(lambda t: cl.expand_dims(cl.squeeze(t, axis), axes[:1] and 0), x) < 1e-7
+
+
+def test_squeeze_and_expand_dims_refuse_axes_that_do_not_fit():
+    t = cl.Tensor(np.ones((1, 2)))
+    with pytest.raises(ValueError, match=r"squeeze got shape \(1, 2\); expected length 1 along axis 1"):
+        t.squeeze(1)
+    for call in (lambda: t.squeeze(2), lambda: cl.expand_dims(t, 3), lambda: cl.expand_dims(t, (0, 0))):
+        with pytest.raises(ValueError, match="axis"):
+            call()
+    for axis in (1.0, True, None):
+        with pytest.raises(TypeError):
+            cl.expand_dims(t, axis)

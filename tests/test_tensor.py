@@ -1521,3 +1521,41 @@ def test_an_index_beyond_int64_is_out_of_bounds(index):
 def test_a_number_of_any_kind_is_out_of_bounds_even_if_there_is_nothing_to_take(number):
     with pytest.raises(IndexError, match="index 4 is out of bounds for an axis of length 0"):
         cl.Tensor(np.ones((9, 0, 3)))[..., number, []]
+
+
+def test_a_gradient_is_cleared_by_setting_it_to_none():
+    t = cl.Tensor([1.0, 2.0], requires_grad=True)
+    t.grad = None
+    assert t.grad is None
+    for _ in range(2):
+        (t * t).sum().backward()
+        assert t.grad.tolist() == [2, 4]
+        t.grad = None
+        assert t.grad is None
+    optimizer, before = cl.SGD([t], 1.0), t.data.copy()
+    optimizer.step()
+    assert_same_bits(t.data, before)
+
+
+def test_a_gradient_may_be_changed_in_place_and_is_set_to_nothing_else():
+    t = cl.Tensor([1.0, 2.0], requires_grad=True)
+    (t * t).sum().backward()
+    t.grad *= 0.5
+    assert t.grad.tolist() == [1, 2]
+    for value in (np.zeros(2, np.float32), cl.Tensor([0.0, 0.0]), 0, [0, 0]):
+        with pytest.raises(TypeError, match=r"Tensor.grad can be set to None only, got .*add_grad\(g\)"):
+            t.grad = value
+    assert t.grad.tolist() == [1, 2]
+
+
+def test_a_replay_clears_gradients_that_the_step_sets_to_none():
+    w = cl.Tensor(np.ones(2, np.float32), requires_grad=True)
+
+    def step(x):
+        w.grad = None
+        (w * x).sum().backward()
+
+    program = cl.capture(step, np.array([1, 2], np.float32))
+    for x in ([3, 4], [5, 6]):
+        program(np.array(x, np.float32))
+        assert w.grad.tolist() == x

@@ -29,10 +29,10 @@ def export(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | N
 
     The model has one input and one output. It may consist of Linear, convolutions, pools, GlobalAvgPool, Upsample,
     BatchNorm (with its running mean and variance), LayerNorm, GroupNorm, the activations, Softmax and LogSoftmax,
-    Flatten, Reshape, Dropout and DropConnect (which drop nothing), Columns of numbers, Residual, Parallel and Models,
-    and of other Functions if their `formula` uses only these. A `call` may also use + - * / ** of Tensors of one shape
-    and of numbers, exp, log, sqrt, abs, concatenate and reshape. It is applied to zeros, and may not look at values.
-    `input_shape` is the shape of a row. It is needed if the first Function takes rows of any shape.
+    Flatten, Reshape, Pad, Dropout and DropConnect (which drop nothing), Columns of numbers, Residual, Parallel and
+    Models, and of other Functions if their `formula` uses only these. A `call` may also use + - * / ** of Tensors of
+    one shape and of numbers, exp, log, sqrt, abs, concatenate and reshape. It is applied to zeros, and may not look at
+    values. `input_shape` is the shape of a row. It is needed if the first Function takes rows of any shape.
 
     Raises TypeError naming a Function of another kind, and ValueError for shapes that do not fit, before anything is
     written. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.

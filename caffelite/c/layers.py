@@ -91,6 +91,20 @@ def side_by_side(f: Any, *shapes: Shape) -> Layer:
     return Layer({f"part{i}": dims(part) for i, part in enumerate(parts)}, dims(y), body)
 
 
+def pad(f: functions.PadAxes, x: Shape, y: Shape) -> Layer:
+    """A number everywhere first, then x inside; or elements of x, from tables of their places."""
+    along, mode = list(zip("ijklmn", x, f.pairs(1 + len(x))[1:], strict=False)), f.modes[f.mode]
+    from_x, to_y = dict(zip("ijklmn", x, strict=False)), dict(zip("ijklmn", y, strict=False))
+    if mode == "constant":
+        inside = "".join(f"[{i} + {before}]" if before else f"[{i}]" for i, _, (before, _) in along)
+        body = [*loops(to_y, f"y{at(to_y)} = {literal(f.value)};"), *loops(from_x, f"y{inside} = x{at(from_x)};")]
+        return Layer({"x": x}, y, body)
+    numbers: dict[str, Any] = {i: np.pad(range(n), pair, mode) for i, n, pair in along if any(pair)}  # type: ignore
+    places = "".join(f"[from_{i}[{i}]]" if i in numbers else f"[{i}]" for i in from_x)
+    tables = [f"static const int {_table(f'from_{i}', table.tolist())};" for i, table in numbers.items()]
+    return Layer({"x": x}, y, [*tables, *loops(to_y, f"y{at(to_y)} = x{places};")])
+
+
 def linear(f: functions.Linear, x: Shape, y: Shape) -> Layer:
     """Input by input, for each row r if there are several: outputs lie side by side, as vectors of a processor do."""
     rows, n, m = axes(r=math.prod(x[:-1])), f.in_features, f.out_features
@@ -316,6 +330,8 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Softmax: softmax,
     functions.LogSoftmax: softmax,
     functions.Concatenate: side_by_side,
+    functions.Pad: pad,
+    functions.PadAxes: pad,
     functions.Add: arithmetic("{} + {}"),
     functions.Subtract: arithmetic("{} - {}"),
     functions.Multiply: arithmetic("{} * {}"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import reprlib
 import sys
 from typing import Any
@@ -79,16 +80,20 @@ def flat_int64(integers: np.ndarray) -> np.ndarray:
     return integers.reshape(-1)
 
 
-def refuse_indices(what: str, most: Any, shape: tuple[int, ...], dtype: Any, indices: np.ndarray) -> None:
-    """Raise IndexError for the first index that is below 0 or above `most`.
+def refuse_indices(
+    what: str, most: Any, shape: tuple[int, ...], dtype: Any, indices: np.ndarray, least: int = 0
+) -> None:
+    """Raise IndexError for the first index that is below `least` or above `most`.
 
-    `indices`, int64, were made from an array of this shape and dtype. `most`, uint64, is the largest index: one number,
-    or one for each place of a row.
+    `indices`, int64, were made from an array of this shape and dtype. `most` is the largest index: one number, or one
+    for each place of a row.
     """
+    shape = shape or (1,)
     indices, most = indices.reshape(shape), np.broadcast_to(most, shape)
-    place = np.unravel_index(int((indices.view(np.uint64) > most).argmax()), shape)
+    is_bad = (indices - least).view(np.uint64) > most - least
+    place = np.unravel_index(int(is_bad.argmax()), shape)
     index, where = indices[place].astype(dtype), "" if len(shape) == 1 else f", at {(*map(int, place),)},"
-    raise IndexError(f"{what}: index {index} in row {place[0]}{where} is not in 0 … {most[place]}")
+    raise IndexError(f"{what}: index {index} in row {place[0]}{where} is not in {least} … {most[place]}")
 
 
 def as_array(data: Any, what: Any) -> np.ndarray:
@@ -180,6 +185,18 @@ def integers(name: str, value: Any, count: int, least: int = 1, most: int = sys.
     if not all(least <= n <= most for n in values):
         raise ValueError(f"{name} takes {least} to {most:,}, got {value!r}")
     return tuple([int(n) for n in values])
+
+
+def integers_in(name: str, value: Any) -> tuple[int, ...]:
+    """An integer, or those in a list, a tuple or a vector, as a tuple. TypeError for anything else."""
+    several = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
+    values = tuple(value) if several else (value,)
+    try:
+        if any(isinstance(n, bool) for n in values):
+            raise TypeError("a bool is no integer")
+        return tuple([operator.index(n) for n in values])
+    except TypeError:
+        raise TypeError(f"{name} takes integers, got {value!r}") from None
 
 
 def boolean(name: str, value: Any) -> bool:

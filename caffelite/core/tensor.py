@@ -71,6 +71,8 @@ class Tensor(Node):
     min: Callable[..., Tensor]
     reshape: Callable[..., Tensor]
     transpose: Callable[..., Tensor]
+    squeeze: Callable[..., Tensor]
+    repeat: Callable[..., Tensor]
     relu: Callable[..., Tensor]
     exp: Callable[..., Tensor]
     log: Callable[..., Tensor]
@@ -229,6 +231,17 @@ class Tensor(Node):
         if gradient is not None and self._used_rows is not None and not self._is_sparse:
             kernels.use_all_rows(self._used_rows)  # the caller may write anywhere into the array
         return gradient if gradient is None or kernels.recorder() is None else gradient.view(kernels.Recorded)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        """Forget the gradient, as `zero_grad` does. You can assign None only."""
+        if value is None:
+            self.zero_grad()
+        elif value is not self._gradient:  # which `p.grad *= 0.5` assigns after it has multiplied it
+            raise TypeError(
+                f"Tensor.grad can be set to None only, got {type(value).__name__}; after `zero_grad()`, "
+                "`add_grad(g)` sets the gradient to g"
+            )
 
     def zero_grad(self) -> None:
         """Forget the gradient. Its memory stays; the next contribution overwrites it."""

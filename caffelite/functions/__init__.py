@@ -9,6 +9,7 @@ from caffelite.functions import (
     attention,
     columns,
     composition,
+    contraction,
     convolution,
     distribution,
     dropout,
@@ -18,7 +19,9 @@ from caffelite.functions import (
     linear,
     loss,
     normalization,
+    padding,
     pooling,
+    rearrangement,
     recurrent,
     reduction,
     selection,
@@ -30,6 +33,7 @@ from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Powe
 from caffelite.functions.attention import *
 from caffelite.functions.columns import *
 from caffelite.functions.composition import *
+from caffelite.functions.contraction import *
 from caffelite.functions.convolution import *
 from caffelite.functions.distribution import *
 from caffelite.functions.dropout import *
@@ -37,12 +41,16 @@ from caffelite.functions.elementary import *
 from caffelite.functions.elementary import Abs, Exp, Log, Sqrt
 from caffelite.functions.embedding import *
 from caffelite.functions.indexing import *
-from caffelite.functions.indexing import Concatenate, Index, Stack
+from caffelite.functions.indexing import Concatenate, Index, Split, Stack, TakeAlongAxis
 from caffelite.functions.linear import *
 from caffelite.functions.linear import MatMul
 from caffelite.functions.loss import *
 from caffelite.functions.normalization import *
+from caffelite.functions.padding import *
+from caffelite.functions.padding import PadAxes
 from caffelite.functions.pooling import *
+from caffelite.functions.rearrangement import *
+from caffelite.functions.rearrangement import Flip, Repeat, Roll
 from caffelite.functions.recurrent import *
 from caffelite.functions.reduction import *
 from caffelite.functions.reduction import Max, Mean, Min, Sum
@@ -58,6 +66,7 @@ __all__ += activation.__all__
 __all__ += attention.__all__
 __all__ += columns.__all__
 __all__ += composition.__all__
+__all__ += contraction.__all__
 __all__ += convolution.__all__
 __all__ += distribution.__all__
 __all__ += dropout.__all__
@@ -67,7 +76,9 @@ __all__ += indexing.__all__
 __all__ += linear.__all__
 __all__ += loss.__all__
 __all__ += normalization.__all__
+__all__ += padding.__all__
 __all__ += pooling.__all__
+__all__ += rearrangement.__all__
 __all__ += recurrent.__all__
 __all__ += reduction.__all__
 __all__ += selection.__all__

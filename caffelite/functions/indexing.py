@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sys
@@ -11,13 +12,22 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, native, normalized_axes
+from caffelite.core.arrays import (
+    as_indices,
+    as_real,
+    flat_int64,
+    integers_in,
+    native,
+    normalized_axes,
+    positive_integer,
+    refuse_indices,
+)
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
-from caffelite.functions.arithmetic import common_length, listed, operands
+from caffelite.functions.arithmetic import as_tensor, broadcast_shape, common_length, listed, operands, reduced
 from caffelite.functions.shape import reshaped
 
-__all__ = ["concatenate", "stack"]
+__all__ = ["concatenate", "one_hot", "split", "stack", "take_along_axis"]
 
 WHOLE = slice(None)
 Numbers = np.ndarray | Sequence[int] | int
@@ -171,6 +181,97 @@ def _text(entry: Any) -> str:
     return f"{entry.dtype}{entry.shape}" if isinstance(entry, np.ndarray) else str(entry)
 
 
+class TakeAlongAxis(Function, recordable=True):
+    """y[i, j, k] = x[i, index[i, j, k], k], here along axis 1.
+
+    x and `index`, integers, have equally many axes, and are broadcast to each other along all but `axis`. If an element
+    is taken several times, its gradients are added.
+    """
+
+    def __init__(self, axis: int = -1) -> None:
+        self.axis = axis
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        x, index = input_shapes
+        if len(x) != len(index):
+            raise ValueError(f"take_along_axis got shapes {x} and {index}; expected as many axes")
+        (axis,) = normalized_axes((self.axis,), len(x))
+        others = broadcast_shape([(*shape[:axis], 1, *shape[axis + 1 :]) for shape in input_shapes])
+        return (*others[:axis], index[axis], *others[axis + 1 :])
+
+    def forward(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+        given, index = index, as_indices(index, "take_along_axis")
+        y_shape: Any = self.output_shape(x.shape, index.shape)
+        axis = self.axis % x.ndim
+        before, m, after = y_shape[:axis], y_shape[axis], y_shape[axis + 1 :]
+        self.x_shape, self.whole, n = x.shape, (*before, x.shape[axis], *after), x.shape[axis]
+        rows = reshaped(np.broadcast_to(x, self.whole), (math.prod(self.whole),))
+        taken = flat_int64(np.broadcast_to(index, y_shape)).reshape(math.prod(before), m, math.prod(after))
+        refuse = functools.partial(refuse_indices, "take_along_axis", n - 1, y_shape, given.dtype, least=-n)
+        lengths = math.prod(before), n, math.prod(after)
+        self.places = kernels.ravel_index(lengths, None, taken, None, on_stop=refuse).reshape(-1)
+        rows = rows if rows.flags.c_contiguous else kernels.copy(rows)
+        return kernels.take(rows, self.places).reshape(y_shape)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        dx = kernels.take_grad(reshaped(dy, (dy.size,)), self.places, math.prod(self.whole))
+        return reduced(dx.reshape(self.whole), self.x_shape)
+
+    def __repr__(self) -> str:
+        return f"TakeAlongAxis({self.axis})"
+
+
+class Split(Function, recordable=True):
+    """The parts of x along an axis, as views: so many of one length, or those between the places in a tuple."""
+
+    def __init__(self, parts: int | tuple[int, ...], axis: int = 0) -> None:
+        self.parts, self.axis = parts, axis
+
+    def spans(self, n: int | None) -> list[tuple[int | None, int | None]]:
+        """Where each part begins and ends along an axis of length n; None is unknown."""
+        if isinstance(self.parts, int):
+            if n is not None and n % self.parts:
+                raise ValueError(f"split got an axis of length {n}, which {self.parts} does not divide")
+            bounds = [None if n is None else n // self.parts * i for i in range(self.parts + 1)]
+        else:
+            bounds = [0, *self.parts, n]
+        if n is None:
+            return [(None, None)] * (len(bounds) - 1)
+        spans = [slice(begin, end).indices(n)[:2] for begin, end in itertools.pairwise(bounds)]
+        return [(begin, max(begin, end)) for begin, end in spans]
+
+    def output_shape(self, *input_shapes: Shape) -> Any:
+        (shape,) = input_shapes
+        (axis,) = normalized_axes((self.axis,), len(shape))
+        lengths = [None if end is None or begin is None else end - begin for begin, end in self.spans(shape[axis])]
+        return tuple([(*shape[:axis], length, *shape[axis + 1 :]) for length in lengths])
+
+    def forward(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        self.x_shape = x.shape
+        return tuple([x[part] for part in self.indices(x.shape)])
+
+    def backward(self, dys: tuple[np.ndarray | None, ...]) -> np.ndarray:
+        axis, dtype = self.axis % len(self.x_shape), next(native(dy) for dy in dys if dy is not None)
+        spans = self.spans(self.x_shape[axis])
+        follow = [end for _, end in ((0, 0), *spans)] == [*[begin for begin, _ in spans], self.x_shape[axis]]
+        covers = follow and all(dy is not None for dy in dys)
+        dx = kernels.output(self.x_shape, dtype) if covers else kernels.full(self.x_shape, 0, dtype)
+        for part, dy in zip(self.indices(self.x_shape), dys, strict=True):
+            if dy is not None and follow:
+                kernels.copy(dy, dx[part])
+            elif dy is not None:  # parts may overlap, if places are not in order
+                kernels.add(dx[part], dy, dx[part])
+        return dx
+
+    def indices(self, shape: tuple[int, ...]) -> list[tuple]:
+        """The index of each part in an array of this shape."""
+        (axis,) = normalized_axes((self.axis,), len(shape))
+        return [(*[WHOLE] * axis, slice(begin, end)) for begin, end in self.spans(shape[axis])]
+
+    def __repr__(self) -> str:
+        return f"Split({self.parts}{f', axis={self.axis}' if self.axis else ''})"
+
+
 class Concatenate(Function, recordable=True, by_row=True):
     """y = the inputs one after the other along an axis. ValueError unless their other lengths are the same."""
 
@@ -230,17 +331,65 @@ class Stack(Concatenate, recordable=True):
         return [(*[WHOLE] * axis, i, ...) for i in range(len(shapes))]
 
 
+def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
+    """The elements of x at `indices` along an axis, with indices of its own in each row.
+
+    y[i, j, k] = x[i, indices[i, j, k], k] along axis 1. x and `indices` have equally many axes, and are broadcast to
+    each other along all but `axis`. A negative index counts from the end. Without an axis, x is one vector.
+    `cl.take_along_axis(scores, labels[:, None], 1)` are the scores of the labels.
+
+    IndexError, with the row, for an index that x does not have. TypeError unless indices are integers. ValueError for
+    shapes that do not fit.
+    """
+    x = as_tensor(x)
+    if axis is None:
+        x, axis = x.reshape(-1), 0
+    if isinstance(indices, Tensor):
+        raise TypeError(f"take_along_axis takes integers as indices, got a Tensor of {indices.dtype}")
+    return TakeAlongAxis(axis).applied_to(x, as_indices(indices, "take_along_axis"))
+
+
+def one_hot(indices: Any, classes: int) -> np.ndarray:
+    """A plain array (…, classes) of 0 and 1, with the 1 at each of `indices` (…).
+
+    The array is float32. An operator between it and a Tensor converts it to the Tensor's dtype. It has no gradient.
+
+    IndexError, with the row, for an index that is not in 0 … classes − 1. TypeError unless indices are integers.
+    """
+    classes = positive_integer("one_hot: classes", classes)
+    if isinstance(indices, Tensor):
+        raise TypeError(f"one_hot takes integers as indices, got a Tensor of {indices.dtype}")
+    index = as_indices(indices, "one_hot")
+    refuse = functools.partial(refuse_indices, "one_hot", classes - 1, index.shape, index.dtype)
+    rows = flat_int64(index).reshape(-1, 1)
+    places = kernels.ravel_index((index.size, classes), None, rows, wraps=False, on_stop=refuse)
+    ones = kernels.full((index.size,), 1, np.float32)
+    return kernels.take_grad(ones, places.reshape(-1), index.size * classes).reshape(*index.shape, classes)
+
+
+def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
+    """The parts of x along an axis, as a list of views.
+
+    `cl.split(x, 3)` are three parts, `cl.split(x, [2, 5])` are `x[:2]`, `x[2:5]` and `x[5:]`. ValueError if the parts
+    of one length would not be equal. TypeError unless the number or the places are integers.
+    """
+    places = integers_in("split", indices_or_sections)
+    if np.ndim(indices_or_sections):
+        return list(Split(places, axis).applied_to(as_tensor(x)))
+    return list(Split(positive_integer("split: the number of parts", places[0]), axis).applied_to(as_tensor(x)))
+
+
 def concatenate(tensors: Iterable[Any], axis: int = 0) -> Tensor:
     """Tensors, or arrays, one after the other along an axis."""
-    return Concatenate(axis).applied_to(*_arrays(tensors, "concatenate"))
+    return Concatenate(axis).applied_to(*in_one_dtype(tensors, "concatenate"))
 
 
 def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
     """Tensors, or arrays, of one shape, one after the other along a new axis."""
-    return Stack(axis).applied_to(*_arrays(tensors, "stack"))
+    return Stack(axis).applied_to(*in_one_dtype(tensors, "stack"))
 
 
-def _arrays(tensors: Iterable[Any], name: str) -> list[Any]:
+def in_one_dtype(tensors: Iterable[Any], name: str) -> list[Any]:
     """The values in the dtype of the first Tensor or array of floats. TypeError for floats of another dtype."""
     values = list(tensors)
     if not values:

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite.core.arrays import integers_in, normalized_axes
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 
-__all__ = ["Flatten", "Reshape", "reshape", "transpose"]
+__all__ = ["Flatten", "Reshape", "expand_dims", "reshape", "squeeze", "transpose"]
 
 
 class ToShape(Function, recordable=True):
@@ -141,6 +142,30 @@ def transpose(x: Any, *axes: Any) -> Tensor:
     return Transpose(*axes).applied_to(as_tensor(x))
 
 
+def squeeze(x: Any, axis: Any = None) -> Tensor:
+    """x without axes of length 1: one, a tuple of them, or all (None). A view.
+
+    ValueError for an axis of another length, and for one that x does not have.
+    """
+    x = as_tensor(x)
+    axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else normalized_axes(axis, x.ndim)
+    if any(x.shape[i] != 1 for i in axes):
+        raise ValueError(f"squeeze got shape {x.shape}; expected length 1 along axis {axis}")
+    return reshape(x, [n for i, n in enumerate(x.shape) if i not in axes])
+
+
+def expand_dims(x: Any, axis: int | tuple[int, ...]) -> Tensor:
+    """x with new axes of length 1: one, or a tuple of them, at these places in the result. A view.
+
+    ValueError for a place that the result does not have, and for one that comes twice.
+    """
+    x = as_tensor(x)
+    axes = integers_in("expand_dims", axis)
+    ndim = x.ndim + len(axes)
+    new, lengths = normalized_axes(axes, ndim), iter(x.shape)
+    return reshape(x, [1 if i in new else next(lengths) for i in range(ndim)])
+
+
 def _numbers(arguments: tuple) -> tuple[int, ...]:
     """Integers that were given one by one or in one sequence."""
     if len(arguments) == 1 and isinstance(arguments[0], Sequence | np.ndarray):
@@ -152,3 +177,4 @@ def _numbers(arguments: tuple) -> tuple[int, ...]:
 
 Tensor.reshape = reshape
 Tensor.transpose = transpose
+Tensor.squeeze = squeeze

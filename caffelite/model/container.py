@@ -6,8 +6,9 @@ To own Functions means: one dtype, one vector of parameters, one random stream. 
 from __future__ import annotations
 
 import inspect
+import operator
 from abc import ABCMeta, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,48 @@ class Container(Function, recordable=True, metaclass=_Complete):
     def _parts(self) -> list[tuple[str, Any]]:
         """List the parts of a Function by name; those in `functions` have only their numbers as names."""
         return [(name.removeprefix("functions."), part) for name, part in super()._parts()]
+
+    # ---- a sequence, as a list ----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return the number of `functions`. TypeError unless the container is a sequence."""
+        return len(self._sequence())
+
+    def __iter__(self) -> Iterator[Function]:
+        """Iterate over `functions`. TypeError unless the container is a sequence."""
+        return iter(self._sequence())
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return Function number `index` of a sequence, or for a slice a Model that shares its Functions.
+
+        Raises IndexError for a number that there is not, ValueError for a slice of Functions that do not fit together,
+        and TypeError for a model that writes `call`.
+        """
+        functions = self._sequence()
+        if isinstance(index, slice):
+            part = self._sequence_of(functions[index])
+            if part.functions[:1] == functions[:1] and "_takes_indices" in vars(self):
+                part.takes_indices = self.takes_indices
+            return part
+        if not -len(functions) <= operator.index(index) < len(functions):
+            raise IndexError(f"there is no Function {index} in a Model of {len(functions)} Functions")
+        return functions[index]
+
+    def __bool__(self) -> bool:
+        """Return True, also without Functions: a container that writes `call` has no length to decide by."""
+        return True
+
+    @abstractmethod
+    def _sequence_of(self, functions: list[Function]) -> Container:
+        """Return a new sequence of these Functions, in the same dtype."""
+
+    def _sequence(self) -> list[Function]:
+        if not self.is_sequence():
+            raise TypeError(
+                f"{type(self).__name__} writes `call` and is not a sequence, so it has no length and no [i]: its "
+                "Functions are in its attributes, and `children()` lists them"
+            )
+        return self.functions
 
     # ---- what it takes ------------------------------------------------------------------------------------------
 

@@ -391,7 +391,7 @@ def _name(changed: Any) -> str:
 
 
 def _listed(name: str, given: Any) -> list[Any]:
-    if not isinstance(given, Iterable):
+    if isinstance(given, Model) or not isinstance(given, Iterable):
         raise TypeError(f"{name}: expected a list with one for each model, got {given!r}")
     return list(given)
 

@@ -6,6 +6,7 @@ import copy
 import operator
 import threading
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import Any
 from weakref import WeakValueDictionary, ref
 
@@ -20,6 +21,7 @@ from caffelite.core.modes import without_values
 from caffelite.core.tensor import Tensor
 from caffelite.files.state import exact_buffers
 from caffelite.functions import BatchNorm, Columns
+from caffelite.optimizers.runs import joined
 from caffelite.program.kept import Programs, are_same
 
 MAX_FOUND = 64  # results of `found_by_applying` that a model keeps at most
@@ -285,9 +287,23 @@ def _replaced(value: Any, arrays: dict[int, np.ndarray], seen: set[int]) -> Any:
     return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
+def _are_in_one_vector(parameters: list[Tensor], dtype: np.dtype) -> bool:
+    """Return whether parameters of this dtype, and their gradients, are side by side in memory already."""
+    gradients = [p._gradient.reshape(-1) for p in parameters if p._gradient is not None]
+    if len(gradients) < len(parameters) or any(p.dtype != dtype or not p._data.flags.writeable for p in parameters):
+        return False
+    values = [p._data.reshape(-1) for p in parameters]
+    return all(joined(a, b) is not None for vectors in (values, gradients) for a, b in pairwise(vectors))
+
+
 def _into_one_vector(model: Any) -> None:
-    """Move the parameters into one vector of the model's dtype, and their gradients into another."""
+    """Move the parameters into one vector of the model's dtype, and their gradients into another.
+
+    Those of a slice of another model stay where they are, side by side in its vector.
+    """
     parameters = model.parameters()
+    if _are_in_one_vector(parameters, model.dtype):
+        return
     size = sum(p.size for p in parameters)
     data, gradients = np.empty(size, model.dtype), np.empty(size, model.dtype)
     start = 0

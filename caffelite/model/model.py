@@ -63,6 +63,9 @@ class Model(Container, recordable=True):
     Function that one model has trained into another; both then share it. `copy.deepcopy` of the Function makes a
     separate one.
 
+    A sequence is like a list of its Functions: `len(model)`, `model[0]`, `model[-1]`, and `for function in model`. A
+    slice, `model[:-1]`, is a Model without a seed that shares them: what one of the two learns, the other has learned.
+
     A model keeps its parameters side by side in one vector, and their gradients in another. So an optimizer updates
     them in one call.
     """
@@ -103,6 +106,9 @@ class Model(Container, recordable=True):
         self.functions.extend(new)
         if new:
             self.all_functions()
+
+    def _sequence_of(self, functions: list[Function]) -> Model:
+        return Model(functions, dtype=self.dtype)
 
     def is_sequence(self) -> bool:
         """Return whether the model applies `functions` one after the other."""

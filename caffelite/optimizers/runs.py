@@ -44,7 +44,7 @@ def find_runs(
         data, gradient = p._data.reshape(-1), present.reshape(-1)
         last = runs[-1] if runs and runs[-1].used is None and p._used_rows is None else None
         if last and last.data.dtype == p.dtype and last.parameters.stop == i and group_of[i - 1] == group:
-            both_data, both_gradients = _joined(last.data, data), _joined(last.gradient, gradient)
+            both_data, both_gradients = joined(last.data, data), joined(last.gradient, gradient)
             if both_data is not None and both_gradients is not None:
                 data, gradient, start = both_data, both_gradients, last.start
                 which = slice(last.parameters.start, i + 1)
@@ -54,7 +54,7 @@ def find_runs(
     return runs
 
 
-def _joined(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
+def joined(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
     """The vector of a and b together, if b follows a in the same memory; else None."""
     if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
         return None

@@ -28,6 +28,30 @@ def stack(*arrays, axis):
     return np.stack(arrays, axis), lambda dy: tuple(np.moveaxis(dy, axis, 0))
 
 
+def take_along_axis(x, index, axis):
+    def backward(dy):
+        dx = np.zeros(x.shape)
+        places = list(np.indices(dy.shape))
+        for i, n in enumerate(x.shape):
+            places[i] = np.broadcast_to(index, dy.shape) if i == axis % x.ndim else np.minimum(places[i], n - 1)
+        np.add.at(dx, tuple(places), dy)
+        return (dx,)
+
+    return np.take_along_axis(x, index, axis), backward
+
+
+def split(x, parts, axis):
+    def backward(*dys):
+        places = np.split(np.arange(x.size).reshape(x.shape), parts, axis)
+        return (np.bincount(*map(joined, (places, dys)), minlength=x.size).reshape(x.shape),)
+
+    return tuple(np.split(x, parts, axis)), backward
+
+
+def joined(arrays):
+    return np.concatenate([array.ravel() for array in arrays])
+
+
 def indexing(shape, place):
     def pytorch(torch, x):
         """x[place]; PyTorch has no negative steps, so NumPy says which of all elements are meant."""
@@ -67,6 +91,50 @@ def random_indexing(draw):
     return shape, tuple(index)
 
 
+def taking_along(shape, index_shape, axis):
+    n = shape[axis]
+
+    def pytorch(torch, x, index):
+        return torch.take_along_dim(x, index % max(n, 1), axis)
+
+    return Case(
+        lambda: functions.TakeAlongAxis(axis),
+        (shape,),
+        lambda x, index: take_along_axis(x, index, axis),
+        pytorch,
+        held=lambda rng: [rng.integers(-n, max(n, 1), index_shape)],
+    )
+
+
+@st.composite
+def random_taking_along(draw):
+    """Two shapes of as many axes, which are broadcast to each other along all axes but one."""
+    shapes = draw(hnp.mutually_broadcastable_shapes(num_shapes=2, min_dims=1, max_dims=4, max_side=4)).input_shapes
+    ndim = max(map(len, shapes))
+    shapes = [[*[1] * (ndim - len(shape)), *shape] for shape in shapes]
+    axis = draw(st.integers(-ndim, ndim - 1))
+    for shape in shapes:
+        shape[axis] = draw(st.integers(1, 4))
+    return (*map(tuple, shapes), axis)
+
+
+def splitting(shape, parts, axis):
+    def pytorch(torch, x):
+        return torch.tensor_split(x, parts, axis)
+
+    return Case(lambda: functions.Split(parts, axis), (shape,), lambda x: split(x, parts, axis), pytorch)
+
+
+@st.composite
+def random_splitting(draw):
+    """So many parts, or places in any order, some of them beyond the end or counted from there."""
+    shape = draw(hnp.array_shapes(max_dims=4, max_side=6))
+    axis = draw(st.integers(-len(shape), len(shape) - 1))
+    places = draw(st.lists(st.integers(-7, 7), min_size=1, max_size=4))
+    divisors = [k for k in range(2, shape[axis] + 1) if shape[axis] % k == 0]
+    return shape, draw(st.sampled_from([*divisors, tuple(places)])), axis
+
+
 def joining(function, judge, pytorch, shapes, axis):
     return Case(
         lambda: function(axis),
@@ -94,6 +162,24 @@ def random_stack(draw):
 
 
 CASES = [
+    Family(
+        taking_along,
+        listed=[
+            *[((4,), (2,), 0), ((3, 4), (3, 1), 1), ((3, 4), (5, 4), 0), ((2, 3, 4), (2, 6, 4), -2)],
+            *[((1, 4), (3, 2), 1), ((3, 4), (1, 2), -1)],
+        ],
+        empty=[((0,), (0,), 0), ((3, 0), (3, 0), 1), ((0, 3), (0, 2), 1), ((3, 4), (3, 0), 1)],
+        random=random_taking_along(),
+    ),
+    Family(
+        splitting,
+        listed=[
+            *[((4,), 2, 0), ((2, 6), 3, 1), ((5, 2), (1, 3), 0), ((2, 3, 4), (2, -1), -1)],
+            *[((4, 1), (0, 2, 2, 9), 0), ((4,), (3, 1), 0), ((1, 1), (1,), 1)],
+        ],
+        empty=[((0,), 2, 0), ((0, 3), (1, 2), 1), ((3, 0), (1,), 0)],
+        random=random_splitting(),
+    ),
     Family(
         indexing,
         listed=[

@@ -192,11 +192,11 @@ cdef int launch_broadcast(Call* call, int operands, on_stop=None) except -1:
         return launch(call, on_stop)
 
     y = <object> call.operand[0].array    # too many axes for one call: make one call for each index of the first axis
-    arrays = [y] + [<object> call.operand[k].array if call.constants >> k & 1
-                    else np.broadcast_to(<object> call.operand[k].array, y.shape) for k in range(1, operands)]
+    arrays = [y] + [<object> call.operand[k].array for k in range(1, operands)]
+    arrays = [array if array.ndim == 0 else np.broadcast_to(array, y.shape) for array in arrays]
     for i in range(len(y)):
         one = call[0]
-        entries = [array if call.constants >> k & 1 else array[i] for k, array in enumerate(arrays)]
+        entries = [array if array.ndim == 0 else array[i] for array in arrays]
         for k in range(operands):
             bind(&one, k, entries[k])
         launch_broadcast(&one, operands, on_stop)

@@ -7,35 +7,47 @@ cdef Kernel USE_ROWS_KERNEL = Kernel("use_rows", writes=0b11, updates=0b11, chec
 cdef Kernel USE_ALL_ROWS_KERNEL = Kernel("use_all_rows", updates=1)
 
 
-def ravel_index(tuple lengths, *indices):
+def ravel_index(tuple lengths, *indices, bint wraps=True, on_stop=None):
     """The positions of elements in an array of these lengths, in C order, from one index for each axis; int64.
 
-    An index is an array of integers or a number. The indices are broadcast to each other. A negative index counts from
-    the end. IndexError if an index is out of bounds. In a recorded step, such an index stops the replay.
+    An index is an array of integers, a number, or None. None is every place of its axis, in order, along the axis of
+    that number in a result of as many axes as there are lengths. The indices are broadcast to each other. A negative
+    index counts from the end if `wraps`, and else is out of bounds.
+
+    Calls `on_stop` with the array of an index that is out of bounds; `on_stop` must raise. Without `on_stop`, such an
+    index raises IndexError. In a recorded step, it stops the replay.
     """
     cdef Call call
-    cdef list arrays = [as_indices(index) for index in indices]
+    cdef list arrays
     cdef cnp.ndarray out
-    cdef Py_ssize_t i
-    if len(arrays) != len(lengths) or not arrays:
-        raise ValueError(f"ravel_index got {len(arrays)} indices for the lengths {lengths}")
-    for i in range(len(arrays)):          # check numbers even if no element is taken
-        if isinstance(indices[i], int) and not -lengths[i] <= indices[i] < lengths[i]:
-            refuse_index(lengths[i], arrays[i])
+    cdef Py_ssize_t i, n = len(lengths), least
+    if len(indices) != n or n == 0:
+        raise ValueError(f"ravel_index got {len(indices)} indices for the lengths {lengths}")
+    arrays = [every_place(lengths[i], n - i) if indices[i] is None else as_indices(indices[i]) for i in range(n)]
+    for i in range(n):                    # check numbers even if no element is taken
+        least = -lengths[i] if wraps else 0
+        if isinstance(indices[i], int) and not least <= indices[i] < lengths[i]:
+            refuse_index(least, lengths[i], arrays[i])
     try:
         out = output(np.broadcast_shapes(*[shape_of(a) for a in arrays]), int64)
     except ValueError:
         shapes = ", ".join([str(shape_of(a)) for a in arrays])
         raise IndexError(f"index arrays of shapes {shapes} don't broadcast") from None
-    for i in range(len(arrays)):
+    for i in range(n):
         begin(&call, RAVEL_INDEX_KERNEL, 0)
         call.accumulate = i > 0
         call.constants = (not isinstance(indices[i], cnp.ndarray)) << 1
-        call.scalar[0] = lengths[i]
+        least = -lengths[i] if wraps else 0
+        call.scalar[0], call.scalar[1] = lengths[i], least
         bind(&call, 0, out)
         bind(&call, 1, arrays[i])
-        launch_broadcast(&call, 2, partial(refuse_index, lengths[i]))
+        launch_broadcast(&call, 2, on_stop or partial(refuse_index, least, lengths[i]))
     return out
+
+
+cdef cnp.ndarray every_place(Py_ssize_t length, Py_ssize_t ndim):
+    """The numbers 0 … length − 1 along the first of so many axes."""
+    return np.arange(length).reshape((length,) + (1,) * (ndim - 1))
 
 
 cdef cnp.ndarray as_indices(object index):
@@ -46,9 +58,9 @@ cdef cnp.ndarray as_indices(object index):
     return convert(a, np.int64)
 
 
-def refuse_index(length, index):
-    """Raise IndexError for the first index that is not in −length … length − 1."""
-    bad = index[(index < -length) | (index >= length)][0]
+def refuse_index(least, length, index):
+    """Raise IndexError for the first index that is not in least … length − 1."""
+    bad = index[(index < least) | (index >= length)][0]
     raise IndexError(f"index {bad} is out of bounds for an axis of length {length}")
 
 

@@ -11,16 +11,16 @@ cdef extern from "loops/rows.h" nogil:
 
 
 # y = index, or y · n + index when accumulating. So one call for each axis gives positions in C order. A negative index
-# counts from the end. Stops with OUT_OF_RANGE at an index that is not in −n … n − 1.
+# counts from the end. Stops with OUT_OF_RANGE at an index that is not in least … n − 1.
 #   size, parts  as for elementwise
 #   operand      0 y (int64), 1 index (int64)
-#   scalar       0 n, the length of the axis
+#   scalar       0 n, the length of the axis, 1 least: −n, or 0 if no index may be negative
 cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* y = &call.operand[0]
     cdef const Operand* index = &call.operand[1]
     cdef Py_ssize_t m = call.size[INNERMOST], stride = index.stride[INNERMOST], y_stride = y.stride[INNERMOST], j, _row
     cdef Py_ssize_t at[MAX_DIMS]
-    cdef int64_t n = <int64_t> call.scalar[0], k
+    cdef int64_t n = <int64_t> call.scalar[0], least = <int64_t> call.scalar[1], k
     cdef const int64_t* numbers
     cdef int64_t* places
     if is_one_row(call):
@@ -33,7 +33,7 @@ cdef int ravel_index(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t e
         numbers, places = <const int64_t*> index.data + offset(index, at), <int64_t*> out + offset(y, at)
         for j in range(m):
             k = numbers[j * stride]
-            if k < -n or k >= n:
+            if k < least or k >= n:
                 return OUT_OF_RANGE
             places[j * y_stride] = (places[j * y_stride] * n if call.accumulate else 0) + (k + n if k < 0 else k)
         next_row(call, at)

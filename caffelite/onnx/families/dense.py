@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import functions
-from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.dataflow import Application
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, is_plain, shortest
@@ -161,31 +158,13 @@ def compute_gemm(node: Node, a: Any, b: Any, c: Any = None) -> Any:
 
 
 def compute_einsum(node: Node, *values: Any) -> Any:
-    """Sums of products, by letters for axes: of one array, or of two as a product of matrices."""
-    *terms, result = letters_of(node)
+    """Sums of products, by letters for axes, of one array or of two."""
+    *terms, _ = letters_of(node)
     if is_plain(*values):
         return np.einsum(node.get("equation"), *values)
     if any(len(term) != x.ndim for term, x in zip(terms, values, strict=True)):
         raise node.refuse(f"sums {node.get('equation')!r} of shapes {', '.join(str(x.shape) for x in values)}")
-    lengths = {
-        letter: n for term, x in zip(terms, values, strict=True) for letter, n in zip(term, x.shape, strict=True)
-    }
-    others = [*terms[1:], terms[0]] if len(terms) > 1 else [""]
-    summed = [_summed(as_tensor(x), *letters, result) for x, *letters in zip(values, terms, others, strict=True)]
-    if len(summed) == 1:
-        return _arranged(*summed[0], result)
-    (x, p), (y, q) = summed
-    both, rows, columns = ([n for n in p if n in q], [n for n in p if n not in q], [n for n in q if n not in p])
-    batch, inner = [n for n in both if n in result], [n for n in both if n not in result]
-
-    def matrices(x: Any, letters: Any, left: list[str], right: list[str]) -> Any:
-        groups = [[n] for n in batch] + [left, right]
-        shape = [math.prod(lengths[n] for n in group) for group in groups]
-        return _arranged(x, letters, [*batch, *left, *right]).reshape(shape)
-
-    y = matrices(x, p, rows, inner) @ matrices(y, q, inner, columns)
-    made = [*batch, *rows, *columns]
-    return _arranged(y.reshape([lengths[n] for n in made]), made, result)
+    return functions.einsum(node.get("equation"), *values)
 
 
 def letters_of(node: Node) -> list[str]:
@@ -201,19 +180,6 @@ def letters_of(node: Node) -> list[str]:
     if not are_letters or len(terms) != len(node.inputs) or len(terms) > 2:
         raise node.refuse(f"has the equation {equation!r}, which caffelite has not")
     return [*terms, result]
-
-
-def _summed(x: Tensor, letters: str, *kept: str) -> tuple[Tensor, str]:
-    """Sum over the axes that are not kept. Returns the letters that are left, too."""
-    left = "".join([letter for letter in letters if letter in "".join(kept)])
-    axes = tuple([i for i, letter in enumerate(letters) if letter not in left])
-    return (x.sum(axes) if axes else x), left
-
-
-def _arranged(x: Tensor, letters: Sequence[str], order: Sequence[str]) -> Tensor:
-    """Transpose an array so that its axes have this order."""
-    axes = [letters.index(letter) for letter in order]
-    return x if axes == sorted(axes) else x.transpose(axes)
 
 
 OPERATORS: dict[str, Operator] = {

@@ -74,8 +74,32 @@ def _stop(entry: slice, step: int) -> Any:
     return (LAST if step > 0 else -LAST) if entry.stop is None else entry.stop
 
 
+def write_flip(g: Writer, a: Application, x: Value) -> str:
+    return _basic_index(g, a.function.reverse(x.ndim), x)
+
+
+def write_split(g: Writer, a: Application, x: Value) -> tuple[str, ...]:
+    if isinstance(x.shape[a.function.axis % x.ndim], Rows):
+        raise ValueError(f"export: {a.function!r} splits the rows of a batch")
+    return tuple([_basic_index(g, index, x) for index in a.function.indices(x.shape)])
+
+
+def write_take_along_axis(g: Writer, a: Application, x: Value, places: Value) -> str:
+    """ONNX does not broadcast the two to each other."""
+    axis, shape = a.function.axis % x.ndim, a.shapes[0]
+    whole = (*shape[:axis], x.shape[axis], *shape[axis + 1 :])
+    inputs = [
+        given if given.shape == to else g.node("Expand", given, g.integers(to))
+        for given, to in ((x, whole), (places, shape))
+    ]
+    return g.node("GatherElements", *inputs, axis=axis)
+
+
 RULES: dict[type, Rule] = {
     functions.Index: write_index,
+    functions.Flip: write_flip,
+    functions.Split: write_split,
+    functions.TakeAlongAxis: write_take_along_axis,
 }
 
 

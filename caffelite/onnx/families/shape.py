@@ -12,7 +12,7 @@ from caffelite import functions
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.dataflow import Application
+from caffelite.model.dataflow import Application, Rows
 from caffelite.onnx.families.indexing import taken
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, bounded, integers, is_plain, simple
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -46,6 +46,25 @@ def write_stack(g: Writer, a: Application, *inputs: Value) -> str:
     return g.node("Concat", *[g.node("Unsqueeze", x, g.integers((axis,))) for x in inputs], axis=axis)
 
 
+def write_pad(g: Writer, a: Application, x: Value) -> str:
+    """A node, or one for each axis if a border is longer than its mirror image, which ONNX does not continue."""
+    f, pairs = a.function, a.function.pairs(x.ndim)
+    mode = f.modes[f.mode]
+    if mode == "reflect":
+        if isinstance(x.shape[0], Rows) and any(pairs[0]):
+            raise ValueError(f"export: {f!r} mirrors the rows of a batch")
+        lengths: Any = x.shape
+        along = [(axis, n, pair) for axis, (n, pair) in enumerate(zip(lengths, pairs, strict=True)) if any(pair)]
+        if any(max(pair) >= n for _, n, pair in along):
+            y: Any = x
+            for axis, n, pair in along:
+                y = g.node("Gather", y, g.constant(np.pad(np.arange(n), pair, mode)), axis=axis)
+            return y
+    value = g.number(f.value) if mode == "constant" else None
+    begins, ends = zip(*pairs, strict=True)
+    return g.node("Pad", x, g.integers([*begins, *ends]), value, mode=mode)
+
+
 RULES: dict[type, Rule] = {
     functions.Flatten: write_flatten,
     functions.Reshape: write_reshape_rows,
@@ -53,6 +72,8 @@ RULES: dict[type, Rule] = {
     functions.Transpose: write_transpose,
     functions.Concatenate: write_concatenate,
     functions.Stack: write_stack,
+    functions.Pad: write_pad,
+    functions.PadAxes: write_pad,
 }
 
 
