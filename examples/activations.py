@@ -42,7 +42,7 @@ def draw(path, accuracies):
     rows = -(-len(ACTIVATIONS) // 3)
     figure = Figure(figsize=(9, 2.5 * rows), dpi=160, layout="constrained")
     panels = figure.subplots(rows, 3, sharex=True, sharey=True)
-    x = np.linspace(-4, 4, 401)
+    x = np.linspace(-4, 4, 401, dtype=np.float32)
     for axes in panels.flat[len(ACTIVATIONS) :]:
         axes.remove()
     for axes, f in zip(panels.flat, ACTIVATIONS, strict=False):

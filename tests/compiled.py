@@ -152,12 +152,16 @@ class Drawn:
         made = [
             self.choice(activations),
             lambda: self.choice(
-                [cl.LeakyReLU(0.1), cl.LeakyReLU(2.0), cl.ELU(), cl.ELU(0.3), cl.GELU(approximate=True)]
+                [
+                    *[cl.LeakyReLU(0.1), cl.LeakyReLU(2.0), cl.ELU(), cl.ELU(0.3), cl.GELU(approximate=True)],
+                    *[cl.PReLU(), cl.PReLU(first)],
+                ]
             ),
             lambda: self.choice([cl.Softmax, cl.LogSoftmax])(self.choice([-1, self.integer(1, len(shape))])),
             lambda: self.choice([cl.Dropout(), cl.Reshape(self.reshaped(shape))]),
             *[cl.Flatten] * (self.integer(0, 3) == 0),
             lambda: self.choice([cl.LayerNorm(last, 0.1), cl.LayerNorm(last, 0.01, bias=False), cl.BatchNorm(first)]),
+            lambda: cl.RMSNorm(last, 0.1),
             *[lambda: self.choice([cl.Linear(last, wide), cl.Linear(last, wide, False), cl.DropConnect(last, wide)])]
             * 2,
         ]
@@ -165,7 +169,8 @@ class Drawn:
             made += [lambda: self.convolution(first, axes)] * 8 + [lambda: self.pool(axes)] * 4
             made += [
                 lambda: cl.Upsample(self.several(axes, 1, 3) if axes == 2 else self.integer(1, 3)),
-                cl.GlobalAvgPool,
+                self.choice([cl.GlobalAvgPool, cl.GlobalMaxPool]),
+                lambda: cl.InstanceNorm(first, 0.1),
             ]
         if depth < 2:
             made += [lambda: self.composed(shape, depth + 1)] * 2
@@ -187,18 +192,20 @@ class Drawn:
         stride, dilation = self.several(axes, 1, 3), self.several(axes, 1, 2)
         padding, bias = self.several(axes, 0, 4), self.choice([True, True, False])
         options = {"dilation": dilation, "groups": groups, "bias": bias}
-        if axes == 2 and self.integer(0, 2) == 0:
+        if self.integer(0, 2) == 0:
+            transposed = cl.ConvTranspose1d if axes == 1 else cl.ConvTranspose2d
             more = tuple([self.integer(0, max(s, d) - 1) for s, d in zip(stride, dilation, strict=True)])
-            return cl.ConvTranspose2d(channels, outputs, kernel, stride, padding, more, **options)
+            return transposed(channels, outputs, kernel, stride, padding, more, **options)
         kind = cl.Conv1d if axes == 1 else cl.Conv2d
         if self.integer(0, 2) == 0:
-            return kind(channels, outputs, kernel, padding="same", **options)
+            padding = self.choice(["same", "causal"]) if axes == 1 else "same"
         return kind(channels, outputs, kernel, stride, padding, **options)
 
     def pool(self, axes):
         kernel = self.several(axes, 1, 4)
         kind = self.choice([[cl.MaxPool1d, cl.AvgPool1d], [cl.MaxPool2d, cl.AvgPool2d]][axes - 1])
-        return kind(kernel, self.several(axes, 1, 3), tuple([self.integer(0, k // 2) for k in kernel]))
+        ceil = {"ceil": True} if issubclass(kind, cl.functions.pooling.MaxPool) and self.integer(0, 2) == 0 else {}
+        return kind(kernel, self.several(axes, 1, 3), tuple([self.integer(0, k // 2) for k in kernel]), **ceil)
 
     def composed(self, shape, depth):
         """A Model, a Residual, a Parallel or a model that writes `call`."""

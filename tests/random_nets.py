@@ -32,7 +32,7 @@ def on_vectors(rng, size):
     if kind < 3:
         return cl.Linear(size, out, bias=bool(rng.integers(2))), out
     if kind == 3:
-        return pick(rng, [cl.BatchNorm, cl.LayerNorm])(size), size
+        return pick(rng, [cl.BatchNorm, cl.LayerNorm, cl.RMSNorm, lambda size: cl.PReLU()])(size), size
     if kind == 4:
         return pick(rng, [cl.Dropout(0.3), cl.DropConnect(size, size)]), size
     if kind == 5:
@@ -63,15 +63,20 @@ def on_images(rng, shape):
     ]
     if kind < 2:
         if rng.integers(3) == 0:
-            return convolution(channels, out, size, padding="same", dilation=stride, groups=groups)
+            word = "causal" if axes == 1 and rng.integers(2) else "same"
+            return convolution(channels, out, size, stride, word, int(rng.integers(1, 3)), groups)
         return convolution(channels, out, size, stride, padding, int(rng.integers(1, 3)), groups, bool(rng.integers(2)))
-    if kind == 2 and axes == 2:
+    if kind == 2:
         more = int(rng.integers(0, stride))
-        return cl.ConvTranspose2d(channels, out, size, stride, 0, more, groups, dilation=int(rng.integers(1, 3)))
+        transposed = cl.ConvTranspose1d if axes == 1 else cl.ConvTranspose2d
+        return transposed(channels, out, size, stride, 0, more, groups, dilation=int(rng.integers(1, 3)))
     if kind == 3:
+        if rng.integers(3) == 0:
+            return most(size, stride, min(padding, size // 2), ceil=True)
         return pick(rng, [most, mean])(size, stride, min(padding, size // 2))
     if kind == 4:
-        return pick(rng, [cl.BatchNorm(channels), cl.Upsample(2), cl.Dropout(0.2)])
+        norms = [cl.BatchNorm(channels), cl.InstanceNorm(channels, 0.1)]
+        return pick(rng, [*norms, cl.PReLU(channels), cl.Upsample(2), cl.Dropout(0.2)])
     return pick(rng, ACTIVATIONS[:7])()
 
 
@@ -86,7 +91,14 @@ def of_images(rng):
             continue
         layers, shape = [*layers, layer], made
     size = int(np.prod(shape))
-    layers += pick(rng, [[], [cl.Flatten(), cl.Linear(size, 3)], [cl.GlobalAvgPool(), cl.Linear(shape[0], 3)]])
+    layers += pick(
+        rng,
+        [
+            [],
+            [cl.Flatten(), cl.Linear(size, 3)],
+            [pick(rng, [cl.GlobalAvgPool, cl.GlobalMaxPool])(), cl.Linear(shape[0], 3)],
+        ],
+    )
     return layers or [cl.Flatten()], first
 
 

@@ -62,6 +62,14 @@ def listed():
             [cl.Conv1d(6, 4, 3, stride=2, padding=2, groups=2), cl.MaxPool1d(3, 2, 1), cl.Upsample(2), cl.AvgPool1d(2)],
         ),
         (
+            (6, 10),
+            [
+                *[cl.Conv1d(6, 4, 3, stride=2, padding="same", dilation=2), cl.PReLU(4), cl.InstanceNorm(4)],
+                *[cl.Conv1d(4, 4, 3, padding="causal"), cl.MaxPool1d(3, 2, ceil=True), cl.PReLU()],
+                *[cl.ConvTranspose1d(4, 6, 3, 2, 1, 1, 2), cl.RMSNorm(4), cl.GlobalMaxPool(), cl.RMSNorm(6, 0.1)],
+            ],
+        ),
+        (
             (4, 5, 3),
             [
                 cl.Residual(cl.Model([cl.Conv2d(4, 4, 4, padding="same", groups=4), cl.BatchNorm(4), cl.ReLU()])),
@@ -112,7 +120,7 @@ def listed():
 @needs_compiler
 def test_models_of_each_kind_of_layer_compute_what_predict_does(tmp_path):
     nets = [(model, rows(3, *shape)) for shape, model in listed()]
-    nets += [(cl.Model(model.functions, dtype=F64), rows(3, *shape)) for shape, model in listed()[1:5]]
+    nets += [(cl.Model(model.functions, dtype=F64), rows(3, *shape)) for shape, model in listed()[1:6]]
     assert differing(tmp_path, nets) == []
     kinds = {type(function) for model, _ in nets for function in model.all_functions()}
     assert kinds >= {kind for kind in (*LAYERS, *IDENTITIES) if hasattr(cl, kind.__name__)}  # all but operators

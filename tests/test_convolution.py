@@ -21,7 +21,8 @@ import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.core.recording import Recording
 
-CONVOLUTIONS = [cl.Conv1d, cl.Conv2d, cl.ConvTranspose2d]
+CONVOLUTIONS = [cl.Conv1d, cl.Conv2d, cl.ConvTranspose1d, cl.ConvTranspose2d]
+TRANSPOSED = [cl.ConvTranspose1d, cl.ConvTranspose2d]
 every_convolution = pytest.mark.parametrize("layer", CONVOLUTIONS, ids=lambda layer: layer.__name__)
 
 
@@ -229,7 +230,7 @@ def test_both_orders_of_memory_give_the_same_bits_for_random_shapes(transposed, 
     wide = type(narrow)(
         kernel_size=narrow.kernel_size,
         stride=narrow.stride,
-        padding="same" if narrow.same else narrow.padding,
+        padding=narrow.padding,
         dilation=narrow.dilation,
         bias=narrow.bias is not None,
         **more,
@@ -312,6 +313,65 @@ def test_an_even_window_has_the_odd_pad_behind():
     assert same.forward(np.arange(1, 6, dtype=np.float32)[None, None]).ravel().tolist() == [30, 41, 52, 3, 4]
 
 
+def windowed(x, kernel_size, *arguments, **options):
+    """What a window of powers of 10 makes of a series of digits: each digit of y is the tap that saw it."""
+    layer = cl.Conv1d(1, 1, kernel_size, *arguments, bias=False, **options)
+    layer.weight.data = 10.0 ** np.arange(kernel_size).reshape(1, 1, -1)
+    return layer.forward(np.array(x, np.float32)[None, None]).ravel().tolist()
+
+
+def test_pads_of_strided_windows_are_tensorflows():
+    """As many positions as the length divided by the stride, rounded up; the odd pad is behind."""
+    assert windowed([1, 2, 3, 4, 5], 3, 2, "same") == [210, 432, 54]  # one pad on each side
+    assert windowed([1, 2, 3, 4], 3, 2, "same") == [321, 43]  # one pad, behind
+    assert windowed([1, 2, 3, 4, 5], 4, 3, "same") == [3210, 543]  # one on each side
+    assert windowed([1, 2, 3, 4, 5], 2, 3, "same") == [21, 54]  # none
+    assert windowed([1, 2, 3, 4, 5], 1, 3, "same") == [1, 4]  # none, and some pixels are not seen
+    assert windowed([1, 2, 3, 4, 5], 2, 2, "same", 3) == [30, 52, 4]  # a dilated window, from pixel −1 on
+    image = cl.Conv2d(1, 1, 3, (2, 3), "same")
+    assert image.output_shape((None, 1, 5, 7)) == (None, 1, 3, 3)
+    assert image.output_shape((2, 1, None, 6)) == (2, 1, None, 2)
+
+
+def test_a_causal_convolution_sees_nothing_of_what_comes_later():
+    assert windowed([1, 2, 3, 4], 3, padding="causal") == [100, 210, 321, 432]
+    assert windowed([1, 2, 3, 4, 5], 3, 2, "causal") == [100, 321, 543]
+    assert windowed([1, 2, 3, 4, 5], 2, 1, "causal", 2) == [10, 20, 31, 42, 53]
+    for channels in (3, 20, 40):
+        layer = cl.Conv1d(channels, channels, 3, padding="causal", dilation=2)
+        x, later = uniform(2, channels, 12), uniform(2, channels, 12, seed=1)
+        later[:, :, :7] = x[:, :, :7]
+        y, of_later = layer.forward(x), layer.forward(later)
+        assert_same_bits(of_later[:, :, :7], y[:, :, :7])
+        assert (of_later[:, :, 7:] != y[:, :, 7:]).all()
+
+
+def test_valid_is_another_word_for_no_pads():
+    assert repr(cl.Conv1d(2, 3, 4, padding="valid")) == "Conv1d(2, 3, 4)"
+    assert cl.Conv2d(2, 3, 4, padding="valid").padding == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (cl.Conv1d(2, 3, 3, 2, "same"), (2, 2, 0)),
+        (cl.Conv1d(20, 17, 3, padding="causal"), (2, 20, 0)),
+        (cl.Conv1d(3, 2, 2, 3, "causal"), (2, 3, 0)),
+        (cl.Conv2d(2, 3, 3, (1, 2), "same"), (2, 2, 0, 5)),
+        (cl.Conv2d(33, 20, 3, padding="same"), (2, 33, 4, 0)),
+        (cl.Conv2d(40, 40, 3, padding="same", groups=40), (2, 40, 0, 4)),
+    ],
+    ids=repr,
+)
+def test_series_and_images_of_length_0_stay_such_with_pads_that_follow_the_length(layer, shape):
+    y = layer.forward(np.empty(shape, np.float32))
+    assert y.shape == layer.output_shape(shape)
+    assert y.size == 0
+    assert layer.backward(y).shape == shape
+    assert not layer.weight.grad.any()
+    assert not layer.bias.grad.any()
+
+
 def test_a_window_among_the_pads_gives_the_bias():
     for channels in (1, 40):
         layer = cl.Conv2d(channels, channels, 1, padding=2)
@@ -325,16 +385,16 @@ def test_a_window_among_the_pads_gives_the_bias():
 def test_huge_strides_dilations_and_pads_that_leave_few_pixels_are_right(layer):
     far = 2**31 - 1
     for channels in (1, 40):
-        if layer is cl.ConvTranspose2d:
+        if layer in TRANSPOSED:
             narrow = layer(channels, channels, 1, stride=far, bias=False)
-            x = uniform(2, channels, 1, 1)
+            x = uniform(2, channels, *[1] * narrow.axes)
         else:
             narrow = layer(channels, channels, 2, stride=far, padding=far, dilation=far, bias=False)
             x = uniform(2, channels, *[3] * narrow.axes)
         y = narrow.forward(x)
         w = narrow.weight.data.astype(np.float64)
-        if layer is cl.ConvTranspose2d:
-            truth = np.einsum("nchw,co->nohw", x, w[..., 0, 0])
+        if layer in TRANSPOSED:
+            truth = np.einsum("nc...,co->no...", x, w[(..., *[0] * narrow.axes)])
         else:  # the windows begin far before x, at its first pixel, and so on; one of their taps lies on that
             truth = np.zeros((2, channels, *[2] * narrow.axes))
             for places in itertools.product((0, 1), repeat=narrow.axes):
@@ -355,8 +415,8 @@ NOT_SIZES += [((2, -1), ValueError), ((2, 2.0), TypeError), ((2, True), TypeErro
 @pytest.mark.parametrize("argument", ["kernel_size", "stride", "padding", "dilation"])
 @pytest.mark.parametrize(("bad", "error"), NOT_SIZES, ids=lambda value: repr(value))
 def test_windows_are_integers_or_one_for_each_axis(layer, argument, bad, error):
-    of_a_word = isinstance(bad, str) and argument == "padding" and layer is not cl.ConvTranspose2d
-    if of_a_word or (layer is cl.Conv1d and isinstance(bad, tuple) and len(bad) == 2):
+    of_a_word = isinstance(bad, str) and argument == "padding" and layer not in TRANSPOSED
+    if of_a_word or (layer.axes == 1 and isinstance(bad, tuple) and len(bad) == 2):
         error = ValueError
     with pytest.raises(error, match=f"{layer.__name__}: {argument}"):
         layer(**{"in_channels": 1, "out_channels": 1, "kernel_size": 3, argument: bad})
@@ -385,18 +445,21 @@ def test_groups_divide_the_channels(layer):
 
 
 @pytest.mark.parametrize("layer", [cl.Conv1d, cl.Conv2d])
-def test_pads_that_keep_the_size_are_for_stride_1_and_no_other_word_is_known(layer):
-    for stride in (2, (2,) * layer.axes):
-        with pytest.raises(ValueError, match=f'{layer.__name__}: padding="same" takes stride 1, got'):
-            layer(1, 1, 3, stride=stride, padding="same")
-    for word in ("valid", "SAME", "", b"same"):
-        with pytest.raises((TypeError, ValueError), match=f"{layer.__name__}: padding"):
+def test_no_other_words_than_valid_same_and_causal_are_known(layer):
+    words = '"valid", "same", "causal"' if layer is cl.Conv1d else '"valid", "same"'
+    for word in ("SAME", "", "full", *(["causal"] if layer is cl.Conv2d else [])):
+        with pytest.raises(
+            ValueError, match=f"{layer.__name__}: padding takes integers or one of {words}, got '{word}'"
+        ):
             layer(1, 1, 3, padding=word)
+    with pytest.raises(TypeError, match=f"{layer.__name__}: padding"):
+        layer(1, 1, 3, padding=b"same")
 
 
 def test_a_transposed_convolution_takes_numbers_of_pads_and_adds_less_than_a_stride_or_dilation():
-    with pytest.raises(TypeError, match="ConvTranspose2d: padding"):
-        cl.ConvTranspose2d(1, 1, 3, padding="same")
+    for word in ("same", "valid"):
+        with pytest.raises(TypeError, match="ConvTranspose2d: padding takes integers, got"):
+            cl.ConvTranspose2d(1, 1, 3, padding=word)
     cl.ConvTranspose2d(1, 1, 3, 2, output_padding=1)
     cl.ConvTranspose2d(1, 1, 3, 1, output_padding=1, dilation=2)
     for stride, dilation, more in ((1, 1, 1), (2, 1, 2), ((2, 1), 1, (0, 1)), (2, 3, (3, 0))):
@@ -428,6 +491,7 @@ def test_a_transposed_convolution_takes_numbers_of_pads_and_adds_less_than_a_str
         (cl.ConvTranspose2d(2, 3, 3), (4, 3, 8, 8), [r"ConvTranspose2d\(2, 3, 3\)", r"\(4, 3, 8, 8\)"]),
         (cl.ConvTranspose2d(1, 1, 3, padding=2), (1, 1, 2, 9), [r"padding=2\)", r"\(1, 1, 2, 9\)", "nothing is left"]),
         (cl.ConvTranspose2d(1, 1, 1), (1, 1, 0, 3), [r"\(1, 1, 0, 3\)"]),
+        (cl.ConvTranspose1d(2, 3, 3), (4, 2, 8, 8), [r"ConvTranspose1d\(2, 3, 3\)", r"expected \(n, 2, L\)"]),
     ],
     ids=repr,
 )
@@ -675,6 +739,8 @@ def test_a_convolution_is_written_as_it_is_made():
         "Conv2d(1, 6, (5, 3), stride=2, padding=(1, 0), dilation=3)",
         "Conv2d(4, 8, 3, padding='same', groups=4, bias=False)",
         "Conv1d(9, 64, 5, stride=2)",
+        "Conv1d(9, 64, 5, stride=2, padding='causal')",
+        "ConvTranspose1d(4, 2, 3, stride=2, output_padding=1)",
         "ConvTranspose2d(4, 2, 3, stride=2, output_padding=1)",
         "ConvTranspose2d(4, 2, 3, stride=2, groups=2, output_padding=(1, 0))",
     ]:
@@ -962,12 +1028,3 @@ def test_an_input_of_another_shape_is_refused_with_what_makes_the_usual_mistakes
         assert str(raised.value) == said
     if right is not None:
         assert layer.forward(right(x)).shape[:2] == (5, 8)
-
-
-@pytest.mark.parametrize("padding", ["valid", "SAME", ""])
-def test_padding_in_words_is_same_alone(padding):
-    for layer in (cl.Conv1d, cl.Conv2d):
-        with pytest.raises(ValueError, match=f"{layer.__name__}: padding takes integers or \"same\", got '{padding}'"):
-            layer(1, 1, 3, padding=padding)
-    with pytest.raises(TypeError, match="ConvTranspose2d: padding takes integers, got"):
-        cl.ConvTranspose2d(1, 1, 3, padding=padding)

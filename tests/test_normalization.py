@@ -55,10 +55,28 @@ def test_running_moments_of_float32_far_from_0_are_as_good_as_float32():
 @both_dtypes
 def test_numbers_whose_squares_float32_does_not_hold_are_normalized(dtype):
     x = np.array([[1e38, -1e38], [-1e38, 1e38], [1e38, 1e38]], np.float32).astype(dtype)
-    for layer in (cl.BatchNorm(2), cl.LayerNorm(2)):
+    for layer in (cl.BatchNorm(2), cl.LayerNorm(2), cl.RMSNorm(2)):
         y = cl.Model([layer], dtype=dtype)(x).data
         assert np.isfinite(y).all()
         assert (np.sign(y) == np.sign(x))[:2].all()
+
+
+def test_channels_without_places_stay_such():
+    for layer, shape in ((cl.InstanceNorm(3), (2, 3, 0)), (cl.GroupNorm(2, 4), (2, 4, 0, 3))):
+        y = layer.forward(np.empty(shape, np.float32))
+        assert y.shape == layer.backward(y).shape == shape
+        assert not layer.scale.grad.any()
+        assert not layer.shift.grad.any()
+
+
+@both_dtypes
+def test_the_epsilon_of_a_mean_of_squares_is_that_of_the_dtype_if_none_is_given(dtype):
+    """A row whose mean of squares is ε as well is divided by the root of 2 ε."""
+    eps = np.finfo(dtype).eps
+    x = np.full((1, 4), np.sqrt(eps), dtype)
+    for layer, added in ((cl.RMSNorm(4), eps), (cl.RMSNorm(4, 3 * eps), 3 * eps), (cl.RMSNorm(4, 0.0), 0)):
+        y = cl.Model([layer], dtype=dtype)(x).data
+        np.testing.assert_allclose(y, x / np.sqrt(eps + added), 1e-6)
 
 
 # ---- BatchNorm's running moments ----
@@ -576,9 +594,9 @@ def test_running_moments_have_the_same_bits_wherever_they_lie_in_memory():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: cl.GroupNorm(3, 8), ValueError, "8 features can't be divided into 3 equal groups"),
+        (lambda: cl.GroupNorm(3, 8), ValueError, "8 channels can't be divided into 3 equal groups"),
         (lambda: cl.GroupNorm(0, 8), ValueError, "groups must be at least 1, got 0"),
-        (lambda: cl.GroupNorm(2, 4.0), TypeError, "features must be an integer, got 4.0"),
+        (lambda: cl.GroupNorm(2, 4.0), TypeError, "channels must be an integer, got 4.0"),
         (lambda: cl.GroupNorm(2, 8, eps=-1.0), ValueError, "eps must be 0 or more and finite, got -1.0"),
         (
             lambda: cl.GroupNorm(2, 8)(numbers(2, 6, 3)),

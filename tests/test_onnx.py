@@ -51,7 +51,7 @@ def run(path, *inputs):
 
 
 # The rows of these are no examples: they index, reshape, normalize, move or mirror the first axis.
-OF_ALL_ROWS = {functions.Index, functions.ToShape, functions.LayerNorm}
+OF_ALL_ROWS = {functions.Index, functions.ToShape, functions.LayerNorm, functions.RMSNorm}
 OF_ALL_ROWS |= {functions.Split, functions.Roll, functions.PadAxes}
 
 
@@ -114,6 +114,16 @@ SEQUENCES = [
             dtype=np.float64,
         ),
         (2, 10),
+    ),
+    (
+        cl.Model(
+            [
+                *[cl.Conv1d(2, 4, 3, stride=2, padding="same"), cl.InstanceNorm(4, 0.1), cl.PReLU()],
+                *[cl.Conv1d(4, 4, 3, stride=2, padding="causal", dilation=2), cl.MaxPool1d(3, 2, ceil=True)],
+                *[cl.ConvTranspose1d(4, 3, 3, 2, 1, output_padding=1), cl.GlobalMaxPool(), cl.Linear(3, 4)],
+            ],
+        ),
+        (2, 21),
     ),
     (
         cl.Model(
@@ -304,6 +314,28 @@ def test_a_group_normalization_of_opset_21_is_a_layer(path):
     np.testing.assert_allclose(loaded.predict(x), run(path, x), atol=1e-6)
     caffelite.onnx.export(loaded, path, (6, 5))  # which compares them
     loaded.fit(x, x, loss=cl.MSELoss(), optimizer=cl.SGD(loaded.parameters(), lr=0.1), epochs=1, verbose=0)
+
+
+def test_an_rms_normalization_of_opset_23_is_a_layer(path):
+    constants = {"scale": np.random.default_rng(0).random(6).astype(np.float32)}
+    node = ("RMSNormalization", ["x", "scale"], ["y"], {"epsilon": 0.1})
+    path.write_bytes(graph_of([node], constants, inputs=(("x", FLOAT, ("n", 5, 6)),), opset=23))
+    loaded = caffelite.onnx.load(path)
+    assert [repr(function) for function in loaded.all_functions()] == ["RMSNorm(6, eps=0.1)"]
+    x = np.random.default_rng(1).standard_normal((4, 5, 6)).astype(np.float32)
+    np.testing.assert_allclose(
+        loaded.predict(x), x / np.sqrt((x**2).mean(2, keepdims=True) + 0.1) * constants["scale"], 1e-5
+    )
+
+
+def test_pads_that_follow_the_size_are_a_convolutions_own_or_zeros_before_it(path):
+    w = np.random.default_rng(0).random((3, 2, 3, 3)).astype(np.float32)
+    x = np.random.default_rng(1).random((2, 2, 7, 8)).astype(np.float32)
+    for word, first in (("SAME_UPPER", "Conv2d(2, 3, 3, stride=2, padding='same', bias=False)"), ("SAME_LOWER", None)):
+        node = ("Conv", ["x", "w"], ["y"], {"auto_pad": word, "strides": [2, 2], "kernel_shape": [3, 3]})
+        loaded = loaded_of(path, [node], {"w": w}, inputs=(("x", FLOAT, ("n", 2, 7, 8)),))
+        assert first is None or [repr(function) for function in loaded.all_functions()] == [first]
+        np.testing.assert_allclose(loaded.predict(x), run(path, x), atol=1e-5)
 
 
 class Formula(Swish):

@@ -16,7 +16,8 @@ from caffelite.core.recording import Recording
 
 POOLS = [cl.MaxPool1d, cl.MaxPool2d, cl.AvgPool1d, cl.AvgPool2d]
 every_pool = pytest.mark.parametrize("pool", POOLS, ids=lambda pool: pool.__name__)
-FUNCTIONS = [*POOLS, cl.GlobalAvgPool, cl.Upsample]
+GLOBAL = [cl.GlobalAvgPool, cl.GlobalMaxPool]
+FUNCTIONS = [*POOLS, *GLOBAL, cl.Upsample]
 every_function = pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 
 
@@ -65,8 +66,9 @@ def test_outputs_and_gradients_have_the_inputs_order_of_memory(function, dtype):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_means_of_channels_have_the_inputs_order_of_memory(order):
-    function = cl.GlobalAvgPool()
+@pytest.mark.parametrize("kind", GLOBAL)
+def test_numbers_of_whole_channels_have_the_inputs_order_of_memory(order, kind):
+    function = kind()
     x = order(np.random.default_rng(0).uniform(-1, 1, (5, 6, 7, 8)))
     y = function.forward(x)
     assert y.strides == ((8, 40) if order is images_last else (48, 8))
@@ -81,6 +83,17 @@ def test_images_in_the_order_of_a_convolution_are_pooled_where_they_lie(order, s
     with Recording() as recording:
         pool.backward(pool.forward(x))
     assert [call.name for call in recording.entries] == ["max_pool", "max_pool_grad"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("shape", [(64, 6, 8, 8), (3, 33, 4, 4), (5, 7, 9)])
+@pytest.mark.parametrize("kind", GLOBAL)
+def test_whole_channels_in_the_order_of_a_convolution_are_pooled_where_they_lie(kind, order, shape):
+    pool, x = kind(), order(np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32))
+    with Recording() as recording:
+        pool.backward(pool.forward(x))
+    name = {cl.GlobalAvgPool: "average_pool", cl.GlobalMaxPool: "max_pool"}[kind]
+    assert [call.name for call in recording.entries] == [name, f"{name}_grad"]
 
 
 def test_an_image_alone_is_pooled_as_the_image_among_others():
@@ -106,6 +119,7 @@ def test_of_equal_elements_the_first_has_the_gradient():
     assert where_gradients_go(cl.MaxPool1d(3), [2, 5, 5, 1, 1, 1]) == ([5, 1], [1, 3])
     assert where_gradients_go(cl.MaxPool2d(2), [[1, 7], [7, 7]]) == ([7], [1])
     assert where_gradients_go(cl.MaxPool2d(2), [[-0.0, 0.0], [0.0, -0.0]]) == ([0], [0])
+    assert where_gradients_go(cl.GlobalMaxPool(), [2, 5, 5, 1]) == ([5], [1])
 
 
 def test_the_first_nan_has_the_gradient():
@@ -118,6 +132,25 @@ def test_pads_are_never_the_largest():
     inf = np.inf
     assert where_gradients_go(cl.MaxPool1d(3, 2, 1), [-inf, -inf, -inf]) == ([-inf, -inf], [0, 1])
     assert where_gradients_go(cl.MaxPool2d(2, 2, 1), [[-3, -2], [-4, -1]]) == ([-3, -2, -4, -1], [0, 1, 2, 3])
+
+
+def test_a_last_window_may_go_beyond_the_pads_if_it_begins_before_them():
+    assert where_gradients_go(cl.MaxPool1d(2, ceil=True), [1, 2, 3]) == ([2, 3], [1, 2])
+    assert where_gradients_go(cl.MaxPool1d(2, 2, 1, ceil=True), [1, 2, 3, 4]) == ([1, 3, 4], [0, 2, 3])
+    assert where_gradients_go(cl.MaxPool1d(2, 2, 1, ceil=True), [1, 2, 3]) == (
+        [1, 3],
+        [0, 2],
+    )  # the third is in the pads
+    assert where_gradients_go(cl.MaxPool1d(4, 3, ceil=True), [1, 2]) == ([2], [1])  # longer than x
+    assert where_gradients_go(cl.MaxPool2d(2, ceil=True), [[1, 2, 3], [4, 5, 6], [7, 9, 8]]) == (
+        [5, 6, 9, 8],
+        [4, 5, 7, 8],
+    )
+    for pool, shape in ((cl.MaxPool1d(4, 2, ceil=True), (1, 1, 2)), (cl.MaxPool1d(4, 3), (1, 1, 2))):
+        with pytest.raises(ValueError, match="larger than that with its pads"):
+            pool.forward(np.zeros(shape, np.float32))
+    with pytest.raises(TypeError, match="MaxPool1d: ceil must be True or False, got 1"):
+        cl.MaxPool1d(2, ceil=1)
 
 
 def test_pads_count_in_means():
@@ -134,7 +167,7 @@ def test_a_mean_of_a_million_float32_is_as_good_as_its_elements():
 
 
 def test_channels_may_be_none():
-    for function in (cl.MaxPool2d(2), cl.AvgPool2d(3, 1, 1), cl.Upsample(2), cl.GlobalAvgPool()):
+    for function in (cl.MaxPool2d(2), cl.AvgPool2d(3, 1, 1), cl.Upsample(2), cl.GlobalAvgPool(), cl.GlobalMaxPool()):
         for shape in ((2, 0, 4, 4), (0, 0, 4, 4), (0, 3, 4, 4)):
             x = np.empty(shape, np.float32)
             y = function.forward(x)
@@ -158,6 +191,8 @@ def test_series_of_length_0_are_enlarged_to_such():
         (cl.AvgPool2d(2, padding=1), (2, 3, 4, 0), [r"\(2, 3, 4, 0\)"]),
         (cl.GlobalAvgPool(), (2,), [r"\(2,\)", r"\(n, C, …\)"]),
         (cl.GlobalAvgPool(), (2, 3, 0), [r"\(2, 3, 0\)"]),
+        (cl.GlobalMaxPool(), (2, 3), [r"GlobalMaxPool\(\)", r"\(2, 3\)", r"\(n, C, …\)"]),
+        (cl.GlobalMaxPool(), (2, 3, 0, 2), [r"\(2, 3, 0, 2\)"]),
         (cl.Upsample(2), (2, 3), [r"Upsample\(2\)", r"\(2, 3\)"]),
         (cl.Upsample((1, 2)), (2, 3, 4), [r"Upsample\(\(1, 2\)\)", r"\(2, 3, 4\)"]),
     ],
@@ -206,6 +241,8 @@ def test_huge_sizes_take_no_memory_and_are_refused_or_right():
         y = cl.MaxPool2d(size, 1, size // 2).forward(x)
         assert y.shape == (1, 1, 5, 7)
         assert (y == 23).all()
+    assert cl.MaxPool2d(2, largest, ceil=True).forward(x).tolist() == [[[[7]]]]
+    assert cl.MaxPool2d(largest - 2, largest, ceil=True).forward(x).tolist() == [[[[23]]]]
     for pool, mean in ((cl.MaxPool2d(2, largest), 7), (cl.AvgPool2d(2, largest), 3.5)):
         assert pool.forward(x).tolist() == [[[[mean]]]]
         assert pool.backward(np.ones((1, 1, 1, 1), np.float32)).sum() == 1
@@ -255,6 +292,7 @@ def test_a_functions_repr_says_what_it_was_made_with():
     assert repr(cl.MaxPool2d(2)) == "MaxPool2d(2)"
     assert repr(cl.AvgPool2d((2, 3), 1, (1, 0))) == "AvgPool2d((2, 3), stride=1, padding=(1, 0))"
     assert repr(cl.MaxPool1d(3, stride=2, padding=1)) == "MaxPool1d(3, stride=2, padding=1)"
+    assert repr(cl.MaxPool2d(3, ceil=True)) == "MaxPool2d(3, ceil=True)"
     assert repr(cl.Upsample((2, 1))) == "Upsample((2, 1))"
 
 

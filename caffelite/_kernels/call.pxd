@@ -40,6 +40,8 @@ cdef enum Op:                             # what an elementwise loop computes: s
     RELU_GRAD
     LEAKY_RELU
     LEAKY_RELU_GRAD
+    PRELU
+    PRELU_GRAD
     ELU
     ELU_GRAD
     ADD

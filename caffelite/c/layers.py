@@ -47,6 +47,16 @@ def activation(helper: str, *attributes: str) -> Callable[..., Layer]:
     return write
 
 
+def prelu(f: functions.PReLU, x: Shape, y: Shape) -> Layer:
+    if f.channels == 1:
+        counts, slope = axes(i=math.prod(x)), "slope[0]"
+    else:
+        counts, slope = {"c": f.channels} | axes(i=math.prod(x[1:])), "slope[c]"
+    element = at(counts)
+    body = loops(counts, f"y{element} = leaky_relu(x{element}, {slope});")
+    return Layer({"x": dims(counts)}, dims(counts), body, {"slope": f.slope.data}, in_place=True)
+
+
 def gelu(f: functions.GELU, x: Shape, y: Shape) -> Layer:
     return elementwise(x, "gelu_tanh(x[])" if f.approximate else "gelu(x[])", "x")
 
@@ -132,14 +142,14 @@ class Windows:
     The loops over taps are the outer ones: those over positions run along rows, and only where the tap is inside.
     """
 
-    def __init__(self, f: Any, length: Shape, positions: Shape, dilation: Shape) -> None:
+    def __init__(self, f: Any, length: Shape, positions: Shape, dilation: Shape, padding: Shape) -> None:
         self.position = self.place = self.tap = ""
         self.tables: list[str] = []
         self.over_positions: dict[str, int] = {}
         self.over_taps: dict[str, int] = {}
         self.inside: dict[str, tuple[Any, Any]] = {}  # of the positions, by index: begin and end
         names = [("i", "k", "top", "bottom"), ("j", "l", "left", "right")][-len(length) :]
-        along = zip(names, length, positions, f.kernel_size, f.stride, dilation, f.padding, strict=True)
+        along = zip(names, length, positions, f.kernel_size, f.stride, dilation, padding, strict=True)
         for (i, k, first, last), n, m, taps, s, d, p in along:
             self.over_positions[i], self.over_taps[k] = m, taps
             place = [i if s == 1 else f"{s} * {i}", k if d == 1 else f"{d} * {k}"]
@@ -170,7 +180,7 @@ def _table(name: str, numbers: list[int]) -> str:
 
 
 def convolution(f: functions.Conv2d, x: Shape, y: Shape) -> Layer:
-    windows = Windows(f, x[1:], y[1:], f.dilation)
+    windows = Windows(f, x[1:], y[1:], f.dilation, f.pads_before(x[1:]))
     to, tap, place = f"y[o]{windows.position}", f"weight[o][c]{windows.tap}", windows.place
     taps = windows.each_tap(f"{to} += {tap} * x[{_channel_of_group(f)}]{place};")
     body = loops(
@@ -183,12 +193,13 @@ def convolution(f: functions.Conv2d, x: Shape, y: Shape) -> Layer:
 
 def transposed_convolution(f: functions.ConvTranspose2d, x: Shape, y: Shape) -> Layer:
     """Write to the places that a convolution from y to x reads."""
-    windows = Windows(f, y[1:], x[1:], f.dilation)
+    windows = Windows(f, y[1:], x[1:], f.dilation, f.padding)
+    counts = dict(zip("ij"[-len(y[1:]) :], y[1:], strict=True))
     c, o = _channel_of_group(f), "o" if f.groups == 1 else f"o % {f.out_channels // f.groups}"
     taps = windows.each_tap(f"y[o]{windows.place} += weight[{c}][{o}]{windows.tap} * x[{c}]{windows.position};")
     body = loops(
         {"o": f.out_channels},
-        *loops({"i": y[1], "j": y[2]}, f"y[o][i][j] = {_bias(f, 'o')};"),
+        *loops(counts, f"y[o]{at(counts)} = {_bias(f, 'o')};"),
         *loops({"c": f.in_channels // f.groups}, *taps),
     )
     return Layer({"x": x}, y, [*windows.tables, *body], _weights(f))
@@ -204,7 +215,7 @@ def _channel_of_group(f: functions.Conv2d | functions.ConvTranspose2d) -> str:
 
 
 def max_pool(f: Any, x: Shape, y: Shape) -> Layer:
-    windows = Windows(f, x[1:], y[1:], (1,) * len(x[1:]))
+    windows = Windows(f, x[1:], y[1:], (1,) * len(x[1:]), f.padding)
     to = f"y[c]{windows.position}"
     taps = windows.each_tap(f"{to} = larger({to}, x[c]{windows.place});")
     body = loops({"c": x[0]}, *windows.each(f"{to} = -INFINITY;"), *taps)
@@ -212,7 +223,7 @@ def max_pool(f: Any, x: Shape, y: Shape) -> Layer:
 
 
 def average_pool(f: Any, x: Shape, y: Shape) -> Layer:
-    windows = Windows(f, x[1:], y[1:], (1,) * len(x[1:]))
+    windows = Windows(f, x[1:], y[1:], (1,) * len(x[1:]), f.padding)
     to = f"y[c]{windows.position}"
     taps = windows.each_tap(f"{to} += x[c]{windows.place};")
     mean = windows.each(f"{to} /= {math.prod(f.kernel_size)};")
@@ -223,6 +234,12 @@ def global_average_pool(f: functions.GlobalAvgPool, x: Shape, y: Shape) -> Layer
     counts = {"c": x[0], "i": math.prod(x[1:])}
     mean = f"y[c] = (float)(sum / {counts['i']});"
     body = loops({"c": x[0]}, "double sum = 0;", loop("i", counts["i"], "sum += (double)x[c][i];"), mean)
+    return Layer({"x": dims(counts)}, y, body)
+
+
+def global_max_pool(f: functions.GlobalMaxPool, x: Shape, y: Shape) -> Layer:
+    counts = {"c": x[0], "i": math.prod(x[1:])}
+    body = loops({"c": x[0]}, "y[c] = x[c][0];", loop("i", counts["i"], "y[c] = larger(y[c], x[c][i]);"))
     return Layer({"x": dims(counts)}, y, body)
 
 
@@ -254,8 +271,22 @@ def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> Layer:
     return normalized(f, axes(r=math.prod(x[:-1])), {"j": f.features}, "[j]", (f.features,))
 
 
-def group_norm(f: functions.GroupNorm, x: Shape, y: Shape) -> Layer:
-    channels = f.features // f.groups
+def rms_norm(f: functions.RMSNorm, x: Shape, y: Shape) -> Layer:
+    rows, n = axes(r=math.prod(x[:-1])), f.features
+    counts = rows | {"j": n}
+    element = at(counts)
+    body = loops(
+        rows,
+        "float squares = 0;",
+        loop("j", n, f"squares += x{element} * x{element};"),
+        f"const float factor = 1 / sqrtf(squares / {n} + {literal(f.added())});",
+        loop("j", n, f"y{element} = x{element} * factor * scale[j];"),
+    )
+    return Layer({"x": dims(counts)}, dims(counts), body, {"scale": f.scale.data}, in_place=True)
+
+
+def group_norm(f: functions.GroupNorm | functions.InstanceNorm, x: Shape, y: Shape) -> Layer:
+    channels = f.channels // f.groups
     inner = {"c": channels, "i": math.prod(x[1:])}
     return normalized(f, {"g": f.groups}, inner, "[g][c]", (f.groups, channels))
 
@@ -308,19 +339,24 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.DropConnect: linear,
     functions.Conv1d: convolution,
     functions.Conv2d: convolution,
+    functions.ConvTranspose1d: transposed_convolution,
     functions.ConvTranspose2d: transposed_convolution,
     functions.MaxPool1d: max_pool,
     functions.MaxPool2d: max_pool,
     functions.AvgPool1d: average_pool,
     functions.AvgPool2d: average_pool,
     functions.GlobalAvgPool: global_average_pool,
+    functions.GlobalMaxPool: global_max_pool,
     functions.Upsample: upsample,
     functions.BatchNorm: batch_norm,
     functions.LayerNorm: layer_norm,
+    functions.RMSNorm: rms_norm,
     functions.GroupNorm: group_norm,
+    functions.InstanceNorm: group_norm,
     functions.Columns: columns,
     functions.ReLU: activation("relu"),
     functions.LeakyReLU: activation("leaky_relu", "slope"),
+    functions.PReLU: prelu,
     functions.ELU: activation("elu", "alpha"),
     functions.GELU: gelu,
     functions.SiLU: activation("silu"),

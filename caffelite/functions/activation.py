@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import nonnegative, normalized_axes
-from caffelite.core.function import Function, Shape
+from caffelite.core.arrays import nonnegative, normalized_axes, positive_integer
+from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import is_training
-from caffelite.core.tensor import Tensor
+from caffelite.core.tensor import Tensor, parameter
 from caffelite.functions.arithmetic import as_tensor
+from caffelite.functions.normalization import no_moments
 
 __all__ = [
     "ELU",
@@ -18,6 +19,7 @@ __all__ = [
     "LeakyReLU",
     "LogSoftmax",
     "Mish",
+    "PReLU",
     "ReLU",
     "SiLU",
     "Sigmoid",
@@ -71,6 +73,61 @@ class LeakyReLU(Function, recordable=True, by_row=True):
 
     def __repr__(self) -> str:
         return f"LeakyReLU({self.slope})"
+
+
+class PReLU(Function, recordable=True, by_row=True):
+    """y = x where x > 0, else slope · x: a leaky ReLU that learns its `slope`, one number, or one for each channel.
+
+        dx = dy where x > 0, else dy slope,  dslope = Σ dy min(x, 0)
+
+    x and y (…) of any shape with channels=1, else (n, channels, …); `slope` (channels,) begins at 0.25. ValueError for
+    x of another shape, TypeError for another dtype than that of `slope`.
+
+    K. He, X. Zhang, S. Ren and J. Sun, "Delving deep into rectifiers: surpassing human-level performance on ImageNet
+    classification", ICCV 2015.
+    """
+
+    def __init__(self, channels: int = 1) -> None:
+        self.channels = positive_integer("PReLU: channels", channels)
+        self.slope = parameter("slope", self.channels)
+        self._set_first_values()
+
+    def initialize(self, rng: Any) -> None:
+        """Set `slope` to 0.25. Nothing is drawn."""
+        self.slope.data = np.full(self.channels, 0.25)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if self.channels > 1 and (len(shape) < 2 or shape[1] not in (None, self.channels)):
+            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (n, {self.channels}, …)")
+        return shape if self.channels == 1 else (shape[0], self.channels, *shape[2:])
+
+    def formula(self, x: Tensor) -> Tensor:
+        return x.relu() - (-x).relu() * self.slope.reshape(self._slope_shape(x.ndim))
+
+    def _slope_shape(self, ndim: int) -> tuple[int, ...]:
+        """The shape of the slopes, as they are broadcast to x with so many axes."""
+        return () if self.channels == 1 else (self.channels, *[1] * (ndim - 2))
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.output_shape(x.shape)
+        self.x, self.along_channels = x, self.slope.data.reshape(self._slope_shape(x.ndim))
+        return kernels.prelu(x, self.along_channels)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        below = kernels.minimum(self.x, 0.0)
+        if self.channels == 1:
+            dslope = kernels.sum(kernels.multiply(dy, below)).reshape(1)
+        else:
+            sums = kernels.batch_norm_sums(dy, below, no_moments(self.channels))
+            dslope = kernels.convert(sums[1], self.slope.dtype)
+        self.slope.add_grad(dslope)
+        if not self.wants_gradient(0):
+            return None
+        return kernels.prelu_grad(dy, self.x, self.along_channels)
+
+    def __repr__(self) -> str:
+        return f"PReLU({'' if self.channels == 1 else self.channels})"
 
 
 class ELU(Function, recordable=True, by_row=True):

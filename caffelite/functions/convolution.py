@@ -15,7 +15,7 @@ from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import Initializer, checked_initializer, draw
 from caffelite.core.tensor import parameter
 
-__all__ = ["Conv1d", "Conv2d", "ConvTranspose2d"]
+__all__ = ["Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d"]
 
 Integers = int | Sequence[int]
 
@@ -28,8 +28,7 @@ class Convolution(Function):
 
     axes = 2
     axis_names: tuple[str, ...] = ("n", "C", "H", "W")
-    padding: tuple[int, ...]
-    same = False  # whether y has the height and the width of x
+    padding: tuple[int, ...] | str  # a word if the number of pads depends on the size of x
 
     def _set_up(
         self,
@@ -87,14 +86,19 @@ class Convolution(Function):
         """How many pixels the window reaches over."""
         return self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
 
+    @abstractmethod
+    def pads_before(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        """The number of zeros before each axis of the convolution's input, if its axes have these lengths."""
+
     def _window(self) -> dict[str, Any]:
         """How the window moves, as kernels take it."""
-        return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
+        return {"stride": self.stride, "padding": self.before, "dilation": self.dilation, "groups": self.groups}
 
     def _prepare(self, x: np.ndarray) -> None:
-        """Keep x, in the memory order in which the kernels read it, W, and the shapes of x and y."""
+        """Keep x, in the memory order in which the kernels read it, W, the pads, and the shapes of x and y."""
         x = self.checked_input(x, self.weight)
         self.x_shape, self.y_shape, self.W = x.shape, self._shape_of_y(x.shape), self.weight.data
+        self.before = self.pads_before(x.shape[2:])
         self.x = kernels.laid_for(x, self.W, self.groups)
 
     def _prepared_gradient(self, dy: np.ndarray) -> np.ndarray:
@@ -103,11 +107,8 @@ class Convolution(Function):
             raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")
         return kernels.laid_for(dy, self.W, self.groups)
 
-    def arguments(self) -> dict[str, Any]:
-        return super().arguments() | {"padding": "same" if self.same else self.padding}
-
     def __repr__(self) -> str:
-        window = {**self._window(), "padding": "same" if self.same else self.padding}
+        window = {name: getattr(self, name) for name in ("stride", "padding", "dilation", "groups")}
         options = {**window, "bias": self.bias is not None, "initializer": self.initializer}
         return as_code(self, self.in_channels, self.out_channels, self.kernel_size, **options, **self._more_options())
 
@@ -128,8 +129,12 @@ class Conv2d(Convolution, recordable=True, by_row=True):
     divided into as many groups, and an output channel sees the input channels of its own group.
 
     x (n, in_channels, H, W), W `weight` (out_channels, in_channels / groups, k, l), b `bias` (out_channels,),
-    y (n, out_channels, H′, W′), H′ = ⌊(H + 2p − d (k − 1) − 1) / s⌋ + 1. With padding="same" and stride 1, H′ = H; if
-    the number of pads is odd, one more is at the end.
+    y (n, out_channels, H′, W′), H′ = ⌊(H + 2p − d (k − 1) − 1) / s⌋ + 1. Instead of p, `padding` may be a word:
+
+    - "valid" is p = 0;
+    - "same" makes H′ = ⌈H / s⌉. It adds as few zeros as that needs: max((H′ − 1) s + d (k − 1) + 1 − H, 0), half of
+      them before x and half behind it. If their number is odd, one more is behind it. This is TensorFlow's rule; with
+      stride 1 it is PyTorch's, too.
 
     W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as in PyTorch. With an `initializer`,
     (shape, rng) -> array, it draws W, and b is 0. ValueError for x of another shape, for a window larger than the
@@ -138,6 +143,8 @@ class Conv2d(Convolution, recordable=True, by_row=True):
     V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", 2016, arXiv:1603.07285, has
     pictures of all of these.
     """
+
+    paddings: tuple[str, ...] = ("valid", "same")  # words that `padding` may be
 
     def __init__(
         self,
@@ -153,21 +160,30 @@ class Conv2d(Convolution, recordable=True, by_row=True):
         initializer: Initializer | None = None,
     ) -> None:
         self._set_up(in_channels, out_channels, kernel_size, stride, dilation, groups, initializer)
-        self.same = isinstance(padding, str) and padding == "same"
-        if self.same:
-            if any(s != 1 for s in self.stride):
-                raise ValueError(f'{type(self).__name__}: padding="same" takes stride 1, got {stride}')
-            self.padding = tuple([(self._extent(axis) - 1) // 2 for axis in range(self.axes)])
-        elif isinstance(padding, str):
-            raise ValueError(f'{type(self).__name__}: padding takes integers or "same", got {padding!r}')
-        else:
+        if not isinstance(padding, str):
             self.padding = self._numbers("padding", padding, least=0)
+        elif padding in self.paddings:
+            self.padding = (0,) * self.axes if padding == "valid" else padding
+        else:
+            words = ", ".join([f'"{word}"' for word in self.paddings])
+            raise ValueError(f"{type(self).__name__}: padding takes integers or one of {words}, got {padding!r}")
         self._set_parameters((self.out_channels, self.in_channels // self.groups, *self.kernel_size), bias)
+
+    def pads_before(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        if not isinstance(self.padding, str):
+            return self.padding
+        extents = [self._extent(axis) for axis in range(self.axes)]
+        if self.padding == "causal":
+            return tuple([extent - 1 for extent in extents])
+        along = zip(lengths, self.stride, extents, strict=True)
+        return tuple([max((-(-n // s) - 1) * s + extent - n, 0) // 2 for n, s, extent in along])
 
     def _positions(self, shape: Shape, axis: int) -> int | None:
         length = shape[2 + axis]
-        if length is None or self.same:
-            return length
+        if length is None:
+            return None
+        if isinstance(self.padding, str):
+            return -(-length // self.stride[axis])
         room, extent = length + 2 * self.padding[axis], self._extent(axis)
         if room < extent:
             raise ValueError(
@@ -195,10 +211,16 @@ class Conv1d(Conv2d, recordable=True, by_row=True):
     """A convolution of series: `Conv2d` along one axis.
 
     x (n, in_channels, L), W `weight` (out_channels, in_channels / groups, k), y (n, out_channels, L′).
+
+    With padding="causal", y[i] depends on x[0] … x[s i] only, never on what comes later: d (k − 1) zeros are before x
+    and none behind it, and L′ = ⌈L / s⌉.
+
+    A. van den Oord et al., "WaveNet: a generative model for raw audio", 2016, arXiv:1609.03499.
     """
 
     axes = 1
     axis_names = ("n", "C", "L")
+    paddings = ("valid", "same", "causal")
 
 
 class ConvTranspose2d(Convolution, recordable=True, by_row=True):
@@ -215,6 +237,8 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
 
     M. Zeiler, D. Krishnan, G. Taylor and R. Fergus, "Deconvolutional networks", CVPR 2010.
     """
+
+    padding: tuple[int, ...]
 
     def __init__(
         self,
@@ -236,10 +260,13 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
         for more, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
             if more >= max(s, d):
                 raise ValueError(
-                    f"ConvTranspose2d: output_padding must be less than stride or dilation, got {output_padding}, "
-                    f"stride {stride}, dilation {dilation}"
+                    f"{type(self).__name__}: output_padding must be less than stride or dilation, got "
+                    f"{output_padding}, stride {stride}, dilation {dilation}"
                 )
         self._set_parameters((self.in_channels, self.out_channels // self.groups, *self.kernel_size), bias)
+
+    def pads_before(self, lengths: Sequence[int]) -> tuple[int, ...]:
+        return self.padding
 
     def _positions(self, shape: Shape, axis: int) -> int | None:
         length = shape[2 + axis]
@@ -266,3 +293,13 @@ class ConvTranspose2d(Convolution, recordable=True, by_row=True):
 
     def _more_options(self) -> dict[str, Any]:
         return {"output_padding": self.output_padding}
+
+
+class ConvTranspose1d(ConvTranspose2d, recordable=True, by_row=True):
+    """A convolution of series backwards: `ConvTranspose2d` along one axis. It lengthens them.
+
+    x (n, in_channels, L), W `weight` (in_channels, out_channels / groups, k), y (n, out_channels, L′).
+    """
+
+    axes = 1
+    axis_names = ("n", "C", "L")

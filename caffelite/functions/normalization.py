@@ -16,7 +16,7 @@ from caffelite.core.rows import rows_here
 from caffelite.core.tensor import Tensor, parameter, uninitialized
 from caffelite.functions.shape import reshaped
 
-__all__ = ["BatchNorm", "GroupNorm", "LayerNorm"]
+__all__ = ["BatchNorm", "GroupNorm", "InstanceNorm", "LayerNorm", "RMSNorm"]
 
 
 class LayerNorm(Function, recordable=True, by_row=True):
@@ -50,12 +50,11 @@ class LayerNorm(Function, recordable=True, by_row=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        if not shape or shape[-1] not in (None, self.features):
-            raise ValueError(f"{self!r} got shape {shape_text(shape)}; expected (…, {self.features})")
+        _check_features(self, shape)
         return (*shape[:-1], self.features)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self.output_shape(x.shape)
+        _check_features(self, x.shape)
         shift = None if self.shift is None else self.shift.data
         y, self.moments = kernels.layer_norm(x, self.scale.data, shift, self.eps)
         self.x = x
@@ -75,6 +74,59 @@ class LayerNorm(Function, recordable=True, by_row=True):
         return f"LayerNorm({self.features}{eps}{'' if self.shift is not None else ', bias=False'})"
 
 
+class RMSNorm(Function, recordable=True, by_row=True):
+    """Divides each row by the root of the mean of its squares, then scales it:
+
+        x̂ = x / √(q + ε),  y = x̂ scale,  q = Σ x² / features, for each row
+        dscale = Σ dy x̂  over all rows
+        dx = (g − x̂ mean(g x̂)) / √(q + ε),  g = dy scale,  the mean over the row
+
+    x and y (…, features), `scale` (features,) ones. With `eps` None, ε is the difference between 1 and the next number
+    of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same in training and in inference. ValueError for
+    x of another shape, TypeError for another dtype than that of `scale`.
+
+    B. Zhang and R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
+    """
+
+    def __init__(self, features: int, eps: float | None = None) -> None:
+        self.features = positive_integer("RMSNorm: features", features)
+        self.eps = None if eps is None else nonnegative("RMSNorm: eps", eps)
+        self.scale = parameter("scale", self.features)
+        self._set_first_values()
+
+    def initialize(self, rng: Any) -> None:
+        """Set `scale` to ones. Nothing is drawn."""
+        self.scale.data = np.ones(self.features)
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        _check_features(self, shape)
+        return (*shape[:-1], self.features)
+
+    def added(self) -> float:
+        """The number ε."""
+        return _epsilon_of(self.scale.dtype) if self.eps is None else self.eps
+
+    def formula(self, x: Tensor) -> Tensor:
+        return x / ((x * x).mean(axis=-1, keepdims=True) + self.added()).sqrt() * self.scale
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        _check_features(self, x.shape)
+        self.x = x
+        y, self.moments = kernels.layer_norm(x, self.scale.data, None, self.added(), centered=False)
+        return y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray | None:
+        dscale, _ = kernels.layer_norm_sums(dy, self.x, self.moments)
+        self.scale.add_grad(dscale)
+        if not self.wants_gradient(0):
+            return None
+        return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments, centered=False)
+
+    def __repr__(self) -> str:
+        return f"RMSNorm({self.features}{'' if self.eps is None else f', eps={self.eps}'})"
+
+
 class GroupNorm(Function, recordable=True, by_row=True):
     """Gives each group of channels of a row mean 0 and variance 1, then scales and shifts each channel:
 
@@ -82,48 +134,51 @@ class GroupNorm(Function, recordable=True, by_row=True):
         dscale = Σ dy x̂,  dshift = Σ dy  over all rows and places
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the group
 
-    x and y (n, features, …); `scale` (features,) ones, `shift` (features,) zeros. A group is features / groups channels
-    in a row. It does the same in training and in inference. ValueError if `groups` does not divide `features`, and for
-    x of another shape; TypeError for another dtype than that of `scale`.
+    x and y (n, channels, …); `scale` (channels,) ones, `shift` (channels,) zeros. A group is channels / groups
+    neighbouring channels. It does the same in training and in inference. ValueError if `groups` does not divide
+    `channels`, and for x of another shape; TypeError for another dtype than that of `scale`.
 
     Y. Wu and K. He, "Group normalization", ECCV 2018.
     """
 
-    def __init__(self, groups: int, features: int, eps: float = 1e-5) -> None:
-        self.groups = positive_integer("GroupNorm: groups", groups)
-        self.features, self.eps = _checked("GroupNorm", features, eps)
-        if self.features % self.groups:
-            raise ValueError(f"GroupNorm: {self.features} features can't be divided into {self.groups} equal groups")
-        self.scale, self.shift = parameter("scale", self.features), parameter("shift", self.features)
+    fewest_axes = 2  # of x
+
+    def __init__(self, groups: int, channels: int, eps: float = 1e-5) -> None:
+        name = type(self).__name__
+        self.channels = positive_integer(f"{name}: channels", channels)
+        self.groups, self.eps = positive_integer(f"{name}: groups", groups), nonnegative(f"{name}: eps", eps)
+        if self.channels % self.groups:
+            raise ValueError(f"{name}: {self.channels} channels can't be divided into {self.groups} equal groups")
+        self.scale, self.shift = parameter("scale", self.channels), parameter("shift", self.channels)
         self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
         """Set `scale` to ones and `shift` to zeros. Nothing is drawn."""
-        self.scale.data, self.shift.data = np.ones(self.features), np.zeros(self.features)
+        self.scale.data, self.shift.data = np.ones(self.channels), np.zeros(self.channels)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        _check_channels(self, shape)
-        return (shape[0], self.features, *shape[2:])
+        _check_channels(self, shape, self.channels, self.fewest_axes)
+        return (shape[0], self.channels, *shape[2:])
 
     def formula(self, x: Tensor) -> Tensor:
         groups = x.reshape(len(x), self.groups, -1)
         centered = groups - groups.mean(axis=2, keepdims=True)
         variance = (centered * centered).mean(axis=2, keepdims=True)
         normalized = (centered / (variance + self.eps).sqrt()).reshape(x.shape)
-        of_channels = (self.features, *[1] * (x.ndim - 2))
+        of_channels = (self.channels, *[1] * (x.ndim - 2))
         return normalized * self.scale.reshape(of_channels) + self.shift.reshape(of_channels)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        _check_channels(self, x.shape)
+        _check_channels(self, x.shape, self.channels, self.fewest_axes)
         self.x = reshaped(x, (len(x) * self.groups, math.prod(x.shape[1:]) // self.groups))
         self.ones = _ones(self.x.shape[1], x.dtype)
         normalized, self.moments = kernels.layer_norm(self.x, self.ones, None, self.eps)
         self.normalized = normalized.reshape(x.shape)
-        return kernels.batch_norm_fixed(self.normalized, self.scale.data, self.shift.data, _no_moments(self.features))
+        return kernels.batch_norm_fixed(self.normalized, self.scale.data, self.shift.data, no_moments(self.channels))
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        moments = _no_moments(self.features)
+        moments = no_moments(self.channels)
         g, dscale, dshift = kernels.batch_norm_grad(dy, self.normalized, self.scale.data, moments, fixed=True)
         self.scale.add_grad(dscale)
         self.shift.add_grad(dshift)
@@ -133,7 +188,29 @@ class GroupNorm(Function, recordable=True, by_row=True):
         return dx.reshape(dy.shape)
 
     def __repr__(self) -> str:
-        return f"GroupNorm({self.groups}, {self.features}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+        return f"GroupNorm({self.groups}, {self.channels}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
+
+
+class InstanceNorm(GroupNorm, recordable=True, by_row=True):
+    """Gives each channel of a row mean 0 and variance 1, then scales and shifts it: `GroupNorm` with groups of one.
+
+        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the channel's places
+
+    x and y (n, channels, …) with one axis of places or more; `scale` (channels,) ones, `shift` (channels,) zeros. It
+    does the same in training and in inference. ValueError for x of another shape; TypeError for another dtype than
+    that of `scale`.
+
+    D. Ulyanov, A. Vedaldi and V. Lempitsky, "Instance normalization: the missing ingredient for fast stylization",
+    2016, arXiv:1607.08022.
+    """
+
+    fewest_axes = 3
+
+    def __init__(self, channels: int, eps: float = 1e-5) -> None:
+        super().__init__(channels, channels, eps)
+
+    def __repr__(self) -> str:
+        return f"InstanceNorm({self.channels}{'' if self.eps == 1e-5 else f', eps={self.eps}'})"
 
 
 class BatchNorm(Function, recordable=True, by_row=True):
@@ -180,7 +257,7 @@ class BatchNorm(Function, recordable=True, by_row=True):
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        _check_channels(self, shape)
+        _check_channels(self, shape, self.features)
         return (shape[0], self.features, *shape[2:])
 
     def is_trained(self) -> bool:
@@ -188,7 +265,7 @@ class BatchNorm(Function, recordable=True, by_row=True):
         return is_training() and (self.scale.requires_grad or self.shift.requires_grad)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        _check_channels(self, x.shape)
+        _check_channels(self, x.shape, self.features)
         self.x, self.fixed, scale, shift = x, not self.is_trained(), self.scale.data, self.shift.data
         if self.fixed:
             self.moments = kernels.fixed_moments(self.mean, self.variance, self.eps)
@@ -231,15 +308,28 @@ def _ones(count: int, dtype: np.dtype) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def _no_moments(features: int) -> np.ndarray:
+def no_moments(features: int) -> np.ndarray:
     """The moments that `kernels.batch_norm` returns for features that have mean 0 and variance 1 already."""
     return np.repeat([[0.0], [1.0], [1.0]], features, axis=1)
 
 
-def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape) -> None:
-    """Raise ValueError unless a shape is (n, features, …)."""
-    if len(shape) < 2 or shape[1] not in (None, layer.features):
-        raise ValueError(f"{layer!r} got shape {shape_text(shape)}; expected (n, {layer.features}, …)")
+@functools.lru_cache(maxsize=2)
+def _epsilon_of(dtype: np.dtype) -> float:
+    """The difference between 1 and the next number of this dtype."""
+    return float(np.finfo(dtype).eps)
+
+
+def _check_features(layer: LayerNorm | RMSNorm, shape: Shape) -> None:
+    """Raise ValueError unless a shape is (…, features)."""
+    if not shape or shape[-1] not in (None, layer.features):
+        raise ValueError(f"{layer!r} got shape {shape_text(shape)}; expected (…, {layer.features})")
+
+
+def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape, channels: int, fewest_axes: int = 2) -> None:
+    """Raise ValueError unless a shape is (n, channels, …) with so many axes or more."""
+    if len(shape) < fewest_axes or shape[1] not in (None, channels):
+        places = "" if fewest_axes == 2 else " with an axis of places or more"
+        raise ValueError(f"{layer!r} got shape {shape_text(shape)}; expected (n, {channels}, …){places}")
 
 
 def _checked(name: str, features: int, eps: float) -> tuple[int, float]:

@@ -13,16 +13,18 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import integers
+from caffelite.core.arrays import boolean, integers
 from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.functions.shape import reshaped
 
-__all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "MaxPool1d", "MaxPool2d", "Upsample"]
+__all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "GlobalMaxPool", "MaxPool1d", "MaxPool2d", "Upsample"]
 
 
 class Pool(Function):
     """The base of all pools: each window of an image or a series becomes one number, channel by channel."""
+
+    ceil = False  # whether a last window may go beyond the pads
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         self.kernel_size = integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes))
@@ -44,10 +46,21 @@ class Pool(Function):
             raise ValueError(
                 f"{self!r} got shape {shape_text(shape)}; expected (n, C, {', '.join(self.axes)}), none but n and C 0"
             )
-        along = list(zip(shape[2:], self.kernel_size, self.stride, self.padding, strict=True))
-        if any(n is not None and n + 2 * p < k for n, k, _, p in along):
+        counts = [self._positions(n, axis) for axis, n in enumerate(shape[2:])]
+        if any(count is not None and count < 1 for count in counts):
             raise ValueError(f"{self!r} got shape {shape_text(shape)}: its windows are larger than that with its pads")
-        return (*shape[:2], *[None if n is None else (n + 2 * p - k) // s + 1 for n, k, s, p in along])
+        return (*shape[:2], *counts)
+
+    def _positions(self, length: int | None, axis: int) -> int | None:
+        """The number of windows along an axis of this length."""
+        if length is None:
+            return None
+        stride, padding = self.stride[axis], self.padding[axis]
+        room = length + 2 * padding - self.kernel_size[axis]
+        if not self.ceil:
+            return room // stride + 1
+        last = -(-room // stride)
+        return last if last * stride >= length + padding else last + 1  # it has to begin before the pads
 
     def windows(self) -> tuple[tuple[int, ...], ...]:
         """Kernel size, stride and padding as kernels take them, for rows and columns."""
@@ -57,20 +70,25 @@ class Pool(Function):
 
     def __repr__(self) -> str:
         stride = None if self.stride == self.kernel_size else self.stride
-        return as_code(self, self.kernel_size, stride=stride, padding=self.padding)
+        ceil = {"ceil": True} if self.ceil else {}
+        return as_code(self, self.kernel_size, stride=stride, padding=self.padding, **ceil)
 
 
 class MaxPool(Pool, recordable=True, by_row=True):
     """y = the largest element of each window; see `Pool`."""
 
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil: bool = False) -> None:
+        super().__init__(kernel_size, stride, padding)
+        self.ceil = boolean(f"{type(self).__name__}: ceil", ceil)
+
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.output_shape(x.shape)
-        y, self.places = kernels.max_pool(x, *self.windows())
+        y, self.places = kernels.max_pool(x, *self.windows(), self.ceil)
         self.x = x
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.max_pool_grad(dy, self.places, self.x, *self.windows())
+        return kernels.max_pool_grad(dy, self.places, self.x, *self.windows(), self.ceil)
 
 
 class MaxPool1d(MaxPool, recordable=True, by_row=True):
@@ -82,8 +100,9 @@ class MaxPool1d(MaxPool, recordable=True, by_row=True):
 
         length of y = ⌊(length of x + 2 padding − kernel_size) / stride⌋ + 1
 
-    y and dx have the memory order of x. ValueError for windows larger than x with its pads, and for pads of more than
-    half a window.
+    With `ceil`, the quotient is rounded up: a last window may go beyond the pads, if it begins before them. y and dx
+    have the memory order of x. ValueError for windows larger than x with its pads, and for pads of more than half a
+    window.
     """
 
     axes = "L"
@@ -129,11 +148,8 @@ class AvgPool2d(AvgPool, recordable=True, by_row=True):
     axes = "HW"
 
 
-class GlobalAvgPool(Function, recordable=True, by_row=True):
-    """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
-
-    ValueError for x without positions, (n, C), and for channels without elements.
-    """
+class GlobalPool(Function):
+    """The base of the global pools: all elements of a channel become one number."""
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
@@ -144,21 +160,46 @@ class GlobalAvgPool(Function, recordable=True, by_row=True):
             )
         return shape[:2]
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
+    def _keep(self, x: np.ndarray) -> None:
+        """Keep x with all places on one axis, and the shape of x."""
         self.output_shape(x.shape)
         self.x, self.shape = reshaped(x, (*x.shape[:2], math.prod(x.shape[2:]))), x.shape
+
+    def windows(self) -> tuple[tuple[int, int], ...]:
+        """Kernel size, stride and padding of the one window."""
+        return (1, self.x.shape[2]), (1, 1), (0, 0)
+
+
+class GlobalAvgPool(GlobalPool, recordable=True, by_row=True):
+    """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
+
+    ValueError for x without positions, (n, C), and for channels without elements.
+    """
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self._keep(x)
         return kernels.average_pool(self.x, *self.windows()).reshape(x.shape[:2])
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         dx = kernels.average_pool_grad(dy.reshape(*dy.shape, 1), self.x, *self.windows())
         return dx.reshape(self.shape)
 
-    def windows(self) -> tuple[tuple[int, int], ...]:
-        """Kernel size, stride and padding of the one window."""
-        return (1, self.x.shape[2]), (1, 1), (0, 0)
 
-    def __repr__(self) -> str:
-        return "GlobalAvgPool()"
+class GlobalMaxPool(GlobalPool, recordable=True, by_row=True):
+    """y (n, C) = the largest element of x (n, C, …) in a channel; NaN if the channel has one.
+
+    dx = dy where the element is the largest: the first of equals, or the first NaN; else 0. ValueError for x without
+    positions, (n, C), and for channels without elements.
+    """
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self._keep(x)
+        y, self.places = kernels.max_pool(self.x, *self.windows())
+        return y.reshape(x.shape[:2])
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        dx = kernels.max_pool_grad(dy.reshape(*dy.shape, 1), self.places, self.x, *self.windows())
+        return dx.reshape(self.shape)
 
 
 class Upsample(Function, recordable=True, by_row=True):

@@ -17,6 +17,28 @@ def leaky_relu(x, slope):
     return np.where(x > 0, x, slope * x), lambda dy: (np.where(x <= 0, slope * dy, dy),)
 
 
+def prelu(shape, channels=1):
+    along_channels = () if channels == 1 else (channels, *[1] * (len(shape) - 2))
+    others = (0, *range(2, len(shape))) if channels > 1 else None
+
+    def judge(x, slope):
+        s = slope.reshape(along_channels)
+
+        def gradients(dy):
+            return np.where(x > 0, dy, s * dy), (dy * np.where(x > 0, 0, x)).sum(others).reshape(channels)
+
+        return np.where(x > 0, x, s * x), gradients
+
+    return Case(
+        lambda: functions.PReLU(channels),
+        (shape,),
+        judge,
+        lambda torch, x, slope: torch.nn.functional.prelu(x, slope),
+        draw=lambda shape, rng: rng.uniform(-0.5, 1, shape),
+        scale=3.0,
+    )
+
+
 def elu(x, alpha):
     y = np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
     return y, lambda dy: (dy * np.where(x > 0, 1, alpha * np.exp(np.minimum(x, 0))),)
@@ -155,6 +177,21 @@ def of_either_form(function, judges, pytorch):
 CASES = [
     elementwise(functions.ReLU, relu, lambda torch, x: x.relu()),
     with_number(functions.LeakyReLU, leaky_relu, lambda torch, x, slope: torch.nn.functional.leaky_relu(x, slope)),
+    Family(
+        prelu,
+        listed=[((),), ((4,),), ((2, 3),), ((3, 2), 2), ((2, 3, 5), 3), ((3, 40, 4, 4), 40), ((1, 3, 1), 1)],
+        empty=[((0,),), ((2, 0, 3),), ((0, 3), 3), ((0, 3, 4), 3), ((2, 3, 0), 3)],
+        random=st.tuples(hnp.array_shapes(min_dims=0, max_dims=5, max_side=4))
+        | hnp.array_shapes(min_dims=2, max_dims=5, max_side=5).map(lambda shape: (shape, shape[1])),
+        special=lambda dtype: [
+            (((14,),), [special_values(dtype)]),
+            (((7, 2), 2), [special_values(dtype).reshape(7, 2)]),
+        ],
+        refused=[
+            (lambda: functions.PReLU(3), (2, 4), r"PReLU\(3\) got shape .* expected \(n, 3, …\)"),
+            (lambda: functions.PReLU(3), (3,), r"expected \(n, 3, …\)"),
+        ],
+    ),
     with_number(functions.ELU, elu, lambda torch, x, alpha: torch.nn.functional.elu(x, alpha)),
     of_either_form(
         functions.GELU,

@@ -29,8 +29,11 @@ class Geometry(NamedTuple):
 
     def pads(self):
         """Before and behind, along each axis."""
-        if self.padding == "same":
-            whole = [d * (k - 1) for k, d in zip(self.kernel, self.dilation, strict=False)]
+        along = zip(self.size, self.kernel, self.stride, self.dilation, strict=False)
+        if self.padding == "causal":
+            return [(d * (k - 1), 0) for _, k, _, d in along]
+        if self.padding == "same":  # so many that there are n / s windows, rounded up
+            whole = [max((math.ceil(n / s) - 1) * s + d * (k - 1) + 1 - n, 0) for n, k, s, d in along]
             return [(p // 2, p - p // 2) for p in whole]
         return [(p, p) for p in self.padding[: self.axes]]
 
@@ -91,7 +94,7 @@ def layer(*geometry):
     g = Geometry(*geometry)
     channels, out_channels = (g.groups * c for c in g.channels)
     make = functions.Conv1d if g.axes == 1 else functions.Conv2d
-    padding = g.padding if g.padding == "same" else g.padding[: g.axes]
+    padding = g.padding if isinstance(g.padding, str) else g.padding[: g.axes]
 
     def judge(x, w, b=None):
         positions = [
@@ -138,23 +141,24 @@ def transposed_layer(*geometry):
         (n - 1) * s - 2 * p + d * (k - 1) + 1 + m
         for n, k, s, p, d, m in zip(g.size, g.kernel, g.stride, g.padding, g.dilation, more, strict=True)
     ]
+    axes = (0, *range(2, 2 + g.axes))
+    make = functions.ConvTranspose1d if g.axes == 1 else functions.ConvTranspose2d
 
     def judge(x, w, b=None):
         y = backward(g, x, w, size)
 
         def gradients(dy):
             dx, dw = forward(g, dy, w, g.size), of_weights(g, dy, x, w.shape)
-            return (dx, dw) if b is None else (dx, dw, dy.sum((0, 2, 3)))
+            return (dx, dw) if b is None else (dx, dw, dy.sum(axes))
 
-        return (y if b is None else y + b.reshape(-1, 1, 1)), gradients
+        return (y if b is None else y + b.reshape(-1, *[1] * g.axes)), gradients
 
     def pytorch(torch, x, w, b=None):
-        return torch.nn.functional.conv_transpose2d(x, w, b, g.stride, g.padding, more, g.groups, g.dilation)
+        convolution = torch.nn.functional.conv_transpose1d if g.axes == 1 else torch.nn.functional.conv_transpose2d
+        return convolution(x, w, b, g.stride, g.padding, more, g.groups, g.dilation)
 
     return Case(
-        lambda: functions.ConvTranspose2d(
-            channels, out_channels, g.kernel, g.stride, g.padding, more, g.groups, g.bias, g.dilation
-        ),
+        lambda: make(channels, out_channels, g.kernel, g.stride, g.padding, more, g.groups, g.bias, g.dilation),
         ((g.n, channels, *g.size),),
         judge,
         pytorch,
@@ -181,8 +185,9 @@ def geometries(draw, axes, transposed=False):
         padding = tuple([draw(st.integers(0, (m - 1) // 2)) for m in most])
         more = tuple([draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True)])
         return (n, channels, size, kernel, stride, padding, dilation, groups, bias, more)
-    if stride == (1,) * axes and draw(st.booleans()):
-        return (n, channels, size, kernel, stride, "same", dilation, groups, bias)
+    if draw(st.booleans()):
+        word = draw(st.sampled_from(["same", "causal"])) if axes == 1 else "same"
+        return (n, channels, size, kernel, stride, word, dilation, groups, bias)
     padding = tuple([draw(st.integers(max(0, -((m - e) // 2)), 4 + e)) for m, e in zip(size, extents, strict=True)])
     return (n, channels, size, kernel, stride, padding, dilation, groups, bias)
 
@@ -202,8 +207,13 @@ CASES = [
             (3, (2, 3), (9,), (3,), (2,), (1,)),
             (17, (3, 40), (6,), (3,), (1,), "same", (2,), 1, False),
             (2, (1, 2), (5,), (2,), (1,), "same", (1,), 3),
+            (2, (2, 3), (7,), (4,), (3,), "same", (2,)),
+            (2, (3, 2), (8,), (1,), (3,), "same"),
+            (3, (2, 3), (6,), (3,), (1,), "causal", (2,)),
+            (2, (17, 20), (9,), (3,), (1,), "causal"),
+            (2, (33, 2), (8,), (4,), (3,), "causal"),
         ],
-        empty=[(0, (2, 3), (5,), (3,), (1,))],
+        empty=[(0, (2, 3), (5,), (3,), (1,)), (0, (20, 17), (5,), (3,), (1,))],
         random=geometries(1),
         special=lambda dtype: [((1, (1, 1), (5,), (3,), (1,), (0,)), with_zero(1))],
     ),
@@ -218,6 +228,9 @@ CASES = [
             (18, (33, 5), (4, 4), (3, 3), (1, 1), (1, 1)),
             (2, (40, 40), (3, 3), (1, 1), (1, 1)),
             (2, (33, 2), (4, 5), (2, 3), (1, 1), "same", (1, 2), 2, False),
+            (2, (2, 3), (7, 8), (3, 4), (2, 3), "same", (1, 2)),
+            (3, (40, 33), (8, 5), (3, 3), (2, 2), "same"),
+            (2, (1, 1), (5, 6), (3, 3), (2, 1), "same", (1, 1), 40),
             (16, (1, 1), (6, 5), (3, 3), (2, 2), (1, 1), (1, 1), 4),
             (2, (2, 3), (3, 3), (2, 2), (1, 1), (5, 4), (3, 2)),
             (1, (1, 1), (9, 9), (9, 9), (1, 1), (4, 4)),
@@ -238,5 +251,17 @@ CASES = [
         ],
         empty=[(0, (2, 3), (3, 3), (3, 3), (2, 2), (0, 0), (1, 1), 1, True, (0, 0))],
         random=geometries(2, transposed=True),
+    ),
+    Family(
+        transposed_layer,
+        listed=[
+            (2, (1, 1), (1,), (1,), (1,), (0,), (1,), 1, True, (0,)),
+            (3, (2, 3), (4,), (3,), (2,), (1,), (1,), 1, True, (1,)),
+            (2, (40, 33), (5,), (4,), (2,), (0,), (2,), 1, False, (0,)),
+            (2, (17, 20), (6,), (3,), (1,), (1,), (1,), 1, True, (0,)),
+            (2, (2, 1), (3,), (2,), (3,), (0,), (1,), 3, True, (2,)),
+        ],
+        empty=[(0, (2, 3), (3,), (3,), (2,), (0,), (1,), 1, True, (0,))],
+        random=geometries(1, transposed=True),
     ),
 ]

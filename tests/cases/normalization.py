@@ -1,5 +1,7 @@
 """Normalization of rows and features."""
 
+import dataclasses
+
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
@@ -62,7 +64,35 @@ def of_groups(shape, groups, eps):
         lambda: functions.GroupNorm(groups, shape[1], eps),
         (shape,),
         judge,
-        lambda torch, x, scale, shift: torch.nn.functional.group_norm(x, groups, scale, shift, eps),
+        lambda torch, x, scale, shift: torch.group_norm(x, groups, scale, shift, eps),
+        draw=ones_to_three,
+        scale=10.0,
+    )
+
+
+def of_instances(shape, eps):
+    """Groups of one channel: PyTorch's instance_norm does not take a single number, or no rows."""
+    of_one = of_groups(shape, shape[1], eps)
+    return dataclasses.replace(of_one, make=lambda: functions.InstanceNorm(shape[1], eps))
+
+
+def of_squares(shape, eps=None):
+    def judge(x, scale):
+        root = np.sqrt((x**2).mean(-1, keepdims=True) + (eps or 0))
+        y = x / root
+
+        def gradients(dy):
+            g = dy * scale
+            return (g - y * (g * y).mean(-1, keepdims=True)) / root, (dy * y).sum(tuple(range(x.ndim - 1)))
+
+        return y * scale, gradients
+
+    return Case(
+        lambda: functions.RMSNorm(shape[-1], eps),
+        (shape,),
+        judge,
+        lambda torch, x, scale: torch.nn.functional.rms_norm(x, shape[-1:], scale, eps),
+        low=0.5,  # a row of numbers near 0 is a steep function of them
         draw=ones_to_three,
         scale=10.0,
     )
@@ -142,6 +172,34 @@ CASES = [
         special=lambda dtype: [
             (((4, 3), 1, 1e-5), [[[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2]]])
         ],
+    ),
+    Family(
+        of_instances,
+        listed=[((2, 3, 5), 0.1), ((3, 4, 5, 6), 1e-5), ((1, 1, 2), 0.1), ((2, 3, 1), 0.1), ((2, 2, 2, 1, 3), 0.1)],
+        empty=[((0, 4, 3), 1e-5)],
+        random=st.tuples(hnp.array_shapes(min_dims=3, max_dims=5, max_side=5), eps),
+        special=lambda dtype: [
+            (((1, 4, 3), 1e-5), [[[[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2]]]])
+        ],
+        refused=[
+            (
+                lambda: functions.InstanceNorm(3),
+                (2, 3),
+                r"InstanceNorm\(3\) got shape .* expected \(n, 3, …\) with an axis",
+            ),
+            (lambda: functions.InstanceNorm(3), (2, 4, 5), r"expected \(n, 3, …\)"),
+        ],
+    ),
+    Family(
+        of_squares,
+        listed=[((4, 3),), ((70, 130),), ((2, 3, 5), 0.1), ((8,), 0.1), ((3, 1), 0.1), ((2, 4), 0.0)],
+        empty=[((0, 3),), ((2, 0, 3), 0.1)],
+        random=st.tuples(
+            st.tuples(hnp.array_shapes(max_dims=4, max_side=4), side).map(lambda drawn: (*drawn[0], drawn[1])),
+            st.none() | eps,
+        ),
+        special=lambda dtype: [(((4, 3),), [[[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2]]])],
+        refused=[(lambda: functions.RMSNorm(3), (2, 4), r"RMSNorm\(3\) got shape \(., 4\); expected \(…, 3\)")],
     ),
     Family(
         of_features,

@@ -9,14 +9,21 @@ from caffelite import functions
 from cases.case import Case, Family
 
 
-def pooled(x, kernel, stride, padding, place, slope):
+def windows_along(n, kernel, stride, padding, ceil):
+    """How many windows begin inside x or before it and end with the pads or, with `ceil`, less than a stride later."""
+    most = n + padding + (stride - 1 if ceil else 0)
+    return len([start for start in range(-padding, n, stride) if start + kernel <= most])
+
+
+def pooled(x, kernel, stride, padding, place, slope, ceil=False):
     """y = Σ slope x of each window, with a `slope` of the window's elements that `place` gives, pads left out.
 
     x is (n, C, H, W), or (n, C, L), whose windows have one number each.
     """
     images = x if x.ndim == 4 else x[:, :, np.newaxis]
     kernel, stride, padding = ((1,) * (2 - len(a)) + a for a in (kernel, stride, (0,) * (2 - len(padding)) + padding))
-    lengths = [(n + 2 * p - k) // s + 1 for n, k, s, p in zip(images.shape[2:], kernel, stride, padding, strict=True)]
+    along = zip(images.shape[2:], kernel, stride, padding, strict=True)
+    lengths = [windows_along(n, k, s, p, ceil) for n, k, s, p in along]
     y, spread = np.zeros((*images.shape[:2], *lengths)), []
     for at in np.ndindex(*y.shape):
         starts = [i * s - p for i, s, p in zip(at[2:], stride, padding, strict=True)]
@@ -40,8 +47,8 @@ def first_largest(window):
     return taken
 
 
-def largest(x, kernel, stride, padding):
-    return pooled(x, kernel, stride, padding, first_largest, lambda kernel: 1.0)
+def largest(x, kernel, stride, padding, ceil=False):
+    return pooled(x, kernel, stride, padding, first_largest, lambda kernel: 1.0, ceil)
 
 
 def mean(x, kernel, stride, padding):
@@ -59,22 +66,27 @@ def small_shape(draw, axes):
 
 
 @st.composite
-def geometry(draw, axes):
+def geometry(draw, axes, may_ceil):
     shape = draw(small_shape(axes))
-    kernel = draw(st.tuples(*[st.integers(1, 5)] * axes))
-    padding = tuple(draw(st.integers(max(0, k - n + 1) // 2, k // 2)) for n, k in zip(shape[2:], kernel, strict=True))
-    return shape, kernel, draw(st.tuples(*[st.integers(1, 5)] * axes)), padding
+    kernel, stride = (draw(st.tuples(*[st.integers(1, 5)] * axes)) for _ in range(2))
+    ceil = may_ceil and draw(st.booleans())
+    # How much longer than the axis with its pads a window may be.
+    longer = [s - 1 if ceil else 0 for s in stride]
+    along = zip(shape[2:], kernel, longer, strict=True)
+    padding = tuple([draw(st.integers(max(0, k - n - more + 1) // 2, k // 2)) for n, k, more in along])
+    return (shape, kernel, stride, padding, ceil) if may_ceil else (shape, kernel, stride, padding)
 
 
-def pool(function, axes, judge, pytorch):
-    def build(shape, kernel, stride=None, padding=None):
+def pool(function, axes, judge, pytorch, may_ceil=False):
+    def build(shape, kernel, stride=None, padding=None, ceil=False):
         stride, padding = stride or kernel, padding or (0,) * axes
         windows = kernel, stride, padding
+        options = {"ceil": True} if ceil else {}
         return Case(
-            lambda: function(*[a[0] if axes == 1 else a for a in windows]),
+            lambda: function(*[a[0] if axes == 1 else a for a in windows], **options),
             (shape,),
-            lambda x: judge(x, *windows),
-            lambda torch, x: getattr(torch.nn.functional, pytorch)(x, *windows),
+            lambda x: judge(x, *windows, **options),
+            lambda torch, x: getattr(torch.nn.functional, pytorch)(x, *windows, ceil_mode=ceil),
         )
 
     inf, nan = np.inf, np.nan
@@ -92,11 +104,16 @@ def pool(function, axes, judge, pytorch):
         empty = [((0, 3, 4, 4), (2, 2)), ((0, 1, 1, 1), (2, 2), (1, 1), (1, 1))]
         images = special.reshape(1, 5, 2, 2)
         at_special = [((images.shape, (2, 2)), [images]), ((images.shape, (2, 2), (1, 1), (1, 1)), [images])]
+    if may_ceil and axes == 1:
+        listed += [((2, 3, 8), (3,), (2,), (0,), True), ((1, 2, 2), (4,), (3,), (0,), True)]
+        listed += [((1, 2, 5), (3,), (4,), (1,), True), ((3, 2, 6), (2,), (3,), (1,), True)]
+    elif may_ceil:
+        listed += [((2, 3, 4, 6), (3, 2), (2, 3), (1, 0), True), ((17, 2, 7, 5), (3, 3), (2, 2), (0, 1), True)]
     return Family(
         build,
         listed=listed,
         empty=empty,
-        random=geometry(axes),
+        random=geometry(axes, may_ceil),
         special=lambda dtype: at_special,
         special_gradients=lambda dtype: at_special,
     )
@@ -108,12 +125,23 @@ def global_mean(x):
     return x.mean(axes), lambda dy: (np.broadcast_to(dy.reshape(*dy.shape, *[1] * len(axes)) / count, x.shape),)
 
 
-def global_pool(shape):
-    return Case(
-        functions.GlobalAvgPool,
-        (shape,),
-        global_mean,
-        lambda torch, x: x.mean(tuple(range(2, x.ndim))),
+def global_largest(x):
+    places = x.reshape(*x.shape[:2], -1) if x.size else np.zeros((*x.shape[:2], 1))
+    first = np.arange(places.shape[2]) == places.argmax(2)[..., np.newaxis]
+    return places.max(2), lambda dy: ((first * dy[..., np.newaxis])[:, :, : math.prod(x.shape[2:])].reshape(x.shape),)
+
+
+def global_pool(function, judge, pytorch):
+    def build(shape):
+        axes = tuple(range(2, len(shape)))
+        return Case(function, (shape,), judge, lambda torch, x: getattr(x, pytorch)(axes))
+
+    return Family(
+        build,
+        listed=[((2, 3, 4, 5),), ((17, 2, 9),), ((3, 20, 2, 2),), ((2, 3, 2, 1, 4),)],
+        empty=[((0, 3, 4, 5),), ((0, 2, 3),)],
+        random=st.tuples(st.integers(1, 3).flatmap(small_shape)),
+        special=lambda dtype: [(((1, 3, 2),), [[[[np.nan, 1], [np.inf, 1], [np.inf, -np.inf]]]])],
     )
 
 
@@ -140,17 +168,12 @@ def upsampling(shape, scale):
 
 
 CASES = [
-    pool(functions.MaxPool1d, 1, largest, "max_pool1d"),
-    pool(functions.MaxPool2d, 2, largest, "max_pool2d"),
+    pool(functions.MaxPool1d, 1, largest, "max_pool1d", may_ceil=True),
+    pool(functions.MaxPool2d, 2, largest, "max_pool2d", may_ceil=True),
     pool(functions.AvgPool1d, 1, mean, "avg_pool1d"),
     pool(functions.AvgPool2d, 2, mean, "avg_pool2d"),
-    Family(
-        global_pool,
-        listed=[((2, 3, 4, 5),), ((17, 2, 9),), ((3, 20, 2, 2),), ((2, 3, 2, 1, 4),)],
-        empty=[((0, 3, 4, 5),), ((0, 2, 3),)],
-        random=st.tuples(st.integers(1, 3).flatmap(small_shape)),
-        special=lambda dtype: [(((1, 3, 2),), [[[[np.nan, 1], [np.inf, 1], [np.inf, -np.inf]]]])],
-    ),
+    global_pool(functions.GlobalAvgPool, global_mean, "mean"),
+    global_pool(functions.GlobalMaxPool, global_largest, "amax"),
     Family(
         upsampling,
         listed=[((2, 3, 4, 5), 2), ((2, 3, 4), 3), ((1, 17, 2, 3), (2, 1)), ((17, 1, 1, 2), (1, 4)), ((1, 1, 1), 1)],

@@ -329,6 +329,22 @@ def leaky_relu_grad(dy, y, double slope, out=None):
     return elementwise(LEAKY_RELU_GRAD_KERNEL, out, dy, y, None, slope)
 
 
+cdef Kernel PRELU_KERNEL = Kernel("prelu", op=PRELU, work=10)
+
+
+def prelu(a, slope, out=None):
+    """y = a where a > 0, else slope · a. The slope is an array that is broadcast to a."""
+    return elementwise(PRELU_KERNEL, out, a, slope)
+
+
+cdef Kernel PRELU_GRAD_KERNEL = Kernel("prelu_grad", op=PRELU_GRAD, work=10)
+
+
+def prelu_grad(dy, x, slope, out=None):
+    """dx = dy where x > 0, else slope · dy, with y = prelu(x, slope)."""
+    return elementwise(PRELU_GRAD_KERNEL, out, dy, x, slope)
+
+
 cdef Kernel ELU_KERNEL = Kernel("elu", op=ELU, work=60)
 
 

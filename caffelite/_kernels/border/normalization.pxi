@@ -5,11 +5,13 @@ cdef Kernel LAYER_NORM_GRAD_KERNEL = Kernel("layer_norm_grad", work=20)
 cdef Kernel LAYER_NORM_SUMS_KERNEL = Kernel("layer_norm_sums", writes=0b11, work=15)
 
 
-def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift, double eps):
+def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray shift, double eps,
+               bint centered=True):
     """y = (x − m) / √(v + ε) scale + shift, with m and v the mean and the biased variance of each row.
 
     x (…, C), scale (C,), shift (C,) or None → y, and moments (2, n) float64, which the gradients need: m and
-    1 / √(v + ε) of each of the n rows. ValueError for other shapes, no features, or an ε that is negative or NaN.
+    1 / √(v + ε) of each of the n rows. If not `centered`, m is 0, and v is the mean of the row's squares. ValueError
+    for other shapes, or an ε that is negative or NaN.
     """
     cdef Call call
     cdef cnp.ndarray y, moments
@@ -25,13 +27,13 @@ def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     bind(&call, 1, x)
     bind(&call, 2, scale)
     bind(&call, 4, moments)
-    call.scalar[0] = eps
+    call.size[2], call.scalar[0] = centered, eps
     launch(&call)
     return y, moments
 
 
 def layer_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray scale not None,
-                    cnp.ndarray moments not None):
+                    cnp.ndarray moments not None, bint centered=True):
     """dx of `layer_norm`: dy and x (…, C), scale (C,), and the moments that `layer_norm` returned."""
     cdef Call call
     cdef cnp.ndarray dx
@@ -45,6 +47,7 @@ def layer_norm_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray
     bind(&call, 2, x)
     bind(&call, 3, scale)
     bind(&call, 4, moments)
+    call.size[2] = centered
     launch(&call)
     return dx
 
@@ -72,10 +75,10 @@ cdef int lay_rows(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale) e
     """Begin a call over the rows of x, and scale (C,) or None. ValueError for other shapes."""
     cdef int ndim = cnp.PyArray_NDIM(x)
     begin(call, kernel, real_type(kernel.name, x))
-    if ndim == 0 or cnp.PyArray_DIM(x, ndim - 1) == 0:
-        raise ValueError(f"{kernel.name} got shape {shape_of(x)}; expected (…, C), C above 0")
+    if ndim == 0:
+        raise ValueError(f"{kernel.name} got shape {shape_of(x)}; expected (…, C)")
     call.size[1] = cnp.PyArray_DIM(x, ndim - 1)
-    call.size[0] = call.parts = cnp.PyArray_SIZE(x) // call.size[1]
+    call.size[0] = call.parts = cnp.PyArray_SIZE(x) // max(call.size[1], 1)
     call.work = kernel.work * cnp.PyArray_SIZE(x)
     if scale is not None:
         require_vector(kernel.name, scale, cnp.PyArray_TYPE(x), call.size[1])

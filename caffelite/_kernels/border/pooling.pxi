@@ -13,14 +13,15 @@ cdef Kernel UPSAMPLE_GRAD_KERNEL = Kernel("upsample_grad", loops="average_pool",
 cdef cnp.dtype int32 = np.dtype(np.int32)
 
 
-def max_pool(cnp.ndarray x not None, tuple kernel, tuple stride, tuple padding):
+def max_pool(cnp.ndarray x not None, tuple kernel, tuple stride, tuple padding, bint ceil=False):
     """y, the largest element of each window of x, and the number of its pixel, which `max_pool_grad` needs.
 
     If a window has a NaN, y is NaN. y has the memory order of x. All functions here raise ValueError if a window is
-    larger than the images with their pads, or if the pads are more than half a window.
+    larger than the images with their pads, or if the pads are more than half a window. With `ceil`, one more window may
+    go beyond the pads at the end, if it begins before them.
     """
     cdef Call call
-    cdef tuple shape = begin_pooling(&call, MAX_POOL_KERNEL, x, kernel, stride, padding)
+    cdef tuple shape = begin_pooling(&call, MAX_POOL_KERNEL, x, kernel, stride, padding, ceil)
     cdef int lanes, real = real_type("max_pool", x)
     cdef tuple order
     cdef cnp.ndarray y, places
@@ -36,10 +37,10 @@ def max_pool(cnp.ndarray x not None, tuple kernel, tuple stride, tuple padding):
 
 
 def max_pool_grad(cnp.ndarray dy not None, cnp.ndarray places not None, cnp.ndarray x not None, tuple kernel,
-                  tuple stride, tuple padding):
+                  tuple stride, tuple padding, bint ceil=False):
     """dx of `max_pool`, which returned these places. Of x, only shape and memory order are used."""
     cdef Call call
-    cdef tuple shape = begin_pooling(&call, MAX_POOL_GRAD_KERNEL, x, kernel, stride, padding), order
+    cdef tuple shape = begin_pooling(&call, MAX_POOL_GRAD_KERNEL, x, kernel, stride, padding, ceil), order
     cdef int lanes, real = real_type("max_pool_grad", x)
     cdef cnp.ndarray dx
     require_images("max_pool_grad", dy, x, shape)
@@ -86,20 +87,26 @@ def upsample_grad(cnp.ndarray dy not None, cnp.ndarray x not None, tuple scale):
 
 # ---- windows ----
 
-cdef tuple begin_pooling(Call* call, Kernel of, cnp.ndarray x, tuple kernel, tuple stride, tuple padding):
+cdef tuple begin_pooling(Call* call, Kernel of, cnp.ndarray x, tuple kernel, tuple stride, tuple padding,
+                         bint ceil=False):
     """Begin a call on windows of x and return the shape of y. ValueError for windows that do not fit."""
     cdef Window* along
+    cdef Py_ssize_t room, beyond
     cdef int d
     begin_images(call, of, x)
     for d in range(2):
         along = &call.window[d]
         along.length = length_along(x, d)
         along.kernel, along.stride, along.padding = kernel[d], stride[d], padding[d]
+        room = along.length - (along.kernel - 2 * along.padding)
         if (along.stride < 1 or not 0 <= along.padding <= along.kernel // 2
-                or along.kernel - 2 * along.padding > along.length or along.kernel < 1 or along.length < 1):
+                or room < (1 - along.stride if ceil else 0) or along.kernel < 1 or along.length < 1):
             raise ValueError(f"{of.name} got shape {shape_of(x)}, windows of {kernel}, stride {stride}, padding "
                              f"{padding}: windows have to fit into images with their pads, and pads into half of them")
-        along.count = (along.length - (along.kernel - 2 * along.padding)) // along.stride + 1
+        along.count = 1 if room < 0 else room // along.stride + 1
+        beyond = along.stride - room % along.stride
+        if ceil and 0 < room and beyond < min(along.stride, along.kernel - along.padding):
+            along.count += 1              # a window that reaches over the end, but begins before the pads
         call.work *= <double> along.count * min(along.kernel, along.length)
     return images_shape(x, call.window[0].count, call.window[1].count)
 

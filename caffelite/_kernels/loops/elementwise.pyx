@@ -194,6 +194,12 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == LEAKY_RELU_GRAD:           # a, times `low` where b ≤ 0: a is dy, b is what leaky_relu returned
         for j in range(n):
             y[j] = a[j] * low if b[j] <= 0 else a[j]
+    elif op == PRELU:                     # a, times b where a ≤ 0
+        for j in range(n):
+            y[j] = a[j] * b[j] if a[j] <= 0 else a[j]
+    elif op == PRELU_GRAD:                # a, times c where b ≤ 0: a is dy, b is what prelu was given, c its slope
+        for j in range(n):
+            y[j] = a[j] * c[j] if b[j] <= 0 else a[j]
     elif op == ELU_GRAD:                  # a, where b ≤ 0 times b + `low`: a is dy, b is what elu returned
         for j in range(n):
             y[j] = a[j] if b[j] > 0 else a[j] * (b[j] + low)

@@ -57,8 +57,9 @@ cdef inline double plus_product(double total, real a, real b) noexcept nogil:
 # ---- rows ----
 #   n rows of C numbers; scale and shift (C), shift may be absent; moments (2, n); all contiguous
 
-# y[i, j] = (x[i, j] − m[i]) / √(v[i] + ε) scale[j] + shift[j]
-#   size     0 n, 1 C
+# y[i, j] = (x[i, j] − m[i]) / √(v[i] + ε) scale[j] + shift[j]. If the rows are not centered, m is 0, and v is the mean
+# of their squares.
+#   size     0 n, 1 C, 2 centered
 #   scalar   ε
 #   operand  0 y, 1 x, 2 scale, 3 shift, 4 moments
 #   parts    n
@@ -73,7 +74,7 @@ cdef int layer_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     x += begin * C
     y += begin * C
     for i in range(begin, end):
-        m = exact_sum(x, C) / C
+        m = exact_sum(x, C) / C if call.size[2] else 0
         moments[i] = m
         moments[n + i] = 1 / sqrt(squares_of_row(x, C, m) / C + call.scalar[0])
         high, low, inverse = <real> m, <real> (m - <real> m), <real> moments[n + i]
@@ -88,8 +89,9 @@ cdef int layer_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     return CONTINUE
 
 
-# dx[i, j] = (g[i, j] − Σⱼ g[i, j] / C − x̂[i, j] Σⱼ g[i, j] x̂[i, j] / C) / √(v[i] + ε),  g = dy scale
-#   size     0 n, 1 C
+# dx[i, j] = (g[i, j] − Σⱼ g[i, j] / C − x̂[i, j] Σⱼ g[i, j] x̂[i, j] / C) / √(v[i] + ε),  g = dy scale. If the rows are
+# not centered, there is no Σⱼ g[i, j] / C.
+#   size     0 n, 1 C, 2 centered
 #   operand  0 dx, 1 dy, 2 x, 3 scale, 4 moments
 #   parts    n
 cdef int layer_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -117,7 +119,7 @@ cdef int layer_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
             g = dy[j] * scale[j]
             of_g[j % LANES] += g
             of_product[j % LANES] += g * ((x[j] - high) - low)
-        mean = <real> (exact_sum(of_g, LANES) / C)
+        mean = <real> (exact_sum(of_g, LANES) / C) if call.size[2] else 0
         slope = <real> (exact_sum(of_product, LANES) / C * moments[n + i] * moments[n + i])
         for j in range(C):
             dx[j] = (dy[j] * scale[j] - mean - ((x[j] - high) - low) * slope) * inverse

@@ -308,7 +308,7 @@ cdef void sums_of_chunk(float* out, const Call* call, const Form* form, const Ti
     memset(&strip, 0, sizeof(Strip))
     strip.rows, strip.a_row, strip.a_k, strip.b_column, strip.b_k = end - begin, 1, most, 1, dy_row
     out += (chunk * call.size[3] + group) * form.points * call.size[1] * rounded_up(call.size[2], WIDEST)
-    while first < last:
+    while True:                           # at least once: without tiles, the sums are 0
         count = min(block, last - first)
         for t in range(count):
             tile = tile_at(tiles, form, first + t)
@@ -320,6 +320,8 @@ cdef void sums_of_chunk(float* out, const Call* call, const Form* form, const Ti
         products_at_points(out, call, form, &strip, begin, values, plane, dy_values, dy_plane)
         strip.accumulate = True
         first += count
+        if first == last:
+            break
 
 
 # Add the products of a block of tiles to the sums of these channels, or write them.

@@ -25,6 +25,14 @@ def write_leaky_relu(g: Writer, a: Application, x: Value) -> str:
     return g.node("LeakyRelu", x, alpha=slope)
 
 
+def write_prelu(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    slope = g.stored(f.slope)
+    if f.channels == 1 or x.ndim == 2:
+        return g.node("PRelu", x, slope)
+    return g.node("PRelu", x, g.node("Reshape", slope, g.integers((f.channels, *[1] * (x.ndim - 2)))))
+
+
 def write_gelu(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
     if f.approximate:
@@ -39,6 +47,7 @@ def write_gelu(g: Writer, a: Application, x: Value) -> str:
 RULES: dict[type, Rule] = {
     functions.ReLU: same("Relu"),
     functions.LeakyReLU: write_leaky_relu,
+    functions.PReLU: write_prelu,
     functions.ELU: same("Elu", alpha="alpha"),
     functions.GELU: write_gelu,
     functions.Softplus: same("Softplus"),
@@ -148,6 +157,18 @@ def find_leaky_relu(g: Nodes, node: Node) -> Node | None:
     return g.layer(node, lambda: functions.LeakyReLU(number), [x])
 
 
+def find_prelu(g: Nodes, node: Node) -> Node | None:
+    """Find a PReLU with one slope. Of several slopes, the file does not say to which axis they belong."""
+    x, slope = node.inputs
+    a = g.constants.get(slope)
+    if a is None or a.size != 1 or a.dtype != g.reader.dtype or x in g.constants:
+        return None
+    if a.ndim != 1 and not g.is_used_once(slope):
+        return None
+    g.constants[slope] = a.reshape(1)
+    return g.layer(node, functions.PReLU, [x], {"slope": slope})
+
+
 def along_axis(kind: Any) -> Find:
     """Find a layer along an axis. Old versions mean something else by an axis that is not the last one."""
 
@@ -166,7 +187,7 @@ GROUPS: dict[str, list[Find]] = {
 
 SINGLE: dict[str, list[Find]] = {
     "Relu": [simple(lambda node: functions.ReLU())],
-    "PRelu": [find_leaky_relu],
+    "PRelu": [find_leaky_relu, find_prelu],
     "LeakyRelu": [simple(lambda node: functions.LeakyReLU(shortest(node.get("alpha", 0.01))))],
     "Elu": [simple(lambda node: functions.ELU(shortest(node.get("alpha", 1.0))))],
     "Gelu": [simple(lambda node: functions.GELU(node.get("approximate", "none") == "tanh"))],

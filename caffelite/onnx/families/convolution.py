@@ -60,10 +60,14 @@ def _ceiling(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) ->
 
 def write_convolution(g: Writer, a: Application, x: Value) -> str:
     f: Any = a.function
-    before = list(f.padding)
-    after = before
-    if f.same:
-        after = [d * (k - 1) - p for p, k, d in zip(before, f.kernel_size, f.dilation, strict=True)]
+    if f.padding == "same" and set(f.stride) != {1} and set(f.dilation) == {1}:
+        return _convolution(g, "Conv", f, x, auto_pad="SAME_UPPER")
+    lengths: Any = x.shape[2:]
+    before = after = f.pads_before(lengths)
+    if isinstance(f.padding, str):
+        positions: Any = a.shapes[0][2:]
+        along = zip(lengths, positions, before, f.kernel_size, f.stride, f.dilation, strict=True)
+        after = [max((m - 1) * s + d * (k - 1) + 1 - first - n, 0) for n, m, first, k, s, d in along]
     return _convolution(g, "Conv", f, x, pads=[*before, *after])
 
 
@@ -86,33 +90,48 @@ def write_pool(operator: str, **attributes: int) -> Rule:
     def rule(g: Writer, a: Application, x: Value) -> str:
         f: Any = a.function
         window: dict[str, Any] = {"kernel_shape": [*f.kernel_size], "strides": [*f.stride], "pads": [*f.padding] * 2}
+        if f.ceil:
+            window |= _last_windows(f, x.shape[2:], a.shapes[0][2:])
         return g.node(operator, x, **window, **attributes)
 
     return rule
 
 
-def write_global_average_pool(g: Writer, a: Application, x: Value) -> str:
-    return x.name if x.ndim == 2 else g.node("Flatten", g.node("GlobalAveragePool", x))
+def _last_windows(f: Any, lengths: Any, positions: Any) -> dict[str, Any]:
+    """The attributes of a pool with `ceil`.
+
+    ONNX's checker also counts a last window that would begin in the pads behind. If there is one, pads are written.
+    """
+    along = list(zip(lengths, positions, f.kernel_size, f.stride, f.padding, strict=True))
+    if all(m == -(-(n + 2 * p - k) // s) + 1 for n, m, k, s, p in along):
+        return {"ceil_mode": 1}
+    return {"pads": [*f.padding, *[max(p, (m - 1) * s + k - n - p) for n, m, k, s, p in along]]}
+
+
+def write_global_pool(operator: str) -> Rule:
+    return lambda g, a, x: g.node("Flatten", g.node(operator, x))
 
 
 RULES: dict[type, Rule] = {
     functions.Conv1d: write_convolution,
     functions.Conv2d: write_convolution,
+    functions.ConvTranspose1d: write_transposed_convolution,
     functions.ConvTranspose2d: write_transposed_convolution,
     functions.MaxPool1d: write_pool("MaxPool"),
     functions.MaxPool2d: write_pool("MaxPool"),
     functions.AvgPool1d: write_pool("AveragePool", count_include_pad=1),
     functions.AvgPool2d: write_pool("AveragePool", count_include_pad=1),
-    functions.GlobalAvgPool: write_global_average_pool,
+    functions.GlobalAvgPool: write_global_pool("GlobalAveragePool"),
+    functions.GlobalMaxPool: write_global_pool("GlobalMaxPool"),
 }
 
 
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------
 
 
-def find_convolution(g: Nodes, node: Node) -> Node | None:
-    """Find a convolution of images or series. If its two sides have different pads, x is padded before."""
-    x, w, *biases = node.inputs
+def _weights_of(g: Nodes, node: Node) -> tuple[np.ndarray, dict[str, str]]:
+    """The weights of a convolution of images or series, and the names of its parameters."""
+    _, w, *biases = node.inputs
     a = g.constants.get(w)
     if (
         a is None
@@ -121,6 +140,12 @@ def find_convolution(g: Nodes, node: Node) -> Node | None:
         or (any(biases) and g.array(biases[0], 1) is None)
     ):
         raise node.refuse("has weights that are no constants, or no images or series")
+    return a, {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
+
+
+def find_convolution(g: Nodes, node: Node) -> Node | None:
+    """Find a convolution of images or series. If its two sides have different pads, x is padded before."""
+    x, (a, weights) = node.inputs[0], _weights_of(g, node)
     k, groups = list(a.shape[2:]), node.get("group", 1)
     node.attributes["kernel_shape"] = k
     stride, dilation, pads = window_of(node, len(k))
@@ -131,7 +156,9 @@ def find_convolution(g: Nodes, node: Node) -> Node | None:
     if auto == "NOTSET" and before != after:
         same = all(p == n // 2 and q == n - n // 2 for p, q, n in zip(before, after, total, strict=True))
         padding = "same" if same and set(stride) == {1} else None
-    elif auto == "SAME_UPPER" and set(stride) == {1}:
+        if len(k) == 1 and (before, after) == (total, [0]):
+            padding = "causal"
+    elif auto == "SAME_UPPER":
         padding = "same"
     elif auto == "VALID":
         padding = 0
@@ -143,34 +170,30 @@ def find_convolution(g: Nodes, node: Node) -> Node | None:
         g.append(pad)
         x, padding = padded, 0
     kind: Any = functions.Conv1d if len(k) == 1 else functions.Conv2d
-    weights = {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
     return g.layer(
         node,
-        lambda: kind(a.shape[1] * groups, a.shape[0], k, stride, padding, dilation, groups, bias=any(biases)),
+        lambda: kind(a.shape[1] * groups, a.shape[0], k, stride, padding, dilation, groups, bias="bias" in weights),
         [x],
         weights,
     )
 
 
 def find_transposed_convolution(g: Nodes, node: Node) -> Node | None:
-    x, w, *biases = node.inputs
-    a = g.array(w, 4)
-    if a is None or (any(biases) and g.array(biases[0], 1) is None):
-        raise node.refuse("has weights that are no constants, or not of images")
-    groups, none = node.get("group", 1), [0, 0]
-    stride, dilation, pads = window_of(node, 2)
-    more = node.get("output_padding") or none
-    if len(more) != 2:
-        raise node.refuse(f"has output_padding = {more}, expected 2 numbers")
+    a, weights = _weights_of(g, node)
+    groups, axes = node.get("group", 1), a.ndim - 2
+    stride, dilation, pads = window_of(node, axes)
+    more = node.get("output_padding") or [0] * axes
+    if len(more) != axes:
+        raise node.refuse(f"has output_padding = {more}, expected {axes} numbers")
     if node.get("auto_pad") == "VALID":
-        pads = [0] * 4
-    before, after = pads[:2], pads[2:]
+        pads = [0] * 2 * axes
+    before, after = pads[:axes], pads[axes:]
     more = [m + p - q for m, p, q in zip(more, before, after, strict=True)]
     if min(more) < 0:
         raise node.refuse(f"cuts {after} pixels behind and {before} before, which caffelite has not")
-    weights = {"weight": w, **({"bias": biases[0]} if any(biases) else {})}
     sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, before, more, groups
-    return g.layer(node, lambda: functions.ConvTranspose2d(*sizes, bias=any(biases), dilation=dilation), [x], weights)
+    kind: Any = functions.ConvTranspose1d if axes == 1 else functions.ConvTranspose2d
+    return g.layer(node, lambda: kind(*sizes, bias="bias" in weights, dilation=dilation), node.inputs[:1], weights)
 
 
 def find_pool(*kinds: Any) -> Callable[[Nodes, Node], Node | None]:
@@ -184,22 +207,24 @@ def find_pool(*kinds: Any) -> Callable[[Nodes, Node], Node | None]:
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
         if len(window) not in (1, 2):
             raise node.refuse("is no pool of images or series")
+        ceil, auto = {"ceil": True} if node.get("ceil_mode", 0) else {}, node.get("auto_pad", "NOTSET")
         if (
             not counts
             or not fits
-            or node.get("ceil_mode", 0)
-            or node.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+            or (ceil and (node.operator != "MaxPool" or auto != "NOTSET"))
+            or auto not in ("NOTSET", "VALID")
         ):
             return None
         kind = kinds[len(window) - 1]
-        return g.layer(node, lambda: kind(window, strides, before), node.inputs)
+        return g.layer(node, lambda: kind(window, strides, before, **ceil), node.inputs)
 
     return found
 
 
 def find_global_pool(g: Nodes, node: Node) -> Node | None:
-    """The means of channels, without the axes that they leave."""
-    pool = g.maker(node.inputs[0], "GlobalAveragePool")
+    """The means or the largest elements of channels, without the axes that they leave."""
+    kinds: dict[str, Any] = {"GlobalAveragePool": functions.GlobalAvgPool, "GlobalMaxPool": functions.GlobalMaxPool}
+    pool = next((pool for name in kinds if (pool := g.maker(node.inputs[0], name)) is not None), None)
     if pool is None:
         return None
     if node.operator == "Flatten":
@@ -208,7 +233,7 @@ def find_global_pool(g: Nodes, node: Node) -> Node | None:
         drops = integers(g, node, "shape") == [0, -1]
     else:
         drops = sorted(integers(g, node, "axes") or []) in ([2], [2, 3], [-1], [-2, -1])
-    return g.layer(node, functions.GlobalAvgPool, pool.inputs[:1]) if drops else None
+    return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops else None
 
 
 GROUPS: dict[str, list[Find]] = {

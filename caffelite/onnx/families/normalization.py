@@ -28,7 +28,13 @@ def write_batch_norm(g: Writer, a: Application, x: Value) -> str:
     return g.node("BatchNormalization", x, *moments, epsilon=f.eps, momentum=1 - f.momentum)
 
 
+def write_instance_norm(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    return g.node("InstanceNormalization", x, g.stored(f.scale), g.stored(f.shift), epsilon=f.eps)
+
+
 RULES: dict[type, Rule] = {
+    functions.InstanceNorm: write_instance_norm,
     functions.LayerNorm: write_layer_norm,
     functions.BatchNorm: write_batch_norm,
 }
@@ -62,6 +68,24 @@ def find_layer_norm(g: Nodes, node: Node) -> Node | None:
     )
 
 
+def find_rms_norm(g: Nodes, node: Node) -> Node | None:
+    x, scale = node.inputs
+    a = g.array(scale, 1)
+    if a is None or node.get("axis", -1) != -1:
+        return None
+    return g.layer(node, lambda: functions.RMSNorm(len(a), shortest(node.get("epsilon", 1e-5))), [x], {"scale": scale})
+
+
+def find_instance_norm(g: Nodes, node: Node) -> Node | None:
+    x, scale, shift = node.inputs
+    a, b = g.array(scale, 1), g.array(shift, 1)
+    if a is None or b is None or a.shape != b.shape:
+        return None
+    with node.blamed():
+        layer = functions.InstanceNorm(len(a), shortest(node.get("epsilon", 1e-5)))
+    return g.layer(node, layer, [x], {"scale": scale, "shift": shift})
+
+
 def find_group_norm(g: Nodes, node: Node) -> Node | None:
     """Since opset 21; before, each group had one scale."""
     x, scale, shift = node.inputs
@@ -75,6 +99,8 @@ def find_group_norm(g: Nodes, node: Node) -> Node | None:
 
 SINGLE: dict[str, list[Find]] = {
     "BatchNormalization": [find_batch_norm],
+    "InstanceNormalization": [find_instance_norm],
+    "RMSNormalization": [find_rms_norm],
     "LayerNormalization": [find_layer_norm],
     "GroupNormalization": [find_group_norm],
 }
