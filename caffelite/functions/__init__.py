@@ -31,7 +31,7 @@ from caffelite.functions.composition import *
 from caffelite.functions.convolution import *
 from caffelite.functions.dropout import *
 from caffelite.functions.elementary import *
-from caffelite.functions.elementary import Abs, Exp, Log, Sqrt
+from caffelite.functions.elementary import Abs, Cos, Exp, Log, Sin, Sqrt
 from caffelite.functions.embedding import *
 from caffelite.functions.indexing import *
 from caffelite.functions.indexing import Concatenate, Index, Stack
@@ -42,9 +42,9 @@ from caffelite.functions.normalization import *
 from caffelite.functions.pooling import *
 from caffelite.functions.recurrent import *
 from caffelite.functions.reduction import *
-from caffelite.functions.reduction import Max, Mean, Min, Sum
+from caffelite.functions.reduction import CumSum, LogSumExp, Max, Mean, Min, Prod, Std, Sum, Var
 from caffelite.functions.selection import *
-from caffelite.functions.selection import Clip, Where
+from caffelite.functions.selection import Clip, Maximum, Minimum, Where
 from caffelite.functions.shape import *
 from caffelite.functions.shape import ToShape, Transpose
 
