@@ -346,6 +346,8 @@ ELEMENTARY = {
     "log": (np.log, (1e-30, 1e30), 1.0, 1.0),
     "tanh": (np.tanh, (-10, 10), 2.6, 2.6),
     "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), (-80, 80), 2.5, 2.4),
+    "sin": (np.sin, (-(2**21), 2**21), 0.6, 2.2),
+    "cos": (np.cos, (-(2**21), 2**21), 0.6, 2.2),
 }
 
 
@@ -387,6 +389,8 @@ def test_elementary_functions_of_extreme_numbers_are_numpys(dtype):
     for name, y in expected.items():
         np.testing.assert_allclose(getattr(kernels, name)(x), y, 10 * info.eps, 4 * info.smallest_subnormal, name)
     assert np.signbit(kernels.tanh(x)).tolist()[:2] == [False, True]
+    assert np.signbit(kernels.sin(x)).tolist()[:2] == [False, True]
+    assert kernels.cos(x)[:2].tolist() == [1, 1]
 
 
 @both_dtypes
@@ -790,6 +794,7 @@ def places_in(a):
 
 
 WITH_NUMBERS = ("clip", "clip_grad", "leaky_relu", "leaky_relu_grad", "elu", "elu_grad", "penalty", "penalty_grad")
+WITH_NUMBERS += ("maximum_grad", "minimum_grad")
 ELEMENTWISE = [
     kernel for kernel in kernels.KERNELS.values() if kernel.op and kernel.name not in ("full", *WITH_NUMBERS)
 ]
@@ -817,8 +822,17 @@ FLOAT_KERNELS = {
     "elu_grad": lambda a: kernels.elu_grad(a, a, 0.25),
     "penalty": lambda a: kernels.penalty(a, 0.1, 0.2),
     "penalty_grad": lambda a: kernels.penalty_grad(a, a, 0.1, 0.2),
+    "maximum_grad": lambda a: kernels.maximum_grad(a, a, a[::-1], True),
+    "minimum_grad": lambda a: kernels.minimum_grad(a, a, a[::-1], False),
     "matmul": lambda a: kernels.matmul(a, a),
     "sum": lambda a: kernels.sum(a, 0),
+    "cumsum": lambda a: kernels.cumsum(a, 0),
+    "prod": lambda a: kernels.prod(a, 0),
+    "prod_grad": lambda a: kernels.prod_grad(a[0], a, 1),
+    "variance": lambda a: kernels.variance(a, 1, scale=0.5),
+    "variance_grad": lambda a: kernels.variance_grad(a[0], a, 0, scale=0.5),
+    "logsumexp": lambda a: kernels.logsumexp(a, 0),
+    "logsumexp_grad": lambda a: kernels.logsumexp_grad(a[0], a, 1),
     "largest": lambda a: kernels.largest(a, 0)[0],
     "smallest": lambda a: kernels.smallest(a, 1)[0],
     "extreme_grad": lambda a: kernels.extreme_grad(a[0], np.array([0, 2, 1]), (3, 3), 0),
@@ -1246,6 +1260,11 @@ def test_every_number_of_threads_gives_the_same_bits(dtype):
         others += [kernels.softmax(long), kernels.log_softmax(long, 0), kernels.log_softmax_grad(long, long)]
         others += [kernels.take_grad(long, np.arange(1000) % 7, 9), kernels.take(long, np.arange(999, -1, -1))]
         others += [kernels.convert(numbers, dtype), kernels.convert(numbers.T, np.float64)]
+        for axis in (0, 1):
+            line = long[0] if axis == 0 else long[:, 0]
+            others += [kernels.cumsum(long, axis), kernels.prod(long, axis), kernels.prod_grad(line, long, axis)]
+            others += [kernels.variance(long, axis, scale=0.1), kernels.variance_grad(line, long, axis, scale=0.1)]
+            others += [kernels.logsumexp(long, axis), kernels.logsumexp_grad(line, long, axis)]
         others += [kernels.softmax_grad(long, p), kernels.extreme_grad(long[0], np.arange(1001), (1001, 1001), 0)]
         others += [*kernels.dropout(long, np.array([7, 3]), 0.3), kernels.dropout_grad(long.T, np.array([7, 3]), 0.9)]
         for x in (long, long.reshape(40, 143, 175)):
@@ -1305,7 +1324,16 @@ RECORDED = {
     "gelu": (reference.channels_last(uniform(3, 4, 5, 6)),),
     "matmul": (uniform(40, 30).T, uniform(40, 50)),
     "matmul_stack": (uniform(3, 7, 9).transpose(0, 2, 1), uniform(3, 7, 5)),
+    "maximum_grad": (uniform(4, 5), uniform(4, 5), uniform(5, seed=1), True),
+    "minimum_grad": (uniform(4, 5), uniform(4, 5), uniform(4, 1, seed=1), False),
     "sum": (uniform(4, 5, 6), (0, 2)),
+    "cumsum": (uniform(4, 5, 6), 1, True),
+    "prod": (uniform(4, 5, 6), (0, 2)),
+    "prod_grad": (uniform(5), uniform(4, 5, 6), (0, 2)),
+    "variance": (uniform(4, 5, 6), (0, 2)),
+    "variance_grad": (uniform(4, 6), uniform(4, 5, 6), 1),
+    "logsumexp": (uniform(4, 5, 6), (1, 2)),
+    "logsumexp_grad": (uniform(5), uniform(4, 5, 6), (0, 2)),
     "largest": (uniform(4, 5, 6), (0, 2)),
     "smallest": (uniform(4, 5, 6), 1),
     "follow": (uniform(4, dtype=np.float64), uniform(3, dtype=np.float64), np.array([1])),
@@ -1422,6 +1450,8 @@ BY_KEYWORD = {
     "depthwise": DEPTHWISE,
     "transposed_depthwise": DEPTHWISE,
     "depthwise_weight_grad": DEPTHWISE,
+    "variance": {"scale": 0.5},
+    "variance_grad": {"scale": 0.5},
     "convolution": {"stride": (2, 2), "padding": (1, 1), "dilation": (1, 1), "groups": 2},
     "transposed_convolution": {"stride": (2,), "padding": (1,), "dilation": (1,)},
     "convolution_weight_grad": SERIES,
@@ -1827,6 +1857,16 @@ ALL_KERNELS = """
             "relu": k.relu(c), "relu_grad": k.relu_grad(a, c),
             "base": k.power_grad_base(a, a, c), "exponent": k.power_grad_exponent(a, a, c),
             "exp": k.exp(c), "log": k.log(a), "tanh": k.tanh(c), "sigmoid": k.sigmoid(c),
+            "sin": k.sin(c), "cos": k.cos(c), "sin_grad": k.sin_grad(a, c), "cos_grad": k.cos_grad(a, c),
+            "maximum_grad": k.maximum_grad(a, a, c, False), "minimum_grad": k.minimum_grad(a, a, c, True),
+            "cumsum0": k.cumsum(c, 0), "cumsum1": k.cumsum(c, 1, reverse=True),
+            "prod0": k.prod(c[:5], 0), "prod1": k.prod(c[:, :5], 1),
+            "prod_grad0": k.prod_grad(c[0], a[:5], 0), "prod_grad1": k.prod_grad(c[:, 0], a[:, :5], 1),
+            "variance0": k.variance(c, 0, scale=0.1), "variance1": k.variance(c, 1, scale=0.1),
+            "variance_grad0": k.variance_grad(c[0], a, 0, scale=0.1),
+            "variance_grad1": k.variance_grad(c[:, 0], a, 1, scale=0.1),
+            "logsumexp0": k.logsumexp(c, 0), "logsumexp1": k.logsumexp(c, 1),
+            "logsumexp_grad0": k.logsumexp_grad(c[0], a, 0), "logsumexp_grad1": k.logsumexp_grad(c[:, 0], a, 1),
             "tanh_grad": k.tanh_grad(c, k.tanh(c)), "sigmoid_grad": k.sigmoid_grad(c, k.sigmoid(c)),
             "few columns": k.matmul(c, b[:, :3]), "few rows": k.matmul(c[:2], b), "transposed": k.matmul(b.T, c.T),
             "loss": loss, "p": p, "ds": k.softmax_loss_grad(p, labels, loss), "w": w, "v": v,
@@ -1982,8 +2022,15 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
             for kernel in (k.add, k.subtract, k.multiply, k.divide, k.power, k.relu_grad, k.tanh_grad, k.sigmoid_grad,
                            k.maximum, k.minimum, k.equal, k.abs_grad, k.sqrt_grad):
                 kernel(x, y, guarded(np.empty(n, dtype)))
-            for kernel in (k.copy, k.negative, k.relu, k.abs, k.sqrt, k.exp, k.log, k.tanh, k.sigmoid):
+            for kernel in (k.copy, k.negative, k.relu, k.abs, k.sqrt, k.exp, k.log, k.tanh, k.sigmoid, k.sin, k.cos):
                 kernel(x, guarded(np.empty(n, dtype)))
+            for kernel in (k.prod, k.logsumexp):
+                kernel(x)
+            for kernel in (k.prod_grad, k.logsumexp_grad):
+                kernel(one, x)
+            k.cumsum(x, 0)
+            k.variance(x, scale=0.5)
+            k.variance_grad(one, x, scale=0.5)
             k.where(x, y, one)
             k.clip_grad(x, y, 0.5, 1.5)
             k.power_grad_base(x, y, one)

@@ -682,3 +682,17 @@ def test_the_loss_of_an_epoch_is_a_number_though_the_sum_of_its_weights_is_beyon
         found.append([*history["loss"], model.evaluate(x, y, loss=loss, sample_weight=weights)["loss"]])
         found[-1].append(model.evaluate([*generator], loss=loss)["loss"])
     np.testing.assert_allclose(*found, rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [cl.MSELoss(), cl.MAELoss(), cl.HuberLoss(), cl.SigmoidLoss(), cl.SoftmaxLoss()])
+@pytest.mark.parametrize("what", ["targets", "weights"])
+def test_targets_that_require_a_gradient_are_refused_with_what_to_write_instead(loss, what):
+    scores, halves = cl.Tensor(np.ones((3, 2)), requires_grad=True), cl.Tensor(np.full((3, 2), 0.5))
+    learned = cl.Tensor(halves.data if what == "targets" else np.ones(3), requires_grad=True)
+    inputs = [learned] if what == "targets" else [halves, learned]
+    value = loss(scores, *inputs)
+    with pytest.raises(ValueError, match=rf"no gradient for its {what}: give it {what}\.detach\(\), or"):
+        value.backward()
+    assert scores.grad is None
+    loss(scores, *[x.detach() for x in inputs]).backward()
+    assert scores.grad is not None

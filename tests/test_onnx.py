@@ -640,7 +640,7 @@ FAR = {"kernel_shape": [3], "pads": [0, 2**40]}
 OF_NOTHING = [("ReduceSum", ["z"], ["sum"], {}), ("Add", ["x", "sum"], ["y"], {})]
 
 BAD_GRAPHS = [
-    ([("CumSum", ["x", "w"], ["y"], {})], {"w": np.int64(1)}, {}, r"'the CumSum' \(CumSum\)"),
+    ([("CumSum", ["x", "w"], ["y"], {"exclusive": 1})], {"w": np.int64(1)}, {}, r"'the CumSum' \(CumSum\)"),
     ([("If", ["x"], ["y"], {})], {}, {}, r"'the If' \(If\)"),
     ([("Einsum", ["x"] * 3, ["y"], {"equation": "ij,jk,kl->il"})], {}, {}, "the Einsum.*equation 'ij,jk,kl->il'"),
     ([("Einsum", ["x"], ["y"], {"equation": "ii->i"})], {}, {}, "the Einsum.*equation 'ii->i'"),

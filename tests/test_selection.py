@@ -1,4 +1,4 @@
-"""Clip and Where: what their cases do not say."""
+"""Clip, Maximum, Minimum and Where: what their cases do not say."""
 
 import numpy as np
 import pytest
@@ -80,7 +80,7 @@ def test_where_adapts_lists_to_arrays_on_either_side():
 
 def test_where_refuses_what_does_not_fit():
     one = cl.Tensor(np.ones(3, np.float32))
-    for a, b in [(one, np.ones(3)), (np.ones(3), one), (one, cl.Tensor(np.ones(3))), (one, "b"), (one, 1j)]:
+    for a, b in [(one, cl.Tensor(np.ones(3))), (one, "b"), (one, 1j)]:
         with pytest.raises(TypeError, match="where"):
             cl.where([True, False, True], a, b)
     with pytest.raises(TypeError, match="where"):
@@ -114,3 +114,36 @@ def test_what_is_no_array_of_numbers_is_a_type_error_in_any_place(odd):
         functions.Where()(x, x, odd)
     with pytest.raises(TypeError):
         functions.Concatenate()(x, odd)
+
+
+@both_dtypes
+def test_ties_of_maximum_and_minimum_give_the_gradient_to_the_first(dtype):
+    a, b = [cl.Tensor(np.array(x, dtype), requires_grad=True) for x in ([0.0, 1, 2, np.nan], [0.0, 2, np.nan, 3])]
+    cl.maximum(a, b).sum().backward(dtype(3))
+    assert (a.grad.tolist(), b.grad.tolist()) == ([3, 0, 0, 3], [0, 3, 3, 0])
+    a.zero_grad()
+    b.zero_grad()
+    cl.minimum(a, b).sum().backward(dtype(3))
+    assert (a.grad.tolist(), b.grad.tolist()) == ([3, 3, 0, 3], [0, 0, 3, 0])
+
+
+@both_dtypes
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_numbers_and_lists_stand_on_either_side_of_maximum_and_minimum(name, dtype):
+    function, x = getattr(cl, name), np.array([[-1.0, 2.0], [0.5, np.inf]], dtype)
+    for other in (0.4, np.float64(0.1), 1, [0.0, 1.0], np.array([0.1, 3]), np.arange(2)):
+        t = cl.Tensor(x, requires_grad=True)
+        for y in (function(t, other), function(other, t)):
+            expected = getattr(np, name)(x, np.asarray(other, dtype))
+            assert_same_bits(y.data, expected)
+            y.sum().backward()
+            assert_same_bits(t.grad != 0, expected == x)
+            t.zero_grad()
+
+
+def test_maximum_refuses_what_does_not_fit():
+    one = cl.Tensor(np.ones(3, np.float32))
+    with pytest.raises(TypeError, match="maximum got float32 and float64"):
+        cl.maximum(one, cl.Tensor(np.ones(3)))
+    with pytest.raises(ValueError, match=r"\(3,\).*\(2,\)"):
+        cl.minimum(one, np.ones(2))

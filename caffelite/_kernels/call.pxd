@@ -50,7 +50,9 @@ cdef enum Op:                             # what an elementwise loop computes: s
     DIVIDE
     DIVIDE_GRAD
     MAXIMUM
+    MAXIMUM_GRAD
     MINIMUM
+    MINIMUM_GRAD
     EQUAL
     WHERE
     CLIP
@@ -64,6 +66,10 @@ cdef enum Op:                             # what an elementwise loop computes: s
     SQRT_GRAD
     EXP
     LOG
+    SIN
+    SIN_GRAD
+    COS
+    COS_GRAD
     TANH
     TANH_GRAD
     SIGMOID

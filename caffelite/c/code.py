@@ -40,13 +40,16 @@ static float softplus(float x) { return (x > 0 ? x : 0) + log1pf(expf(-fabsf(x))
     "larger": """\
 /* the larger of two numbers, or NaN if one of them is */
 static float larger(float a, float b) { return b > a || b != b ? b : a; }""",
+    "smaller": """\
+/* the smaller of two numbers, or NaN if one of them is */
+static float smaller(float a, float b) { return b < a || b != b ? b : a; }""",
 }
 
 
 def in_double(code: str) -> str:
     """C for `double` of C for `float`."""
     code = re.sub(r"\bfloat\b", "double", code)
-    code = re.sub(r"\b(erfc|exp|expm1|fabs|log|log1p|pow|sqrt|tanh)f\(", r"\1(", code)
+    code = re.sub(r"\b(cos|erfc|exp|expm1|fabs|log|log1p|pow|sin|sqrt|tanh)f\(", r"\1(", code)
     return re.sub(r"(\d)f\b", r"\1", code)
 
 

@@ -373,11 +373,15 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Multiply: arithmetic("{} * {}"),
     functions.Divide: arithmetic("{} / {}"),
     functions.Power: arithmetic("powf({}, {})"),
+    functions.Maximum: arithmetic("larger({}, {})"),
+    functions.Minimum: arithmetic("smaller({}, {})"),
     functions.Negative: negative,
     functions.Exp: activation("expf"),
     functions.Log: activation("logf"),
     functions.Sqrt: activation("sqrtf"),
     functions.Abs: activation("fabsf"),
+    functions.Sin: activation("sinf"),
+    functions.Cos: activation("cosf"),
 }
 
 #: Functions that write the layer of a Function of Functions, of the inputs of the last Function in its `formula`.

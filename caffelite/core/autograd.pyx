@@ -510,7 +510,8 @@ cdef tuple input_gradients(function, tuple inputs, gradients):
         gradients = (gradients,)
     given = len(<tuple> gradients)
     if given > len(inputs) or (given < len(inputs) and any_needs_gradient(inputs, given)):
-        raise ValueError(f"{function!r}.backward returned {given} gradients for {len(inputs)} inputs")
+        raise ValueError(f"{function!r}.backward returned {given} gradients for {len(inputs)} inputs; "
+                         "x.detach() is an input x that needs none")
     return gradients
 
 

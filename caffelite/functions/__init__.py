@@ -38,7 +38,7 @@ from caffelite.functions.convolution import *
 from caffelite.functions.distribution import *
 from caffelite.functions.dropout import *
 from caffelite.functions.elementary import *
-from caffelite.functions.elementary import Abs, Exp, Log, Sqrt
+from caffelite.functions.elementary import Abs, Cos, Exp, Log, Sin, Sqrt
 from caffelite.functions.embedding import *
 from caffelite.functions.indexing import *
 from caffelite.functions.indexing import Concatenate, Index, Split, Stack, TakeAlongAxis
@@ -53,9 +53,9 @@ from caffelite.functions.rearrangement import *
 from caffelite.functions.rearrangement import Flip, Repeat, Roll
 from caffelite.functions.recurrent import *
 from caffelite.functions.reduction import *
-from caffelite.functions.reduction import Max, Mean, Min, Sum
+from caffelite.functions.reduction import CumSum, LogSumExp, Max, Mean, Min, Prod, Std, Sum, Var
 from caffelite.functions.selection import *
-from caffelite.functions.selection import Clip, Where
+from caffelite.functions.selection import Clip, Maximum, Minimum, Where
 from caffelite.functions.several import *
 from caffelite.functions.several import WeightedSum
 from caffelite.functions.shape import *

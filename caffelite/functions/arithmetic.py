@@ -5,14 +5,14 @@ A gradient has the shape that the operands were broadcast to. `reduced` sums it 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, native
+from caffelite.core.arrays import as_real
 from caffelite.core.autograd import binary_operator
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
@@ -46,7 +46,7 @@ def common_length(lengths: Iterable[int | None]) -> int | None:
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
     """The shape that these are broadcast to; None is an unknown length. ValueError if they can't be."""
-    lengths = [set(along) - {1} for along in zip_longest(*map(reversed, shapes), fillvalue=1)]
+    lengths = [set(along) - {1} for along in itertools.zip_longest(*map(reversed, shapes), fillvalue=1)]
     try:
         return tuple([common_length(along) if along else 1 for along in reversed(lengths)])
     except ValueError:
@@ -158,27 +158,26 @@ def as_tensor(x: Any) -> Tensor:
 def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     """The other operand of an operator as Functions take it: a Tensor, an array of the Tensor's dtype, or a number.
 
-    Numbers and arrays of integers or bool become the Tensor's dtype. TypeError for floats of another dtype, and for
-    anything but numbers.
+    Numbers and arrays become the Tensor's dtype. TypeError for a Tensor of another dtype, and for anything but numbers.
     """
-    if isinstance(value, Tensor) and value.dtype == tensor.dtype:
-        return value
+    if isinstance(value, Tensor):
+        if value.dtype == tensor.dtype:
+            return value
+        way_out = f"make the other one with dtype=np.{tensor.dtype}, or, in a `forward`, use the Tensor's .data"
+        raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; {way_out}")
     if isinstance(value, NUMBERS) or (isinstance(value, np.generic) and value.dtype.kind in "buif"):
         try:
             return float(value)
         except OverflowError:
             raise ValueError(f"Tensor {symbol} got an integer that is too large for {tensor.dtype}") from None
-    is_float = isinstance(value, np.ndarray | Tensor) and value.dtype.kind == "f"
-    if is_float and native(value) != tensor.dtype:
-        way_out = f"make the other one with dtype=np.{tensor.dtype}, or, in a `forward`, use the Tensor's .data"
-        raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; {way_out}")
     return as_real(value, tensor.dtype, f"Tensor {symbol}")
 
 
 def operands(values: Sequence[Any], name: str) -> list[Any]:
-    """Each value as an `operand` beside the first Tensor or array of floats; without one, beside the first value."""
-    floats = (isinstance(x, Tensor) or (isinstance(x, np.ndarray) and x.dtype.kind == "f") for x in values)
-    first = next((i for i, is_float in enumerate(floats) if is_float), 0)
+    """Each value as an `operand` beside the first Tensor. Without one, the first array of floats, or value, is it."""
+    tensors = (i for i, x in enumerate(values) if isinstance(x, Tensor))
+    floats = (i for i, x in enumerate(values) if isinstance(x, np.ndarray) and x.dtype.kind == "f")
+    first = next(itertools.chain(tensors, floats), 0)
     tensor = as_tensor(values[first])
     return [operand(tensor if i == first else x, tensor, name) for i, x in enumerate(values)]
 

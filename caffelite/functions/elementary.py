@@ -9,7 +9,7 @@ from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 
-__all__ = ["abs", "exp", "log", "sqrt"]
+__all__ = ["abs", "cos", "exp", "log", "sin", "sqrt"]
 
 
 class Exp(Function, recordable=True, by_row=True):
@@ -56,6 +56,28 @@ class Abs(Function, recordable=True, by_row=True):
         return kernels.abs_grad(dy, self.x)
 
 
+class Sin(Function, recordable=True, by_row=True):
+    """y = sin x, x in radians, elementwise, with dy/dx = cos x; NaN for ±inf."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.sin(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.sin_grad(dy, self.x)
+
+
+class Cos(Function, recordable=True, by_row=True):
+    """y = cos x, x in radians, elementwise, with dy/dx = −sin x; NaN for ±inf."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.cos(x)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.cos_grad(dy, self.x)
+
+
 def exp(x: Any) -> Tensor:
     """eˣ, elementwise."""
     return Exp().applied_to(as_tensor(x))
@@ -76,7 +98,19 @@ def abs(x: Any) -> Tensor:
     return Abs().applied_to(as_tensor(x))
 
 
+def sin(x: Any) -> Tensor:
+    """sin x, elementwise, x in radians."""
+    return Sin().applied_to(as_tensor(x))
+
+
+def cos(x: Any) -> Tensor:
+    """cos x, elementwise, x in radians."""
+    return Cos().applied_to(as_tensor(x))
+
+
 Tensor.exp = exp
 Tensor.log = log
 Tensor.sqrt = sqrt
 Tensor.abs = abs
+Tensor.sin = sin
+Tensor.cos = cos

@@ -106,6 +106,10 @@ class Loss(Function, recordable=True):
     def backward(self, dy: Any = 1.0) -> np.ndarray:
         if self.value is None:
             raise RuntimeError(f"{type(self).__name__}.backward without a forward that succeeded")
+        for x, what in zip(self._applied_inputs[1:], ("targets", "weights"), strict=False):
+            if x is not None and x.requires_grad:
+                way_out = "or, if they need one, write the loss with operators: ((a - b) ** 2).mean()"
+                raise ValueError(f"{self!r} computes no gradient for its {what}: give it {what}.detach(), {way_out}")
         if isinstance(dy, int | float | np.generic):
             return self.gradient(kernels.full((), dy, self.value.dtype))
         return self.gradient(as_real(dy, self.value.dtype, f"{self!r}.backward"))

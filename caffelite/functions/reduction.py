@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import normalized_axes
+from caffelite.core.arrays import nonnegative, normalized_axes
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
+from caffelite.functions.shape import reshaped
 
-__all__ = ["max", "mean", "min", "sum"]
+__all__ = ["argmax", "argmin", "cumsum", "logsumexp", "max", "mean", "min", "prod", "std", "sum", "var"]
 
 Axis = int | tuple[int, ...] | None
 
@@ -93,6 +94,101 @@ class Min(Reduction, recordable=True):
         return kernels.extreme_grad(dy, self.first, self.shape, self.axis)
 
 
+class Prod(Reduction, recordable=True):
+    """y = Π x over `axis`; 1 of no elements. dx is dy times the product of the other elements, also if x has zeros."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.prod(x, self.axis, self.keepdims)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.prod_grad(dy, self.x, self.axis)
+
+
+class Var(Reduction, recordable=True):
+    """y = Σ (x − m)² / (n − ddof) over `axis`, with the mean m of the n elements:  dx = dy 2 (x − m) / (n − ddof).
+
+    ValueError unless n > ddof.
+    """
+
+    def __init__(self, axis: Axis = None, keepdims: bool = False, ddof: float = 0) -> None:
+        super().__init__(axis, keepdims)
+        self.ddof = nonnegative(f"{type(self).__name__}: ddof", ddof)
+
+    def scale(self, x: Any) -> float:
+        """1 / (n − ddof)."""
+        count = math.prod([x.shape[i] for i in self.axes(x.ndim)])
+        if count <= self.ddof:
+            what = type(self).__name__.lower()
+            raise ValueError(f"{what} of {count} elements, with ddof={self.ddof:g}: shape {x.shape}, axis {self.axis}")
+        return 1 / (count - self.ddof)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x, self.factor = x, self.scale(x)
+        return kernels.variance(x, self.axis, self.keepdims, scale=self.factor)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.variance_grad(dy, self.x, self.axis, scale=self.factor)
+
+    def __repr__(self) -> str:
+        given = super().__repr__()[:-1]
+        between = "" if given.endswith("(") else ", "
+        return f"{given}{f'{between}ddof={self.ddof:g}' if self.ddof else ''})"
+
+
+class Std(Var, recordable=True):
+    """y = the square root of `Var`:  dx = dy (x − m) / ((n − ddof) y). Where all elements are equal, dx = 0."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.y = kernels.sqrt(super().forward(x))
+        return self.y
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return super().backward(kernels.where(kernels.equal(self.y, 0), 0, kernels.sqrt_grad(dy, self.y)))
+
+
+class LogSumExp(Reduction, recordable=True):
+    """y = log Σ exp x over `axis`; −inf of no elements. dx = dy exp(x − y), the softmax. No exponential overflows."""
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.x = x
+        return kernels.logsumexp(x, self.axis, self.keepdims)
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.logsumexp_grad(dy, self.x, self.axis)
+
+
+class CumSum(Function, recordable=True):
+    """y[k] = x[0] + … + x[k] along `axis`:  dx[k] = dy[k] + … + dy[-1].
+
+    If `axis` is None, y has one axis: the sums over all elements of x, in C order.
+    """
+
+    def __init__(self, axis: int | None = None) -> None:
+        self.axis = axis
+
+    def output_shape(self, *input_shapes: Shape) -> Shape:
+        (shape,) = input_shapes
+        if self.axis is not None:
+            normalized_axes((self.axis,), len(shape))
+            return shape
+        return (None if None in shape else math.prod(shape),)
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        self.shape = x.shape
+        return kernels.cumsum(*self.elements(x))
+
+    def backward(self, dy: np.ndarray) -> np.ndarray:
+        return kernels.cumsum(*self.elements(dy), reverse=True).reshape(self.shape)
+
+    def elements(self, x: np.ndarray) -> tuple[np.ndarray, int]:
+        """The elements to sum, and along which axis."""
+        return (reshaped(x, (x.size,)), 0) if self.axis is None else (x, self.axis)
+
+    def __repr__(self) -> str:
+        return f"CumSum({'' if self.axis is None else self.axis})"
+
+
 def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over `axis`: one, a tuple of them, or all (None)."""
     return Sum(axis, keepdims).applied_to(as_tensor(x))
@@ -113,7 +209,57 @@ def min(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
     return Min(axis, keepdims).applied_to(as_tensor(x))
 
 
+def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """The product over `axis`: one, a tuple of them, or all (None)."""
+    return Prod(axis, keepdims).applied_to(as_tensor(x))
+
+
+def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
+    """The variance over `axis`, Σ (x − mean)² / (n − ddof): one, a tuple of them, or all (None)."""
+    return Var(axis, keepdims, ddof).applied_to(as_tensor(x))
+
+
+def std(x: Any, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
+    """The standard deviation over `axis`, the square root of `var`."""
+    return Std(axis, keepdims, ddof).applied_to(as_tensor(x))
+
+
+def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """log Σ exp x over `axis`: one, a tuple of them, or all (None). No exponential overflows."""
+    return LogSumExp(axis, keepdims).applied_to(as_tensor(x))
+
+
+def cumsum(x: Any, axis: int | None = None) -> Tensor:
+    """The sums of the first 1, 2, … elements along `axis`. If it is None, of all elements, in one axis."""
+    return CumSum(axis).applied_to(as_tensor(x))
+
+
+def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
+    """The place of the largest element along `axis`, or in C order among all (None): an array of int64.
+
+    It is the first of equal ones, or the first NaN. A place has no gradient. ValueError if there are no elements.
+    """
+    return _place(kernels.largest, "argmax", x, axis, keepdims)
+
+
+def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
+    """The place of the smallest element along `axis`, as `argmax`."""
+    return _place(kernels.smallest, "argmin", x, axis, keepdims)
+
+
+def _place(kernel: Any, name: str, x: Any, axis: int | None, keepdims: bool) -> np.ndarray:
+    if isinstance(axis, tuple):
+        raise TypeError(f"{name} takes one axis or None, got {axis}")
+    return kernel(as_tensor(x).data, axis, keepdims)[1]
+
+
 Tensor.sum = sum
 Tensor.mean = mean
 Tensor.max = max
 Tensor.min = min
+Tensor.prod = prod
+Tensor.var = var
+Tensor.std = std
+Tensor.cumsum = cumsum
+Tensor.argmax = argmax
+Tensor.argmin = argmin

@@ -14,7 +14,7 @@ from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import Broadcasting, Gradients, as_tensor, operands, reduced, shape_of
 
-__all__ = ["clip", "where"]
+__all__ = ["clip", "maximum", "minimum", "where"]
 
 
 class Clip(Function, recordable=True, by_row=True):
@@ -44,6 +44,38 @@ class Clip(Function, recordable=True, by_row=True):
 
     def __repr__(self) -> str:
         return f"Clip({self.low}, {self.high})"
+
+
+class Maximum(Broadcasting, recordable=True):
+    """y = the larger of a and b, elementwise; NaN if one is NaN. The larger one gets dy; of equal ones, a does."""
+
+    def forward(self, a: Any, b: Any) -> np.ndarray:
+        self.a, self.b = a, b
+        return kernels.maximum(a, b)
+
+    def backward(self, dy: np.ndarray) -> Gradients:
+        da = db = None
+        if self.wants_gradient(0):
+            da = reduced(kernels.maximum_grad(dy, self.a, self.b, False), shape_of(self.a))
+        if self.wants_gradient(1):
+            db = reduced(kernels.maximum_grad(dy, self.a, self.b, True), shape_of(self.b))
+        return da, db
+
+
+class Minimum(Broadcasting, recordable=True):
+    """y = the smaller of a and b, elementwise; NaN if one is NaN. The smaller one gets dy; of equal ones, a does."""
+
+    def forward(self, a: Any, b: Any) -> np.ndarray:
+        self.a, self.b = a, b
+        return kernels.minimum(a, b)
+
+    def backward(self, dy: np.ndarray) -> Gradients:
+        da = db = None
+        if self.wants_gradient(0):
+            da = reduced(kernels.minimum_grad(dy, self.a, self.b, False), shape_of(self.a))
+        if self.wants_gradient(1):
+            db = reduced(kernels.minimum_grad(dy, self.a, self.b, True), shape_of(self.b))
+        return da, db
 
 
 class Where(Broadcasting, recordable=True):
@@ -78,6 +110,16 @@ def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
 def clip(x: Any, lo: float | None, hi: float | None) -> Tensor:
     """x, but lo where x is below lo, and hi where it is above hi; None is no bound."""
     return Clip(lo, hi).applied_to(as_tensor(x))
+
+
+def maximum(a: Any, b: Any) -> Tensor:
+    """The larger of a and b, elementwise; NaN if one is NaN. Tensors, arrays or numbers, broadcast to each other."""
+    return Maximum().applied_to(*operands((a, b), "maximum"))
+
+
+def minimum(a: Any, b: Any) -> Tensor:
+    """The smaller of a and b, elementwise; NaN if one is NaN. Tensors, arrays or numbers, broadcast to each other."""
+    return Minimum().applied_to(*operands((a, b), "minimum"))
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:

@@ -15,6 +15,7 @@ ONLY: dict[str, dict[str, tuple]] = {
     },
     "Upsample": {"mode": ("nearest",)},
     "SpaceToDepth": {"mode": ("DCR",)},
+    "CumSum": {"exclusive": (0,), "reverse": (0,)},
     "GatherND": {"batch_dims": (0,)},
     "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
     "LayerNormalization": {"stash_type": (1,)},

@@ -42,6 +42,7 @@ SETTINGS: dict[str, tuple[int, ...]] = {
     "Pad": (2,),
     "Range": (0, 1, 2),
     "Dropout": (1,),
+    "CumSum": (1,),
 }
 
 #: Operators that have several outputs; of others only the first is known.

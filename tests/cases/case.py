@@ -52,18 +52,19 @@ class Case:
 
     def inputs(self, dtype=np.float64, seed=0):
         rng = np.random.default_rng(seed)
-        arrays = [self.array(rng, shape, dtype) for shape in self.shapes]
+        sizes = [math.prod(shape) for shape in self.shapes]
+        numbers = np.split(self.numbers(rng, sum(sizes)), np.cumsum(sizes)[:-1]) if sizes else []
+        arrays = [x.reshape(shape).astype(dtype) for x, shape in zip(numbers, self.shapes, strict=True)]
         return arrays + [x.astype(dtype) if x.dtype.kind == "f" else x for x in map(np.asarray, self.held(rng))]
 
-    def array(self, rng, shape, dtype):
-        n = math.prod(shape)
+    def numbers(self, rng, n):
         # One number in the middle half of each of n equal parts of the interval.
         parts = rng.permutation(n) + rng.uniform(0.25, 0.75, n)
         x = self.low + (self.high - self.low) * parts / max(n, 1)
         x *= rng.choice([-1.0, 1.0], n) if self.signed else 1.0
         for kink in self.kinks:
             x = kink + np.copysign(np.maximum(abs(x - kink), 0.01), x - kink)
-        return x.reshape(shape).astype(dtype)
+        return x
 
     def mode(self):
         """The context in which the Function is applied."""

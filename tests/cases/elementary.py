@@ -24,9 +24,19 @@ def absolute(x):
     return np.abs(x), lambda dy: (dy * np.sign(x),)
 
 
+def sin(x):
+    return np.sin(x), lambda dy: (dy * np.cos(x),)
+
+
+def cos(x):
+    return np.cos(x), lambda dy: (-dy * np.sin(x),)
+
+
 CASES = [
     elementwise(functions.Exp, exp, lambda torch, x: x.exp()),
     elementwise(functions.Log, log, lambda torch, x: x.log(), signed=False),
     elementwise(functions.Sqrt, sqrt, lambda torch, x: x.sqrt(), signed=False),
     elementwise(functions.Abs, absolute, lambda torch, x: x.abs()),
+    elementwise(functions.Sin, sin, lambda torch, x: x.sin()),
+    elementwise(functions.Cos, cos, lambda torch, x: x.cos()),
 ]

@@ -1,9 +1,11 @@
 """Sums, means and extremes along axes."""
 
+from functools import partial
+
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
-from reference import sum
+from reference import kept, sum
 
 from caffelite import functions
 from cases.case import Case, Family
@@ -37,19 +39,76 @@ def smallest(x, axis, keepdims):
     return -y, backward
 
 
-def reduced(reduce, x, axis, keepdims):
-    """x reduced along axes; to PyTorch no axes are all of them."""
+def prod(x, axis, keepdims):
     axes = tuple(range(x.ndim)) if axis is None else axis
-    return x.clone() if axes == () else reduce(x, axes, keepdims)
+
+    def backward(dy):
+        dx = np.empty(x.shape)
+        for place in np.ndindex(x.shape):
+            others = x.copy()
+            others[place] = 1
+            dx[place] = np.broadcast_to(kept(dy * others.prod(axis=axes, keepdims=keepdims), x, axes), x.shape)[place]
+        return (dx,)
+
+    return x.prod(axis=axes, keepdims=keepdims), backward
 
 
-def reduction(function, judge, pytorch, empty=()):
+def var(x, axis, keepdims, ddof=0):
+    m, _ = mean(x, axis, True)
+    y = x.var(axis=axis, keepdims=keepdims, ddof=ddof)
+    n = x.size / max(y.size, 1) - ddof
+    return y, lambda dy: (kept(dy, x, axis) * 2 * (x - m) / n,)
+
+
+def std(x, axis, keepdims, ddof=0):
+    variance, backward = var(x, axis, keepdims, ddof)
+    y = np.sqrt(variance)
+    return y, lambda dy: backward(np.divide(dy, 2 * y, out=np.zeros(y.shape), where=y != 0))
+
+
+def logsumexp(x, axis, keepdims):
+    axes = tuple(range(x.ndim)) if axis is None else axis
+    y = np.logaddexp.reduce(x, axis=axes, keepdims=keepdims)
+    return y, lambda dy: (kept(dy, x, axis) * np.exp(x - kept(y, x, axis)),)
+
+
+def cumsum(x, axis):
+    def backward(dy):
+        return (np.flip(np.cumsum(np.flip(dy, axis), axis), axis).reshape(x.shape),)
+
+    return np.cumsum(x, axis), backward
+
+
+def prod_of_axes(torch, x, axes, keepdims):
+    for axis in sorted([d % x.ndim for d in np.atleast_1d(axes)], reverse=True):
+        x = x.prod(axis, keepdims)
+    return x
+
+
+def scatter(name, torch, x, axes, keepdims):
+    """PyTorch's var or std. It warns where there are no elements."""
+    return getattr(torch, name)(x, axes, correction=0, keepdim=keepdims) if x.numel() else x.sum(axes, keepdims)
+
+
+def reduced(reduce, x, axis, keepdims, of_one=lambda x: x.clone()):
+    """x reduced along axes; to PyTorch no axes are all of them. `of_one` reduces each element by itself."""
+    axes = tuple(range(x.ndim)) if axis is None else axis
+    return of_one(x) if axes == () else reduce(x, axes, keepdims)
+
+
+def reduction(function, judge, pytorch, empty=(), of_one=lambda x: x.clone()):
+    """`pytorch` is the name of PyTorch's function of (x, axes, keepdims), or a function of PyTorch and these."""
+
+    def counterpart(torch, x, axis, keepdims):
+        reduce = getattr(torch, pytorch) if isinstance(pytorch, str) else partial(pytorch, torch)
+        return reduced(reduce, x, axis, keepdims, of_one)
+
     def build(shape, axis, keepdims):
         return Case(
             lambda: function(axis, keepdims),
             (shape,),
             lambda x: judge(x, axis, keepdims),
-            lambda torch, x: reduced(getattr(torch, pytorch), x, axis, keepdims),
+            lambda torch, x: counterpart(torch, x, axis, keepdims),
         )
 
     @st.composite
@@ -74,8 +133,47 @@ def reduction(function, judge, pytorch, empty=()):
     )
 
 
+def summing(shape, axis):
+    return Case(
+        lambda: functions.CumSum(axis),
+        (shape,),
+        lambda x: cumsum(x, axis),
+        lambda torch, x: x.flatten().cumsum(0) if axis is None else x.cumsum(axis),
+    )
+
+
+@st.composite
+def random_sums(draw):
+    shape = draw(hnp.array_shapes(max_dims=3, max_side=4))  # central differences of longer sums lose digits
+    return shape, draw(st.none() | st.integers(-len(shape), len(shape) - 1))
+
+
+EMPTY = [((0,), None, False), ((0, 3), 0, True), ((2, 0, 3), (0, 2), False)]
+
 CASES = [
-    reduction(functions.Sum, sum, "sum", [((0,), None, False), ((0, 3), 0, True), ((2, 0, 3), (0, 2), False)]),
+    reduction(functions.Sum, sum, "sum", EMPTY),
+    reduction(functions.Prod, prod, prod_of_axes, EMPTY),
+    reduction(functions.LogSumExp, logsumexp, "logsumexp"),
+    reduction(functions.Var, var, partial(scatter, "var"), of_one=lambda x: 0 * x),
+    reduction(functions.Std, std, partial(scatter, "std"), of_one=lambda x: 0 * x),
+    Family(
+        summing,
+        listed=[
+            ((), None),
+            ((5,), 0),
+            ((5,), None),
+            ((2, 3), -1),
+            ((2, 3), 0),
+            ((2, 3, 4), 1),
+            ((2, 3), None),
+            ((1, 3, 1), 2),
+        ],
+        empty=[((0,), 0), ((2, 0, 3), 0), ((2, 0, 3), 1), ((2, 0), None)],
+        random=random_sums(),
+        special=lambda dtype: [
+            (((4, 3), 1), [np.array([[1, np.nan, 2], [np.inf, 1, -np.inf], [-np.inf, 1, 2], [0, 1, 2]])])
+        ],
+    ),
     reduction(functions.Max, largest, "amax"),
     reduction(functions.Min, smallest, "amin"),
     reduction(functions.Mean, mean, "mean"),

@@ -6,7 +6,7 @@ import numpy as np
 from reference import unbroadcast
 
 from caffelite import functions
-from cases.case import Case, Family
+from cases.case import Case, Family, broadcast
 
 
 def clip(x, low, high):
@@ -19,6 +19,19 @@ def where(a, b, condition):
         return unbroadcast(np.where(condition, dy, 0.0), a), unbroadcast(np.where(condition, 0.0, dy), b)
 
     return np.where(condition, a, b), backward
+
+
+def maximum(a, b):
+    first = ~((a < b) | np.isnan(b))
+    return np.maximum(a, b), lambda dy: (
+        unbroadcast(np.where(first, dy, 0.0), a),
+        unbroadcast(np.where(first, 0.0, dy), b),
+    )
+
+
+def minimum(a, b):
+    y, backward = maximum(-a, -b)
+    return -y, backward
 
 
 def clipping(shape, low, high):
@@ -42,6 +55,8 @@ def choosing(a_shape, b_shape, condition):
 
 
 CASES = [
+    broadcast(functions.Maximum, maximum, lambda torch, a, b: torch.maximum(a, b)),
+    broadcast(functions.Minimum, minimum, lambda torch, a, b: torch.minimum(a, b)),
     Family(
         clipping,
         listed=[((4,), -0.5, 0.7), ((), 0.0, None), ((2, 3), None, 0.5), ((1, 3, 1), None, None), ((20,), 0.5, -0.5)],

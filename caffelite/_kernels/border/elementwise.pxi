@@ -409,12 +409,28 @@ def maximum(a, b, out=None):
     return elementwise(MAXIMUM_KERNEL, out, a, b)
 
 
+cdef Kernel MAXIMUM_GRAD_KERNEL = Kernel("maximum_grad", op=MAXIMUM_GRAD, work=10)
+
+
+def maximum_grad(dy, a, b, bint second, out=None):
+    """da = dy where maximum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a."""
+    return elementwise(MAXIMUM_GRAD_KERNEL, out, dy, a, b, second)
+
+
 cdef Kernel MINIMUM_KERNEL = Kernel("minimum", op=MINIMUM, work=10)
 
 
 def minimum(a, b, out=None):
     """y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number."""
     return elementwise(MINIMUM_KERNEL, out, a, b)
+
+
+cdef Kernel MINIMUM_GRAD_KERNEL = Kernel("minimum_grad", op=MINIMUM_GRAD, work=10)
+
+
+def minimum_grad(dy, a, b, bint second, out=None):
+    """da = dy where minimum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a."""
+    return elementwise(MINIMUM_GRAD_KERNEL, out, dy, a, b, second)
 
 
 cdef Kernel EQUAL_KERNEL = Kernel("equal", op=EQUAL, work=10)
@@ -519,6 +535,38 @@ cdef Kernel LOG_KERNEL = Kernel("log", op=LOG, work=60)
 def log(a, out=None):
     """y = ln a, the natural logarithm; −inf for 0, NaN for a < 0."""
     return elementwise(LOG_KERNEL, out, a)
+
+
+cdef Kernel SIN_KERNEL = Kernel("sin", op=SIN, work=60)
+
+
+def sin(a, out=None):
+    """y = sin a; NaN for ±inf."""
+    return elementwise(SIN_KERNEL, out, a)
+
+
+cdef Kernel SIN_GRAD_KERNEL = Kernel("sin_grad", op=SIN_GRAD, work=60)
+
+
+def sin_grad(dy, x, out=None):
+    """dx = dy cos x."""
+    return elementwise(SIN_GRAD_KERNEL, out, dy, x)
+
+
+cdef Kernel COS_KERNEL = Kernel("cos", op=COS, work=60)
+
+
+def cos(a, out=None):
+    """y = cos a; NaN for ±inf."""
+    return elementwise(COS_KERNEL, out, a)
+
+
+cdef Kernel COS_GRAD_KERNEL = Kernel("cos_grad", op=COS_GRAD, work=60)
+
+
+def cos_grad(dy, x, out=None):
+    """dx = −dy sin x."""
+    return elementwise(COS_GRAD_KERNEL, out, dy, x)
 
 
 cdef Kernel TANH_KERNEL = Kernel("tanh", op=TANH, work=60)

@@ -4,6 +4,13 @@ cdef Kernel SUM_KERNEL = Kernel("sum", work=6)
 cdef Kernel LARGEST_KERNEL = Kernel("largest", loops="extreme", writes=0b11, work=50)
 cdef Kernel SMALLEST_KERNEL = Kernel("smallest", loops="extreme", writes=0b11, work=50)
 cdef Kernel EXTREME_GRAD_KERNEL = Kernel("extreme_grad", checked=2, work=10)
+cdef Kernel CUMSUM_KERNEL = Kernel("cumsum", work=20)
+cdef Kernel PROD_KERNEL = Kernel("prod", work=20)
+cdef Kernel PROD_GRAD_KERNEL = Kernel("prod_grad", writes=0b1001, work=60)
+cdef Kernel VARIANCE_KERNEL = Kernel("variance", work=20)
+cdef Kernel VARIANCE_GRAD_KERNEL = Kernel("variance_grad", work=20)
+cdef Kernel LOGSUMEXP_KERNEL = Kernel("logsumexp", work=100)
+cdef Kernel LOGSUMEXP_GRAD_KERNEL = Kernel("logsumexp_grad", work=100)
 cdef Kernel ALL_FINITE_KERNEL = Kernel("all_finite", writes=0, checked=0, work=5)
 
 
@@ -105,6 +112,101 @@ def extreme_grad(cnp.ndarray dy not None, cnp.ndarray first not None, tuple shap
 
 def refuse_place(length, first):
     raise IndexError(f"extreme_grad got a place that is not in 0 … {length - 1}")
+
+
+def prod(cnp.ndarray a not None, axis=None, bint keepdims=False):
+    """y = Π a over an axis, a tuple of axes, or all axes; 1 of no elements."""
+    return reduction(PROD_KERNEL, a, axis, keepdims)
+
+
+def prod_grad(cnp.ndarray dy not None, cnp.ndarray a not None, axis=None):
+    """dx = dy times the product of the other elements, with y = prod(x, axis). dy has the shape of y."""
+    return reduction_grad(PROD_GRAD_KERNEL, dy, a, axis)
+
+
+def variance(cnp.ndarray a not None, axis=None, bint keepdims=False, *, double scale):
+    """y = scale · Σ (a − m)² over an axis, a tuple of axes, or all axes, with the mean m."""
+    return reduction(VARIANCE_KERNEL, a, axis, keepdims, scale)
+
+
+def variance_grad(cnp.ndarray dy not None, cnp.ndarray a not None, axis=None, *, double scale):
+    """dx = dy · 2 scale · (a − m), with y = variance(a, axis). dy has the shape of y."""
+    return reduction_grad(VARIANCE_GRAD_KERNEL, dy, a, axis, scale)
+
+
+def logsumexp(cnp.ndarray a not None, axis=None, bint keepdims=False):
+    """y = log Σ exp a over an axis, a tuple of axes, or all axes; −inf of no elements."""
+    return reduction(LOGSUMEXP_KERNEL, a, axis, keepdims)
+
+
+def logsumexp_grad(cnp.ndarray dy not None, cnp.ndarray a not None, axis=None):
+    """dx = dy exp a / Σ exp a, with y = logsumexp(a, axis). dy has the shape of y."""
+    return reduction_grad(LOGSUMEXP_GRAD_KERNEL, dy, a, axis)
+
+
+cdef cnp.ndarray reduction(Kernel kernel, cnp.ndarray a, axis, bint keepdims, double scale=1):
+    """Reduce an array over axes with a loop that takes y, a and a scale."""
+    cdef Call call
+    cdef int real = real_type(kernel.name, a)
+    cdef tuple given = shape_of(a), axes = checked_axes(kernel.name, axis, len(given))
+    cdef cnp.ndarray out
+
+    begin(&call, kernel, real)
+    a = ordered(a, collapse_axes(&call, given, axes))
+    out = output(reduced(given, axes, keepdims), a.descr)
+    bind(&call, 0, out)
+    bind(&call, 1, a)
+    call.scalar[0] = scale
+    call.parts = call.size[0] * call.size[2]
+    call.work = kernel.work * cnp.PyArray_SIZE(a)
+    launch(&call)
+    return out
+
+
+cdef cnp.ndarray reduction_grad(Kernel kernel, cnp.ndarray dy, cnp.ndarray a, axis, double scale=1):
+    """The gradient of a reduction, with a loop that takes dx, dy, a and a scale, and room for what else it writes."""
+    cdef Call call
+    cdef int real = real_type(kernel.name, a)
+    cdef tuple given = shape_of(a), axes = checked_axes(kernel.name, axis, len(given)), order
+    cdef cnp.ndarray out, room
+
+    same_type(kernel.name, a, dy)
+    begin(&call, kernel, real)
+    order = collapse_axes(&call, given, axes)
+    call.parts = call.size[0] * call.size[2]
+    if cnp.PyArray_SIZE(dy) != call.parts:
+        raise ValueError(f"{kernel.name} got dy of shape {shape_of(dy)}; expected {reduced(given, axes, False)}")
+    a, dy = ordered(a, order), contiguous(dy)
+    out = output(shape_of(a), a.descr)
+    bind(&call, 0, out)
+    bind(&call, 1, dy)
+    bind(&call, 2, a)
+    if kernel.writes >> 3 & 1:
+        room = output(shape_of(a), float64)
+        bind(&call, 3, room)
+    call.scalar[0] = scale
+    call.work = kernel.work * cnp.PyArray_SIZE(a)
+    launch(&call)
+    return restore_axes(out, order)
+
+
+def cumsum(cnp.ndarray a not None, axis, bint reverse=False):
+    """y[k] = a[0] + … + a[k] along an axis; in reverse, y[k] = a[k] + … + a[-1]."""
+    cdef Call call
+    cdef int real = real_type("cumsum", a), along = normalized_axis(axis, cnp.PyArray_NDIM(a))
+    cdef cnp.ndarray out
+
+    begin(&call, CUMSUM_KERNEL, real)
+    collapse_axes(&call, shape_of(a), (along,))
+    a = contiguous(a)
+    out = output(shape_of(a), a.descr)
+    bind(&call, 0, out)
+    bind(&call, 1, a)
+    call.size[3] = reverse
+    call.parts = call.size[0] * call.size[2]
+    call.work = CUMSUM_KERNEL.work * cnp.PyArray_SIZE(a)
+    launch(&call)
+    return out
 
 
 cdef tuple checked_axes(str name, axis, int ndim):

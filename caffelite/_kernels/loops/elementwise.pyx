@@ -10,7 +10,8 @@
 from caffelite._kernels.loops.arithmetic cimport root, sum_of_products
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport (
-    bell_of, exp_of, expm1_below_0, log1p_of, log_of, normal_of, sigmoid_of, tanh_of,
+    FAR, bell_of, cos_of, cos_of_any, exp_of, expm1_below_0, log1p_of, log_of, normal_of, sigmoid_of, sin_of,
+    sin_of_any, tanh_of,
 )
 from caffelite._kernels.loops.matmul cimport lanes, transpose
 
@@ -221,9 +222,15 @@ cdef void loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const
     elif op == MAXIMUM:                   # the larger one; NaN if either is NaN
         for j in range(n):
             y[j] = b[j] if (a[j] < b[j]) | (b[j] != b[j]) else a[j]
+    elif op == MAXIMUM_GRAD:              # a where maximum(b, c) is the first (low = 0) or the second (1): a is dy
+        for j in range(n):
+            y[j] = a[j] if ((b[j] < c[j]) | (c[j] != c[j])) == (low != 0) else <real> 0
     elif op == MINIMUM:
         for j in range(n):
             y[j] = b[j] if (a[j] > b[j]) | (b[j] != b[j]) else a[j]
+    elif op == MINIMUM_GRAD:
+        for j in range(n):
+            y[j] = a[j] if ((b[j] > c[j]) | (c[j] != c[j])) == (low != 0) else <real> 0
     elif op == EQUAL:
         for j in range(n):
             y[j] = <real> 1 if a[j] == b[j] else <real> 0
@@ -299,6 +306,15 @@ cdef inline real tanh_softplus_of(real x, real e) noexcept nogil:
     return n / (n + d)
 
 
+# Whether sin and cos need C's functions, which compilers do not turn into vector instructions, for a number.
+cdef inline bint any_far(const real* x, Py_ssize_t n) noexcept nogil:
+    cdef Py_ssize_t j
+    cdef bint far = False
+    for j in range(n):
+        far |= abs(x[j]) > FAR
+    return far
+
+
 # Operators that need many registers. They have their own function, so that the simple ones above keep theirs.
 cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, const real* b, const real* c,
                                 real low, real high) noexcept nogil:
@@ -326,6 +342,34 @@ cdef void_apart elementary_loop(Op op, Py_ssize_t n, real* y, const real* a, con
     elif op == LOG:
         for j in range(n):
             y[j] = log_of(a[j])
+    elif op == SIN:
+        if any_far(a, n):
+            for j in range(n):
+                y[j] = sin_of_any(a[j])
+        else:
+            for j in range(n):
+                y[j] = sin_of(a[j])
+    elif op == SIN_GRAD:                  # a cos b: a is dy, b is what sin was given
+        if any_far(b, n):
+            for j in range(n):
+                y[j] = a[j] * cos_of_any(b[j])
+        else:
+            for j in range(n):
+                y[j] = a[j] * cos_of(b[j])
+    elif op == COS:
+        if any_far(a, n):
+            for j in range(n):
+                y[j] = cos_of_any(a[j])
+        else:
+            for j in range(n):
+                y[j] = cos_of(a[j])
+    elif op == COS_GRAD:                  # −a sin b
+        if any_far(b, n):
+            for j in range(n):
+                y[j] = -a[j] * sin_of_any(b[j])
+        else:
+            for j in range(n):
+                y[j] = -a[j] * sin_of(b[j])
     elif op == TANH:
         for j in range(n):
             y[j] = tanh_of(a[j])

@@ -1,15 +1,15 @@
-# exp, log, tanh, sigmoid and similar functions of one number. They have no branches, no tables and no calls, so that
-# the compiler turns a loop over them into vector instructions. Each reduces its argument to a small interval. There it
-# sums as many terms of a series as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed., 2016,
-# chapters 3 and 11).
+# exp, log, tanh, sigmoid, sin, cos and similar functions of one number. They have no branches, no tables and no calls,
+# so that the compiler turns a loop over them into vector instructions. Each reduces its argument to a small interval.
+# There it sums as many terms of a series as the type has digits for (J.-M. Muller, "Elementary Functions", 3rd ed.,
+# 2016, chapters 3 and 11).
 #
 # Their largest errors, in units in the last place. benchmarks/elementary.py measures them, float32 over all its values:
 #
-#               exp    log    tanh   sigmoid   log(1 + exp x)   exp x − 1, x ≤ 0   x Φ(x)
-#     float32   1.1    1.0    2.6    2.5       2.0              1.1                5.2
-#     float64   1.0    1.0    2.6    2.4       1.9              1.1                5.2
+#               exp    log    tanh   sigmoid   log(1 + exp x)   exp x − 1, x ≤ 0   x Φ(x)   sin    cos
+#     float32   1.1    1.0    2.6    2.5       2.0              1.1                5.2      0.6    0.6
+#     float64   1.0    1.0    2.6    2.4       1.9              1.1                5.2      2.2    2.2
 #
-# The last two were compared with results of 60 digits at thousands of random arguments.
+# exp x − 1 and x Φ(x) were compared with results of 60 digits at thousands of random arguments.
 
 cimport cython
 
@@ -32,6 +32,9 @@ cdef extern from * nogil:
     /* ln 2 in two parts. The first has so few digits that its product with an integer is exact. */
     static const float LN2_float = 0.693359375f, LN2_REST_float = -2.12194440e-4f;
     static const double LN2_double = 6.93147180369123816490e-01, LN2_REST_double = 1.90821492927058770002e-10;
+
+    /* π in three parts. The first two have 33 digits, so that their products with a number of 20 digits are exact. */
+    static const double PI_1 = 0x1.921fb544p+1, PI_2 = 0x1.0b4611a6p-33, PI_3 = 0x1.3198a2e037073p-68;
     """
     uint32_t bits_of_float(float x)
     uint64_t bits_of_double(double x)
@@ -39,6 +42,10 @@ cdef extern from * nogil:
     double double_of(uint64_t bits)
     const float SHIFT_float, ROOT_HALF_float, SMALLEST_float, LN2_float, LN2_REST_float
     const double SHIFT_double, ROOT_HALF_double, SMALLEST_double, LN2_double, LN2_REST_double
+    const double PI_1, PI_2, PI_3
+
+cdef enum:
+    FAR = 1 << 20                         # sin_of and cos_of are exact up to here
 
 
 # exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. 2ⁿ is multiplied in as two factors, because
@@ -133,6 +140,63 @@ cdef inline real log_of(real x) noexcept nogil:
 cdef inline real log1p_of(real x) noexcept nogil:
     cdef real sum = <real> 1 + x
     return log_of(sum) + (x - (sum - <real> 1)) / sum
+
+
+# sin x = (−1)ⁿ sin r,  r = x − n π,  n = x / π rounded, for |x| ≤ FAR. In float32 all of this but n is float64, so that
+# two parts of π are enough and the result is rounded once.
+cdef inline real sin_of(real x) noexcept nogil:
+    cdef real n = whole(<real> (x * <real> 0.3183098861837907))
+    return negative_if_odd(<real> sin_near_0(less_pi(x, n), x), n)
+
+
+# cos x = (−1)ⁿ sin r,  r = x − (n − ½) π,  n = x / π + ½ rounded, for |x| ≤ FAR
+cdef inline real cos_of(real x) noexcept nogil:
+    cdef real n = whole(<real> (x * <real> 0.3183098861837907 + <real> 0.5))
+    return negative_if_odd(<real> sin_near_0(less_pi(x, n - <real> 0.5), x), n)
+
+
+# The same for any x. Beyond FAR, C's functions reduce x with as many digits of π as it takes.
+cdef inline real sin_of_any(real x) noexcept nogil:
+    return <real> sin(x) if abs(x) > FAR else sin_of(x)
+
+
+cdef inline real cos_of_any(real x) noexcept nogil:
+    return <real> cos(x) if abs(x) > FAR else cos_of(x)
+
+
+# sin r = r − r³/3! + r⁵/5! − …, for |r| ≤ π / 2, with the digits that the type of `like` has
+cdef inline double sin_near_0(double r, real like) noexcept nogil:
+    cdef double z = r * r, s
+    if real is float:
+        s = 1.0 / 6227020800.0
+    else:
+        s = 1.0 / 51090942171709440000.0
+        s = s * z - 1.0 / 121645100408832000.0
+        s = s * z + 1.0 / 355687428096000.0
+        s = s * z - 1.0 / 1307674368000.0
+        s = s * z + 1.0 / 6227020800.0
+    s = s * z - 1.0 / 39916800.0
+    s = s * z + 1.0 / 362880.0
+    s = s * z - 1.0 / 5040.0
+    s = s * z + 1.0 / 120.0
+    s = s * z - 1.0 / 6.0
+    return signed_as(s * z * r + r, r)    # the sum for −0 is 0
+
+
+cdef inline double less_pi(real x, real n) noexcept nogil:                  # x − n π for a multiple n of ½
+    if real is float:
+        return (<double> x - <double> n * PI_1) - <double> n * (PI_2 + PI_3)
+    else:
+        return ((x - n * PI_1) - n * PI_2) - n * PI_3
+
+
+# y for an even integer n, −y for an odd one: the last bit of n is shifted to the sign.
+@cython.overflowcheck(False)
+cdef inline real negative_if_odd(real y, real n) noexcept nogil:
+    if real is float:
+        return float_of(bits_of_float(y) ^ (bits_of_float(n + SHIFT_float) << 31))
+    else:
+        return double_of(bits_of_double(y) ^ (bits_of_double(n + SHIFT_double) << 63))
 
 
 # exp(−x²/2). The square is computed in two parts, the first of them exact, since its error would be the result's error.

@@ -9,33 +9,13 @@ from caffelite._kernels.loops.arithmetic cimport multiply_add, sum_of_products_d
 from caffelite._kernels.loops.elementwise cimport finish
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.reduction cimport COLUMNS, LANES
-from caffelite._kernels.loops.sums cimport exact_sum
+from caffelite._kernels.loops.sums cimport deviations_of_row, exact_sum, squares_of_row
 
 cdef extern from "loops/sums.h" nogil:
     double plus_product_float(double total, float a, float b)
     double plus_product_double(double total, double a, double b)
-    double squares_of_row_float(const float* x, Py_ssize_t n, double m)
-    double squares_of_row_double(const double* x, Py_ssize_t n, double m)
-    void deviations_of_row_float(const float* x, Py_ssize_t n, double origin, double* sums)
-    void deviations_of_row_double(const double* x, Py_ssize_t n, double origin, double* sums)
     void products_of_row_float(const float* dy, const float* x, Py_ssize_t n, float high, float low, double* sums)
     void products_of_row_double(const double* dy, const double* x, Py_ssize_t n, double high, double low, double* sums)
-
-
-# Σⱼ (x[j] − m)²
-cdef inline double squares_of_row(const real* x, Py_ssize_t n, double m) noexcept nogil:
-    if real is float:
-        return squares_of_row_float(x, n, m)
-    else:
-        return squares_of_row_double(x, n, m)
-
-
-# sums[0] = Σⱼ (x[j] − origin),  sums[1] = Σⱼ (x[j] − origin)²
-cdef inline void deviations_of_row(const real* x, Py_ssize_t n, double origin, double* sums) noexcept nogil:
-    if real is float:
-        deviations_of_row_float(x, n, origin, sums)
-    else:
-        deviations_of_row_double(x, n, origin, sums)
 
 
 # sums[0] = Σⱼ dy[j],  sums[1] = Σⱼ dy[j] (x[j] − m),  m = high + low

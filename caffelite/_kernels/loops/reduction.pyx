@@ -3,7 +3,10 @@
 # First, eight elements are added in pairs in their own type, since a conversion takes as long as an addition. If a sum
 # is not finite, it is computed again without pairs, because only a pair may have overflowed.
 
+from caffelite._kernels.loops.arithmetic cimport INFINITE
 from caffelite._kernels.loops.family cimport *
+from caffelite._kernels.loops.math cimport exp_of, log_of
+from caffelite._kernels.loops.sums cimport deviations_of_row, exact_sum, squares_of_row
 from caffelite._kernels.loops.update cimport each_used_row, some_rows
 
 
@@ -138,6 +141,258 @@ cdef int extreme_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t e
     return CONTINUE
 
 
+# y[o, k, i] = a[o, 0, i] + … + a[o, k, i], or a[o, k, i] + … + a[o, n − 1, i] in reverse
+#   size     0 outer, 1 the summed axis, n, 2 inner, 3 whether in reverse
+#   operand  0 y, 1 a (both contiguous)
+#   parts    outer · inner
+cdef int cumsum(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* a = <const real*> call.operand[1].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, first, step, at, i, k, columns
+    cdef double total[COLUMNS]
+
+    while part < end:
+        columns = min(COLUMNS, inner - part % inner, end - part)
+        first = part // inner * n * inner + part % inner
+        step = -inner if call.size[3] else inner
+        first += (n - 1) * inner if call.size[3] else 0
+        for i in range(columns):
+            total[i] = 0
+        for k in range(n):
+            at = first + k * step
+            for i in range(columns):
+                total[i] += a[at + i]
+                out[at + i] = <real> total[i]
+        part += columns
+    return CONTINUE
+
+
+# y[o, i] = Πₖ a[o, k, i], in float64
+#   size     0 outer, 1 the reduced axis, 2 inner
+#   operand  0 y, 1 a (both contiguous)
+#   parts    the outputs, outer · inner
+cdef int prod(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* a = <const real*> call.operand[1].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, i, k, columns
+    cdef const real* x
+    cdef double total[COLUMNS]
+
+    while part < end:
+        columns = min(COLUMNS, inner - part % inner, end - part)
+        x = a + part // inner * n * inner + part % inner
+        for i in range(columns):
+            total[i] = 1
+        for k in range(n):
+            for i in range(columns):
+                total[i] *= x[k * inner + i]
+        for i in range(columns):
+            y[part + i] = <real> total[i]
+        part += columns
+    return CONTINUE
+
+
+# dx[o, k, i] = dy[o, i] times the product of a[o, …, i] without a[o, k, i]: that of the elements before it, times that
+# of those after it. Division by a[o, k, i] would fail for 0.
+#   size     0 outer, 1 the reduced axis, 2 inner
+#   operand  0 dx, 1 dy, 2 a, 3 the products of the elements before, float64 (all contiguous)
+#   parts    outer · inner
+cdef int prod_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* dy = <const real*> call.operand[1].data
+    cdef const real* a = <const real*> call.operand[2].data
+    cdef double* before = <double*> call.operand[3].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, first, at, i, k, columns
+    cdef double total[COLUMNS]
+
+    while part < end:
+        columns = min(COLUMNS, inner - part % inner, end - part)
+        first = part // inner * n * inner + part % inner
+        for i in range(columns):
+            total[i] = 1
+        for k in range(n):
+            at = first + k * inner
+            for i in range(columns):
+                before[at + i] = total[i]
+                total[i] *= a[at + i]
+        for i in range(columns):
+            total[i] = 1
+        for k in range(n - 1, -1, -1):
+            at = first + k * inner
+            for i in range(columns):
+                dx[at + i] = <real> (dy[part + i] * (before[at + i] * total[i]))
+                total[i] *= a[at + i]
+        part += columns
+    return CONTINUE
+
+
+# m[i] = the mean of a[k, i] over k, for some columns i. It is a[0, i] and the mean difference from that, so equal
+# elements are their own mean.
+cdef inline void means(const real* a, Py_ssize_t n, Py_ssize_t inner, Py_ssize_t columns, double* m) noexcept nogil:
+    cdef Py_ssize_t i, k
+    cdef double sums[2]
+    if n == 0:
+        return
+    if inner == 1:
+        deviations_of_row(a, n, a[0], sums)
+        m[0] = a[0] + sums[0] / n
+        return
+    for i in range(columns):
+        m[i] = 0
+    for k in range(1, n):
+        for i in range(columns):
+            m[i] += <double> a[k * inner + i] - a[i]
+    for i in range(columns):
+        m[i] = a[i] + m[i] / n
+
+
+# y[o, i] = scale · Σₖ (a[o, k, i] − m[o, i])², with the means m. The second pass over a saves the digits that a
+# difference of sums of squares would lose.
+#   size     0 outer, 1 the reduced axis, 2 inner
+#   operand  0 y, 1 a (both contiguous)
+#   scalar   scale
+#   parts    the outputs, outer · inner
+cdef int variance(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* a = <const real*> call.operand[1].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, i, k, columns
+    cdef const real* x
+    cdef double m[COLUMNS]
+    cdef double total[COLUMNS]
+
+    while part < end:
+        columns = min(COLUMNS, inner - part % inner, end - part)
+        x = a + part // inner * n * inner + part % inner
+        means(x, n, inner, columns, m)
+        if inner == 1:
+            total[0] = squares_of_row(x, n, m[0])
+        else:
+            for i in range(columns):
+                total[i] = 0
+            for k in range(n):
+                for i in range(columns):
+                    total[i] += (x[k * inner + i] - m[i]) * (x[k * inner + i] - m[i])
+        for i in range(columns):
+            y[part + i] = <real> (call.scalar[0] * total[i])
+        part += columns
+    return CONTINUE
+
+
+# dx[o, k, i] = dy[o, i] · 2 scale · (a[o, k, i] − m[o, i]), with the means m
+#   size     0 outer, 1 the reduced axis, 2 inner
+#   operand  0 dx, 1 dy, 2 a (all contiguous)
+#   scalar   scale
+#   parts    outer · inner
+cdef int variance_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* dy = <const real*> call.operand[1].data
+    cdef const real* a = <const real*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, first, at, i, k, columns
+    cdef double m[COLUMNS]
+    cdef double factor[COLUMNS]
+
+    while part < end:
+        columns = min(COLUMNS, inner - part % inner, end - part)
+        first = part // inner * n * inner + part % inner
+        means(a + first, n, inner, columns, m)
+        for i in range(columns):
+            factor[i] = 2 * call.scalar[0] * dy[part + i]
+        for k in range(n):
+            at = first + k * inner
+            for i in range(columns):
+                dx[at + i] = <real> (factor[i] * (a[at + i] - m[i]))
+        part += columns
+    return CONTINUE
+
+
+# s[i] = the largest a[k, i] over k, or 0 if that is infinite, for some columns i. Exponentials of a[k, i] − s[i] do not
+# overflow, and their sum is not 0. If a[k, i] has infinities, the sum is infinite or 0, as its logarithm has to be.
+cdef inline void shifts(const real* a, Py_ssize_t n, Py_ssize_t inner, Py_ssize_t columns, real* s) noexcept nogil:
+    cdef Py_ssize_t i, k
+    for i in range(columns):
+        s[i] = <real> -INFINITE
+    for k in range(n):
+        for i in range(columns):
+            s[i] = a[k * inner + i] if a[k * inner + i] > s[i] else s[i]
+    for i in range(columns):
+        s[i] = 0 if abs(s[i]) == INFINITE else s[i]
+
+
+# y[o, i] = log Σₖ exp a[o, k, i]
+#   size     0 outer, 1 the reduced axis, 2 inner
+#   operand  0 y, 1 a (both contiguous)
+#   parts    the outputs, outer · inner
+cdef int logsumexp(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* a = <const real*> call.operand[1].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, i, k, columns, some
+    cdef const real* x
+    cdef real s[COLUMNS]
+    cdef real q[COLUMNS]
+    cdef double total[COLUMNS]
+
+    while part < end:
+        columns = min(COLUMNS, inner - part % inner, end - part)
+        x = a + part // inner * n * inner + part % inner
+        shifts(x, n, inner, columns, s)
+        for i in range(columns):
+            total[i] = 0
+        if inner == 1:
+            k = 0
+            while k < n:
+                some = min(COLUMNS, n - k)
+                for i in range(some):
+                    q[i] = exp_of(<real> (x[k + i] - s[0]))
+                total[0] += exact_sum(q, some)
+                k += some
+        else:
+            for k in range(n):
+                for i in range(columns):
+                    total[i] += exp_of(<real> (x[k * inner + i] - s[i]))
+        for i in range(columns):
+            y[part + i] = <real> (s[i] + log_of(total[i]))
+        part += columns
+    return CONTINUE
+
+
+# dx[o, k, i] = dy[o, i] exp a[o, k, i] / Σₖ exp a[o, k, i]
+#   size     0 outer, 1 the reduced axis, 2 inner
+#   operand  0 dx, 1 dy, 2 a (all contiguous)
+#   parts    outer · inner
+cdef int logsumexp_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* dy = <const real*> call.operand[1].data
+    cdef const real* a = <const real*> call.operand[2].data
+    cdef Py_ssize_t n = call.size[1], inner = call.size[2]
+    cdef Py_ssize_t part = begin, first, at, i, k, columns
+    cdef real s[COLUMNS]
+    cdef double total[COLUMNS]
+
+    while part < end:
+        columns = min(COLUMNS, inner - part % inner, end - part)
+        first = part // inner * n * inner + part % inner
+        shifts(a + first, n, inner, columns, s)
+        if inner == 1:
+            for k in range(first, first + n):
+                dx[k] = exp_of(<real> (a[k] - s[0]))
+            total[0] = exact_sum(dx + first, n)
+        else:
+            for i in range(columns):
+                total[i] = 0
+            for k in range(n):
+                at = first + k * inner
+                for i in range(columns):
+                    dx[at + i] = exp_of(<real> (a[at + i] - s[i]))
+                    total[i] += dx[at + i]
+        for i in range(columns):
+            s[i] = <real> (dy[part + i] / total[i])
+        for k in range(n):
+            at = first + k * inner
+            for i in range(columns):
+                dx[at + i] *= s[i]
+        part += columns
+    return CONTINUE
+
+
 # Stops with NOT_FINITE if x, contiguous, holds an infinity or a NaN. Only reads.
 #   parts    the elements
 cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -154,4 +409,11 @@ cdef at_load publish_all() noexcept nogil:
     publish("sum", <Loop> sum[float], <Loop> sum[double])
     publish("extreme", <Loop> extreme[float], <Loop> extreme[double])
     publish("extreme_grad", <Loop> extreme_grad[float], <Loop> extreme_grad[double])
+    publish("cumsum", <Loop> cumsum[float], <Loop> cumsum[double])
+    publish("prod", <Loop> prod[float], <Loop> prod[double])
+    publish("prod_grad", <Loop> prod_grad[float], <Loop> prod_grad[double])
+    publish("variance", <Loop> variance[float], <Loop> variance[double])
+    publish("variance_grad", <Loop> variance_grad[float], <Loop> variance_grad[double])
+    publish("logsumexp", <Loop> logsumexp[float], <Loop> logsumexp[double])
+    publish("logsumexp_grad", <Loop> logsumexp_grad[float], <Loop> logsumexp_grad[double])
     publish("all_finite", <Loop> all_finite[float], <Loop> all_finite[double])

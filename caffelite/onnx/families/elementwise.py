@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,8 +24,7 @@ from caffelite.onnx.writing import Rule, Value, Writer, code_of, same
 class Computed(Function):
     """A computation of NumPy's that gives numbers of a dtype. It changes in steps, so its gradient is 0.
 
-    ONNX's `operator` computes the same. If it is Max or Min, the result is whether the first input is the largest or
-    smallest, or NaN. `to` is the type to which Cast casts.
+    ONNX's `operator` computes the same. `to` is the type to which Cast casts.
     """
 
     def __init__(self, operator: str, compute: Callable[..., Any], dtype: np.dtype, to: int | None = None) -> None:
@@ -116,11 +117,7 @@ def write_computed(g: Writer, a: Application, *inputs: Value) -> str:
         given = list(inputs)
     if f.operator in ("Floor", "Ceil", "Round", "Sign"):
         return g.node(f.operator, *given)
-    if f.operator in ("Max", "Min"):
-        better = g.node({"Max": "GreaterOrEqual", "Min": "LessOrEqual"}[f.operator], *given)
-        found = g.node("Or", better, g.node("IsNaN", given[0]))
-    else:
-        found = g.node(f.operator, *given, **({} if f.to is None else {"to": f.to}))
+    found = g.node(f.operator, *given, **({} if f.to is None else {"to": f.to}))
     return g.node("Cast", found, to=code_of(g.dtype))
 
 
@@ -139,6 +136,10 @@ RULES: dict[type, Rule] = {
     functions.Log: same("Log"),
     functions.Sqrt: same("Sqrt"),
     functions.Abs: same("Abs"),
+    functions.Sin: same("Sin"),
+    functions.Cos: same("Cos"),
+    functions.Maximum: same("Max"),
+    functions.Minimum: same("Min"),
     functions.Clip: write_clip,
     functions.Where: write_where,
     Computed: write_computed,
@@ -167,31 +168,10 @@ def compute_mod(node: Node, a: Any, b: Any) -> Any:
     return np.fmod(a, b) if node.get("fmod", 0) else np.mod(a, b)
 
 
-def compute_largest(node: Node, *values: Any) -> Any:
-    return _chosen(node, np.greater_equal, np.maximum, values)
-
-
-def compute_smallest(node: Node, *values: Any) -> Any:
-    return _chosen(node, np.less_equal, np.minimum, values)
-
-
-def _chosen(node: Node, first_is_better: Any, plain: Any, values: Sequence[Any]) -> Any:
-    """Choose the first of two if it is the better one or NaN, else the second; and so on."""
-    found, *others = values
-    for x in others:
-        if is_plain(found, x):
-            found = plain(found, x)
-        else:
-            better = in_steps(lambda a, b: first_is_better(a, b) | np.isnan(a))(node, found, x)
-            found = functions.where(better, found, x)
-    return found
-
-
-def compute_total(node: Node, *values: Any) -> Any:
-    found = values[0]
-    for x in values[1:]:
-        found = found + x
-    return found
+def of_several(plain: Callable[..., Any], of_tensors: Callable[..., Any]) -> Operator:
+    """Make an operator of one input or more: the first and the second, the result and the third, and so on."""
+    compute = either(plain, of_tensors)
+    return lambda node, *values: functools.reduce(functools.partial(compute, node), values)
 
 
 def compute_clip(node: Node, x: Any, low: Any = None, high: Any = None) -> Any:
@@ -229,6 +209,8 @@ def compute_cast_like(node: Node, x: Any, like: Any) -> Any:
     return compute_cast(node, x, dtype)
 
 
+compute_total = of_several(operator.add, operator.add)
+
 OPERATORS: dict[str, Operator] = {
     "Identity": lambda node, x: x,
     "ZipMap": lambda node, x: x,  # to words, of what are probabilities
@@ -245,15 +227,15 @@ OPERATORS: dict[str, Operator] = {
     "Reciprocal": lambda node, x: 1 / x,
     "Sum": compute_total,
     "Mean": lambda node, *values: compute_total(node, *values) / float(len(values)),
-    "Max": compute_largest,
-    "Min": compute_smallest,
+    "Max": of_several(np.maximum, functions.maximum),
+    "Min": of_several(np.minimum, functions.minimum),
     "Abs": either(np.abs, functions.abs),
     "Exp": either(np.exp, functions.exp),
     "Log": either(np.log, functions.log),
     "Sqrt": either(np.sqrt, functions.sqrt),
     "Erf": smooth(erf, lambda x: 2 / math.sqrt(math.pi) * np.exp(-x * x)),
-    "Sin": smooth(np.sin, np.cos),
-    "Cos": smooth(np.cos, lambda x: -np.sin(x)),
+    "Sin": either(np.sin, functions.sin),
+    "Cos": either(np.cos, functions.cos),
     "Tan": smooth(np.tan, lambda x: 1 / np.cos(x) ** 2),
     "Asin": smooth(np.arcsin, lambda x: 1 / np.sqrt(1 - x * x)),
     "Acos": smooth(np.arccos, lambda x: -1 / np.sqrt(1 - x * x)),

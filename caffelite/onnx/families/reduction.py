@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,11 +10,10 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.core.arrays import normalized_axes
-from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
-from caffelite.model.dataflow import Application
+from caffelite.model.dataflow import Application, Rows
 from caffelite.onnx.nodes import Node, Operator, is_plain
-from caffelite.onnx.writing import Rule, Value, Writer
+from caffelite.onnx.writing import Rule, Value, Writer, code_of
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
@@ -31,11 +31,38 @@ def write_reduction(operator: str) -> Rule:
     return rule
 
 
+def write_variance(g: Writer, a: Application, x: Value) -> str:
+    f: Any = a.function
+    axes = normalized_axes(f.axis, x.ndim)
+    d = g.node("Sub", x, g.node("ReduceMean", x, axes=axes, keepdims=1) if axes else x)
+    total = g.node("Mul", d, d)
+    if axes:
+        total = g.node("ReduceSum", total, g.integers(axes), keepdims=int(f.keepdims))
+    lengths = [x.shape[i] for i in axes]
+    if any(isinstance(n, Rows) for n in lengths):
+        count = g.node("Cast", g.node("ReduceProd", g.integers(lengths), keepdims=0), to=code_of(g.dtype))
+        y = g.node("Div", total, g.node("Sub", count, g.number(f.ddof)))
+    else:
+        y = g.node("Div", total, g.number(math.prod(lengths) - f.ddof))
+    return g.node("Sqrt", y) if isinstance(f, functions.Std) else y
+
+
+def write_cumsum(g: Writer, a: Application, x: Value) -> str:
+    axis = a.function.axis
+    given = g.node("Reshape", x, g.integers((-1,))) if axis is None else x
+    return g.node("CumSum", given, g.constant(np.int64(axis or 0)))
+
+
 RULES: dict[type, Rule] = {
     functions.Sum: write_reduction("ReduceSum"),
     functions.Mean: write_reduction("ReduceMean"),
     functions.Max: write_reduction("ReduceMax"),
     functions.Min: write_reduction("ReduceMin"),
+    functions.Prod: write_reduction("ReduceProd"),
+    functions.LogSumExp: write_reduction("ReduceLogSumExp"),
+    functions.Var: write_variance,
+    functions.Std: write_variance,
+    functions.CumSum: write_cumsum,
 }
 
 
@@ -60,10 +87,9 @@ def compute_reduction(of_tensor: Callable[..., Any], plain: Any = None) -> Opera
     return rule
 
 
-def log_sum_exp(x: Tensor, axis: Any, keepdims: bool) -> Tensor:
-    most = x.detach().max(axis, True).clip(np.finfo(x.dtype).min, np.finfo(x.dtype).max)
-    y = (x - most).exp().sum(axis, True).log() + most
-    return y if keepdims else y.reshape([n for i, n in enumerate(y.shape) if i not in axis])
+def compute_cumsum(node: Node, x: Any, axis: Any) -> Any:
+    axis = int(node.constant(axis, "axis"))
+    return np.cumsum(x, axis, x.dtype) if is_plain(x) else functions.cumsum(x, axis)
 
 
 OPERATORS: dict[str, Operator] = {
@@ -71,9 +97,11 @@ OPERATORS: dict[str, Operator] = {
     "ReduceMean": compute_reduction(functions.mean),
     "ReduceMax": compute_reduction(functions.max, np.max),
     "ReduceMin": compute_reduction(functions.min, np.min),
+    "ReduceProd": compute_reduction(functions.prod, np.prod),
     "ReduceL1": compute_reduction(lambda x, axis, keepdims: x.abs().sum(axis, keepdims)),
     "ReduceL2": compute_reduction(lambda x, axis, keepdims: (x * x).sum(axis, keepdims).sqrt()),
     "ReduceSumSquare": compute_reduction(lambda x, axis, keepdims: (x * x).sum(axis, keepdims)),
     "ReduceLogSum": compute_reduction(lambda x, axis, keepdims: x.sum(axis, keepdims).log()),
-    "ReduceLogSumExp": compute_reduction(log_sum_exp),
+    "ReduceLogSumExp": compute_reduction(functions.logsumexp),
+    "CumSum": compute_cumsum,
 }
