@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -25,8 +26,11 @@ class Epochs(ABC):
     is_told_each = False  # whether listeners get each epoch's results before the next epoch begins
 
     @abstractmethod
-    def run_until(self, epochs: int) -> None:
-        """Take steps for a while, at most until `epochs` epochs are done. Ctrl-C takes effect between two steps."""
+    def run_until(self, epochs: int, steps: float = math.inf) -> None:
+        """Take at most `steps` steps for a while, at most until `epochs` epochs are done.
+
+        Ctrl-C takes effect between two steps.
+        """
 
     @abstractmethod
     def results(self, done: int) -> np.ndarray:

@@ -71,6 +71,13 @@ class Called(Listener):
     def due(self, done: int) -> float:
         return self.callbacks.due(done)
 
+    def steps_until_due(self) -> float:
+        return self.callbacks.steps_until_due()
+
+    def steps_done(self, count: int, loop: Loop) -> None:
+        if count > 0:
+            self.callbacks.steps_done(count)
+
     def begin(self, loop: Loop) -> None:
         training = self.checkpoints.training._replace(write=self.checkpoints.write)
         self.callbacks.during(training).__enter__()

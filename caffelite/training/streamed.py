@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -47,7 +48,7 @@ class Streamed(Steps):
         self.rest: Iterator[Callable[[], Any]] | None = None
         self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
 
-    def run_until(self, epochs: int) -> None:
+    def run_until(self, epochs: int, steps: float = math.inf) -> None:
         """Take the next step. If the epoch has no more batches, end the epoch."""
         with noting(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
             batch = self._next()
