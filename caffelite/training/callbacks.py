@@ -41,12 +41,13 @@ from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.tensor import Tensor
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, named_state, texts_of
+from caffelite.training.averaging import AverageWeights
 from caffelite.training.each import Each
 from caffelite.training.history import History
 from caffelite.training.logs import CSVLog
 from caffelite.training.metrics import Metric, mode_of
 
-__all__ = ["CSVLog", "Checkpoint", "Each", "EarlyStopping", "ReduceLROnPlateau", "Training"]
+__all__ = ["AverageWeights", "CSVLog", "Checkpoint", "Each", "EarlyStopping", "ReduceLROnPlateau", "Training"]
 
 
 class Training(NamedTuple):
@@ -101,6 +102,8 @@ class Callbacks:
                     f"caffelite does not call {', '.join(not_called)} of {type(callback).__name__}: a callback has "
                     "begin(training), __call__(epoch, history) after each epoch, and end()"
                 )
+        if len(self.averages) > 1:
+            raise ValueError("callbacks: expected one AverageWeights, because a model can end with one average only")
         self._counting = [callback for callback in self.callbacks if hasattr(callback, "steps_done")]
         self._due_between = [callback for callback in self.callbacks if hasattr(callback, "steps_until_due")]
         self._begun: list[Any] = []
@@ -169,6 +172,18 @@ class Callbacks:
                 call()
 
         return call_all if wanted else None
+
+    @property
+    def averages(self) -> list[AverageWeights]:
+        """The callbacks that average the weights."""
+        return [callback for callback in self.callbacks if isinstance(callback, AverageWeights)]
+
+    def as_at_the_end(self) -> ExitStack:
+        """A context in which the model has the weights that it would have if the training ended now."""
+        with ExitStack() as stack:
+            for average in self.averages:
+                stack.enter_context(average.shown())
+            return stack.pop_all()
 
     def with_state(self) -> list[Any]:
         """Return the callbacks that have a state that is not empty."""

@@ -78,6 +78,10 @@ class Checkpoints:
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the training as it is now; see `files.write`. All ranks call this, and rank 0 writes."""
+        with self.called.as_at_the_end():
+            self._write(path)
+
+    def _write(self, path: str | os.PathLike) -> None:
         model, optimizer, _, history = self.training[:4]
         assert self.epochs is not None
         epoch, batch, arrays = self.epochs.state()

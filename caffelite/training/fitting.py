@@ -16,13 +16,14 @@ from caffelite.core.modes import precision_of
 from caffelite.core.tracebacks import short_traceback
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import door, step
+from caffelite.training.averaging import StepWithAverages
 from caffelite.training.callbacks import Callbacks, Training
 from caffelite.training.checkpoints import Checkpoints, Start, started, streams_of
 from caffelite.training.choosing import epochs_of
 from caffelite.training.epochs import Epochs, State
 from caffelite.training.evaluation import Evaluation
 from caffelite.training.history import History
-from caffelite.training.listeners import Called, EndingSchedule, Shown, Validation
+from caffelite.training.listeners import Averages, Called, EndingSchedule, Shown, Validation
 from caffelite.training.loop import Listener
 from caffelite.training.metrics import Metric, named
 from caffelite.training.objective import Objective
@@ -80,6 +81,8 @@ class Fitting:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
         self.until, self.called, self.team, self.start, self.rng = until, called, team, start, rng
         self.step = team.step(model, Objective(loss, metrics, model._own.programs.warned_of), optimizer, clip_norm)
+        if called.averages:
+            self.step = StepWithAverages(self.step, called.averages)
         self.needs_checkpoints = bool(called.callbacks) or start is not None or team is not ONE_PROCESS
         self.streams = streams_of(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
 
@@ -90,7 +93,7 @@ class Fitting:
         """
         model, team, optimizer, until = self.model, self.team, self.optimizer, self.until
         history = History({name: [] for name in self.step.objective.names})
-        listeners: list[Listener] = []
+        listeners: list[Listener] = [Averages(self.called.averages)]
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
             objective = Objective(self.loss, self.metrics, model._own.programs.warned_of)
