@@ -141,15 +141,22 @@ class StepWithAverages(Step):
     def __init__(self, step: Step, averages: list[AverageWeights]) -> None:
         super().__init__(step.model, step.objective, step.optimizer, step.clip_norm)
         self.step, self.averages = step, averages
+        self.batches, self.unit = step.batches, step.unit
 
-    def __call__(self, batch: Batch) -> Any:
-        outputs = self.step(batch)
+    def __call__(self, *batches: Batch) -> Any:
+        outputs = self.step(*batches)
         for average in self.averages:
             average.follow()
         return outputs
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
         self.step.measure(cursor, outputs, batch)
+
+    def facts(self) -> dict[str, Any]:
+        return self.step.facts()
+
+    def key(self) -> tuple[Any, ...]:
+        return self.step.key()
 
     def used(self) -> tuple[Any, ...]:
         return (*self.step.used(), *[array for average in self.averages for array in average.arrays()])

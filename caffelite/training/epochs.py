@@ -95,7 +95,7 @@ class State(NamedTuple):
             raise ValueError("expected as many outputs as targets of the epoch")
         if isinstance(batches, DataGenerator):
             batches.check(arrays)
-            in_memory = is_replayed(batches) and batches.blocks is None
+            in_memory = is_replayed(batches) and batches.blocks is None and step.batches == 1
             last = len(batches) - in_memory  # other Epochs return before they begin the next epoch
             if batch > last or measured > min(batch * batches.batch_size + (batch == len(batches)), batches.rows):
                 raise ValueError(

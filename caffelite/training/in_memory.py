@@ -50,7 +50,7 @@ class InMemory(Steps):
         self.rows = [rows for rows in (data.batch_size if full else 0, last) if rows > 0]
         self.replay = kernels.EpochReplay(
             self.columns,
-            data._order,
+            data._order[: full * data.batch_size + last],
             _recorded_shuffle(data),
             self.sums,
             self.cursor,
@@ -84,7 +84,7 @@ class InMemory(Steps):
         """Replay at most so many steps for some seconds. If the next batch has no current Program, record its step."""
         weighted = self.data.weights is not None
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
-        with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, self.data, self.step):
+        with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, [self.data], self.step):
             programs = [self.program("fetch and step", weighted, self.columns, rows) for rows in self.rows]
             current = [program for program in programs if program.is_current()]
             due = programs[-1 if self.is_at_last_batch() else 0]

@@ -36,11 +36,14 @@ class Steps(Epochs):
             self.step.measure(self.cursor, outputs, batch)
         return outputs if self.objective.epoch_metrics else None
 
-    def program(self, name: str, weighted: bool, columns: list[np.ndarray], rows: int) -> Program:
-        """Return the Program for steps of this name on batches of `rows` rows of these columns."""
+    def program(self, name: str, weighted: Any, columns: list[np.ndarray], rows: int) -> Program:
+        """Return the Program for steps of this name on batches of `rows` rows of these columns.
+
+        `weighted` says whether the last column has weights. A step on several batches describes each of them by it.
+        """
         used = (*self.model.all_functions(), *self.step.used())
         forms = [(column.shape[1:], column.dtype) for column in columns]
-        key = (self.model.structure(), rows, weighted, self.step.clip_norm, *forms)
+        key = (self.model.structure(), rows, weighted, *self.step.key(), *forms)
         return self.programs.find(Program, used, name, *key)
 
 
