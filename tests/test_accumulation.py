@@ -216,6 +216,40 @@ def test_data_that_are_read_are_trained_on_in_groups(monkeypatch):
     assert difference(*models) < 1e-12
 
 
+def test_a_generator_may_fill_its_arrays_again():
+    class Filling:
+        def __iter__(self):
+            x, y = np.empty((5, 2), np.float32), np.empty(5, np.int64)
+            for i in range(0, 60, 5):
+                x[:], y[:] = X[i : i + 5], Y[i : i + 5]
+                yield x, y
+
+    one, other = classifier(2, 3), classifier(2, 3)
+    train(one, Filling(), accumulate=3, epochs=2, metrics=["f1"])
+    train(other, streamed(5), accumulate=3, epochs=2, metrics=["f1"])
+    assert bits(one) == bits(other)
+
+
+def test_an_exception_of_the_data_comes_through():
+    def data():
+        yield from streamed(5)[:2]
+        raise KeyError("mine")
+
+    class Stopping:
+        def __len__(self):
+            return 60
+
+        shape, dtype = (60, 2), np.dtype(np.float32)
+
+        def __getitem__(self, rows):
+            raise StopIteration("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        train(classifier(2, 3), data(), accumulate=3)
+    with pytest.raises(StopIteration, match="mine"):
+        train(classifier(2, 3), cl.DataGenerator(Stopping(), Y, transform=lambda x, y: (x, y)), accumulate=3)
+
+
 def test_schedules_callbacks_and_the_optimizer_count_steps():
     model, steps = classifier(2, 3), []
     optimizer = cl.Adam(model.parameters(), lr=cl.schedules.linear(0.1, 6))

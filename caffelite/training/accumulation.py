@@ -2,7 +2,8 @@
 
 Data in memory, or read in buffers, become batches of k times the rows, and a step cuts such a batch into k parts
 (`StepInParts`). So a step is recorded as a whole, and many are replayed in one call. Batches that Python makes are
-collected, k at a time (`Grouped`). So are rows with weights of 0: a batch of such rows only is left out.
+collected, k at a time (`Grouped`). If some weights are 0, batches are collected, too, because a batch whose weights are
+all 0 is left out.
 
 A group of batches is always one step. So callbacks, schedules and checkpoints meet whole groups only.
 """
@@ -19,7 +20,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.modes import no_grad
 from caffelite.core.sparse import array_of
-from caffelite.data.generator import Batch, is_replayed
+from caffelite.data.generator import Batch, epoch_of, is_replayed
 from caffelite.functions.indexing import concatenate
 from caffelite.functions.shape import reshaped
 from caffelite.training.divergence import Position
@@ -133,8 +134,12 @@ class Grouped(Streamed):
         return Position(self.epoch, self.batch // self.step.batches)
 
     def _next(self) -> list[Batch]:
-        batches = itertools.takewhile(len, (super(Grouped, self)._next() for _ in range(self.step.batches)))
-        return [batch for one in batches for batch in one]
+        if self.rest is None:
+            self.rest = epoch_of(self.batches, self.batch, copied=True)  # the user may fill the arrays again
+        batches: list[Batch] = []
+        while len(batches) < self.step.batches and (more := super()._next()):
+            batches += more
+        return batches
 
     def step_on(self, batches: list[Batch], sums: Sums) -> None:
         sums.batches += len(batches)
