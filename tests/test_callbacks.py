@@ -8,6 +8,7 @@ import pickle
 import re
 import resource
 import signal
+import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -794,3 +795,64 @@ def test_each_takes_a_number_of_steps_and_a_callable():
     for state in ({}, {"steps_done": -1}, {"steps_done": 1.0}):
         with pytest.raises(ValueError, match="steps_done"):
             Each(1, print).load_state_dict(state)
+
+
+# ---- TensorBoard ----------------------------------------------------------------------------------------------------
+
+
+def scalars_in(folder):
+    """The scalars in the event files of a folder, (tag, step, value), as a reader of these files finds them."""
+    messages = pytest.importorskip("tensorboardX").proto.event_pb2
+    found = []
+    for path in sorted(folder.glob("events.*"), key=lambda path: int(path.suffix[1:])):  # by their time
+        content, place = path.read_bytes(), 0
+        while place < len(content):  # a record: its length, a checksum, the message, a checksum
+            length = int.from_bytes(content[place : place + 8], "little")
+            event = messages.Event.FromString(content[place + 12 : place + 12 + length])
+            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+            if event.session_log.status == messages.SessionLog.START:
+                found = [scalar for scalar in found if scalar[1] < event.step]  # as TensorBoard does
+            place += 16 + length
+    return found
+
+
+def scalars_of(history):
+    rows = zip(*history.values(), strict=True)
+    return [(name, i, np.float32(x)) for i, row in enumerate(rows, 1) for name, x in zip(history, row, strict=True)]
+
+
+def test_tensorboard_gets_the_history_as_soon_as_an_epoch_is_completed(tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder, seen = tmp_path / "runs" / "first", []
+    callbacks = [cl.callbacks.TensorBoard(folder), lambda *_: seen.append(len(scalars_in(folder)))]
+    options = {"metrics": ["accuracy"], "validation_data": VALIDATION, "callbacks": callbacks}
+    history = train(classifier(2, 3), X, Y, epochs=3, **options)
+    assert scalars_in(folder) == scalars_of(history)
+    assert seen == [4, 8, 12]
+    copy.deepcopy(callbacks[0])
+    pickle.dumps(callbacks[0])
+
+
+def test_tensorboard_shows_each_epoch_of_a_training_that_goes_on_once(tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder, path = tmp_path / "run", tmp_path / "checkpoint"
+    callbacks = [cl.callbacks.TensorBoard(folder), cl.callbacks.Checkpoint(path, every=2)]
+    train(classifier(2, 3), X, Y, epochs=3, callbacks=callbacks)  # epoch 3 is in no checkpoint
+    history = train(classifier(2, 3), X, Y, epochs=5, callbacks=callbacks, resume=path)
+    assert scalars_in(folder) == scalars_of(history)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(tmp_path):
+    pytest.importorskip("tensorboardX")
+    (tmp_path / "file").write_text("")
+    model = classifier(2, 3)
+    before = bits(model)
+    with pytest.raises(OSError, match="file"):
+        train(model, X, Y, callbacks=[cl.callbacks.TensorBoard(tmp_path / "file" / "run")])
+    assert bits(model) == before
+
+
+def test_without_tensorboardx_the_error_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ImportError, match=r"pip install caffelite\[tensorboard\]"):
+        cl.callbacks.TensorBoard(tmp_path)

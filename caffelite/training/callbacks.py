@@ -28,7 +28,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,10 +44,19 @@ from caffelite.files.state import arrays_of, named_state, texts_of
 from caffelite.training.averaging import AverageWeights
 from caffelite.training.each import Each
 from caffelite.training.history import History
-from caffelite.training.logs import CSVLog
+from caffelite.training.logs import CSVLog, TensorBoard
 from caffelite.training.metrics import Metric, mode_of
 
-__all__ = ["AverageWeights", "CSVLog", "Checkpoint", "Each", "EarlyStopping", "ReduceLROnPlateau", "Training"]
+__all__ = [
+    "AverageWeights",
+    "CSVLog",
+    "Checkpoint",
+    "Each",
+    "EarlyStopping",
+    "ReduceLROnPlateau",
+    "TensorBoard",
+    "Training",
+]
 
 
 class Training(NamedTuple):
@@ -178,12 +187,9 @@ class Callbacks:
         """The callbacks that average the weights."""
         return [callback for callback in self.callbacks if isinstance(callback, AverageWeights)]
 
-    def as_at_the_end(self) -> ExitStack:
+    def as_at_the_end(self) -> AbstractContextManager[None]:
         """A context in which the model has the weights that it would have if the training ended now."""
-        with ExitStack() as stack:
-            for average in self.averages:
-                stack.enter_context(average.shown())
-            return stack.pop_all()
+        return self.averages[0].shown() if self.averages else nullcontext()
 
     def with_state(self) -> list[Any]:
         """Return the callbacks that have a state that is not empty."""
