@@ -8,13 +8,14 @@ import pickle
 import re
 import resource
 import signal
+import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
-from caffelite.callbacks import CSVLog, EarlyStopping, ReduceLROnPlateau, Training
+from caffelite.callbacks import CSVLog, Each, EarlyStopping, ReduceLROnPlateau, Training
 from conftest import bits, classifier, train
 
 import caffelite as cl
@@ -691,3 +692,168 @@ def test_a_log_where_a_fifo_or_a_device_is_is_an_error_before_the_first_step(kin
     with pytest.raises(OSError, match=f"expected a file, and there is a FIFO, a socket or a device: '{path}'"):
         train(model, X, Y, callbacks=[CSVLog(path)])
     assert bits(model) == before
+
+
+# ---- every so many steps --------------------------------------------------------------------------------------------
+
+
+def streamed(size):
+    """The batches of X and Y as an iterable: Python makes each."""
+    return [(X[i : i + size], Y[i : i + size]) for i in range(0, len(X), size)]
+
+
+WAYS = {
+    "in memory": lambda: cl.DataGenerator(X, Y, batch_size=8, seed=1),  # 60 rows: 7 full batches and a short one
+    "streamed": lambda: streamed(8),
+    "read": lambda: cl.DataGenerator(Rows(X), Rows(Y), batch_size=8, seed=1),
+}
+
+
+class Rows:
+    """A source: an array that is read block by block."""
+
+    def __init__(self, array):
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, rows):
+        return self.array[rows]
+
+
+def steps_made(training):
+    """How many steps a training with Adam has made."""
+    return int(training.optimizer.state_dict()["steps"][0])
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("every", [1, 3, 8, 11, 100])
+def test_each_is_called_after_every_so_many_steps_over_all_epochs(way, every):
+    called, model = [], classifier(2, 3)
+    each = Each(every, lambda step, training: called.append((step, steps_made(training), training.history.epochs)))
+    train(model, WAYS[way](), optimizer=cl.Adam(model.parameters()), epochs=5, callbacks=[each])
+    behind = 1 if way == "streamed" else 0  # there, an epoch has ended only when there is no further batch
+    assert called == [(step, step, (step - behind) // 8) for step in range(every, 41, every)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_changes_no_bit_and_may_change_the_rate_at_its_step(way):
+    def rate_falls(step, training):
+        training.optimizer.lr /= 2
+
+    by_each, by_schedule, untouched, looked_at = (classifier(2, 3) for _ in range(4))
+    train(by_each, WAYS[way](), epochs=3, callbacks=[Each(5, rate_falls)])
+    train(by_schedule, WAYS[way](), lr=cl.schedules.steps(0.1, 24, every=5, factor=0.5), epochs=3)
+    assert bits(by_each) == bits(by_schedule)
+    train(untouched, WAYS[way](), epochs=3)
+    train(looked_at, WAYS[way](), epochs=3, callbacks=[Each(5, lambda step, training: None)])
+    assert bits(looked_at) == bits(untouched)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_counts_on_from_a_checkpoint(way, tmp_path):
+    path, called = tmp_path / "checkpoint", []
+
+    def run(resume=None, stop=None):
+        def f(step, training):
+            called.append((step, steps_made(training)))
+            training.write(path)
+            if step == stop:
+                raise KeyError
+
+        model = classifier(2, 3)
+        train(
+            model, WAYS[way](), optimizer=cl.Adam(model.parameters()), epochs=3, callbacks=[Each(4, f)], resume=resume
+        )
+        return bits(model)
+
+    never_stopped = run()
+    for stop in (4, 8, 12, 24):
+        called.clear()
+        with pytest.raises(KeyError):
+            run(stop=stop)
+        assert run(resume=path) == never_stopped
+        assert called == [(step, step) for step in range(4, 25, 4)]
+
+
+def test_each_is_called_before_a_checkpoint_of_the_same_step(tmp_path):
+    called = []
+    checkpoint = cl.callbacks.Checkpoint(tmp_path / "checkpoint", seconds=0)
+    callbacks = [checkpoint, Each(3, lambda step, training: called.append(step)), Each(6, lambda *_: 1 / 0)]
+    with pytest.raises(ZeroDivisionError):
+        train(classifier(2, 3), streamed(8), callbacks=callbacks)
+    callbacks[-1].f = lambda *_: None
+    train(classifier(2, 3), streamed(8), callbacks=callbacks, resume=checkpoint.path)
+    assert called == [3, 6, 6]  # the checkpoint is of step 5
+
+
+def test_each_takes_a_number_of_steps_and_a_callable():
+    with pytest.raises(ValueError, match="steps"):
+        Each(0, print)
+    with pytest.raises(TypeError, match=r"\(step, training\)"):
+        Each(1, 2)
+    for state in ({}, {"steps_done": -1}, {"steps_done": 1.0}):
+        with pytest.raises(ValueError, match="steps_done"):
+            Each(1, print).load_state_dict(state)
+
+
+# ---- TensorBoard ----------------------------------------------------------------------------------------------------
+
+
+def scalars_in(folder):
+    """The scalars in the event files of a folder, (tag, step, value), as a reader of these files finds them."""
+    messages = pytest.importorskip("tensorboardX").proto.event_pb2
+    found = []
+    for path in sorted(folder.glob("events.*"), key=lambda path: int(path.suffix[1:])):  # by their time
+        content, place = path.read_bytes(), 0
+        while place < len(content):  # a record: its length, a checksum, the message, a checksum
+            length = int.from_bytes(content[place : place + 8], "little")
+            event = messages.Event.FromString(content[place + 12 : place + 12 + length])
+            found += [(value.tag, event.step, value.simple_value) for value in event.summary.value]
+            if event.session_log.status == messages.SessionLog.START:
+                found = [scalar for scalar in found if scalar[1] < event.step]  # as TensorBoard does
+            place += 16 + length
+    return found
+
+
+def scalars_of(history):
+    rows = zip(*history.values(), strict=True)
+    return [(name, i, np.float32(x)) for i, row in enumerate(rows, 1) for name, x in zip(history, row, strict=True)]
+
+
+def test_tensorboard_gets_the_history_as_soon_as_an_epoch_is_completed(tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder, seen = tmp_path / "runs" / "first", []
+    callbacks = [cl.callbacks.TensorBoard(folder), lambda *_: seen.append(len(scalars_in(folder)))]
+    options = {"metrics": ["accuracy"], "validation_data": VALIDATION, "callbacks": callbacks}
+    history = train(classifier(2, 3), X, Y, epochs=3, **options)
+    assert scalars_in(folder) == scalars_of(history)
+    assert seen == [4, 8, 12]
+    copy.deepcopy(callbacks[0])
+    pickle.dumps(callbacks[0])
+
+
+def test_tensorboard_shows_each_epoch_of_a_training_that_goes_on_once(tmp_path):
+    pytest.importorskip("tensorboardX")
+    folder, path = tmp_path / "run", tmp_path / "checkpoint"
+    callbacks = [cl.callbacks.TensorBoard(folder), cl.callbacks.Checkpoint(path, every=2)]
+    train(classifier(2, 3), X, Y, epochs=3, callbacks=callbacks)  # epoch 3 is in no checkpoint
+    history = train(classifier(2, 3), X, Y, epochs=5, callbacks=callbacks, resume=path)
+    assert scalars_in(folder) == scalars_of(history)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_the_first_step(tmp_path):
+    pytest.importorskip("tensorboardX")
+    (tmp_path / "file").write_text("")
+    model = classifier(2, 3)
+    before = bits(model)
+    with pytest.raises(OSError, match="file"):
+        train(model, X, Y, callbacks=[cl.callbacks.TensorBoard(tmp_path / "file" / "run")])
+    assert bits(model) == before
+
+
+def test_without_tensorboardx_the_error_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ImportError, match=r"pip install caffelite\[tensorboard\]"):
+        cl.callbacks.TensorBoard(tmp_path)

@@ -253,8 +253,8 @@ cdef class EpochReplay:
             step()
         self.end_batch()
 
-    def run(self, Py_ssize_t epochs, double seconds):
-        """Go on until `epochs` epochs are done, `seconds` are over, or the next batch has no replay yet.
+    def run(self, Py_ssize_t epochs, double seconds, Py_ssize_t steps):
+        """Go on for `steps` steps, until `epochs` epochs are done, `seconds` are over, or a batch has no replay yet.
 
         Returns None, or the entry that stopped the step. In that case the same batch comes next again.
         """
@@ -263,7 +263,7 @@ cdef class EpochReplay:
         cdef int stop = CONTINUE
         cdef Py_ssize_t until
         begin_replay()
-        while self.epoch < epochs and stop == CONTINUE and seconds_now() < end and not self.interrupted():
+        while self.epoch < epochs and steps > 0 and stop == CONTINUE and seconds_now() < end and not self.interrupted():
             replay = self.full if self.batch < self.full_batches else self.last
             until = self.full_batches if self.batch < self.full_batches else self.batches
             if replay is None:
@@ -275,7 +275,8 @@ cdef class EpochReplay:
                     if stop != CONTINUE:
                         break
                     self.end_batch()
-                    if self.batch % until == 0 or seconds_now() >= end or self.interrupted():
+                    steps -= 1
+                    if self.batch % until == 0 or steps <= 0 or seconds_now() >= end or self.interrupted():
                         break
         end_replay()
         return None if replay is None else replay.result(stop)

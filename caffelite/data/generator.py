@@ -173,11 +173,22 @@ class DataGenerator:
         # The seed of augmentations and of the order of blocks; and the number of epochs begun.
         self._numbers = np.array([int(self._state[0]) >> 1, 0], np.int64)
         self._joins = False  # see `without_single_rows`
+        self._least = self.batch_size  # with `drop_last`, the rows of a batch that is not left out
 
     def only(self, rows: np.ndarray) -> DataGenerator:
         """Restrict the generator, before its first epoch, to these rows, int64 (m,), in this order. Return it."""
         self._order, self.rows = rows.copy(), len(rows)
         return self
+
+    def joined(self, count: int) -> DataGenerator:
+        """Return the same rows in batches that join `count` of these, from the same place in the sequence of orders.
+
+        `drop_last` leaves out the same rows.
+        """
+        joined = copy.copy(self)  # shares the arrays that an epoch changes
+        joined.batch_size *= count
+        joined.blocks = None if self.blocks is None else Blocks(self._columns(), self.rows, joined.batch_size)
+        return joined
 
     def __len__(self) -> int:
         full, last = self.sizes(self.rows)
@@ -185,9 +196,9 @@ class DataGenerator:
 
     def sizes(self, rows: int) -> tuple[int, int]:
         """Return the number of batches of `batch_size`, and the rows of a last batch of another size; 0 for none."""
-        full, last = divmod(rows, self.batch_size)
         if self.drop_last:
-            return full, 0
+            rows -= rows % self._least
+        full, last = divmod(rows, self.batch_size)
         return (full - 1, self.batch_size + 1) if self._joins and last == 1 and full else (full, last)
 
     @property
@@ -252,7 +263,8 @@ class DataGenerator:
         """
         assert self.blocks is not None
         blocks, begun = self.blocks, self.begin()
-        rows = len(self) * self.batch_size if self.drop_last else self.rows
+        full, last = self.sizes(self.rows)
+        rows = full * self.batch_size + last
         count = -(-len(self) // blocks.batches)
         left = threading.Event()
 

@@ -183,6 +183,7 @@ class Model(Container, recordable=True):
         sample_weight: Any = None,
         class_weight: Mapping[int, float] | str | None = None,
         clip_norm: float | None = None,
+        accumulate: int = 1,
         resume: str | os.PathLike | None = None,
         precision: str | None = None,
     ) -> History:
@@ -245,6 +246,10 @@ class Model(Container, recordable=True):
         clip_norm : float, optional
             The largest norm that all gradients together may have. Larger ones are scaled down to it; see
             `Optimizer.clip_gradients`.
+        accumulate : int
+            How many batches make one step. Their gradients are added up, to the gradient of all their rows together. So
+            a step has the effect of a large batch and needs the memory of a small one. BatchNorm sees each batch. If
+            the batches of an epoch are not a multiple, the last step has fewer. Schedules and callbacks count steps.
         resume : path, optional
             A checkpoint (`callbacks.Checkpoint`) of the same training. The training goes on there and ends with the
             same bits as if it had never stopped. `epochs` includes the epochs before. Data, batch size, model,
@@ -269,7 +274,8 @@ class Model(Container, recordable=True):
         KeyboardInterrupt
             On Ctrl-C, after the current step. Has `history`, of the completed epochs.
         """
-        with fitting(self, loss, optimizer, epochs, metrics, clip_norm, callbacks, resume, seed, precision) as training:
+        of_steps = (optimizer, epochs, metrics, clip_norm, accumulate)
+        with fitting(self, loss, *of_steps, callbacks, resume, seed, precision) as training:
             batches, validation, columns = door.training_batches(
                 self,
                 training.loss,

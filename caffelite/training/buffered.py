@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
 
@@ -57,12 +58,12 @@ class Buffered(Steps):
         """The number of finished steps."""
         return self.epoch * len(self.generator) + self.batch
 
-    def run_until(self, epochs: int) -> None:
+    def run_until(self, epochs: int, steps: float = math.inf) -> None:
         """Take steps in the epoch for a while. Ctrl-C takes effect between two steps or buffers."""
         if self.batch < len(self.generator):
             if self.in_buffer is None:
                 self.in_buffer = self._next_run()
-            self.in_buffer.run_until(1)
+            self.in_buffer.run_until(1, steps)
         with nullcontext() if self.interrupts is None else self.interrupts.held():
             if self.in_buffer is not None and self.in_buffer.epoch == 1:
                 self._end_buffer(self.in_buffer)

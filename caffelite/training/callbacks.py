@@ -10,6 +10,8 @@ have any of these methods:
                                the last completed one. Without this method, it is called after each epoch.
     between_steps()            called now and then between two steps: after a batch, or about every 50 ms of replayed
                                steps. With several ranks (`caffelite.mpi`), all call it after the same step.
+    steps_until_due()          returns after how many more steps, at least 1, `between_steps` must be called.
+    steps_done(count)          called when `count` more steps are done, before the calls that follow them.
     end()                      called at the end, also after an exception, in the order of the callbacks. Each callback
                                that has begun is ended, even if another one raises.
     state_dict()               returns all it needs to continue: numbers, strings, None and arrays, by name. Numbers may
@@ -21,14 +23,12 @@ A training that continues from a checkpoint begins with its old history. Callbac
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,10 +41,22 @@ from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.core.tensor import Tensor
 from caffelite.files import safetensors as files
 from caffelite.files.state import arrays_of, named_state, texts_of
+from caffelite.training.averaging import AverageWeights
+from caffelite.training.each import Each
 from caffelite.training.history import History
+from caffelite.training.logs import CSVLog, TensorBoard
 from caffelite.training.metrics import Metric, OfOutput, mode_of
 
-__all__ = ["CSVLog", "Checkpoint", "EarlyStopping", "ReduceLROnPlateau", "Training"]
+__all__ = [
+    "AverageWeights",
+    "CSVLog",
+    "Checkpoint",
+    "Each",
+    "EarlyStopping",
+    "ReduceLROnPlateau",
+    "TensorBoard",
+    "Training",
+]
 
 
 class Training(NamedTuple):
@@ -99,6 +111,10 @@ class Callbacks:
                     f"caffelite does not call {', '.join(not_called)} of {type(callback).__name__}: a callback has "
                     "begin(training), __call__(epoch, history) after each epoch, and end()"
                 )
+        if len(self.averages) > 1:
+            raise ValueError("callbacks: expected one AverageWeights, because a model can end with one average only")
+        self._counting = [callback for callback in self.callbacks if hasattr(callback, "steps_done")]
+        self._due_between = [callback for callback in self.callbacks if hasattr(callback, "steps_until_due")]
         self._begun: list[Any] = []
         self.ended = False  # whether one of them has ended the training
 
@@ -145,16 +161,35 @@ class Callbacks:
         own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.callbacks]
         return min(own, default=math.inf)
 
+    def steps_until_due(self) -> float:
+        """Return after how many more steps a callback must be called between two steps."""
+        return min([callback.steps_until_due() for callback in self._due_between], default=math.inf)
+
+    def steps_done(self, count: int) -> None:
+        """Tell the callbacks that `count` more steps are done."""
+        for callback in self._counting:
+            callback.steps_done(count)
+
     @property
     def between_steps(self) -> Callable[[], None] | None:
-        """A function to call now and then between two steps, or None."""
-        wanted = [callback.between_steps for callback in self.callbacks if hasattr(callback, "between_steps")]
+        """A function to call now and then between two steps, or None. It calls callbacks that count steps first."""
+        others = [callback for callback in self.callbacks if not hasattr(callback, "steps_done")]
+        wanted = [x.between_steps for x in (*self._counting, *others) if hasattr(x, "between_steps")]
 
         def call_all() -> None:
             for call in wanted:
                 call()
 
         return call_all if wanted else None
+
+    @property
+    def averages(self) -> list[AverageWeights]:
+        """The callbacks that average the weights."""
+        return [callback for callback in self.callbacks if isinstance(callback, AverageWeights)]
+
+    def as_at_the_end(self) -> AbstractContextManager[None]:
+        """A context in which the model has the weights that it would have if the training ended now."""
+        return self.averages[0].shown() if self.averages else nullcontext()
 
     def with_state(self) -> list[Any]:
         """Return the callbacks that have a state that is not empty."""
@@ -373,37 +408,6 @@ class ReduceLROnPlateau(Monitor):
 
     def end(self) -> None:
         self._optimizer = None
-
-
-class CSVLog:
-    """Writes the history to a file of comma-separated values, one row after each completed epoch.
-
-    The first row has the names: `epoch`, counted from 1, `loss` and so on. The file replaces an older one when the
-    training begins. If the training continues from a checkpoint, the file also has the epochs before it. Numbers are
-    written with all their digits. Raises OSError with the file's name if the file cannot be written: before the first
-    step if it cannot be created. A FIFO or a device raises OSError and is never opened.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
-
-    def begin(self, training: Training) -> None:
-        history, self._leads = training.history, training.leads
-        self._write("wb", [("epoch", *history), *zip(range(1, history.epochs + 1), *history.values(), strict=True)])
-
-    def __call__(self, epoch: int, history: History) -> None:
-        self._write("ab", [(epoch + 1, *[values[-1] for values in history.values()])])
-
-    def _write(self, mode: str, rows: list[tuple]) -> None:
-        if not self._leads:
-            return
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(rows)
-        try:
-            with open(self.path, mode, opener=files.open_file) as file:
-                file.write(text.getvalue().encode())
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
 
 class _MonitorOfCheckpoint(Monitor):

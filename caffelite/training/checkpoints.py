@@ -78,6 +78,10 @@ class Checkpoints:
 
     def write(self, path: str | os.PathLike) -> None:
         """Write the training as it is now; see `files.write`. All ranks call this, and rank 0 writes."""
+        with self.called.as_at_the_end():
+            self._write(path)
+
+    def _write(self, path: str | os.PathLike) -> None:
         model, optimizer, _, history = self.training[:4]
         assert self.epochs is not None
         epoch, batch, arrays = self.epochs.state()
@@ -120,7 +124,7 @@ class Checkpoints:
             "loss": repr(loss),
             "list of metrics": list(history),
             "list of frozen parameters": [names[p] for p in self._frozen],
-            "clip_norm": self.step.clip_norm,
+            **self.step.facts(),
         }
         if isinstance(self.batches, DataGenerator):
             data = self.batches
@@ -158,8 +162,9 @@ class Checkpoints:
         model, optimizer, _, history = self.training[:4]
         saved.check_model(model)
         self._facts = self.facts()
-        for name, now in self._facts.items():
-            if (then := saved.text["facts"].get(name)) != now:
+        facts = saved.text["facts"]
+        for name in (*self._facts, *[name for name in facts if name not in self._facts]):
+            if (then := facts.get(name)) != (now := self._facts.get(name)):
                 raise saved.refuse(f"is of a training with another {name}: {_short(then)}, now {_short(now)}")
         state = State(saved.text["done"]["epoch"], saved.text["done"]["batch"], saved.arrays("run"))
         state.check(self.step, self.batches)
@@ -194,7 +199,8 @@ class Checkpoints:
                     "the optimizer has a schedule, which the checkpoint has not. The schedule's step is unknown, "
                     "because the batches have no length"
                 )
-            t = int(found[t_name] if t_name in found else state.epoch * len(self.batches) + state.batch)
+            steps = self.step.steps_in
+            t = int(found[t_name] if t_name in found else state.epoch * steps(len(self.batches)) + steps(state.batch))
             rates = optimizer._followed[i][0]
             found[rates_name], found[t_name] = rates.copy(), t
             lr = np.array(found["lr"], np.float64)

@@ -1,4 +1,4 @@
-"""Which Epochs go through the batches: those for data in memory, in files, or made one by one."""
+"""Which Epochs go through the batches: those for data in memory, in files, or made one by one or in groups."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from caffelite.core.interrupts import InterruptsBetweenSteps
 from caffelite.data.generator import is_replayed
+from caffelite.training.accumulation import Grouped
 from caffelite.training.buffered import Buffered
 from caffelite.training.epochs import Epochs
 from caffelite.training.in_memory import InMemory
@@ -18,6 +19,8 @@ def epochs_of(
     step: Step, team: Team, batches: Iterable, epochs: int, interrupts: InterruptsBetweenSteps | None = None
 ) -> Epochs:
     """Return the epochs over these batches."""
+    if step.batches > 1:
+        return Grouped(step, team, batches, interrupts)
     if is_replayed(batches):
         return (InMemory if batches.blocks is None else Buffered)(step, team, batches, epochs, interrupts)
     return Streamed(step, team, batches, interrupts)

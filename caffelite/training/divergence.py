@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,14 +29,14 @@ class naming_epoch_and_batch(noting):
     learning rate. It also names the first gradient that was not finite.
     """
 
-    def __init__(self, position: Any, data: Batch, step: Step) -> None:
-        self.position, self.data, self.model, self.trains = position, data, step.model, step.trains
+    def __init__(self, position: Any, batches: Sequence[Batch], step: Step) -> None:
+        self.position, self.batches, self.step, self.model = position, batches, step, step.model
 
     def where(self) -> str:
-        return f"epoch {self.position.epoch + 1}, batch {self.position.batch + 1}"
+        return f"epoch {self.position.epoch + 1}, {self.step.unit} {self.position.batch + 1}"
 
     def what(self) -> str:
-        return f"in the step of {self.where()}, called by fit" if self.trains else "in a step of an evaluation"
+        return f"in the step of {self.where()}, called by fit" if self.step.trains else "in a step of an evaluation"
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if not isinstance(error, TrainingDiverged):
@@ -45,7 +46,8 @@ class naming_epoch_and_batch(noting):
             in_forward = str(error).startswith("the loss")  # then the gradients are still from the step before
             gradient = None if in_forward else first_gradient(self.model)
             first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""
-            why = not_finite(self.data) or parameter_not_finite(self.model) or "; try a smaller learning rate"
+            why = "".join(map(not_finite, self.batches)) or parameter_not_finite(self.model)
+            why = why or "; try a smaller learning rate"
             raise TrainingDiverged(f"{where}: {error}{first}{why}") from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -25,8 +26,11 @@ class Epochs(ABC):
     is_told_each = False  # whether listeners get each epoch's results before the next epoch begins
 
     @abstractmethod
-    def run_until(self, epochs: int) -> None:
-        """Take steps for a while, at most until `epochs` epochs are done. Ctrl-C takes effect between two steps."""
+    def run_until(self, epochs: int, steps: float = math.inf) -> None:
+        """Take at most `steps` steps for a while, at most until `epochs` epochs are done.
+
+        Ctrl-C takes effect between two steps.
+        """
 
     @abstractmethod
     def results(self, done: int) -> np.ndarray:
@@ -92,7 +96,7 @@ class State(NamedTuple):
             batches.check(arrays)
             if targets and len(targets) != len(batches._targets()):
                 raise ValueError(f"expected {len(batches._targets())} targets of the epoch, got {len(targets)}")
-            in_memory = is_replayed(batches) and batches.blocks is None
+            in_memory = is_replayed(batches) and batches.blocks is None and step.batches == 1
             last = len(batches) - in_memory  # other Epochs return before they begin the next epoch
             if batch > last or measured > min(batch * batches.batch_size + (batch == len(batches)), batches.rows):
                 raise ValueError(

@@ -16,13 +16,15 @@ from caffelite.core.modes import precision_of
 from caffelite.core.tracebacks import short_traceback
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import door, step
+from caffelite.training.accumulation import accumulated
+from caffelite.training.averaging import StepWithAverages
 from caffelite.training.callbacks import Callbacks, Training
 from caffelite.training.checkpoints import Checkpoints, Start, started, streams_of
 from caffelite.training.choosing import epochs_of
 from caffelite.training.epochs import Epochs, State
 from caffelite.training.evaluation import Evaluation
 from caffelite.training.history import History
-from caffelite.training.listeners import Called, EndingSchedule, Shown, Validation
+from caffelite.training.listeners import Averages, Called, EndingSchedule, Shown, Validation
 from caffelite.training.loop import Listener
 from caffelite.training.metrics import Metric, OfOutput, named
 from caffelite.training.objective import Objective
@@ -38,6 +40,7 @@ def fitting(
     epochs: Any,
     metrics: Iterable[Any],
     clip_norm: float | None,
+    accumulate: int,
     callbacks: Iterable[Callable[[int, History], Any]],
     resume: Any,
     seed: Any,
@@ -52,13 +55,14 @@ def fitting(
     ):
         until, measures = positive_integer("epochs", epochs, math.inf), named(metrics)
         clip_norm = None if clip_norm is None else positive("clip_norm", clip_norm)
+        accumulate = positive_integer("accumulate", accumulate)
         loss = door.as_loss(loss)
         door.check_optimizer(model, rule)
         rng = model._own.rng if seed is None else random_stream("seed", seed)
         team.share_streams(model._own.rng, rng)
         if start is not None:
             start.read(team, rng)
-        yield Fitting(model, loss, measures, rule, until, clip_norm, called, team, start, rng)
+        yield Fitting(model, loss, measures, rule, until, clip_norm, accumulate, called, team, start, rng)
 
 
 class Fitting:
@@ -72,13 +76,15 @@ class Fitting:
         optimizer: Optimizer,
         until: int,
         clip_norm: float | None,
+        accumulate: int,
         called: Callbacks,
         team: Team,
         start: Start | None,
         rng: np.random.Generator,
     ) -> None:
         self.model, self.loss, self.metrics, self.optimizer = model, loss, metrics, optimizer
-        self.until, self.called, self.team, self.start, self.rng = until, called, team, start, rng
+        self.until, self.accumulate, self.called = until, accumulate, called
+        self.team, self.start, self.rng = team, start, rng
         self.step = team.step(model, Objective(loss, metrics, model._own.programs.warned_of), optimizer, clip_norm)
         self.needs_checkpoints = bool(called.callbacks) or start is not None or team is not ONE_PROCESS
         self.streams = streams_of(model, rng) if self.needs_checkpoints else {}  # before any random number is drawn
@@ -89,8 +95,11 @@ class Fitting:
         `columns` are the column names of the data frames. The model remembers them.
         """
         model, team, optimizer, until = self.model, self.team, self.optimizer, self.until
+        self.step, batches = accumulated(self.step, team, batches, self.accumulate)
+        if self.called.averages:
+            self.step = StepWithAverages(self.step, self.called.averages)
         history = History({name: [] for name in self.step.objective.names})
-        listeners: list[Listener] = []
+        listeners: list[Listener] = [Averages(self.called.averages)]
         if validation is not None:
             history |= {f"val_{name}": [] for name in list(history)}
             objective = Objective(self.loss, self.metrics, model._own.programs.warned_of)
@@ -99,13 +108,14 @@ class Fitting:
         if self.needs_checkpoints:
             checkpoints, resumed = self._checkpoints(history, batches, validation)
         count = _length(batches)
+        count = None if count is None else self.step.steps_in(count)
+        first = 0 if resumed is None else self.step.steps_in(resumed.batch)
         if team.leads:
-            done = 0 if resumed is None or count is None else resumed.epoch * count + resumed.batch
+            done = 0 if resumed is None or count is None else resumed.epoch * count + first
             optimizer._followed.warn_if_short(None if count is None else until * count - done)
         door.remember_columns(model, columns)
         if verbose != 0 and team.leads:
-            batch = 0 if resumed is None else resumed.batch
-            listeners.append(Shown(Progress(verbose, until, count, history.epochs, batch), each=verbose == 2))
+            listeners.append(Shown(Progress(verbose, until, count, history.epochs, first), each=verbose == 2))
         if count is None and team.leads:
             listeners.append(EndingSchedule(optimizer))
         if checkpoints is not None:

@@ -6,6 +6,8 @@ A batch whose weights are all 0 is passed over: there is no step.
 from __future__ import annotations
 
 import functools
+import math
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -48,7 +50,7 @@ class InMemory(Steps):
         self.rows = [rows for rows in (data.batch_size if full else 0, last) if rows > 0]
         self.replay = kernels.EpochReplay(
             self.columns,
-            data._order,
+            data._order[: full * data.batch_size + last],
             _recorded_shuffle(data),
             self.sums,
             self.cursor,
@@ -73,14 +75,15 @@ class InMemory(Steps):
     def last(self, done: int) -> int:
         return done + 1 if self.objective.epoch_metrics else done - done % AT_ONCE + AT_ONCE
 
-    def run_until(self, epochs: int) -> None:
-        for seconds in self.team.stretches(lambda: self.epoch >= epochs):
-            self._run_for(epochs, seconds)
+    def run_until(self, epochs: int, steps: float = math.inf) -> None:
+        last = self.steps + steps
+        for seconds in self.team.stretches(lambda: self.epoch >= epochs or self.steps >= last):
+            self._run_for(epochs, seconds, min(last - self.steps, sys.maxsize))
 
-    def _run_for(self, epochs: int, seconds: float) -> None:
-        """Replay steps for some seconds. If the next batch has no current Program, record its step instead."""
+    def _run_for(self, epochs: int, seconds: float, steps: float) -> None:
+        """Replay at most so many steps for some seconds. If the next batch has no current Program, record its step."""
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
-        with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, self.data, self.step):
+        with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, [self.data], self.step):
             layout = self.data.layout()
             programs = [self.program("fetch and step", layout, self.columns, rows) for rows in self.rows]
             current = [program for program in programs if program.is_current()]
@@ -95,7 +98,7 @@ class InMemory(Steps):
             self.replay.full = full.replay if full in current else None
             self.replay.last = last.replay if last in current else None
             try:
-                stopped = self.replay.run(epochs, seconds)
+                stopped = self.replay.run(epochs, seconds, int(steps))
             finally:
                 for program in current:
                     program.replayed()

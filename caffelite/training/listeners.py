@@ -7,11 +7,35 @@ from collections.abc import Sequence
 
 from caffelite.core.tracebacks import noting
 from caffelite.optimizers import Optimizer
+from caffelite.training.averaging import AverageWeights
 from caffelite.training.callbacks import Callbacks
 from caffelite.training.checkpoints import Checkpoints, Start
 from caffelite.training.evaluation import Evaluation
 from caffelite.training.loop import Listener, Loop
 from caffelite.training.progress import Progress
+
+
+class Averages(Listener):
+    """Gives the model its average weights after an epoch and at the end, and takes them back before further steps.
+
+    It is the first listener, so validation and callbacks see the average.
+    """
+
+    def __init__(self, averages: list[AverageWeights]) -> None:
+        self.averages = averages
+
+    def measure(self, loop: Loop) -> Sequence[float]:
+        for average in self.averages:
+            average.show()
+        return ()
+
+    def between_steps(self) -> None:
+        for average in self.averages:
+            average.hide()
+
+    def end(self) -> None:
+        for average in self.averages:
+            average.show()
 
 
 class Validation(Listener):
@@ -70,6 +94,13 @@ class Called(Listener):
 
     def due(self, done: int) -> float:
         return self.callbacks.due(done)
+
+    def steps_until_due(self) -> float:
+        return self.callbacks.steps_until_due()
+
+    def steps_done(self, count: int, loop: Loop) -> None:
+        if count > 0:
+            self.callbacks.steps_done(count)
 
     def begin(self, loop: Loop) -> None:
         training = self.checkpoints.training._replace(write=self.checkpoints.write)

@@ -18,6 +18,10 @@ class Listener:
         """Return the epoch after which the loop must call it next. `done` epochs are done."""
         return math.inf
 
+    def steps_until_due(self) -> float:
+        """Return after how many more steps, at least 1, the loop must call `between_steps`."""
+        return math.inf
+
     def begin(self, loop: Loop) -> None:
         """Called before the first step."""
 
@@ -95,7 +99,7 @@ class Loop:
         due = done + 1 if epochs.is_told_each else self.due(done)
         next_stop = min(self.until, max(due, done + 1), epochs.last(done))
         try:
-            epochs.run_until(int(next_stop))
+            epochs.run_until(int(next_stop), self.steps_until_due())
         except (KeyboardInterrupt, TrainingDiverged) as error:
             stopped = error
         for listener in self.listeners:
@@ -111,6 +115,10 @@ class Loop:
     def due(self, done: int) -> float:
         """Return the earliest epoch after which a listener must be called. `done` epochs are done."""
         return min([listener.due(done) for listener in self.listeners], default=math.inf)
+
+    def steps_until_due(self) -> float:
+        """Return after how many more steps a listener must be called."""
+        return min([listener.steps_until_due() for listener in self.listeners], default=math.inf)
 
     def tell(self, done: int) -> bool:
         """Add the results since epoch `done` to the history, and call all. Return whether the training ends."""

@@ -16,6 +16,8 @@ class Step:
     """A training step. It returns the model's output, or a tuple if the model has several."""
 
     trains = True
+    batches = 1  # how many batches of the data make a step
+    unit = "batch"  # what messages call the data of a step
 
     def __init__(self, model: Any, objective: Objective, optimizer: Optimizer, clip_norm: float | None = None) -> None:
         self.model, self.objective, self.optimizer, self.clip_norm = model, objective, optimizer, clip_norm
@@ -35,6 +37,18 @@ class Step:
     def results(self, sums: np.ndarray, outputs: list[np.ndarray], targets: list[np.ndarray]) -> np.ndarray:
         """Return loss and metrics of an epoch as one row, from its sums and all its outputs and targets."""
         return self.objective.results(sums, outputs, targets)
+
+    def steps_in(self, batches: int) -> int:
+        """Return the number of steps on this many batches of an epoch."""
+        return -(-batches // self.batches)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what must be equal when a training continues from a checkpoint, by name."""
+        return {"clip_norm": self.clip_norm}
+
+    def key(self) -> tuple[Any, ...]:
+        """Return the values that a recorded step depends on, besides the objects that it uses."""
+        return (self.objective.names, self.clip_norm)
 
     def used(self) -> tuple[Any, ...]:
         """Return the objects that a recorded step depends on."""

@@ -35,11 +35,14 @@ class Steps(Epochs):
             self.step.measure(self.cursor, outputs, batch)
         return outputs if self.objective.epoch_metrics else None
 
-    def program(self, name: str, layout: Layout, columns: list[np.ndarray], rows: int) -> Program:
-        """Return the Program for steps of this name on batches of `rows` rows of these columns."""
+    def program(self, name: str, layout: Any, columns: list[np.ndarray], rows: int) -> Program:
+        """Return the Program for steps of this name on batches of `rows` rows of these columns.
+
+        `layout` says what the columns are. For a step on several batches, it describes each of them.
+        """
         used = (*self.model.all_functions(), *self.step.used())
         forms = [(column.shape[1:], column.dtype) for column in columns]
-        key = (self.model.structure(), rows, layout, self.objective.names, self.step.clip_norm, *forms)
+        key = (self.model.structure(), rows, layout, *self.step.key(), *forms)
         return self.programs.find(Program, used, name, *key)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -47,42 +48,49 @@ class Streamed(Steps):
         self.rest: Iterator[Callable[[], Any]] | None = None
         self.before = self.batches.state() if isinstance(self.batches, DataGenerator) else {}  # before its shuffle
 
-    def run_until(self, epochs: int) -> None:
+    def run_until(self, epochs: int, steps: float = math.inf) -> None:
         """Take the next step. If the epoch has no more batches, end the epoch."""
         with noting(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
-            batch = self._next()
-        self._check_batch(batch)
-        if batch is None:
+            batches = self._next()
+        self._check_batches(batches)
+        if not batches:
             self.last_results = self.sums.results(f"in epoch {self.epoch + 1}" if self.step.trains else "to evaluate")
             self.epoch, self.batch = self.epoch + 1, 0
             self._begin_epoch()
             return
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
-        with held, naming_epoch_and_batch(Position(self.epoch, self.batch), batch, self.step):
-            self.step_on(batch, self.sums)
-            self.batch += 1
+        with held, naming_epoch_and_batch(self.position, batches, self.step):
+            self.step_on(batches, self.sums)
+            self.batch += len(batches)
             self.steps += 1
         if self.step.trains:
             self.team.step_done()
 
-    def _next(self) -> Batch | None:
-        """Return the next batch of the epoch, or None at its end.
+    @property
+    def position(self) -> Position:
+        """The position of the next step."""
+        return Position(self.epoch, self.batch)
+
+    def _next(self) -> list[Batch]:
+        """Return the next step's batches, usually one; none at the end of the epoch.
 
         (A generator function would change a user's StopIteration to another exception.)
         """
         if self.rest is None:
             self.rest = epoch_of(self.batches, self.batch)
         for given in self.rest:
-            return as_batch(self.step, given())
-        return None
+            return [as_batch(self.step, given())]
+        return []
 
-    def _check_batch(self, batch: Batch | None) -> None:
-        """Raise RuntimeError unless all ranks got the same batch, or None at the end of the epoch."""
-        if self.step.trains:
+    def _check_batches(self, batches: list[Batch]) -> None:
+        """Raise RuntimeError unless all ranks got the same batch, or none at the end of the epoch."""
+        of_all: list[Batch | None] = [*batches] or [None]
+        for batch in of_all if self.step.trains else []:
             self.team.check_batch(f"epoch {self.epoch + 1}, batch {self.batch + 1}", batch)
 
-    def step_on(self, batch: Batch, sums: Sums) -> None:
-        """Take a step on a batch, and add its loss and metrics to the sums."""
+    def step_on(self, batches: list[Batch], sums: Sums) -> None:
+        """Take a step on these batches, and add its loss and metrics to the sums."""
+        (batch,) = batches
         sums.batches += 1
         if batch.weights is not None and not batch.weights.any():
             return
@@ -95,9 +103,13 @@ class Streamed(Steps):
             program = self.program("step", layout, [*map(array_of, columns)], rows)
             outputs = program.run(functools.partial(self.take_step, layout, part), *columns)
         if self.objective.epoch_metrics:
-            targets = [y.copy() for y in layout.batch(columns).targets]  # the user's code may fill these arrays again
-            kept = named_rows(outputs, targets)
-            sums.keep(kept if part is None else {name: _in_batch(part, rows) for name, rows in kept.items()})
+            self.keep(sums, outputs, batch, part)
+
+    def keep(self, sums: Sums, outputs: Any, batch: Batch, part: SomeRows | None = None) -> None:
+        """Keep the outputs and targets of a batch, or of a part of it, for the metrics of the epoch."""
+        own = slice(None) if part is None else part.slice
+        kept = named_rows(outputs, [y[own].copy() for y in batch.targets])  # the user may fill these arrays again
+        sums.keep(kept if part is None else {name: _in_batch(part, rows) for name, rows in kept.items()})
 
     def results(self, done: int) -> np.ndarray:
         return self.last_results

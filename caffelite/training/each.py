@@ -1,0 +1,67 @@
+"""Each: a callback after every so many steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from caffelite.core.arrays import positive_integer
+from caffelite.training.history import History
+
+
+class Each:
+    """Calls `f(step, training)` after every `steps` steps: `Each(100, lambda step, training: print(step))`.
+
+    `step` is the number of steps so far. The count goes on over the epochs, and if the training continues from a
+    checkpoint. `training` is a `Training`. After the last step of an epoch, its history already has this epoch, unless
+    Python makes the batches one by one: then `fit` does not know yet that there is no further batch.
+
+    A batch that `fit` skips, because its weights are all 0, counts as a step. Many steps are still replayed in one
+    go, up to the next call. Raises ValueError for `steps` below 1, and TypeError if f cannot be called.
+    """
+
+    def __init__(self, steps: int, f: Callable[[int, Any], Any]) -> None:
+        self.steps = positive_integer("steps", steps)
+        if not callable(f):
+            raise TypeError(f"Each takes a callable (step, training), got {f!r}")
+        self.f = f
+        self._training: Any = None
+        self._done, self._is_due = 0, False
+
+    def begin(self, training: Any) -> None:
+        self._training = training
+        self._done, self._is_due = 0, False
+
+    def steps_until_due(self) -> int:
+        return self.steps - self._done % self.steps
+
+    def steps_done(self, count: int) -> None:
+        self._done += count
+        self._is_due = self._done % self.steps == 0
+
+    def due(self, epochs: int) -> float:
+        return math.inf
+
+    def between_steps(self) -> None:
+        """Call f if this many steps are done."""
+        if self._is_due:
+            self._is_due = False
+            self.f(self._done, self._training)
+
+    def __call__(self, epoch: int, history: History) -> None:
+        self.between_steps()
+
+    def end(self) -> None:
+        self._training = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the number of steps so far."""
+        return {"steps_done": self._done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a `state_dict`. Raise ValueError for an impossible one."""
+        done = state.get("steps_done")
+        if type(done) is not int or done < 0:
+            raise ValueError(f"Each has a state of steps_done, a number of steps, got {done!r}")
+        self._done = done
