@@ -389,20 +389,20 @@ def test_several_targets_of_batches_add_up_as_those_of_one_batch():
     for options in ({"batch_size": 20}, {"batch_size": 5, "accumulate": 4}):
         model = TwoHeads()
         history = model.fit(
-            x, y, loss=cl.Losses([cl.SoftmaxLoss(), cl.MSELoss()], weights=[1, 0.5]), epochs=3, shuffle=False, verbose=0,
-            optimizer=cl.SGD(model.parameters(), lr=0.1), metrics=(["accuracy", "f1"], ["mae"]), **options,
+            x, y, loss=cl.Losses([cl.SoftmaxLoss(), cl.MSELoss()], weights=[1, 0.5]), epochs=3, shuffle=False,
+            optimizer=cl.SGD(model.parameters(), lr=0.1), metrics=(["accuracy", "f1"], ["mae"]), verbose=0, **options,
         )  # fmt: skip
         found.append((model.predict(x), dict(history)))
     for a, b in zip(*[predictions for predictions, _ in found], strict=True):
-        assert_allclose(a, b, atol=1e-12)
+        np.testing.assert_allclose(a, b, atol=1e-12)
     for name, values in found[0][1].items():
-        assert_allclose(values, found[1][1][name], atol=1e-12)
+        np.testing.assert_allclose(values, found[1][1][name], atol=1e-12)
 
 
 def test_losses_that_ignore_labels_are_not_accumulated():
     model = cl.Model([cl.Linear(2, 2)], seed=0)
     losses = cl.Losses([cl.SoftmaxLoss(ignore=-1)])
-    with pytest.raises(ValueError, match="accumulate=2: .*ignores labels"):
+    with pytest.raises(ValueError, match=r"accumulate=2: .*ignores labels"):
         model.fit(
             np.ones((4, 2)), np.zeros(4, int), loss=losses, optimizer=cl.SGD(model.parameters(), lr=0.1), accumulate=2
         )

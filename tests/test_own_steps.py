@@ -950,3 +950,25 @@ def test_targets_that_arithmetic_would_broadcast_are_a_warning():
         model.fit(
             X, np.ones((48, 1, 2), np.float32), loss=loss, optimizer=cl.SGD(model.parameters(), lr=0.01), verbose=0
         )  # fmt: skip
+
+
+def test_a_model_whose_code_belongs_to_no_module_is_trained():
+    """`exec` without a __name__, as some notebooks and servers call it, makes functions without a module."""
+    code = """
+class Twice(cl.Model):
+    def __init__(self):
+        super().__init__(seed=0)
+        self.linear = cl.Linear(2, 1)
+
+    def call(self, x):
+        return self.linear(x) * 2
+"""
+    names = {"cl": cl}
+    exec(code, names)
+    model = names["Twice"]()
+    assert type(model).call.__module__ is None
+    history = model.fit(
+        X[:, :2], X[:, :1], loss=cl.MSELoss(), optimizer=cl.SGD(model.parameters(), lr=0.01), epochs=2, verbose=0
+    )
+    assert history["loss"][1] < history["loss"][0]
+    model.summary((2,))

@@ -31,6 +31,11 @@ class Obstacle:
         self.reason, self.line = reason, line
 
 
+def is_of_package(code: Any) -> bool:
+    """Whether a class or a function is caffelite's own. (A function that `exec` made may have None as its module.)"""
+    return (getattr(code, "__module__", None) or "").startswith("caffelite.")
+
+
 class Recording(kernels.Recorder):
     """Note what this thread does inside a `with`. Raise RuntimeError if this thread is recording already.
 
@@ -88,7 +93,7 @@ class Recording(kernels.Recorder):
 
         caffelite's own code is not noted.
         """
-        if getattr(decider, "__module__", "").startswith("caffelite."):
+        if is_of_package(decider):
             return
         if self._surroundings is None:
             from caffelite.core.surroundings import Surroundings  # most steps do not need it
@@ -118,7 +123,7 @@ class Recording(kernels.Recorder):
     def note_optimizer(self, optimizer: Any) -> None:
         """Note that an optimizer makes its step, so the recorded step depends on the optimizer's attributes."""
         self._optimizers[id(optimizer)] = optimizer
-        if not type(optimizer).__module__.startswith("caffelite."):
+        if not is_of_package(type(optimizer)):
             self.note_decider(types.MethodType(inspect.unwrap(type(optimizer).step), optimizer))
 
     def note_unrepeatable(self) -> None:

@@ -14,6 +14,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import places_in
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.modes import inference, placeholders
+from caffelite.core.recording import is_of_package
 from caffelite.core.sparse import array_of, is_sparse, rows_from
 from caffelite.core.tensor import Tensor
 from caffelite.model.tracing import Applied, Trace, data_of
@@ -167,7 +168,7 @@ def applying_to_zeros(model: Any) -> Iterator[None]:
 
 def _users_unchanged(model: Any) -> AbstractContextManager[None]:
     """Set back at the end what the user's Functions in the model have counted and drawn."""
-    users = [f for f in (model, *model._own.functions) if not f.decider().__module__.startswith("caffelite.")]
+    users = [f for f in (model, *model._own.functions) if not is_of_package(f.decider())]
     if not users:
         return nullcontext()
     from caffelite.core.surroundings import undisturbed  # few models need it
