@@ -364,9 +364,10 @@ class RNN(Recurrent, recordable=True, by_row=True):
     both directions are side by side: y is (n, 2 hidden) or (n, length, 2 hidden), and a layer above reads 2 hidden
     features. The last state of the second direction is the one at the first element.
 
-    The parameters of the second direction have names with `_reverse`, those of the layers above with `_l1`, `_l2` and
-    so on: `weight_ih_l1_reverse`. The states that the layer takes and returns are then (layers · directions, n,
-    hidden), layer by layer, and in each layer first the forward direction. Both are PyTorch's order.
+    The names of the parameters end with `_reverse` for the second direction, and with `_l1`, `_l2` and so on for the
+    layers above the first: `weight_ih_l1_reverse`. With several layers or directions, the states that the layer takes
+    and returns are (layers · directions, n, hidden): layer by layer, and in each layer the forward direction first. The
+    order of parameters and states is PyTorch's.
 
     J. Elman, "Finding structure in time", Cognitive Science 14, 1990.
     """
