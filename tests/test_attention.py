@@ -1,4 +1,4 @@
-"""Attention: its kernels beyond what self-attention asks of them, PyTorch's modules, the cache, dropout."""
+"""Attention: its kernels, PyTorch's modules, masks, contexts, rotary positions, the cache, dropout."""
 
 import copy
 import math
@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from cases import both_dtypes
-from cases.attention import attention
+from cases.attention import attention, turned
 from cases.dropout import philox_mask
 from conftest import bits, train
 from hypothesis import given, settings
@@ -42,7 +42,8 @@ def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(
     queries = data.draw(st.integers(0, keys)) if causal else data.draw(lengths)
     dy, q = (numbers(n, queries, heads * d, dtype=dtype, seed=seed + i) for i in range(2))
     k, v = (numbers(n, keys, heads * d, dtype=dtype, seed=seed + i) for i in (2, 3))
-    mask = np.random.default_rng(seed).random((n, keys)) < 0.7 if data.draw(st.booleans()) else None
+    shape = data.draw(st.sampled_from([None, (n, keys), (queries, keys), (n, queries, keys), (1, queries, keys)]))
+    mask = None if shape is None else np.random.default_rng(seed).random(shape) < 0.7
     kept = philox_mask((n, heads, queries, keys), (7, 3), p) if p else 1.0
     y, backward = attention(*map(widened, (q, k, v)), heads, causal, mask, kept)
     mine = forward_and_backward(dy, q, k, v, heads, causal, mask, np.array([7, 3]), p)
@@ -166,7 +167,12 @@ def test_what_does_not_fit_is_refused():
         ((q, k, k, 4), ValueError, r"\(2, 5, 6\).* 4 heads"),
         ((q, k, k, 0), ValueError, "0 heads"),
         ((k, q, q, 2, True), ValueError, r"\(2, 7, 6\) and fewer keys.* \(2, 5, 6\)"),
-        ((q, k, k, 2, True, mask[:, :5]), ValueError, r"mask of shape \(2, 5\); expected \(2, 7\)"),
+        (
+            (q, k, k, 2, True, mask[:, :5]),
+            ValueError,
+            r"mask of shape \(2, 5\); expected \(2, 7\), \(5, 7\) or \(2, 5, 7\)",
+        ),
+        ((q, k, k, 2, True, np.ones((3, 5, 7), bool)), ValueError, r"mask of shape \(3, 5, 7\); expected \(2, 7\)"),
         ((q, k, k, 2, True, mask.astype(int)), TypeError, "mask of bool, got int64"),
         ((q, k.astype(float), k, 2), TypeError, "float32 and float64"),
         ((q, k, k, 2, True, None, np.array([1, 2]), 1.0), ValueError, "p must be"),
@@ -284,6 +290,7 @@ def test_children_and_parameters_have_these_names():
         (lambda: cl.MultiHeadAttention(6, 0), ValueError, "heads must be at least 1"),
         (lambda: cl.MultiHeadAttention(6.0, 2), TypeError, "size must be an integer"),
         (lambda: cl.MultiHeadAttention(6, 2, dropout=1.0), ValueError, "dropout must be 0 or more and below 1"),
+        (lambda: cl.MultiHeadAttention(6, 2, rotary=True), ValueError, "rotary turns pairs .* heads of 3 numbers"),
         (lambda: cl.TransformerBlock(6, 4), ValueError, "got 6 and 4"),
         (lambda: cl.TransformerBlock(6, 2, 0), ValueError, "hidden must be at least 1"),
     ],
@@ -301,16 +308,44 @@ def test_shapes_that_do_not_fit_are_refused(layer):
             layer.forward(bad)
         with pytest.raises(ValueError, match=r"\(6, 2\) got shape"):
             layer.output_shape((None, *bad.shape[1:]))
-    for mask in (np.ones((2, 4), bool), np.ones((1, 3), bool), np.ones(3, bool)):
-        with pytest.raises(ValueError, match=r"mask of shape .* \(2, 3, 6\); expected \(2, 3\)"):
-            layer.forward(x, mask)
-    for mask in (np.ones((2, 3)), [[1, 1, 0]] * 2, x):
+    for shape in ((2, 4), (1, 3), (3,), (3, 3, 3), (2, 3, 4)):
+        with pytest.raises(
+            ValueError, match=r"mask of shape .* \(2, 3, 6\); expected \(2, 3\), \(3, 3\) or \(2, 3, 3\)"
+        ):
+            layer.forward(x, np.ones(shape, bool))
+    for mask in (np.ones((2, 3)), [[1, 1, 0]] * 2):
         with pytest.raises(TypeError, match=r"MultiHeadAttention\(6, 2\) takes a mask of bool, .* got (float|int)"):
             layer.forward(x, mask)
+    with pytest.raises(TypeError, match=r"takes a mask of bool, .* got float32"):
+        layer(x, mask=x)
     with pytest.raises(TypeError, match=r"a cache made by its cache\(\), got ndarray"):
-        layer.forward(x, None, x)
+        layer(x, cache=x)
     with pytest.raises(ValueError, match="got shape"):
         cl.Model([cl.Linear(5, 7), layer])
+
+
+def test_a_context_that_does_not_fit_is_refused():
+    layer, x = cl.MultiHeadAttention(6, 2), numbers(2, 3, 6)
+    for shape in ((2, 4, 5), (3, 4, 6), (6,), (2, 1, 4, 6)):
+        with pytest.raises(ValueError, match=r"got a context of shape .* \(2, 3, 6\); expected \(2, n?.*6\)"):
+            layer(x, numbers(*shape))
+    context = numbers(2, 4, 6)
+    for bad, says in [
+        ((x, context, np.ones((2, 4))), "takes a mask of bool"),
+        ((x, np.ones((2, 3), bool), np.ones((2, 3), bool)), "got two masks"),
+        ((x, context.astype(float)), "is float32, got context in float64"),
+        ((x, np.ones((2, 4))), "takes a mask of bool, .* got float64"),
+    ]:
+        with pytest.raises(TypeError, match=says):
+            layer(*bad)
+    for shape in ((2, 3), (4, 3), (2, 4, 3), (2, 3, 3)):
+        with pytest.raises(ValueError, match=r"mask of shape .*expected \(2, 4\), \(3, 4\) or \(2, 3, 4\)"):
+            layer(x, context, np.ones(shape, bool))
+    causal = cl.MultiHeadAttention(6, 2, causal=True)
+    with pytest.raises(ValueError, match="fewer keys"):
+        causal(context, x)
+    with cl.inference(), pytest.raises(TypeError, match="a context or a cache, got both"):
+        causal(x, context, None, causal.cache(2, 9))
 
 
 def test_a_model_counts_multiply_adds_of_pairs_that_are_seen():
@@ -386,6 +421,179 @@ def test_a_mask_is_an_input_of_a_model_and_padding_changes_nothing():
     assert history["loss"][-1] < history["loss"][0]
 
 
+# ---- masks of keys and of pairs, contexts, rotary positions ----
+
+
+def layer_of(size=8, heads=2, dtype=np.float32, **options):
+    """Attention drawn from a seed."""
+    return cl.Model([cl.MultiHeadAttention(size, heads, **options)], seed=0, dtype=dtype).functions[0]
+
+
+def test_a_mask_of_keys_or_of_pairs_is_the_mask_of_each_rows_pairs():
+    layer, x, context = layer_of(), numbers(3, 5, 8), numbers(3, 7, 8, seed=1)
+    rng = np.random.default_rng(0)
+    for keys, before in ((7, (context,)), (5, ())):
+        of_keys, of_pairs = rng.random((3, keys)) < 0.6, rng.random((5, keys)) < 0.6
+        for mask, rows in [
+            (of_keys, of_keys[:, np.newaxis].repeat(5, 1)),
+            (of_pairs, of_pairs[np.newaxis].repeat(3, 0)),
+            (of_pairs[np.newaxis], of_pairs[np.newaxis].repeat(3, 0)),
+            (np.broadcast_to(of_pairs, (3, 5, keys)), of_pairs[np.newaxis].repeat(3, 0)),
+        ]:
+            expected = layer(x, *before, rows).data
+            assert_same_bits(layer(x, *before, mask).data, expected)
+            assert_same_bits(layer(x, *before, mask=mask).data, expected)
+    causal = np.tri(5, dtype=bool)
+    np.testing.assert_allclose(layer(x, causal).data, layer_of(causal=True)(x).data, 1e-5, 1e-6)
+
+
+def test_a_square_mask_is_of_keys_and_with_an_axis_of_1_of_pairs():
+    layer, x, mask = layer_of(), numbers(4, 4, 8), np.tri(4, dtype=bool)
+    assert_same_bits(layer(x, mask).data, layer(x, mask[:, np.newaxis].repeat(4, 1)).data)
+    assert_same_bits(layer(x, mask[np.newaxis]).data, layer(x, mask[np.newaxis].repeat(4, 0)).data)
+    assert not np.array_equal(layer(x, mask).data, layer(x, mask[np.newaxis]).data)
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+def test_what_sees_nothing_is_0_and_has_no_gradient(rotary):
+    layer, mask = layer_of(bias=False, rotary=rotary), np.ones((2, 3, 5), bool)
+    mask[0], mask[1, 1] = False, False
+    x, context = (cl.Tensor(numbers(2, n, 8, seed=n), requires_grad=True) for n in (3, 5))
+    y = layer(x, context, mask)
+    (y * numbers(2, 3, 8)).sum().backward()
+    nothing = ~mask.any(2)
+    for array in (y.data, x.grad):
+        assert not array[nothing].any()
+        assert array[~nothing].all()
+    assert not context.grad[0].any()
+    assert context.grad[1].all()
+
+
+def test_a_masked_key_has_no_influence_and_no_gradient_whatever_it_is():
+    layer, mask = layer_of(), np.array([[True, False, True, True], [False, True, True, False]])
+    x, context = cl.Tensor(numbers(2, 3, 8), requires_grad=True), numbers(2, 4, 8, seed=1)
+    expected = layer(x, context, mask).data
+    given = cl.Tensor(np.where(mask[..., np.newaxis], context, 1e3).astype(np.float32), requires_grad=True)
+    y = layer(x, given, mask)
+    y.sum().backward()
+    assert_same_bits(y.data, expected)
+    assert not given.grad[~mask].any()
+    assert given.grad[mask].any(1).all()
+
+
+@settings(max_examples=20)
+@given(drawn=drawn_shapes, keys=st.integers(1, 70), masked=st.booleans(), seed=st.integers(0, 2**32))
+def test_a_context_gives_the_values_and_gradients_of_pytorchs_module(drawn, keys, masked, seed):
+    torch = pytest.importorskip("torch")
+    n, length, heads, d = drawn
+    size, rng = heads * d, np.random.default_rng(seed)
+    layer = layer_of(size, heads, dtype=float)
+    module = torch.nn.MultiheadAttention(size, heads, batch_first=True, dtype=float)
+    copied_attention(torch, module, layer)
+    arrays = [numbers(n, count, size, dtype=float, seed=seed + i) for i, count in enumerate((length, keys))]
+    dy = numbers(n, length, size, dtype=float, seed=seed + 2)
+    mask = (rng.random((1, length, keys)) < 0.6) | (np.arange(keys) == 0) if masked else None
+    x, context = (cl.Tensor(array, requires_grad=True) for array in arrays)
+    leaf, of_context = (torch.tensor(array, requires_grad=True) for array in arrays)
+    their_y = module(leaf, of_context, of_context, attn_mask=None if mask is None else torch.tensor(~mask[0]))[0]
+    their_y.backward(torch.tensor(dy))
+    y = layer(x, context, mask)
+    y.backward(dy)
+    found = [y.data, x.grad, context.grad, *[p.grad for p in layer.parameters()]]
+    expected = [their_y.detach(), leaf.grad, of_context.grad, *gradients_of(torch, module)]
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, theirs, 1e-9, 1e-9)
+
+
+@both_dtypes
+@pytest.mark.usefixtures("threads_restored")
+def test_rotary_positions_turn_pairs_of_numbers(dtype):
+    x = numbers(3, 300, 12, dtype=dtype)
+    for heads in (1, 2, 3):
+        for first in (0, 7):
+            y = kernels.rotary(x[:, first:], heads, first)
+            assert_close(y, turned(widened(x), heads)[:, first:], dtype, scale=2.0)
+            assert_close(kernels.rotary(y, heads, first, True), widened(x[:, first:]), dtype, scale=4.0)
+            for threads in (1, 2, 3, 8):
+                cl.set_num_threads(threads)
+                assert_same_bits(kernels.rotary(x[:, first:], heads, first), y)
+                assert_same_bits(kernels.rotary(x[1:2, first : first + 1], heads, first), y[1:2, :1])
+    for bad, says in [((x[0], 1), r"\(300, 12\)"), ((x, 4), "4 heads"), ((x, 0), "0 heads"), ((x, 2, -1), "got -1")]:
+        with pytest.raises(ValueError, match=says):
+            kernels.rotary(*bad)
+
+
+def test_rotary_scores_depend_on_distances_alone():
+    q, k = (numbers(1, 1, 8, dtype=float, seed=i).repeat(20, 1) for i in range(2))
+    scores = kernels.rotary(q, 1)[0] @ kernels.rotary(k, 1)[0].T
+    for distance in range(-19, 20):
+        np.testing.assert_allclose(np.diff(scores.diagonal(distance)), 0, atol=1e-12)
+    assert np.ptp(scores) > 1
+
+
+@both_dtypes
+@pytest.mark.usefixtures("threads_restored")
+def test_contexts_masks_and_rotary_positions_have_the_same_bits_for_every_number_of_threads_and_rows(dtype):
+    layer = layer_of(42, 3, dtype, dropout=0.2, rotary=True)
+    arrays = [numbers(9, n, 42, dtype=dtype, seed=n) for n in (70, 130)]
+    mask = np.random.default_rng(0).random((9, 70, 130)) < 0.7
+    expected = None
+    for threads in (1, 2, 3, 8):
+        cl.set_num_threads(threads)
+        layer.random[:] = 5, 0
+        x, context = (cl.Tensor(array, requires_grad=True) for array in arrays)
+        for p in layer.parameters():
+            p.zero_grad()
+        y = layer(x, context, mask)
+        (y * y).sum().backward()
+        found = [y.data, x.grad, context.grad, *[p.grad for p in layer.parameters()]]
+        for array, same in zip(found, expected or found, strict=True):
+            assert_same_bits(array, same)
+        expected = found
+    with cl.inference():
+        whole = layer(*arrays, mask).data
+        for rows in (slice(0, 1), slice(2, 7)):
+            assert_same_bits(layer(*[array[rows] for array in arrays], mask[rows]).data, whole[rows])
+
+
+class Translator(cl.Model):
+    """Attention to another sequence, of which a mask says where its padding is."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.block = cl.TransformerBlock(8, 2, dropout=0.1, causal=True, rotary=True)
+        self.cross, self.last = cl.MultiHeadAttention(8, 2, dropout=0.1, rotary=True), cl.Linear(8, 3)
+
+    def call(self, x, context, mask):
+        h = self.block(x)
+        return self.last(h + self.cross(h, context, mask))
+
+
+def test_a_model_of_two_sequences_is_fitted_as_by_hand_saved_and_loaded(tmp_path):
+    x, context = numbers(10, 5, 8), numbers(10, 7, 8, seed=1)
+    mask = np.arange(7) < np.random.default_rng(0).integers(1, 8, (10, 1))
+    y = np.random.default_rng(1).integers(0, 3, (10, 5))
+    model, by_hand = Translator(), Translator()
+    train(model, (x, context, mask), y, epochs=2, batch_size=5, shuffle=False)
+    optimizer, loss = cl.SGD(by_hand.parameters(), lr=0.1, momentum=0.9), cl.SoftmaxLoss()
+    for rows in [slice(0, 5), slice(5, 10)] * 2:
+        optimizer.zero_grad()
+        loss.forward(by_hand.forward(x[rows], context[rows], mask[rows]), y[rows])
+        by_hand.backward(loss.backward())
+        optimizer.step()
+    assert bits(model) == bits(by_hand)
+    assert "(n, 5, 3)" in str(model.summary(((5, 8), (7, 8), (7,))))
+    expected = model.predict((x, context, mask))
+    assert_same_bits(model.predict((x[3:4], context[3:4], mask[3:4])), expected[3:4])
+    model.save(tmp_path / "model")
+    assert_same_bits(Translator().load(tmp_path / "model").predict((x, context, mask)), expected)
+    sequence = cl.Model([cl.MultiHeadAttention(8, 2, rotary=True), cl.TransformerBlock(8, 2, rotary=True)], seed=0)
+    sequence.save(tmp_path / "sequence")
+    loaded = cl.load(tmp_path / "sequence")
+    assert repr(loaded) == repr(sequence)
+    assert_same_bits(loaded.predict(x), sequence.predict(x))
+
+
 # ---- the cache ----
 
 
@@ -393,7 +601,11 @@ def test_a_mask_is_an_input_of_a_model_and_padding_changes_nothing():
 def test_positions_one_after_the_other_have_the_bits_of_the_whole_sequence(dtype):
     x = numbers(3, 80, 12, dtype=dtype)
     mask = np.arange(80) >= np.array([[0], [5], [70]])
-    for layer in (cl.MultiHeadAttention(12, 3, causal=True), cl.TransformerBlock(12, 2, causal=True, dropout=0.2)):
+    for layer in (
+        cl.MultiHeadAttention(12, 3, causal=True),
+        cl.TransformerBlock(12, 2, causal=True, dropout=0.2),
+        cl.TransformerBlock(12, 2, causal=True, rotary=True),
+    ):
         cl.Model([layer], seed=0, dtype=dtype)
         for seen in (None, mask):
             cache = layer.cache(3, 80)

@@ -276,6 +276,74 @@ def test_inputs_may_be_several_and_be_indices_masks_and_lengths(dtype, path):
                 np.testing.assert_allclose(other, y, atol=1e-5)
 
 
+class Stacked(cl.Model):
+    """Recurrent layers in stacks and in both directions, from states, of sequences of several lengths or of one."""
+
+    def __init__(self, layer, dtype):
+        super().__init__(seed=0, dtype=dtype)
+        self.takes_indices = (False, True)
+        self.deep = layer(4, 3, sequences=True, layers=2, bidirectional=True)
+        self.top, self.stack = layer(6, 2, bidirectional=True), layer(6, 2, layers=3, dropout=0.5)
+        self.first = cl.Linear(4, 12)
+
+    def call(self, x, lengths):
+        states = [self.first(x[:, 0]).reshape(len(x), 4, 3).transpose(1, 0, 2)] * len(self.deep.state_names)
+        y, last = self.deep(x, *states, lengths=lengths)
+        last = last[0] if isinstance(last, tuple) else last
+        return y, last.transpose(1, 0, 2), self.top(y, lengths=lengths), self.top(x=y), self.stack(y)
+
+
+@both_dtypes
+@pytest.mark.parametrize("layer", [cl.RNN, cl.GRU, cl.LSTM])
+def test_stacks_and_both_directions_are_exported_with_states_and_lengths(layer, dtype, path):
+    model = Stacked(layer, dtype)
+    caffelite.onnx.export(model, path, ((6, 4), ()))
+    attributes = [a for node in onnx.load(path).graph.node for a in node.attribute if a.name == "direction"]
+    assert {a.s for a in attributes} == {b"bidirectional"}
+    for n in (1, 8):
+        x, lengths = np.random.default_rng(n).standard_normal((n, 6, 4)).astype(dtype), np.arange(n) % 6 + 1
+        expected = model.predict((x, lengths))
+        results = [run(path, x, lengths)] if dtype == np.float32 else []
+        if layer is not cl.RNN:  # for its lengths, it is turned by an operator that caffelite has not
+            results.append(caffelite.onnx.load(path).predict((x, lengths)))
+        for result in results:
+            for y, other in zip(expected, result, strict=True):
+                np.testing.assert_allclose(other, y, atol=1e-5)
+
+
+class Translator(cl.Model):
+    """Attention with a context, and with masks of keys, of pairs, and of each row's pairs."""
+
+    def __init__(self, dtype):
+        super().__init__(seed=0, dtype=dtype)
+        self.takes_indices = False
+        self.block = cl.TransformerBlock(8, 2, causal=True, rotary=True)
+        self.cross, self.last = cl.MultiHeadAttention(8, 2, rotary=True), cl.MultiHeadAttention(8, 1, causal=True)
+        self.pairs = np.random.default_rng(0).random((6, 7)) < 0.6
+
+    def call(self, x, context, mask, rows):
+        h = self.block(x, rows)
+        h = h + self.cross(h, context, mask)
+        return self.last(h, context, self.pairs), self.cross(h, context), self.last(h, context, mask=self.pairs[None])
+
+
+@both_dtypes
+def test_contexts_masks_and_rotary_positions_are_exported(dtype, path):
+    model = Translator(dtype)
+    caffelite.onnx.export(model, path, ((6, 8), (7, 8), (7,), (6, 6)))
+    kinds = [onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in onnx.load(path).graph.input]
+    assert kinds == [dtype, dtype, np.bool_, np.bool_]
+    for n in (1, 8):
+        rng = np.random.default_rng(n)
+        x, context = (rng.standard_normal((n, length, 8)).astype(dtype) for length in (6, 7))
+        inputs = x, context, rng.random((n, 7)) < 0.6, rng.random((n, 6, 6)) < 0.6
+        expected = model.predict(inputs)
+        results = [run(path, *inputs)] if dtype == np.float32 else []
+        for result in (caffelite.onnx.load(path).predict(inputs), *results):
+            for y, other in zip(expected, result, strict=True):
+                np.testing.assert_allclose(other, y, atol=1e-5)
+
+
 class Counted(cl.Model):
     """Written as `compute` says."""
 

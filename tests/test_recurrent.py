@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: what their cases do not say: lengths, states, histories in parts, threads, models."""
+"""RNN, GRU and LSTM: what their cases do not say: lengths, states, histories in parts, stacks, threads, models."""
 
 import copy
 import pickle
@@ -21,15 +21,15 @@ def numbers(*shape, dtype=np.float32, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype(dtype)
 
 
-def made(layer, *arguments, dtype=np.float32, seed=0):
+def made(layer, *arguments, dtype=np.float32, seed=0, **options):
     """A layer drawn from a seed."""
-    return cl.Model([layer(*arguments)], seed=seed, dtype=dtype).functions[0]
+    return cl.Model([layer(*arguments, **options)], seed=seed, dtype=dtype).functions[0]
 
 
 def gradients(layer, x, *states, lengths=None, dys=None):
     """All outputs of a call, and the gradients of inputs and parameters for these of the outputs, or ones."""
     leaves = [cl.Tensor(a, requires_grad=True) for a in (x, *states)]
-    ys = as_tuple(layer(*leaves, lengths=lengths))
+    ys = as_tuple(layer(*leaves) if lengths is None else layer(*leaves, lengths=lengths))
     for p in layer.parameters():
         p.zero_grad()
     sum((y * d).sum() for y, d in zip(ys, dys or [np.ones_like(y.data) for y in ys], strict=True)).backward()
@@ -315,6 +315,158 @@ def test_no_steps_leave_the_first_state(layer, kinds):
     assert y.shape == (2, 0, 4)
     for state, first in zip(last, states, strict=True):
         assert_same_bits(state.data, first)
+
+
+# ---- stacks and directions ----
+
+STACK = {"layers": 2, "bidirectional": True}
+
+
+@every_layer
+def test_parameters_have_pytorchs_shapes_and_order_and_its_names_without_the_first_layers_number(layer, kinds):
+    torch = pytest.importorskip("torch")
+    mine = layer(3, 4, layers=3, bidirectional=True).named_parameters()
+    theirs = getattr(torch.nn, layer.__name__)(3, 4, 3, bidirectional=True).named_parameters()
+    assert [(k.replace("_l0", ""), tuple(p.shape)) for k, p in theirs] == [(k, p.shape) for k, p in mine.items()]
+    assert list(mine)[4:8] == ["weight_ih_reverse", "weight_hh_reverse", "bias_ih_reverse", "bias_hh_reverse"]
+    assert list(layer(3, 4).named_parameters()) == ["weight_ih", "weight_hh", "bias_ih", "bias_hh"]
+
+
+@every_layer
+@both_dtypes
+@pytest.mark.usefixtures("threads_restored")
+def test_a_stack_has_the_same_bits_for_every_number_of_threads_and_rows(layer, kinds, dtype):
+    layer, x = made(layer, 30, 70, True, dtype=dtype, **STACK), numbers(61, 9, 30, dtype=dtype)
+    states, lengths = [numbers(4, 61, 70, dtype=dtype, seed=i) for i in range(kinds)], np.arange(61) % 9 + 1
+    expected = None
+    for threads in (1, 2, 3, 8):
+        cl.set_num_threads(threads)
+        found = gradients(layer, x, *states, lengths=lengths)
+        for array, same in zip(found, expected or found, strict=True):
+            assert_same_bits(array, same)
+        expected = found
+    rows = [0, *[1] * kinds, 0, *[1] * kinds]  # the axis of the rows, of outputs and of inputs
+    for part in (slice(0, 1), slice(60, 61), slice(3, 50)):
+        alone = gradients(layer, x[part], *[s[:, part] for s in states], lengths=lengths[part])
+        for axis, of_part, of_whole in zip(rows, alone, expected, strict=False):
+            assert_same_bits(of_part, of_whole[part] if axis == 0 else of_whole[:, part])
+
+
+@every_layer
+@pytest.mark.parametrize("sequences", [False, True])
+def test_a_stack_begins_backward_at_each_rows_last_element(layer, kinds, sequences):
+    """What is beyond a length has no influence, whatever it is; a row is as one without padding."""
+    layer, x, lengths = made(layer, 3, 4, sequences, **STACK), numbers(5, 6, 3), np.array([6, 1, 3, 5, 2])
+    expected = gradients(layer, x, lengths=lengths)
+    beyond = np.arange(6) >= lengths[:, None]
+    assert (expected[1][beyond] == 0).all()
+    assert (expected[1][~beyond] != 0).all()
+    x[beyond] = np.nan
+    for array, same in zip(gradients(layer, x, lengths=lengths), expected, strict=True):
+        assert_same_bits(array, same)
+    for i, length in enumerate(lengths):
+        alone = layer(x[i : i + 1, :length]).data[0]
+        assert_same_bits(expected[0][i, :length] if sequences else expected[0][i], alone)
+    assert not sequences or (expected[0][beyond] == 0).all()
+
+
+@every_layer
+def test_the_second_direction_is_a_layer_that_reads_from_the_end(layer, kinds):
+    both, one, x = made(layer, 3, 4, True, bidirectional=True), made(layer, 3, 4, True), numbers(5, 6, 3)
+    for p, q in zip(one.parameters(), both.parameters()[4:], strict=True):
+        p.data = q.data
+    assert_same_bits(both(x).data[..., 4:], one(x[:, ::-1]).data[:, ::-1])
+    both.sequences = one.sequences = False
+    assert_same_bits(both(x).data[:, 4:], one(x[:, ::-1]).data)
+
+
+@every_layer
+def test_a_stack_goes_on_from_the_states_that_it_gave(layer, kinds):
+    layer, x = made(layer, 3, 5, True, layers=3, dtype=np.float64), numbers(4, 9, 3, dtype=np.float64)
+    zeros = [np.zeros((3, 4, 5))] * kinds
+    whole, first = as_tuple(layer(x, *zeros)), as_tuple(layer(x[:, :4], *zeros))
+    second = as_tuple(layer(x[:, 4:], *first[1:]))
+    for state, same in zip(second[1:], whole[1:], strict=True):
+        assert state.shape == (3, 4, 5)
+        assert_same_bits(state.data, same.data)
+    assert_same_bits(np.concatenate([first[0].data, second[0].data], axis=1), whole[0].data)
+
+
+@every_layer
+@pytest.mark.usefixtures("threads_restored")
+def test_a_stack_drops_between_its_layers_as_dropout_does(layer, kinds):
+    stack, x = made(layer, 30, 70, True, layers=3, dropout=0.4), numbers(61, 9, 30)
+    singles = [layer(30 if i == 0 else 70, 70, True) for i in range(3)]
+    for p, q in zip([p for one in singles for p in one.parameters()], stack.parameters(), strict=True):
+        p.data = q.data.copy()
+    drops = [cl.Dropout(0.4), cl.Dropout(0.4)]
+    for i, drop in enumerate(drops):
+        drop.random[:] = stack.random[0], i
+    seed = stack.random[0]
+    expected = gradients(cl.Model([singles[0], drops[0], singles[1], drops[1], singles[2]]), x)
+    for threads in (1, 2, 3, 8):
+        cl.set_num_threads(threads)
+        stack.random[:] = seed, 0
+        for array, same in zip(gradients(stack, x), expected, strict=True):
+            assert_same_bits(array, same)
+        assert stack.random.tolist() == [seed, 2]
+    assert not np.array_equal(stack(x).data, expected[0])  # another mask each time
+
+
+@every_layer
+def test_nothing_is_dropped_in_inference_without_a_p_or_in_a_single_layer(layer, kinds):
+    stack, x = made(layer, 3, 4, layers=2, dropout=0.5), numbers(5, 6, 3)
+    plain = made(layer, 3, 4, layers=2)
+    with cl.inference():
+        assert_same_bits(stack(x).data, plain(x).data)
+    plain(x)
+    assert stack.random[1] == plain.random[1] == 0
+    assert list(stack.buffers()) == ["random"]
+    single = made(layer, 3, 4, dropout=0.5)
+    assert_same_bits(single(x).data, made(layer, 3, 4)(x).data)
+    assert single.buffers() == {}
+
+
+@every_layer
+def test_a_stack_is_fitted_as_by_hand_saved_and_loaded(layer, kinds, tmp_path):
+    def net():
+        layers = [layer(2, 6, sequences=True, **STACK, dropout=0.3), layer(12, 5, **STACK), cl.Linear(10, 2)]
+        return cl.Model(layers, seed=0)
+
+    x, model, by_hand = numbers(24, 8, 2), net(), net()
+    y = (x[:, 0, 0] > 0).astype(np.int64)
+    options = {"batch_size": 8, "shuffle": False, "epochs": 2, "verbose": 0}
+    model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), **options)
+    optimizer, loss = cl.SGD(by_hand.parameters(), lr=0.1), cl.SoftmaxLoss()
+    for rows in [slice(i, i + 8) for i in (0, 8, 16)] * 2:
+        optimizer.zero_grad()
+        loss.forward(by_hand.forward(x[rows]), y[rows])
+        by_hand.backward(loss.backward())
+        optimizer.step()
+    assert bits(model) == bits(by_hand)
+    model.save(tmp_path / "model")
+    again = cl.load(tmp_path / "model")
+    assert repr(again) == repr(model)
+    assert "layers=2, dropout=0.3, bidirectional=True" in repr(again)
+    for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_same_bits(other.predict(x), model.predict(x))
+        assert bits(other) == bits(model)
+
+
+@every_layer
+def test_stacks_and_states_that_do_not_fit_are_refused(layer, kinds):
+    for options, error, says in [
+        ({"layers": 0}, ValueError, "layers must be at least 1"),
+        ({"layers": 2.0}, TypeError, "layers must be an integer"),
+        ({"dropout": 1.0}, ValueError, "dropout must be 0 or more and below 1"),
+        ({"dropout": -0.1}, ValueError, "dropout must be 0 or more and below 1"),
+    ]:
+        with pytest.raises(error, match=f"{layer.__name__}: {says}"):
+            layer(3, 4, **options)
+    deep = made(layer, 3, 4, **STACK)
+    for shape in [(2, 4), (2, 2, 4), (4, 3, 4), (4, 2, 8)]:
+        with pytest.raises(ValueError, match=r"got a state h of shape .*; expected \(4, 2, 4\)"):
+            deep(numbers(2, 5, 3), *[numbers(*shape)] * kinds)
 
 
 # ---- models ----

@@ -10,6 +10,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, nonnegative, positive_integer
 from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.inputs import as_float
 from caffelite.core.modes import is_training, placeholders
 from caffelite.core.rows import rows_here
 from caffelite.core.tensor import Tensor
@@ -28,33 +29,63 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         p = softmax(q kᵀ / √d),  y = output(p v)
         dv = pᵀ dh,  ds = p ∘ (dp − Σ p dp),  dp = dh vᵀ,  dq = ds k / √d,  dk = dsᵀ q / √d,  dh of h = p v
 
-    x and y (n, length, size). `query`, `key`, `value` and `output` are Linear(size, size, bias). If the layer is
-    causal, a position sees itself and those before it. A mask, bool (n, length), is False for padding, which no
-    position then sees. A position that sees none gets output(0). In training, p is dropped as by Dropout(dropout); the
-    buffer `random` is the seed and the number of masks. No matrix of length × length is kept.
+    x and y (n, length, size). `query`, `key`, `value` and `output` are Linear(size, size, bias). In training, p is
+    dropped as by Dropout(dropout); the buffer `random` is the seed and the number of masks. No matrix of length × keys
+    is kept.
+
+        y = attention(x)                        # keys and values of x itself
+        y = attention(x, context)               # of another sequence (n, keys, size)
+        y = attention(x, mask=mask)             # or attention(x, mask)
+        y = attention(x, context, mask)
+
+    If the layer is causal, a position sees itself and those before it. With a context, the positions of x are then the
+    last positions of the context. A mask is bool: False for what a position does not see. Its shape is one of these:
+
+    - (n, keys): one entry for each key, False for padding, also if n is the length of x;
+    - (length, keys): one entry for each position of x and each key, the same in all rows, also as (1, length, keys);
+    - (n, length, keys): one entry for each pair in each row.
+
+    A position that sees none gets output(0), and passes no gradient on to x and the context.
+
+    If the layer is `rotary`, it turns each pair of numbers 2i, 2i + 1 of a head's query or key by the angle
+    position / 10000^(2i / d). So p depends on the distance of two positions. Positions count from 0, and d is even.
 
     To sample position by position, in `inference()`, give a causal layer a cache of the earlier keys and values:
 
         cache = attention.cache(rows, max_length)
-        y = attention(x, None, cache)           # x (rows, more, size): the positions that follow those in the cache
+        y = attention(x, cache=cache)           # x (rows, more, size): the positions that follow those in the cache
 
-    y has the same bits as for the whole sequence at once. A mask is then of all positions so far.
+    y has the same bits as for the whole sequence at once. The keys of a mask are then all positions so far. A mask and
+    a cache may also follow x without their names: attention(x, None, cache).
 
-    ValueError unless size is a multiple of heads, for x or a mask of another shape, and for a full cache. TypeError for
-    a mask that is not bool.
+    ValueError unless size is a multiple of heads, for x, a context or a mask of another shape, and for a full cache.
+    TypeError for a mask that is not bool, and for a cache beside a context.
 
-    A. Vaswani et al., "Attention is all you need", NeurIPS 2017.
+    A. Vaswani et al., "Attention is all you need", NeurIPS 2017. J. Su et al., "RoFormer: enhanced
+    transformer with rotary position embedding", 2021.
     """
 
     axis_names = ("n", "length")
 
-    def __init__(self, size: int, heads: int, causal: bool = False, dropout: float = 0.0, bias: bool = True) -> None:
+    def __init__(
+        self,
+        size: int,
+        heads: int,
+        causal: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+        rotary: bool = False,
+    ) -> None:
         self.size, self.heads = (
             positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
         )
         if self.size % self.heads != 0:
             raise ValueError(f"MultiHeadAttention: size must be a multiple of heads, got {size} and {heads}")
-        self.causal, self.bias = bool(causal), bool(bias)
+        self.causal, self.bias, self.rotary = bool(causal), bool(bias), bool(rotary)
+        if self.rotary and self.size // self.heads % 2 != 0:
+            raise ValueError(
+                f"MultiHeadAttention: rotary turns pairs of numbers, got heads of {self.size // self.heads} numbers"
+            )
         self.dropout = nonnegative("MultiHeadAttention: dropout", dropout, 1.0)
         self.query = Linear(self.size, self.size, self.bias)
         self.key = Linear(self.size, self.size, self.bias)
@@ -83,30 +114,47 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         return (None, None, self.size)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        shape, *mask = input_shapes
-        self.check_input_shape(shape)
-        if mask and (
-            len(mask[0]) != 2 or any(None not in (m, n) and m != n for m, n in zip(*mask, shape, strict=False))
-        ):
-            raise ValueError(
-                f"{self!r} got a mask of shape {shape_text(mask[0])} for x of shape {shape_text(shape)}; expected "
-                f"{shape_text(shape[:2])}"
-            )
-        return (*shape[:2], self.size)
+        x, *others = input_shapes
+        self.check_input_shape(x)
+        has_context = len(others) > 1 or (len(others) == 1 and len(others[0]) == 3 and others[0][2] == self.size)
+        self._check_shapes(x, *(others if has_context else [None, *others]))
+        return (*x[:2], self.size)
 
-    def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:
-        if not isinstance(cache, Cache | None):
-            raise TypeError(f"{self!r} takes x, a mask and a cache made by its cache(), got {type(cache).__name__}")
-        before = 0 if cache is None else cache.length
-        self.output_shape(x.shape)
-        if mask is not None:
-            mask = as_array(mask, f"{self!r}: mask")
-            if mask.dtype != np.bool_ and not placeholders.is_on:
-                raise TypeError(f"{self!r} takes a mask of bool, False where x is padding, got {mask.dtype}")
-            self.output_shape((len(x), before + x.shape[1], self.size), mask.shape)
+    def _check_shapes(self, x: Shape, context: Shape | None = None, mask: Shape | None = None, before: int = 0) -> None:
+        """ValueError unless a context and a mask have shapes that fit x, with so many positions in a cache."""
+        if context is not None and not _fits(context, (x[0], None, self.size)):
+            raise ValueError(
+                f"{self!r} got a context of shape {shape_text(context)} for x of shape {shape_text(x)}; expected "
+                f"{shape_text((x[0], None, self.size))}"
+            )
+        n, length = x[:2]
+        keys = (x if context is None else context)[1]
+        keys = None if keys is None else before + keys
+        allowed: list[Shape] = [(n, keys), (length, keys), (n, length, keys)]
+        if mask is not None and not any(_fits(mask, shape) for shape in [*allowed, (1, length, keys)]):
+            raise ValueError(
+                f"{self!r} got a mask of shape {shape_text(mask)} for x of shape {shape_text(x)}; expected "
+                f"{shape_text(allowed[0])}, {shape_text(allowed[1])} or {shape_text(allowed[2])}"
+            )
+
+    def forward(
+        self,
+        x: np.ndarray,
+        context: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        cache: Cache | None = None,
+    ) -> np.ndarray:
+        self.check_input_shape(x.shape)
+        context, mask, cache = self._told_apart(x, context, mask, cache)
+        self.before = 0 if cache is None else cache.length
+        shape_of_context, shape_of_mask = (None if array is None else array.shape for array in (context, mask))
+        self._check_shapes(x.shape, shape_of_context, shape_of_mask, self.before)
+        self.has_context, seen = context is not None, x if context is None else context
         self.mask = None if placeholders.is_on else mask
         self.drawn_p = self.dropout if is_training() else 0.0
-        self.q, self.k, self.v = self.query.forward(x), self.key.forward(x), self.value.forward(x)
+        self.q, self.k, self.v = self.query.forward(x), self.key.forward(seen), self.value.forward(seen)
+        if self.rotary:
+            self.q, self.k = (kernels.rotary(a, self.heads, self.before) for a in (self.q, self.k))
         if cache is not None:
             self.k, self.v = cache.extended(self.k, self.v)
         pairs = len(x) * self.heads * x.shape[1] * self.k.shape[1]  # of queries and keys
@@ -117,17 +165,55 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         )
         return self.output.forward(self.h)
 
-    def backward(self, dy: np.ndarray) -> np.ndarray:
+    def _told_apart(self, x: np.ndarray, context: Any, mask: Any, cache: Any) -> tuple[Any, Any, Any]:
+        """The context, mask and cache of a call. A mask or a cache may have come in the place before its own."""
+        if cache is None and isinstance(mask, Cache):
+            mask, cache = None, mask
+        if not isinstance(cache, Cache | None):
+            raise TypeError(f"{self!r} takes x, a mask and a cache made by its cache(), got {type(cache).__name__}")
+        if context is not None:
+            array = as_array(context, f"{self!r}: context or mask")
+            if self._is_mask(x, array):
+                if mask is not None:
+                    raise TypeError(f"{self!r} takes a context (n, keys, {self.size}) before a mask, got two masks")
+                context, mask = None, array
+        if mask is not None:
+            mask = as_array(mask, f"{self!r}: mask")
+            if mask.dtype != np.bool_ and not placeholders.is_on:
+                raise TypeError(f"{self!r} takes a mask of bool, False for what is not seen, got {mask.dtype}")
+        if context is not None:
+            if cache is not None:
+                raise TypeError(f"{self!r} takes a context or a cache, got both")
+            context = as_float(self, context, self.key.weight.dtype, "context")
+        return context, mask, cache
+
+    def _is_mask(self, x: np.ndarray, array: np.ndarray) -> bool:
+        """Whether an array beside x is a mask, and not a context. Placeholders have a context's dtype."""
+        if placeholders.is_on and array.ndim == 3 and array.shape[2] != self.size:
+            return array.shape[1:] == (x.shape[1], x.shape[1])
+        return array.dtype == np.bool_ or array.ndim == 2
+
+    def backward(self, dy: np.ndarray) -> Any:
         dh = self.output.backward(dy)
         dq, dk, dv = kernels.attention_grad(
             *(dh, self.q, self.k, self.v, self.h, self.norms),
             *(self.heads, self.causal, self.mask, self.drawn, self.drawn_p, self.first),
         )
-        dx = kernels.add(self.query.backward(dq), self.key.backward(dk))
-        return kernels.add(dx, self.value.backward(dv))
+        if self.rotary:
+            dq, dk = (kernels.rotary(d, self.heads, self.before, True) for d in (dq, dk))
+        dx, dkey = self.query.backward(dq), self.key.backward(dk)
+        if self.has_context:
+            return dx, kernels.add(dkey, self.value.backward(dv))
+        return kernels.add(kernels.add(dx, dkey), self.value.backward(dv))
 
     def __repr__(self) -> str:
-        return as_code(self, self.size, self.heads, causal=self.causal, dropout=self.dropout, bias=self.bias)
+        options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias, "rotary": self.rotary}
+        return as_code(self, self.size, self.heads, **options)
+
+
+def _fits(shape: Shape, expected: Shape) -> bool:
+    """Whether a shape is the expected one; None is any length."""
+    return len(shape) == len(expected) and all(None in (a, b) or a == b for a, b in zip(shape, expected, strict=True))
 
 
 class TransformerBlock(Function, recordable=True, by_row=True):
@@ -137,7 +223,8 @@ class TransformerBlock(Function, recordable=True, by_row=True):
 
     x and y (n, length, size). A LayerNorm comes before each branch. `hidden`, 4 size by default, is the number of units
     between `widen` and `narrow`. In training, dropout drops attention's probabilities and the results of both branches.
-    Masks, caches and errors are those of MultiHeadAttention: `block(x)`, `block(x, mask)`, `block(x, None, cache)`.
+    Masks, rotary positions, caches and errors are those of MultiHeadAttention: `block(x)`, `block(x, mask)`,
+    `block(x, None, cache)`.
 
     R. Xiong et al., "On layer normalization in the transformer architecture", ICML 2020.
     """
@@ -150,12 +237,13 @@ class TransformerBlock(Function, recordable=True, by_row=True):
         causal: bool = False,
         dropout: float = 0.0,
         bias: bool = True,
+        rotary: bool = False,
     ) -> None:
         self.attention_norm = LayerNorm(size, bias=bias)
-        self.attention = MultiHeadAttention(size, heads, causal, dropout, bias)
+        self.attention = MultiHeadAttention(size, heads, causal, dropout, bias, rotary)
         self.attention_dropout = Dropout(dropout)
         self.size, self.heads, self.causal = self.attention.size, self.attention.heads, self.attention.causal
-        self.dropout, self.bias = self.attention.dropout, self.attention.bias
+        self.dropout, self.bias, self.rotary = self.attention.dropout, self.attention.bias, self.attention.rotary
         self.hidden = 4 * self.size if hidden is None else positive_integer("TransformerBlock: hidden", hidden)
         self.mlp_norm = LayerNorm(size, bias=bias)
         self.widen = Linear(self.size, self.hidden, bias)
@@ -175,12 +263,12 @@ class TransformerBlock(Function, recordable=True, by_row=True):
         return self.attention.output_shape(*input_shapes)
 
     def formula(self, x: Tensor, mask: Any = None) -> Tensor:
-        h = x + self.attention(self.attention_norm(x), mask)
+        h = x + self.attention(self.attention_norm(x), mask=mask)
         return h + self.narrow(self.gelu(self.widen(self.mlp_norm(h))))
 
     def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:
         self.output_shape(x.shape)
-        branch = self.attention.forward(self.attention_norm.forward(x), mask, cache)
+        branch = self.attention.forward(self.attention_norm.forward(x), None, mask, cache)
         h = kernels.add(x, self.attention_dropout.forward(branch))
         branch = self.narrow.forward(self.gelu.forward(self.widen.forward(self.mlp_norm.forward(h))))
         return kernels.add(h, self.mlp_dropout.forward(branch))
@@ -194,7 +282,7 @@ class TransformerBlock(Function, recordable=True, by_row=True):
 
     def __repr__(self) -> str:
         hidden = None if self.hidden == 4 * self.size else self.hidden
-        options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias}
+        options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias, "rotary": self.rotary}
         return as_code(self, self.size, self.heads, hidden=hidden, **options)
 
 

@@ -4,55 +4,82 @@ from __future__ import annotations
 
 import functools
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, first_outside, positive_integer
+from caffelite.core.arrays import as_array, first_outside, nonnegative, positive_integer
 from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import uniform
 from caffelite.core.inputs import as_float
-from caffelite.core.modes import placeholders
-from caffelite.core.tensor import parameter
+from caffelite.core.modes import is_training, placeholders
+from caffelite.core.rows import rows_here
+from caffelite.core.tensor import Tensor, parameter
+from caffelite.functions.dropout import seed_of
+from caffelite.functions.indexing import Concatenate, Stack
 from caffelite.functions.shape import reshaped
 
 __all__ = ["GRU", "LSTM", "RNN"]
 
+PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the parameters of one layer in one direction
+
 
 class Recurrent(Function, recordable=True):
-    """What recurrent layers share: parameters, checks, and the products that are computed for all steps at once.
+    """What recurrent layers share: parameters, checks, stacks and directions.
 
-    A layer says how many `gates` of `hidden` units it has, and which states. It has two methods of its own: `run`
-    computes the states from the inputs of the gates, step by step, and `run_back` the gradients.
+    A layer says how many `gates` of `hidden` units it has, which states, and by which `Pass` it computes them.
     """
 
     gates: int
     axis_names = ("n", "length")
     state_names: tuple[str, ...] = ("h",)
-    previous: np.ndarray  # after `run`: the states before each step (n, length, hidden)
+    kind: type[Pass]
+    weight_ih: Tensor
 
-    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
+    def __init__(
+        self, in_features: int, hidden: int, sequences: bool, layers: int, dropout: float, bidirectional: bool
+    ) -> None:
         name = type(self).__name__
         self.in_features = positive_integer(f"{name}: in_features", in_features)
         self.hidden = positive_integer(f"{name}: hidden", hidden)
-        self.sequences = bool(sequences)
+        self.sequences, self.bidirectional = bool(sequences), bool(bidirectional)
+        self.layers = positive_integer(f"{name}: layers", layers)
+        self.dropout = nonnegative(f"{name}: dropout", dropout, 1.0)
         rows = self.gates * self.hidden
-        self.weight_ih = parameter("weight_ih", (rows, self.in_features))
-        self.weight_hh = parameter("weight_hh", (rows, self.hidden))
-        self.bias_ih, self.bias_hh = parameter("bias_ih", rows), parameter("bias_hh", rows)
+        for layer in range(self.layers):
+            features = self.in_features if layer == 0 else self.directions * self.hidden
+            for suffix in self._suffixes(layer):
+                shapes = ((rows, features), (rows, self.hidden), (rows,), (rows,))
+                for part, shape in zip(PARTS, shapes, strict=True):
+                    setattr(self, part + suffix, parameter(part + suffix, shape))
+        if self.layers > 1:
+            self.random = np.zeros(2, np.int64)
         self._set_first_values()
 
-    def arguments(self) -> dict[str, Any]:
-        return {"in_features": self.in_features, "hidden": self.hidden, "sequences": self.sequences}
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _suffixes(self, layer: int) -> list[str]:
+        """What the names of a layer's parameters end with, one for each direction."""
+        suffix = f"_l{layer}" if layer > 0 else ""
+        return [suffix, f"{suffix}_reverse"][: self.directions]
 
     def initialize(self, rng: Any) -> None:
+        """Draw the parameters. In a stack, take another seed for dropout, and count the masks from 0 again."""
         rng = np.random.default_rng(rng)
         for p in self.parameters():
             p.data = uniform(1 / math.sqrt(self.hidden))(p.shape, rng)
+        if self.layers > 1:
+            self.random[:] = seed_of(rng), 0
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """In a stack, what is kept but not learned: the seed of dropout, and how many masks were drawn."""
+        return {"random": self.random} if self.layers > 1 else {}
 
     @property
     def required_input_shape(self) -> Any:
@@ -62,18 +89,21 @@ class Recurrent(Function, recordable=True):
         x, states = input_shapes[0], [shape for shape in input_shapes[1:] if len(shape) != 1]  # lengths are (n,)
         self.check_input_shape(x)
         self._check_states(x, states)
-        y = (*x[:2], self.hidden) if self.sequences else self._state(x)
+        y = (*(x[:2] if self.sequences else x[:1]), self.directions * self.hidden)
         return (y, *[self._state(x) for _ in self.state_names]) if states else y
 
     def _state(self, x: Shape) -> Shape:
         """The shape of a state."""
-        return (x[0], self.hidden)
+        count = self.layers * self.directions
+        return (x[0], self.hidden) if count == 1 else (count, x[0], self.hidden)
 
     def _check_states(self, x: Shape, shapes: Sequence[Shape]) -> None:
         """ValueError unless states of these shapes fit x."""
         expected = self._state(x)
         for name, shape in zip(self.state_names, shapes, strict=False):
-            if len(shape) != 2 or any(len({a, b} - {None}) > 1 for a, b in zip(shape, expected, strict=True)):
+            if len(shape) != len(expected) or any(
+                len({a, b} - {None}) > 1 for a, b in zip(shape, expected, strict=True)
+            ):
                 raise ValueError(
                     f"{self!r} got a state {name} of shape {shape_text(shape)}; expected {shape_text(expected)}"
                 )
@@ -87,47 +117,80 @@ class Recurrent(Function, recordable=True):
         arrays, names = (x, *given), ("x", *self.state_names)
         x, *given = [as_float(self, a, self.weight_ih.dtype, name) for a, name in zip(arrays, names, strict=False)]
         n, steps, _ = self.shape = x.shape
-        self.lengths = None if lengths is None or placeholders.is_on else self._checked(lengths, n, steps)
-        if self.lengths is not None:
-            x = kernels.cut(x, self.lengths, functools.partial(_refuse_lengths, self, steps, np.asarray(lengths).dtype))
-        self.x = reshaped(x, (n * steps, self.in_features))
-        inputs = kernels.matmul(self.x, self.weight_ih.data.T, bias=self.bias_ih.data)
-        first = given or [kernels.full((n, self.hidden), 0, inputs.dtype) for _ in states]
-        y, *last = self.run(inputs.reshape(n, steps, self.gates * self.hidden), *first)
+        counts = None if lengths is None or placeholders.is_on else self._checked(lengths, n, steps)
+        if counts is not None:
+            x = kernels.cut(x, counts, functools.partial(_refuse_lengths, self, steps, np.asarray(lengths).dtype))
+        y, last = self._run_stack(x, given, counts)
+        if not self.sequences:
+            y = _side_by_side([h for h, *_ in last[-self.directions :]])
         self.with_state = bool(given)
         if not self.with_state:
-            return y if self.sequences else last[0]
-        return (y if self.sequences else kernels.copy(last[0]), *last)
+            return y
+        if len(last) == 1 and not self.sequences:
+            y = kernels.copy(y)  # for the last state is an output of its own
+        return (y, *[_stacked(states) for states in zip(*last, strict=True)])
+
+    def _run_stack(self, x: Any, given: list[np.ndarray], lengths: Any) -> tuple[Any, list[Any]]:
+        """Return the states of the top layer at all steps (if `sequences`), and the last states of each pass."""
+        self.passes: list[Pass] = []
+        self.drawn: list[Any] = []  # what dropout drew from, between each layer and the next
+        last: list[Any] = []
+        first = list(zip(*map(self._by_pass, given), strict=True))
+        for layer in range(self.layers):
+            if layer > 0:
+                x = self._dropped(x)
+            all_steps, results = self.sequences or layer < self.layers - 1, []
+            for suffix in self._suffixes(layer):
+                one = self.kind(self, suffix, lengths, all_steps)
+                states = first[len(last)] if given else one.zeros(len(x))
+                y, *ends = one.forward(x, *states)
+                self.passes.append(one)
+                results.append(y)
+                last.append(ends)
+            x = _side_by_side(results) if all_steps else None
+        return x, last
+
+    def _dropped(self, y: np.ndarray) -> np.ndarray:
+        """What the next layer gets of a layer's states: in training, some are dropped."""
+        self.drawn.append(None)
+        if is_training() and self.dropout > 0:
+            self.drawn_p, self.first = self.dropout, rows_here().before(y.size)
+            y, self.drawn[-1] = kernels.dropout(y, self.random, self.drawn_p, self.first)
+        return y
 
     def backward(self, dy: Any) -> Any:
         dy, *dlast = dy if self.with_state else (dy, *[None] * len(self.state_names))
+        dlast = [self._by_pass(d) for d in dlast]
+        by_direction = self._by_direction(dy)
         if not self.sequences:
-            dlast[0], dy = _sum_of_given(dy, dlast[0]), None
-        dinputs, *dstates = self.run_back(dy, *dlast)
-        dinputs = dinputs.reshape(len(self.x), self.gates * self.hidden)
-        self.weight_ih.add_grad_of(kernels.matmul, dinputs.T, self.x)
-        dbias = kernels.sum(dinputs, axis=0)
-        self.bias_ih.add_grad(dbias)
-        self._add_hidden_gradients(dinputs, dbias, self.previous.reshape(len(self.x), self.hidden))
-        dx = None
-        if self.wants_gradient(0):
-            dx = kernels.matmul(dinputs, self.weight_ih.data).reshape(self.shape)
-        return (dx, *dstates) if self.with_state else dx
+            dlast[0][-self.directions :] = map(_sum_of_given, by_direction, dlast[0][-self.directions :])
+            by_direction = [None] * self.directions
+        dfirst: list[Any] = []  # from the last pass to the first
+        for layer in range(self.layers - 1, -1, -1):
+            dx = None
+            for direction in range(self.directions - 1, -1, -1):
+                i = layer * self.directions + direction
+                wants_dx = layer > 0 or self.wants_gradient(0)
+                of_pass, *dstates = self.passes[i].backward(wants_dx, by_direction[direction], *[d[i] for d in dlast])
+                dx = _sum_of_given(of_pass, dx)
+                dfirst.append(dstates)
+            if layer > 0:
+                drawn = self.drawn[layer - 1]
+                dx = dx if drawn is None else kernels.dropout_grad(dx, drawn, self.drawn_p, self.first)
+                by_direction = self._by_direction(dx)
+        return (dx, *[_stacked(states[::-1]) for states in zip(*dfirst, strict=True)]) if self.with_state else dx
 
-    def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
-        self.weight_hh.add_grad_of(kernels.matmul, dinputs.T, previous)
-        self.bias_hh.add_grad(dbias)
+    def _by_pass(self, states: Any) -> list[Any]:
+        """The state of each pass, or its gradient; None for each if there is none."""
+        count = self.layers * self.directions
+        return [states] if count == 1 else [None if states is None else states[i] for i in range(count)]
 
-    @abstractmethod
-    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
-        """Return the states of all steps (if `sequences`), and then the last state of each kind.
-
-        `gates` are the inputs of the gates that come from x. Sets `previous`.
-        """
-
-    @abstractmethod
-    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        """Return the gradients of `gates` and of the first states, given those of the results of `run`."""
+    def _by_direction(self, dy: Any) -> list[Any]:
+        """The columns of a gradient that belong to each direction; None for each if there is none."""
+        if self.directions == 1:
+            return [dy]
+        columns = slice(self.hidden), slice(self.hidden, None)
+        return [None if dy is None else dy[..., part] for part in columns]
 
     def _checked(self, lengths: Any, rows: int, steps: int) -> np.ndarray:
         """The lengths as int64. TypeError unless they are integers, ValueError unless there is one for each row."""
@@ -141,7 +204,8 @@ class Recurrent(Function, recordable=True):
         return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
 
     def __repr__(self) -> str:
-        return as_code(self, self.in_features, self.hidden, sequences=self.sequences)
+        options = {"layers": self.layers, "dropout": self.dropout, "bidirectional": self.bidirectional}
+        return as_code(self, self.in_features, self.hidden, sequences=self.sequences, **options)
 
 
 def _sum_of_given(a: Any, b: Any) -> Any:
@@ -149,10 +213,133 @@ def _sum_of_given(a: Any, b: Any) -> Any:
     return b if a is None else a if b is None else kernels.add(a, b)
 
 
+def _side_by_side(arrays: list[np.ndarray]) -> np.ndarray:
+    """Arrays of both directions as one: the features of the second behind those of the first."""
+    return arrays[0] if len(arrays) == 1 else Concatenate(-1).forward(*arrays)
+
+
+def _stacked(states: Sequence[np.ndarray]) -> np.ndarray:
+    """The states of all passes as one array (layers · directions, n, hidden); of a single pass (n, hidden)."""
+    return states[0] if len(states) == 1 else Stack().forward(*states)
+
+
 def _refuse_lengths(layer: Recurrent, steps: int, dtype: np.dtype, lengths: np.ndarray) -> None:
     """Raise ValueError for the first of these lengths, int64 made of this dtype, that is not in 1 … steps."""
     row = int(((lengths < 1) | (lengths > steps)).argmax())
     raise ValueError(f"{layer!r}: length {lengths.astype(dtype)[row]} in row {row} is not in 1 … {steps}")
+
+
+# ---- one layer in one direction --------------------------------------------------------------------------------------
+
+
+class Pass(ABC):
+    """One layer of a stack in one direction: its parameters, and what `backward` needs.
+
+    It computes the gates' inputs from x by one product for all steps. A subclass computes the rest: `run` the states
+    from the inputs of the gates, step by step, and `run_back` the gradients.
+    """
+
+    state_count = 1
+    previous: np.ndarray  # after `run`: the states before each step (n, length, hidden)
+
+    def __init__(self, layer: Recurrent, suffix: str, lengths: Any, all_steps: bool) -> None:
+        self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh = (getattr(layer, p + suffix) for p in PARTS)
+        self.hidden, self.lengths, self.all_steps = layer.hidden, lengths, all_steps
+        self.reverse = suffix.endswith("_reverse")
+
+    def zeros(self, rows: int) -> list[np.ndarray]:
+        """The first states if none are given."""
+        return [kernels.full((rows, self.hidden), 0, self.weight_hh.dtype) for _ in range(self.state_count)]
+
+    def forward(self, x: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        """Return the states of all steps (if `all_steps`), and then the last state of each kind."""
+        n, steps, features = self.shape = x.shape
+        self.x = reshaped(x, (n * steps, features))
+        inputs = kernels.matmul(self.x, self.weight_ih.data.T, bias=self.bias_ih.data)
+        return self.run(inputs.reshape(n, steps, self.bias_ih.size), *states)
+
+    def backward(self, wants_dx: bool, dy: Any, *dlast: Any) -> tuple[Any, ...]:
+        """Return the gradients of x (None unless wanted) and of the first states."""
+        dinputs, *dstates = self.run_back(dy, *dlast)
+        dinputs = dinputs.reshape(len(self.x), self.bias_ih.size)
+        self.weight_ih.add_grad_of(kernels.matmul, dinputs.T, self.x)
+        dbias = kernels.sum(dinputs, axis=0)
+        self.bias_ih.add_grad(dbias)
+        self._add_hidden_gradients(dinputs, dbias, self.previous.reshape(len(self.x), self.hidden))
+        dx = kernels.matmul(dinputs, self.weight_ih.data).reshape(self.shape) if wants_dx else None
+        return dx, *dstates
+
+    def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
+        self.weight_hh.add_grad_of(kernels.matmul, dinputs.T, previous)
+        self.bias_hh.add_grad(dbias)
+
+    @abstractmethod
+    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        """Return what `forward` returns. `gates` are the inputs of the gates that come from x. Sets `previous`."""
+
+    @abstractmethod
+    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        """Return the gradients of `gates` and of the first states, given those of the results of `run`."""
+
+
+class RNNPass(Pass):
+    """One layer of an RNN in one direction."""
+
+    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        self.states = gates
+        options = self.lengths, self.reverse
+        self.previous, last = kernels.rnn(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
+        return gates, last
+
+    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        return kernels.rnn_grad(self.states, self.weight_hh.data, dy, *dlast, self.lengths, self.reverse)
+
+
+class GRUPass(Pass):
+    """One layer of a GRU in one direction."""
+
+    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        self.activations = gates
+        options = self.lengths, self.all_steps, self.reverse
+        found = kernels.gru(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
+        self.previous, last, self.reset, y = found
+        return y, last
+
+    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        kept = self.activations, self.weight_hh.data, self.previous, self.reset
+        dinputs, self.dreset, dh = kernels.gru_grad(*kept, dy, *dlast, self.lengths, self.reverse)
+        return dinputs, dh
+
+    def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
+        n = 2 * self.hidden  # the rows of r and z; those of n saw the state by way of r
+        dreset = self.dreset.reshape(len(dinputs), self.hidden)
+        dweight, dbias_hh = kernels.output_like(self.weight_hh.data), kernels.output_like(dbias)
+        kernels.matmul(dinputs[:, :n].T, previous, dweight[:n])
+        kernels.matmul(dreset.T, previous, dweight[n:])
+        kernels.copy(dbias[:n], dbias_hh[:n])
+        kernels.sum(dreset, axis=0, out=dbias_hh[n:])
+        self.weight_hh.add_grad(dweight)
+        self.bias_hh.add_grad(dbias_hh)
+
+
+class LSTMPass(Pass):
+    """One layer of an LSTM in one direction."""
+
+    state_count = 2
+
+    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
+        self.activations, self.first_cells = gates, states[1]
+        options = self.lengths, self.all_steps, self.reverse
+        found = kernels.lstm(gates, self.weight_hh.data, self.bias_hh.data, *states, *options)
+        self.previous, h, self.cells, c, y = found
+        return y, h, c
+
+    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
+        kept = self.activations, self.weight_hh.data, self.cells, self.first_cells
+        return kernels.lstm_grad(*kept, dy, *dlast, self.lengths, self.reverse)
+
+
+# ---- the layers ------------------------------------------------------------------------------------------------------
 
 
 class RNN(Recurrent, recordable=True, by_row=True):
@@ -170,24 +357,37 @@ class RNN(Recurrent, recordable=True, by_row=True):
     row has. The last state is that of the row's own last step. After it y is 0, and x has no influence and no gradient.
     ValueError for other shapes and, with the first bad row, for other lengths. TypeError for other dtypes.
 
+    In a stack of `layers`, each layer reads the states of the layer below. In training, `dropout` is the p of Dropout
+    between the layers; a single layer drops nothing. The buffer `random` of a stack is that of Dropout.
+
+    A `bidirectional` layer also reads x from each row's last element to its first, with other parameters. The states of
+    both directions are side by side: y is (n, 2 hidden) or (n, length, 2 hidden), and a layer above reads 2 hidden
+    features. The last state of the second direction is the one at the first element.
+
+    The names of the parameters end with `_reverse` for the second direction, and with `_l1`, `_l2` and so on for the
+    layers above the first: `weight_ih_l1_reverse`. With several layers or directions, the states that the layer takes
+    and returns are (layers · directions, n, hidden): layer by layer, and in each layer the forward direction first. The
+    order of parameters and states is PyTorch's.
+
     J. Elman, "Finding structure in time", Cognitive Science 14, 1990.
     """
 
     gates = 1
+    kind = RNNPass
 
-    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
-        super().__init__(in_features, hidden, sequences)  # Python's errors about arguments name this class
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        sequences: bool = False,
+        layers: int = 1,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:  # Python's errors about arguments name this class
+        super().__init__(in_features, hidden, sequences, layers, dropout, bidirectional)
 
     def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h,), lengths)
-
-    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
-        self.states = gates
-        self.previous, last = kernels.rnn(gates, self.weight_hh.data, self.bias_hh.data, *states, self.lengths)
-        return gates, last
-
-    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        return kernels.rnn_grad(self.states, self.weight_hh.data, dy, *dlast, self.lengths)
 
 
 class GRU(Recurrent, recordable=True, by_row=True):
@@ -198,41 +398,29 @@ class GRU(Recurrent, recordable=True, by_row=True):
 
     x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden). W
     `weight_ih` (3 hidden, in_features), U `weight_hh` (3 hidden, hidden), b `bias_ih`, c `bias_hh`, each for r, z and n
-    in this order, drawn as in PyTorch. States, lengths and errors are those of `RNN`.
+    in this order, drawn as in PyTorch. States, lengths, stacks, directions and errors are those of
+    `RNN`.
 
     K. Cho et al., "Learning phrase representations using RNN encoder–decoder for statistical machine translation",
     EMNLP 2014; r is applied after the product, as in PyTorch.
     """
 
     gates = 3
+    kind = GRUPass
 
-    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
-        super().__init__(in_features, hidden, sequences)  # Python's errors about arguments name this class
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        sequences: bool = False,
+        layers: int = 1,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:  # Python's errors about arguments name this class
+        super().__init__(in_features, hidden, sequences, layers, dropout, bidirectional)
 
     def forward(self, x: np.ndarray, h: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h,), lengths)
-
-    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
-        self.activations = gates
-        found = kernels.gru(gates, self.weight_hh.data, self.bias_hh.data, *states, self.lengths, self.sequences)
-        self.previous, last, self.reset, y = found
-        return y, last
-
-    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        kept = self.activations, self.weight_hh.data, self.previous, self.reset
-        dinputs, self.dreset, dh = kernels.gru_grad(*kept, dy, *dlast, self.lengths)
-        return dinputs, dh
-
-    def _add_hidden_gradients(self, dinputs: np.ndarray, dbias: np.ndarray, previous: np.ndarray) -> None:
-        n = 2 * self.hidden  # the rows of r and z; those of n saw the state by way of r
-        dreset = self.dreset.reshape(len(dinputs), self.hidden)
-        dweight, dbias_hh = kernels.output_like(self.weight_hh.data), kernels.output_like(dbias)
-        kernels.matmul(dinputs[:, :n].T, previous, dweight[:n])
-        kernels.matmul(dreset.T, previous, dweight[n:])
-        kernels.copy(dbias[:n], dbias_hh[:n])
-        kernels.sum(dreset, axis=0, out=dbias_hh[n:])
-        self.weight_hh.add_grad(dweight)
-        self.bias_hh.add_grad(dbias_hh)
 
 
 class LSTM(Recurrent, recordable=True, by_row=True):
@@ -244,18 +432,27 @@ class LSTM(Recurrent, recordable=True, by_row=True):
     x (n, length, in_features) → the last h (n, hidden), or with `sequences` all of them (n, length, hidden). W
     `weight_ih` (4 hidden, in_features), U `weight_hh` (4 hidden, hidden), b `bias_ih`, c `bias_hh`, each for i, f, g
     and o in this order, drawn as in PyTorch. `lstm(x, h, c)` begins with these states, (n, hidden) each, and returns
-    (y, (h, c)). With arrays, `forward(x, h, c)` returns (y, h, c), and `backward` gets the gradients of these. Lengths
-    and errors are those of `RNN`.
+    (y, (h, c)). With arrays, `forward(x, h, c)` returns (y, h, c), and `backward` gets the gradients of these. Lengths,
+    stacks, directions and errors are those of `RNN`.
 
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997; with f of F. Gers,
     J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12, 2000.
     """
 
     gates = 4
+    kind = LSTMPass
     state_names = ("h", "c")
 
-    def __init__(self, in_features: int, hidden: int, sequences: bool = False) -> None:
-        super().__init__(in_features, hidden, sequences)  # Python's errors about arguments name this class
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        sequences: bool = False,
+        layers: int = 1,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:  # Python's errors about arguments name this class
+        super().__init__(in_features, hidden, sequences, layers, dropout, bidirectional)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         outputs = super().__call__(*inputs, **named)
@@ -263,13 +460,3 @@ class LSTM(Recurrent, recordable=True, by_row=True):
 
     def forward(self, x: np.ndarray, h: Any = None, c: Any = None, lengths: Any = None) -> Any:
         return self._forward(x, (h, c), lengths)
-
-    def run(self, gates: np.ndarray, *states: np.ndarray) -> tuple[Any, ...]:
-        self.activations, self.first_cells = gates, states[1]
-        found = kernels.lstm(gates, self.weight_hh.data, self.bias_hh.data, *states, self.lengths, self.sequences)
-        self.previous, h, self.cells, c, y = found
-        return y, h, c
-
-    def run_back(self, dy: Any, *dlast: Any) -> tuple[np.ndarray, ...]:
-        kept = self.activations, self.weight_hh.data, self.cells, self.first_cells
-        return kernels.lstm_grad(*kept, dy, *dlast, self.lengths)

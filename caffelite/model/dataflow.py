@@ -30,7 +30,6 @@ from caffelite.model.tracing import Applied, Trace, data_of, listed
 from caffelite.program.step import owner_of
 
 ROWS = (2, 3, 5)  # the numbers of rows for which a model is traced
-MASKS = {(functions.MultiHeadAttention, 1), (functions.Where, 2)}  # inputs that are masks, by their places
 
 
 class Rows(NamedTuple):
@@ -245,8 +244,16 @@ class _Flow:
             for i, x in enumerate(step.inputs):
                 source = self.source(x)
                 if isinstance(source, Given | Columns):
-                    uses.setdefault(source.place, set()).add((step.kind, i) in MASKS)
+                    uses.setdefault(source.place, set()).add(_is_mask(step, i))
         return {i for i, are_masks in uses.items() if are_masks == {True}}
+
+
+def _is_mask(step: Applied, i: int) -> bool:
+    """Return whether input i of a step is a mask or a condition."""
+    if step.kind is functions.MultiHeadAttention:
+        function: Any = step.function
+        return i == 2 or (i == 1 and not function.has_context)
+    return step.kind is functions.Where and i == 2
 
 
 def memory_of(array: np.ndarray) -> tuple:

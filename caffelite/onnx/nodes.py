@@ -203,7 +203,7 @@ class Nodes:
         weights = weights or {}
         with without_values(), node.blamed():
             function: Any = make if isinstance(make, Function) else make()
-        key = (*weights.values(), repr(function) if weights else node.outputs[0])
+        key = (*weights.values(), repr(function)) if weights else tuple(node.outputs)  # the first may be ""
         if key not in self._layers:
             for attribute, x in weights.items():
                 name, transposed = (x[0], True) if isinstance(x, tuple) else (x, False)

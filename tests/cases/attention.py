@@ -13,7 +13,23 @@ from cases.normalization import normalized
 def ones_where_seen(shape, causal, mask):
     """1 where a query (n, heads, length, keys) sees a key, else 0; the queries are the last of the keys' positions."""
     seen = np.tri(*shape[2:], shape[3] - shape[2]) if causal else np.ones(shape[2:])
-    return np.broadcast_to(seen if mask is None else seen * mask[:, np.newaxis, np.newaxis, :], shape)
+    return np.broadcast_to(seen if mask is None else seen * mask[for_heads(mask, shape[0])], shape)
+
+
+def for_heads(mask, n):
+    """The index with which a mask broadcasts to (n, heads, length, keys): it is of keys, of pairs, or of each row's."""
+    if mask.ndim == 3:
+        return (slice(None), None)
+    return (slice(None), None, None) if len(mask) == n else (None, None)
+
+
+def turned(x, heads, sign=1):
+    """x (n, length, size) with the pairs of each head's numbers turned as complex numbers, by ± the positions."""
+    pairs = x.reshape(*x.shape[:2], heads, x.shape[2] // heads // 2, 2)
+    z = pairs[..., 0] + 1j * pairs[..., 1]
+    waves = 10_000.0 ** -(np.arange(z.shape[3]) / z.shape[3])
+    z = z * np.exp(sign * 1j * np.arange(x.shape[1])[:, np.newaxis, np.newaxis] * waves)
+    return np.stack([z.real, z.imag], -1).reshape(x.shape)
 
 
 def attention(q, k, v, heads, causal=False, mask=None, kept=1.0):
@@ -61,30 +77,45 @@ def in_pairs(parameters, bias):
     return [parameters[i : i + each] for i in range(0, len(parameters), each)]
 
 
-def self_attention(x, parameters, heads, causal, mask, kept):
-    """y of x (n, length, size) and the parameters of four Linears; backward gives dx and a list of theirs."""
-    (q, back_q), (k, back_k), (v, back_v) = (of_positions(x, *pair) for pair in parameters[:3])
+def layer_of_heads(x, context, parameters, heads, causal, mask, kept, rotary=False):
+    """y of x (n, length, size), what it sees, and the parameters of four Linears.
+
+    Backward gives dx, the gradient of what it sees, and a list of those of the parameters.
+    """
+    (q, back_q), (k, back_k), (v, back_v) = (
+        of_positions(of, *pair) for of, pair in zip((x, context, context), parameters[:3], strict=True)
+    )
+    if rotary:
+        q, k = turned(q, heads), turned(k, heads)
     h, back = attention(q, k, v, heads, causal, mask, kept)
     y, back_y = of_positions(h, *parameters[3])
 
     def backward(dy):
         dh, *of_output = back_y(dy)
-        back_to_x = [f(d) for f, d in zip((back_q, back_k, back_v), back(dh), strict=True)]
-        dx = sum(d for d, *_ in back_to_x)
-        return dx, [g for _, *gradients in back_to_x for g in gradients] + of_output
+        dq, dk, dv = back(dh)
+        if rotary:
+            dq, dk = turned(dq, heads, -1), turned(dk, heads, -1)
+        (dx, *of_q), (of_key, *of_k), (of_value, *of_v) = back_q(dq), back_k(dk), back_v(dv)
+        return dx, of_key + of_value, [*of_q, *of_k, *of_v, *of_output]
 
     return y, backward
 
 
-def kept_by(layer, shape):
+def kept_by(layer, shape, keys=None):
     """What MultiHeadAttention multiplied its probabilities by, the layer having been applied to x of this shape."""
-    heads = (shape[0], layer.heads, shape[1], shape[1])
+    heads = (shape[0], layer.heads, shape[1], shape[1] if keys is None else keys)
     return np.ones(heads) if layer.drawn is None else philox_mask(heads, layer.drawn, layer.dropout)
 
 
-def padding(shape, masked):
-    """For `held`: a mask in which each row has a first position that is no padding, if there is to be one."""
-    return lambda rng: [(rng.random(shape[:2]) < 0.6) | (np.arange(shape[1]) == 0)] if masked else []
+def masks(shape, masked, keys=None):
+    """For `held`: a mask in which the first key is always seen, if there is to be one.
+
+    `masked` is True for one of keys, "pairs" for the same pairs in all rows, "rows" for the pairs of each row.
+    """
+    n, length, keys = *shape[:2], shape[1] if keys is None else keys
+    of_pairs = {"pairs": (1, length, keys) if n == length else (length, keys), "rows": (n, length, keys)}
+    mask_shape = of_pairs.get(masked, (n, keys))
+    return lambda rng: [(rng.random(mask_shape) < 0.6) | (np.arange(keys) == 0)] if masked else []
 
 
 def seeded(function):
@@ -93,45 +124,62 @@ def seeded(function):
     return function
 
 
-def torchs_attention(torch, x, parameters, heads, causal, mask, kept):
+def torchs_attention(torch, x, context, parameters, heads, causal, mask, kept, rotary=False):
     def cut(x):
         return x.unflatten(2, (heads, -1)).transpose(1, 2)
 
-    q, k, v = (cut(torch.nn.functional.linear(x, w.T, *bias)) for w, *bias in parameters[:3])
+    def turned(x):
+        z = torch.view_as_complex(x.unflatten(3, (-1, 2)).contiguous())
+        waves = 10_000.0 ** -(torch.arange(z.shape[3], dtype=x.dtype) / z.shape[3])
+        angles = torch.arange(z.shape[2], dtype=x.dtype)[:, None] * waves
+        return torch.view_as_real(z * torch.polar(torch.ones_like(angles), angles)).flatten(3)
+
+    q, k, v = (
+        cut(torch.nn.functional.linear(of, w.T, *bias))
+        for of, (w, *bias) in zip((x, context, context), parameters[:3], strict=True)
+    )
+    if rotary:
+        q, k = turned(q), turned(k)
     s = q @ k.transpose(2, 3) / q.shape[3] ** 0.5
-    seen = torch.ones(s.shape[2:], dtype=bool).tril() if causal else torch.ones(s.shape[2:], dtype=bool)
-    seen = seen if mask is None else seen & mask[:, None, None, :].bool()
+    seen = torch.ones(s.shape[2:], dtype=bool)
+    seen = seen.tril(s.shape[3] - s.shape[2]) if causal else seen
+    seen = seen if mask is None else seen & mask[for_heads(mask, len(x))].bool()
     h = (torch.where(seen, s, -torch.inf).softmax(3) * kept) @ v
     w, *bias = parameters[3]
     return torch.nn.functional.linear(h.transpose(1, 2).flatten(2), w.T, *bias)
 
 
-def multi_head(shape, heads, causal=False, masked=False, dropout=0.0, bias=True, training=True):
-    def parts(arrays):
-        mask, parameters = (arrays[0], arrays[1:]) if masked else (None, arrays)
-        return mask, in_pairs(parameters, bias)
+def multi_head(
+    shape, heads, causal=False, masked=False, dropout=0.0, bias=True, training=True, keys=None, rotary=False
+):
+    """With `keys`, of a context of so many positions; a causal layer gets as many as x has, at least."""
+    keys = max(keys, shape[1]) if causal and keys is not None else keys
 
-    def judge(x, *arrays, kept):
-        mask, parameters = parts(arrays)
-        y, backward = self_attention(x, parameters, heads, causal, mask, kept)
+    def parts(x, *arrays):
+        arrays = list(arrays)
+        context = x if keys is None else arrays.pop(0)
+        mask = arrays.pop(0) if masked else None
+        return x, context, in_pairs(arrays, bias), heads, causal, mask
+
+    def judge(*arrays, kept):
+        y, backward = layer_of_heads(*parts(*arrays), kept, rotary)
 
         def gradients(dy):
-            dx, others = backward(dy)
-            return dx, *others
+            dx, dcontext, others = backward(dy)
+            return *((dx + dcontext,) if keys is None else (dx, dcontext)), *others
 
         return y, gradients
 
-    def pytorch(torch, x, *arrays, kept):
-        mask, parameters = parts(arrays)
-        return torchs_attention(torch, x, parameters, heads, causal, mask, kept)
+    def pytorch(torch, *arrays, kept):
+        return torchs_attention(torch, *parts(*arrays), kept, rotary)
 
     return Case(
-        lambda: seeded(functions.MultiHeadAttention(shape[2], heads, causal, dropout, bias)),
-        (shape,),
+        lambda: seeded(functions.MultiHeadAttention(shape[2], heads, causal, dropout, bias, rotary)),
+        (shape,) if keys is None else (shape, (shape[0], keys, shape[2])),
         judge,
         pytorch,
-        held=padding(shape, masked),
-        saved=lambda layer: {"kept": kept_by(layer, shape)},
+        held=masks(shape, masked, keys),
+        saved=lambda layer: {"kept": kept_by(layer, shape, keys)},
         training=training,
         scale=10.0 / (1 - dropout),
     )
@@ -142,7 +190,7 @@ def gelu(x):
     return y, lambda dy: dy * (normal(x) + x * np.exp(-(x**2) / 2) / np.sqrt(2 * np.pi))
 
 
-def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=True, training=True):
+def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=True, training=True, rotary=False):
     """Norm, attention, norm, two Linears, each with as many parameters as it has with bias or without."""
 
     def parts(arrays):
@@ -161,7 +209,7 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
     def judge(x, *arrays, kept, first_mask, second_mask):
         mask, first, attention, second, widen, narrow = parts(arrays)
         normed, back_first = layer_norm(x, *first)
-        branch, back_attention = self_attention(normed, attention, heads, causal, mask, kept)
+        branch, back_attention = layer_of_heads(normed, normed, attention, heads, causal, mask, kept, rotary)
         h = x + branch * first_mask
         normed_h, back_second = layer_norm(h, *second)
         wide, back_widen = of_positions(normed_h, *widen)
@@ -173,8 +221,8 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
             d, *of_widen = back_widen(back_gelu(d))
             d, of_second = back_second(d)
             dh = dy + d
-            d, of_attention = back_attention(dh * first_mask)
-            d, of_first = back_first(d)
+            d, of_keys, of_attention = back_attention(dh * first_mask)
+            d, of_first = back_first(d + of_keys)
             return dh + d, *of_first, *of_attention, *of_second, *of_widen, *of_narrow
 
         return h + branch * second_mask, gradients
@@ -183,7 +231,7 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
         mask, first, attention, second, widen, narrow = parts(arrays)
         f = torch.nn.functional
         normed = f.layer_norm(x, shape[2:], *first)
-        h = x + torchs_attention(torch, normed, attention, heads, causal, mask, kept) * first_mask
+        h = x + torchs_attention(torch, normed, normed, attention, heads, causal, mask, kept, rotary) * first_mask
         wide = f.linear(f.layer_norm(h, shape[2:], *second), widen[0].T, *widen[1:])
         return h + f.linear(f.gelu(wide), narrow[0].T, *narrow[1:]) * second_mask
 
@@ -195,24 +243,31 @@ def block(shape, heads, hidden, causal=False, masked=False, dropout=0.0, bias=Tr
         return {"kept": kept_by(layer.attention, shape), **masks}
 
     return Case(
-        lambda: seeded(functions.TransformerBlock(shape[2], heads, hidden, causal, dropout, bias)),
+        lambda: seeded(functions.TransformerBlock(shape[2], heads, hidden, causal, dropout, bias, rotary)),
         (shape,),
         judge,
         pytorch,
-        held=padding(shape, masked),
+        held=masks(shape, masked),
         saved=masks_of,
         training=training,
         scale=30.0 / (1 - dropout),
     )
 
 
-def random_shapes(*between, fewest=1):
-    """n, length and heads of d numbers, few of them but for `fewest`, and what else a case is made with."""
+def random_shapes(*between, fewest=1, behind=()):
+    """n, length and heads of d numbers, few of them but for `fewest`, and what else a case is made with.
+
+    `between` and `behind` are drawn for the places after the heads, and before the last: whether it is rotary.
+    """
     shape = st.tuples(*[st.integers(1, most) for most in (3, 9, 3, 4)]).filter(lambda s: s[2] * s[3] >= fewest)
-    options = st.tuples(st.booleans(), st.booleans(), st.sampled_from([0.0, 0.2]), st.booleans(), st.booleans())
-    return st.tuples(shape, *between, options).map(
-        lambda drawn: ((*drawn[0][:2], drawn[0][2] * drawn[0][3]), drawn[0][2], *drawn[1:-1], *drawn[-1])
-    )
+    flag, masked = st.booleans(), st.sampled_from([False, True, "pairs", "rows"])
+    options = st.tuples(flag, masked, st.sampled_from([0.0, 0.2]), flag, flag, *behind, flag)
+
+    def arguments(drawn):
+        (n, length, heads, d), *others, options = drawn
+        return ((n, length, heads * d * (2 if options[-1] else 1)), heads, *others, *options)
+
+    return st.tuples(shape, *between, options).map(arguments)
 
 
 CASES = [
@@ -221,10 +276,17 @@ CASES = [
         listed=[
             *[((2, 5, 6), 2), ((2, 5, 6), 3, True), ((2, 7, 4), 1, False, True), ((1, 1, 1), 1)],
             *[((3, 4, 4), 2, True, True, 0.2), ((2, 3, 4), 4, False, False, 0.5, False), ((1, 70, 6), 2, True)],
-            ((2, 3, 4), 2, True, False, 0.5, True, False),
+            *[((2, 3, 4), 2, True, False, 0.5, True, False), ((2, 5, 8), 2, False, False, 0.0, True, True, None, True)],
+            *[((2, 5, 6), 3, False, "pairs"), ((5, 5, 6), 3, True, "pairs"), ((2, 3, 4), 2, True, "rows", 0.2)],
+            *[((2, 5, 6), 2, False, masked, 0.0, True, True, 7) for masked in (False, True, "pairs", "rows")],
+            ((2, 3, 4), 1, True, True, 0.2, False, True, 70, True),
         ],
-        empty=[((0, 3, 4), 2), ((2, 0, 4), 2, True), ((0, 3, 4), 2, False, True)],
-        random=random_shapes(),
+        empty=[
+            *[((0, 3, 4), 2), ((2, 0, 4), 2, True), ((0, 3, 4), 2, False, True)],
+            *[((0, 3, 4), 2, False, "rows", 0.0, True, True, 5, True), ((2, 0, 4), 2, False, True, 0.0, True, True, 5)],
+            ((2, 3, 4), 2, False, False, 0.0, True, True, 0, True),
+        ],
+        random=random_shapes(behind=[st.none() | st.integers(1, 9)]),
         special=lambda dtype: [(((3, 2, 2), 1), [[[[np.nan, 1], [1, 2]], [[np.inf, 1], [1, 2]], [[0, 1], [3, 2]]]])],
     ),
     Family(
@@ -233,6 +295,7 @@ CASES = [
             *[((2, 5, 6), 2, 9), ((2, 5, 6), 3, 24, True), ((2, 7, 4), 1, 16, False, True)],
             *[((3, 4, 4), 2, 16, True, True, 0.2), ((2, 3, 4), 4, 5, False, False, 0.5, False)],
             ((2, 3, 4), 2, 16, True, False, 0.5, True, False),
+            *[((2, 5, 6), 3, 9, False, "pairs"), ((2, 3, 8), 2, 16, True, "rows", 0.2, True, True, True)],
         ],
         empty=[((0, 3, 4), 2, 16), ((2, 0, 4), 2, 5, True)],
         random=random_shapes(st.integers(1, 9), fewest=4),  # of two numbers, close ones, a norm makes -1 and 1

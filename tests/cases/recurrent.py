@@ -100,54 +100,117 @@ def judged(step, kinds, sequences, x, states, lengths, w, u, b, c):
     return (out, *last) if states else out, backward
 
 
+def reversed_rows(x, lengths):
+    """x (n, steps, …) with the first `lengths` steps of each row in reverse order."""
+    x = x.copy()
+    for row, length in zip(x, [x.shape[1]] * len(x) if lengths is None else lengths, strict=True):
+        row[: int(length)] = row[: int(length)][::-1].copy()
+    return x
+
+
+def judged_stack(step, kinds, sequences, layers, directions, x, states, lengths, weights):
+    """What `judged` gives, of a stack of both directions: `weights` has four arrays of each pass."""
+    passes, hidden = layers * directions, weights[1].shape[1]
+    each = [weights[4 * i : 4 * i + 4] for i in range(passes)]
+    given = [np.reshape(state, (passes, len(x), hidden)) for state in states]
+    first = given or [np.zeros((passes, len(x), hidden))] * kinds
+    ways, last, below, ys = [], [], x, []
+    for i in range(passes):
+        if i % directions == 0 and i > 0:
+            below, ys = np.concatenate(ys, -1), []
+        turn = i % directions == 1
+        into = reversed_rows(below, lengths) if turn else below
+        (y, *ends), back = judged(step, kinds, True, into, [state[i] for state in first], lengths, *each[i])
+        ys.append(reversed_rows(y, lengths) if turn else y)
+        last.append(ends)
+        ways.append(back)
+    out = np.concatenate(ys if sequences else [ends[0] for ends in last[-directions:]], -1)
+
+    def backward(dout, *dlast):
+        dends = [np.reshape(d, (passes, len(x), hidden)).copy() for d in dlast] or [np.zeros_like(s) for s in first]
+        dy = dout if sequences else np.zeros((*x.shape[:2], directions * hidden))
+        if not sequences:
+            dends[0][-directions:] += np.split(dout, directions, -1)
+        dstates, dweights = [np.zeros_like(d) for d in dends], [None] * passes
+        for i in reversed(range(passes)):
+            if i % directions == directions - 1:
+                dys, dbelow = np.split(dy, directions, -1), 0
+            turn = i % directions == 1
+            d = reversed_rows(dys[i % directions], lengths) if turn else dys[i % directions]
+            dx, *rest = ways[i](d, *[end[i] for end in dends])
+            dbelow = dbelow + (reversed_rows(dx, lengths) if turn else dx)
+            for k in range(kinds):
+                dstates[k][i] = rest[k]
+            dweights[i] = rest[kinds:]
+            if i % directions == 0 and i > 0:
+                dy = dbelow
+        of_states = [np.reshape(d, state.shape) for d, state in zip(dstates, states, strict=True)] if states else []
+        return dbelow, *of_states, *[d for of_pass in dweights for d in of_pass]
+
+    ends = [np.reshape(np.stack(end), states[0].shape) for end in zip(*last, strict=True)] if states else []
+    return (out, *ends) if states else out, backward
+
+
 def recurrent(name):
     layer, step, kinds = LAYERS[name]
 
-    def build(n, steps, features, hidden, sequences=False, with_state=False, with_lengths=False):
+    def build(
+        n, steps, features, hidden, sequences=False, with_state=False, with_lengths=False, layers=1, bidirectional=False
+    ):
         """With lengths there are states, too: these stand before them."""
         with_state |= with_lengths
+        directions = 1 + bidirectional
+        passes = layers * directions
+        state = (n, hidden) if passes == 1 else (passes, n, hidden)
 
         def split(inputs):
             x, *rest = inputs
             states = [rest.pop(0) for _ in range(kinds * with_state)]
-            return x, states, rest.pop(0) if with_lengths else None, *rest
+            return x, states, rest.pop(0) if with_lengths else None, rest
 
         def judge(*inputs):
-            return judged(step, kinds, sequences, *split(inputs))
+            return judged_stack(step, kinds, sequences, layers, directions, *split(inputs))
 
         def pytorch(torch, *inputs):
-            x, states, lengths, *weights = split(inputs)
-            module = getattr(torch.nn, name)(features, hidden, batch_first=True)
-            given = dict(zip(("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"), weights, strict=True))
-            first = [state[None] for state in states]
+            x, states, lengths, weights = split(inputs)
+            module = getattr(torch.nn, name)(
+                features, hidden, layers, batch_first=True, bidirectional=bidirectional, dtype=x.dtype
+            )
+            given = dict(zip([name for name, _ in module.named_parameters()], weights, strict=True))
+            first = [s.reshape(passes, n, hidden) for s in states]
             if lengths is not None:
                 x = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
             arguments = (x, first[0] if kinds == 1 else tuple(first)) if states else (x,)
             y, last = torch.func.functional_call(module, given, arguments)
             if lengths is not None:
                 y = torch.nn.utils.rnn.pad_packed_sequence(y, batch_first=True, total_length=steps)[0]
-            last = [state[0] for state in (last if kinds == 2 else (last,))]
-            out = y if sequences else last[0].clone()
-            return (out, *last) if states else out
+            last = last if kinds == 2 else (last,)
+            out = y if sequences else torch.cat(list(last[0][-directions:]), -1)
+            return (out, *[s.reshape(state) for s in last]) if states else out
 
         return Case(
-            lambda: layer(features, hidden, sequences),
-            ((n, steps, features), *[(n, hidden)] * (kinds * with_state)),
+            lambda: layer(features, hidden, sequences, layers, bidirectional=bidirectional),
+            ((n, steps, features), *[state] * (kinds * with_state)),
             judge,
             pytorch,
             held=lambda rng: [rng.integers(1, steps + 1, n)] if with_lengths else [],
             scale=10.0,
         )
 
-    size = st.integers(1, 6)
+    size, few, flag = st.integers(1, 6), st.integers(1, 3), st.booleans()
+    flags = st.tuples(flag, flag, flag)
+    single = st.tuples(st.tuples(size, size, size, st.integers(1, 20)), flags, st.just((1, False)))
+    stacks = st.tuples(st.tuples(few, few, few, few), flags, st.tuples(few, flag))
     return Family(
         build,
         listed=[
             *[(3, 4, 2, 5), (1, 1, 1, 1, True), (2, 3, 4, 9, True, True), (4, 3, 2, 3, False, True)],
             *[(5, 4, 3, 2, True, True, True), (3, 5, 1, 4, False, True, True)],
+            *[(3, 4, 2, 5, False, False, False, 1, True), (4, 3, 2, 3, True, False, False, 2)],
+            *[(5, 4, 3, 2, True, True, True, 3, True), (3, 5, 1, 4, False, True, True, 2, True)],
         ],
-        empty=[(0, 3, 2, 4, True), (0, 2, 1, 3, False)],
-        random=st.tuples(size, size, size, st.integers(1, 20), st.booleans(), st.booleans(), st.booleans()),
+        empty=[(0, 3, 2, 4, True), (0, 2, 1, 3, False), (0, 3, 2, 4, True, True, False, 2, True)],
+        random=(single | stacks).map(lambda drawn: (*drawn[0], *drawn[1], *drawn[2])),
     )
 
 

@@ -1,7 +1,8 @@
-# Attention of several heads, forward and backward.
+# Attention of several heads, forward and backward, and rotary positions.
 
 cdef Kernel ATTENTION_KERNEL = Kernel("attention", writes=0b10001, work=30)
 cdef Kernel ATTENTION_GRAD_KERNEL = Kernel("attention_grad", writes=0b111, work=40)
+cdef Kernel ROTARY_KERNEL = Kernel("rotary", writes=0b11, work=8)
 
 
 def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not None, Py_ssize_t heads,
@@ -11,8 +12,9 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
 
     q (n, length, heads · d), k and v (n, keys, heads · d). Returns y in the shape of q, the norms for `attention_grad`,
     and the numbers drawn (None without dropout). If causal, the queries are the last positions of the keys, and see no
-    later keys. No query sees a key whose entry in the mask (n, keys), bool, is False. A query that sees no key has
-    y = 0 and no gradient.
+    later keys. A query does not see a key whose entry in the mask, bool, is False. The mask has an entry for each key
+    (n, keys), or for each pair (length, keys) or (n, length, keys), where n may be 1 for the same pairs in all rows. A
+    mask (n, keys) is one of keys also if n is the length. A query that sees no key has y = 0 and no gradient.
 
     If p > 0, probabilities are dropped as `dropout` drops an array (n, heads, length, keys). `random` is (seed, step),
     int64, and its step is incremented. If the rows are a part of a larger batch, `first` is the number of their first
@@ -74,6 +76,31 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
     return dq, dk, dv
 
 
+def rotary(cnp.ndarray x not None, Py_ssize_t heads, Py_ssize_t first=0, bint backward=False):
+    """x (n, length, heads · d) with each pair of columns 2i, 2i + 1 of a head turned by position / 10000^(2i / d).
+
+    The positions begin at `first`. `backward` turns by the negative angle: it is the gradient, and undoes the turn.
+    ValueError unless d is even.
+    """
+    cdef Call call
+    cdef cnp.ndarray y, turns
+    begin(&call, ROTARY_KERNEL, real_type("rotary", x))
+    if (cnp.PyArray_NDIM(x) != 3 or heads < 1 or cnp.PyArray_DIM(x, 2) == 0
+            or cnp.PyArray_DIM(x, 2) % (2 * heads) != 0):
+        raise ValueError(f"rotary got shape {shape_of(x)}, which can't be cut into {heads} heads of pairs")
+    x = with_neighbours(x)
+    call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(x, 0), cnp.PyArray_DIM(x, 1), heads
+    call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(x, 2) // heads, require_first("rotary", first), backward
+    call.parts = call.size[1]
+    y, turns = output(shape_of(x), x.descr), output((call.size[1], call.size[3]), x.descr)
+    bind(&call, 0, y)
+    bind(&call, 1, turns)
+    bind_positions(&call, 2, x)
+    call.work = ROTARY_KERNEL.work * cnp.PyArray_SIZE(x) + 3000.0 * cnp.PyArray_SIZE(turns)  # of exp, sin and cos
+    launch(&call)
+    return y
+
+
 cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k, cnp.ndarray v, Py_ssize_t heads,
                          bint causal, cnp.ndarray mask, double p, Py_ssize_t first) except -1:
     """Begin a call. TypeError or ValueError for arguments that don't match."""
@@ -95,8 +122,7 @@ cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k
     if mask is not None:
         if cnp.PyArray_TYPE(mask) != cnp.NPY_BOOL:
             raise TypeError(f"{name} expected a mask of bool, got {mask.dtype}")
-        if shape_of(mask) != shape_of(k)[:2]:
-            raise ValueError(f"{name} got a mask of shape {shape_of(mask)}; expected {shape_of(k)[:2]}")
+        require_mask_shape(name, shape_of(mask), cnp.PyArray_DIM(q, 0), cnp.PyArray_DIM(q, 1), cnp.PyArray_DIM(k, 1))
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(q, 0), heads, cnp.PyArray_DIM(q, 1)
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(k, 1), cnp.PyArray_DIM(q, 2) // heads, causal
     call.size[6] = require_first(name, first)
@@ -105,6 +131,14 @@ cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k
     pairs *= call.size[3] - (call.size[2] - 1) / 2.0 if causal else call.size[3]
     call.flops = (4 if kernel is ATTENTION_KERNEL else 10) * pairs * call.size[4]
     call.work = call.flops + kernel.work * pairs
+    return 0
+
+
+cdef int require_mask_shape(str name, tuple shape, Py_ssize_t n, Py_ssize_t length, Py_ssize_t keys) except -1:
+    """ValueError unless a mask has this shape."""
+    if shape not in ((n, keys), (length, keys), (n, length, keys), (1, length, keys)):
+        raise ValueError(f"{name} got a mask of shape {shape}; expected {(n, keys)}, {(length, keys)} or "
+                         f"{(n, length, keys)}")
     return 0
 
 
@@ -124,7 +158,14 @@ cdef void bind_positions(Call* call, int operand, cnp.ndarray x) noexcept:
 
 cdef void bind_mask_and_drawn(Call* call, int operand, cnp.ndarray mask, cnp.ndarray drawn) noexcept:
     """Bind the mask, and as the next operand the numbers that dropout draws from, if they are given."""
+    cdef Py_ssize_t* stride = call.operand[operand].stride
     if mask is not None:
-        bind_positions(call, operand, mask)
+        bind(call, operand, mask)
+        stride[2] = cnp.PyArray_STRIDE(mask, cnp.PyArray_NDIM(mask) - 1)
+        if cnp.PyArray_NDIM(mask) == 3:
+            stride[0] = 0 if cnp.PyArray_DIM(mask, 0) == 1 else cnp.PyArray_STRIDE(mask, 0)
+            stride[1] = cnp.PyArray_STRIDE(mask, 1)
+        else:
+            stride[0 if cnp.PyArray_DIM(mask, 0) == call.size[0] else 1] = cnp.PyArray_STRIDE(mask, 0)
     if drawn is not None:
         bind(call, operand + 1, drawn)

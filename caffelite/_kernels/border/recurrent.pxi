@@ -1,6 +1,7 @@
 # Recurrences: the states of all steps from the gates' inputs from x, and their gradients.
 #
 # gates (n, T, gates · H), contiguous. They first hold the gates' inputs from x, later the gates themselves.
+# `reverse`: the first step is that of a row's last element, and the last step is that of its first element.
 
 cdef Kernel PACK_KERNEL = Kernel("pack", work=8)
 cdef Kernel CUT_KERNEL = Kernel("cut", checked=2, work=8)
@@ -16,21 +17,21 @@ cdef Kernel LSTM_GRAD_KERNEL = Kernel("lstm_grad", loops="recurrence_grad", writ
 
 
 def rnn(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
-        cnp.ndarray lengths=None):
+        cnp.ndarray lengths=None, bint reverse=False):
     """h[t] = tanh(gates[:, t] + h[t − 1] wᵀ + bias), starting with h (n, H). gates (n, T, H) becomes h[1] … h[T].
 
-    w (H, H), bias (H,). `lengths` (n,) int64 gives the number of steps of each row; all later steps are 0. Returns the
-    states before each step (n, T, H) and the last state (n, H). ValueError for shapes that don't match, TypeError for
-    dtypes that differ or are not float32 or float64.
+    w (H, H), bias (H,). `lengths` (n,) int64 gives the number of elements of each row; all behind them are 0. Returns
+    the states before each step (n, T, H) and the last state (n, H). ValueError for shapes that don't match, TypeError
+    for dtypes that differ or are not float32 or float64.
     """
     cdef Call call
-    cdef list arrays = begin_recurrence(&call, RNN_KERNEL, 1, gates, w, bias, h, lengths)
+    cdef list arrays = begin_recurrence(&call, RNN_KERNEL, 1, gates, w, bias, h, lengths, reverse)
     launch(&call)
     return arrays[0], arrays[1]
 
 
 def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
-        cnp.ndarray lengths=None, bint sequences=False):
+        cnp.ndarray lengths=None, bint sequences=False, bint reverse=False):
     """The states of a GRU, from the inputs of its gates r, z, n. gates (n, T, 3 H) becomes the gates themselves.
 
     w (3 H, H), bias (3 H,), h (n, H), lengths as for `rnn`. Returns the states before each step (n, T, H), the last
@@ -39,7 +40,7 @@ def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not
     """
     cdef Call call
     cdef cnp.ndarray beside, y = None
-    cdef list arrays = begin_recurrence(&call, GRU_KERNEL, 3, gates, w, bias, h, lengths)
+    cdef list arrays = begin_recurrence(&call, GRU_KERNEL, 3, gates, w, bias, h, lengths, reverse)
     beside = bind_output(&call, 8, shape_of(arrays[0]), gates)
     if sequences:
         y = bind_output(&call, 3, shape_of(arrays[0]), gates)
@@ -48,7 +49,7 @@ def gru(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not
 
 
 def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias not None, cnp.ndarray h not None,
-         cnp.ndarray c not None, cnp.ndarray lengths=None, bint sequences=False):
+         cnp.ndarray c not None, cnp.ndarray lengths=None, bint sequences=False, bint reverse=False):
     """The states of an LSTM, from the inputs of its gates i, f, g, o. gates (n, T, 4 H) becomes the gates themselves.
 
     w (4 H, H), bias (4 H,), h and c (n, H), lengths as for `rnn`. Returns the states h before each step (n, T, H), the
@@ -56,7 +57,7 @@ def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias no
     """
     cdef Call call
     cdef cnp.ndarray beside, last, y = None
-    cdef list arrays = begin_recurrence(&call, LSTM_KERNEL, 4, gates, w, bias, h, lengths)
+    cdef list arrays = begin_recurrence(&call, LSTM_KERNEL, 4, gates, w, bias, h, lengths, reverse)
     beside = bind_output(&call, 8, shape_of(arrays[0]), gates)
     c = bind_operand(&call, 9, c, shape_of(arrays[1]), gates)
     last = bind_output(&call, 10, shape_of(arrays[1]), gates)
@@ -67,27 +68,28 @@ def lstm(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray bias no
 
 
 def rnn_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray dy=None, cnp.ndarray dlast=None,
-             cnp.ndarray lengths=None):
+             cnp.ndarray lengths=None, bint reverse=False):
     """The backward of `rnn`: the gradients of its gates' inputs (n, T, H) and of h (n, H).
 
     `gates` is the array that `rnn` has written. dy (n, T, H) is the gradient of all states, dlast (n, H) that of the
     last state; None means 0. Errors as for `rnn`.
     """
     cdef Call call
-    cdef list arrays = begin_recurrence_grad(&call, RNN_GRAD_KERNEL, 1, gates, w, dy, dlast, lengths)
+    cdef list arrays = begin_recurrence_grad(&call, RNN_GRAD_KERNEL, 1, gates, w, dy, dlast, lengths, reverse)
     launch(&call)
     return arrays[0], arrays[1]
 
 
 def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray previous not None,
-             cnp.ndarray beside not None, cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray lengths=None):
+             cnp.ndarray beside not None, cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray lengths=None,
+             bint reverse=False):
     """The backward of `gru`: the gradients of the gates' inputs (n, T, 3 H), of what r multiplies (n, T, H), and of h.
 
     `previous` and `beside` are the first and third result of `gru`. Other arguments as for `rnn_grad`.
     """
     cdef Call call
     cdef cnp.ndarray dbeside
-    cdef list arrays = begin_recurrence_grad(&call, GRU_GRAD_KERNEL, 3, gates, w, dy, dlast, lengths)
+    cdef list arrays = begin_recurrence_grad(&call, GRU_GRAD_KERNEL, 3, gates, w, dy, dlast, lengths, reverse)
     cdef tuple shape = (cnp.PyArray_DIM(gates, 0), cnp.PyArray_DIM(gates, 1), call.size[1])
     beside = bind_operand(&call, 6, beside, shape, gates)
     dbeside = bind_output(&call, 9, shape, gates)
@@ -97,14 +99,15 @@ def gru_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray pre
 
 
 def lstm_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray cells not None, cnp.ndarray c not None,
-              cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray dcell=None, cnp.ndarray lengths=None):
+              cnp.ndarray dy=None, cnp.ndarray dlast=None, cnp.ndarray dcell=None, cnp.ndarray lengths=None,
+              bint reverse=False):
     """The backward of `lstm`: the gradients of the gates' inputs (n, T, 4 H), of h (n, H) and of c (n, H).
 
     `cells` is the third result of `lstm`, dcell (n, H) the gradient of the last c. Other arguments as for `rnn_grad`.
     """
     cdef Call call
     cdef cnp.ndarray dc
-    cdef list arrays = begin_recurrence_grad(&call, LSTM_GRAD_KERNEL, 4, gates, w, dy, dlast, lengths)
+    cdef list arrays = begin_recurrence_grad(&call, LSTM_GRAD_KERNEL, 4, gates, w, dy, dlast, lengths, reverse)
     cdef tuple shape = shape_of(arrays[1])
     cells = bind_operand(&call, 6, cells, (shape[0], call.size[3], shape[1]), gates)
     dc = gradient_to_add_to(&call, 7, dcell, shape, gates)
@@ -114,11 +117,11 @@ def lstm_grad(cnp.ndarray gates not None, cnp.ndarray w not None, cnp.ndarray ce
 
 
 cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
-                           cnp.ndarray bias, cnp.ndarray h, cnp.ndarray lengths):
+                           cnp.ndarray bias, cnp.ndarray h, cnp.ndarray lengths, bint reverse):
     """Begin a call. Returns the states before each step, the last state, and the other arrays that are bound."""
     cdef Py_ssize_t n, T, H
     cdef cnp.ndarray previous, last, packed
-    set_recurrence_sizes(call, kernel, count, gates, w)
+    set_recurrence_sizes(call, kernel, count, gates, w, reverse)
     n, T, H = cnp.PyArray_DIM(gates, 0), call.size[3], call.size[1]
     writable(kernel.name, gates)
     bind(call, 0, gates)
@@ -132,11 +135,11 @@ cdef list begin_recurrence(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndar
 
 
 cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
-                                cnp.ndarray dy, cnp.ndarray dlast, cnp.ndarray lengths):
+                                cnp.ndarray dy, cnp.ndarray dlast, cnp.ndarray lengths, bint reverse):
     """Begin a call. Returns the gradients of the gates' inputs and of h, and the other arrays that are bound."""
     cdef Py_ssize_t n, H
     cdef cnp.ndarray dgates, dh, packed
-    set_recurrence_sizes(call, kernel, count, gates, w)
+    set_recurrence_sizes(call, kernel, count, gates, w, reverse)
     n, H = cnp.PyArray_DIM(gates, 0), call.size[1]
     dgates = bind_output(call, 0, shape_of(gates), gates)
     dh = gradient_to_add_to(call, 1, dlast, (n, H), gates)
@@ -149,7 +152,8 @@ cdef list begin_recurrence_grad(Call* call, Kernel kernel, Py_ssize_t count, cnp
     return [dgates, dh, packed, dy, lengths, bind_output(call, 11, (n, count * H), gates)]
 
 
-cdef int set_recurrence_sizes(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w) except -1:
+cdef int set_recurrence_sizes(Call* call, Kernel kernel, Py_ssize_t count, cnp.ndarray gates, cnp.ndarray w,
+                              bint reverse) except -1:
     """Set sizes, parts and work of a recurrence with `count` gates. ValueError for shapes that don't match."""
     cdef Py_ssize_t H = cnp.PyArray_DIM(w, 1) if cnp.PyArray_NDIM(w) == 2 else 0
     begin(call, kernel, real_type(kernel.name, gates))
@@ -159,7 +163,7 @@ cdef int set_recurrence_sizes(Call* call, Kernel kernel, Py_ssize_t count, cnp.n
         raise ValueError(f"{kernel.name} got gates of shape {shape_of(gates)} and w of shape {shape_of(w)}; expected "
                          f"(n, T, {count} H), contiguous, and ({count} H, H)")
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(gates, 0) * cnp.PyArray_DIM(gates, 1), H, count * H
-    call.size[3], call.size[4] = cnp.PyArray_DIM(gates, 1), count
+    call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(gates, 1), count, reverse
     call.rounds = real_type(kernel.name, gates) == 0 and rounds_products()
     call.parts = cnp.PyArray_DIM(gates, 0)
     call.flops = 2.0 * H * cnp.PyArray_SIZE(gates)

@@ -14,7 +14,7 @@ enum {
     QUERIES_float = STRIP_VECTORS * LANES_OF_float,  /* of a strip */
     QUERIES_double = STRIP_VECTORS * LANES_OF_double
 };
-static const double LOG2_E = 1.4426950408889634;
+static const double LOG2_E = 1.4426950408889634, LOG_10000 = 9.2103403719761827;
 
 /* 2ˣ for x ≤ 0 and slightly above. With n the integer nearest to x and f = x − n, |f| ≤ ½, a polynomial interpolates 2ᶠ
  * at Chebyshev points, with a relative error of 2.5e-9 (float32) or 4e-18 (float64). Then n is added to the exponent's

@@ -4,8 +4,8 @@
 #
 # for each head of each row. q and y (n, length, heads · d), k and v (n, keys, heads · d), as linear layers return them:
 # a head is d neighbouring columns. The queries are the last positions of the keys. If causal, a query sees the keys up
-# to its own position. No query sees a key whose entry in the mask (n, keys) is False. If a query sees no key, y = 0 and
-# its gradient is 0.
+# to its own position. A mask has an entry for each key of a row, or for each pair of a query and a key. No query sees a
+# key whose entry is False. If a query sees no key, y = 0 and its gradient is 0.
 #
 # A matrix of all p would take length × keys numbers. As in FlashAttention (T. Dao, D. Fu, S. Ermon, A. Rudra, C. Ré,
 # NeurIPS 2022), only one block of it is in memory. If a block of keys raises m, the sums so far are multiplied by
@@ -17,10 +17,13 @@
 #   size     0 n, 1 heads, 2 queries L, 3 keys S, 4 d, 5 whether it is causal
 #   scalar   0 1/√d, 1 the p of dropout
 #   q, k, v  strides: 0 of rows, 1 of positions; the same for dy. The others are contiguous
+#   mask     strides: 0 of rows, 1 of queries, 2 of keys; 0 along an axis that it does not have
 #   norms    (2, n, heads, L): m log₂ e and 1 / Σ exp(s − m)
 #   drawn    (seed, step) of dropout, or absent: p are dropped as `dropout` drops an array (n, heads, L, S)
 
-from caffelite._kernels.loops.arithmetic cimport INFINITE
+from libc.math cimport cos, exp, sin
+
+from caffelite._kernels.loops.arithmetic cimport INFINITE, sum_of_products
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.matmul cimport (
     BLOCK_K, READS_LANES, Strip, is_crowded, lanes, packed_a, packed_b, run_strip, strip_columns, transpose,
@@ -31,7 +34,7 @@ from caffelite._kernels.loops.reduction cimport LANES
 cdef extern from "loops/attention.h" nogil:
     enum:
         QUERIES_float, QUERIES_double
-    const double LOG2_E
+    const double LOG2_E, LOG_10000
     void exponentials_float(float* s, Py_ssize_t keys, float* m, float* total, float* shrink)
     void exponentials_double(double* s, Py_ssize_t keys, double* m, double* total, double* shrink)
     void score_gradients_float(float* p, float* d, Py_ssize_t row, Py_ssize_t keys, float scale, const float* m,
@@ -54,8 +57,8 @@ cdef struct Positions:                    # a block of positions in one head, `r
 cdef struct Head:                         # one head of one row
     Py_ssize_t L, S, d
     Py_ssize_t ahead                      # query i sees the keys up to i + ahead
-    const uint8_t* mask                   # of keys, mask_key bytes apart; or NULL
-    Py_ssize_t mask_key
+    const uint8_t* mask                   # or NULL; queries are mask_query bytes apart, and keys mask_key
+    Py_ssize_t mask_query, mask_key
     const uint64_t* drawn                 # or NULL
     double p
     uint64_t first                        # the number of the head's first element in the array that dropout drops
@@ -282,14 +285,23 @@ cdef inline void plain(Strip* strip) noexcept nogil:
 cdef void hide(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
                Py_ssize_t keys) noexcept nogil:
     cdef Py_ssize_t j, lane, hidden
-    j = 0 if h.mask != NULL else max(0, i + h.ahead + 1 - first)
+    cdef const uint8_t* seen
+    cdef bint of_keys = h.mask != NULL and h.mask_query == 0
+    j = 0 if of_keys else max(0, i + h.ahead + 1 - first)
     while j < keys:
         hidden = min(queries, first + j - i - h.ahead)
-        if h.mask != NULL and not h.mask[(first + j) * h.mask_key]:
+        if of_keys and not h.mask[(first + j) * h.mask_key]:
             hidden = queries
         for lane in range(hidden):
             s[j * s_row + lane] = <real> -INFINITE
         j += 1
+    if h.mask == NULL or of_keys:
+        return
+    for lane in range(queries):
+        seen = h.mask + (i + lane) * h.mask_query + first * h.mask_key
+        for j in range(keys):
+            if not seen[j * h.mask_key]:
+                s[j * s_row + lane] = <real> -INFINITE
 
 
 # kept[j, i] = 0 if dropout drops p[i, j], else 1 / (1 − p)
@@ -321,7 +333,7 @@ cdef Head head_of(const Call* call, Py_ssize_t head, const Operand* mask, const 
     cdef Head h
     h.L, h.S, h.d = call.size[2], call.size[3], call.size[4]
     h.ahead = h.S - h.L if call.size[5] else h.S
-    h.mask, h.mask_key = <const uint8_t*> mask.data, mask.stride[1]
+    h.mask, h.mask_query, h.mask_key = <const uint8_t*> mask.data, mask.stride[1], mask.stride[2]
     if h.mask != NULL:
         h.mask += row * mask.stride[0]
     h.drawn, h.p = <const uint64_t*> drawn.data, call.scalar[1]
@@ -381,6 +393,38 @@ cdef inline real dot(const real* x, const real* y, Py_ssize_t n) noexcept nogil:
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]))
 
 
+# ---- rotary positions ----
+
+# Turns each pair of neighbouring columns of a head by an angle that grows with the position (J. Su et al., "RoFormer",
+# 2021). The product of a query and a key then depends on the distance of their positions.
+#
+#     y[2i] = x[2i] cos a − x[2i + 1] sin a,  y[2i + 1] = x[2i] sin a + x[2i + 1] cos a,  a = position / 10000^(2i / d)
+#
+#   size     0 n, 1 length, 2 heads, 3 d, 4 the first position, 5 whether to turn back, by −a
+#   operand  0 y, 1 memory for cos a and sin a (length, d), both contiguous, 2 x (strides 0 of rows, 1 of positions)
+#   parts    the positions
+cdef int rotary(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t n = call.size[0], T = call.size[1], H = call.size[2], d = call.size[3], t, row, head, j
+    cdef const Operand* x = &call.operand[2]
+    cdef const real* of_x
+    cdef real* of_y
+    cdef real* turn
+    cdef double a
+    for t in range(begin, end):
+        turn = <real*> call.operand[1].data + t * d
+        for j in range(0, d, 2):
+            a = (call.size[4] + t) * exp(-LOG_10000 * j / d)
+            turn[j], turn[j + 1] = <real> cos(a), <real> (-sin(a) if call.size[5] else sin(a))
+        for row in range(n):
+            for head in range(H):
+                of_x = <const real*> x.data + row * x.stride[0] + t * x.stride[1] + head * d
+                of_y = y + ((row * T + t) * H + head) * d
+                for j in range(0, d, 2):
+                    of_y[j] = sum_of_products(of_x[j], turn[j], -of_x[j + 1], turn[j + 1])
+                    of_y[j + 1] = sum_of_products(of_x[j], turn[j + 1], of_x[j + 1], turn[j])
+    return CONTINUE
+
+
 # ---- float32 or float64 ----
 
 cdef inline Py_ssize_t strip_queries(const real* x) noexcept nogil:
@@ -390,3 +434,4 @@ cdef inline Py_ssize_t strip_queries(const real* x) noexcept nogil:
 cdef at_load publish_all() noexcept nogil:
     publish("attention", <Loop> attention[float], <Loop> attention[double])
     publish("attention_grad", <Loop> attention_grad[float], <Loop> attention_grad[double])
+    publish("rotary", <Loop> rotary[float], <Loop> rotary[double])

@@ -8,7 +8,9 @@
 # The backward does the same in reverse: the later steps give dh, the gradient of a step's state. These kernels compute
 # the gradients of the gates' inputs. The gradients of the weights and of x are again products over all steps at once.
 #
-#   size     0 n T, 1 H, 2 G H, 3 T, 4 G: 1 of an RNN, 3 of a GRU, 4 of an LSTM
+# If a recurrence is reversed, its first step reads a row's last element, and its last step reads the row's first one.
+#
+#   size     0 n T, 1 H, 2 G H, 3 T, 4 G: 1 of an RNN, 3 of a GRU, 4 of an LSTM, 5 whether it is reversed
 #   parts    the rows
 #   all operands are contiguous
 
@@ -31,6 +33,7 @@ cdef enum:
 #            9 the cells' first state, 10 their last (n, H); 11 memory for the gates' inputs from the state (n, G H)
 cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t H = call.size[1], GH = call.size[2], T = call.size[3], G = call.size[4], rows, i, t, steps, at
+    cdef Py_ssize_t length
     cdef real* previous = <real*> call.operand[1].data
     cdef real* last = <real*> call.operand[2].data
     cdef real* y = <real*> call.operand[3].data
@@ -46,28 +49,29 @@ cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t 
             multiply_rows(call, inputs + begin * GH, last + begin * H, <const real*> call.operand[4].data, rows, H, GH,
                           <const real*> call.operand[5].data, False)
             for i in range(begin, begin + rows):
-                if t >= length_of(call, 7, i):
+                length = length_of(call, 7, i)
+                if t >= length:
                     continue
-                at = i * T + t
+                at = place_of(call, i, t, length)
                 memcpy(previous + at * H, last + i * H, H * sizeof(real))
                 if G == 1:
                     rnn_state(last + i * H, gates + at * GH, inputs + i * GH, H)
                 elif G == 3:
                     gru_state(last + i * H, gates + at * GH, beside + at * H, inputs + i * GH, H)
                 else:
-                    cell = cell_before(beside, <const real*> call.operand[9].data, i, t, T, H)
+                    cell = cell_before(call, beside, <const real*> call.operand[9].data, i, t, length)
                     lstm_state(last + i * H, gates + at * GH, beside + at * H, inputs + i * GH, cell, H)
                 if y != NULL:
                     memcpy(y + at * H, last + i * H, H * sizeof(real))
         for i in range(begin, begin + rows):
-            steps = length_of(call, 7, i)
+            length = length_of(call, 7, i)
             if G == 4:
-                cell = cell_before(beside, <const real*> call.operand[9].data, i, steps, T, H)
+                cell = cell_before(call, beside, <const real*> call.operand[9].data, i, length, length)
                 memcpy(<real*> call.operand[10].data + i * H, cell, H * sizeof(real))
-            clear(gates, i, steps, T, GH)
-            clear(previous, i, steps, T, H)
-            clear(y, i, steps, T, H)
-            clear(beside, i, steps, T, H)
+            clear(gates, i, length, T, GH)
+            clear(previous, i, length, T, H)
+            clear(y, i, length, T, H)
+            clear(beside, i, length, T, H)
         begin += rows
     return CONTINUE
 
@@ -80,6 +84,7 @@ cdef int recurrence(real* gates, const Call* call, Py_ssize_t begin, Py_ssize_t 
 #            11 memory for the gradient of the gates' inputs from the state (n, G H)
 cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef Py_ssize_t H = call.size[1], GH = call.size[2], T = call.size[3], G = call.size[4], rows, i, t, at, steps
+    cdef Py_ssize_t length
     cdef real* dh = <real*> call.operand[1].data
     cdef const real* gates = <const real*> call.operand[2].data
     cdef const real* dy = <const real*> call.operand[4].data
@@ -95,9 +100,10 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
         steps = most_steps(call, 5, begin, rows)
         for t in range(steps - 1, -1, -1):
             for i in range(begin, begin + rows):
-                if t >= length_of(call, 5, i):
+                length = length_of(call, 5, i)
+                if t >= length:
                     continue
-                at = i * T + t
+                at = place_of(call, i, t, length)
                 if dy != NULL:
                     add_to(dh + i * H, dy + at * H, H)
                 if G == 1:
@@ -107,7 +113,7 @@ cdef int recurrence_grad(real* dgates, const Call* call, Py_ssize_t begin, Py_ss
                                  beside + at * H, previous + at * H, H)
                     memcpy(dbeside + at * H, dinputs + i * GH + 2 * H, H * sizeof(real))
                 else:
-                    cell = cell_before(beside, <const real*> call.operand[8].data, i, t, T, H)
+                    cell = cell_before(call, beside, <const real*> call.operand[8].data, i, t, length)
                     lstm_gradient(dinputs + i * GH, dh + i * H, dc + i * H, gates + at * GH, beside + at * H, cell, H)
                 memcpy(dgates + at * GH, dinputs + i * GH, (2 * H if G == 3 else GH) * sizeof(real))
             multiply_rows(call, dh + begin * H, dinputs + begin * GH, <const real*> call.operand[3].data, rows, GH, H,
@@ -205,9 +211,10 @@ cdef void lstm_state(real* h, real* gates, real* c, const real* inputs, const re
 
 
 # The state of an LSTM's cells before a step.
-cdef inline const real* cell_before(const real* cells, const real* first, Py_ssize_t row, Py_ssize_t step, Py_ssize_t T,
-                                    Py_ssize_t H) noexcept nogil:
-    return cells + (row * T + step - 1) * H if step > 0 else first + row * H
+cdef inline const real* cell_before(const Call* call, const real* cells, const real* first, Py_ssize_t row,
+                                    Py_ssize_t step, Py_ssize_t length) noexcept nogil:
+    cdef Py_ssize_t H = call.size[1]
+    return cells + place_of(call, row, step - 1, length) * H if step > 0 else first + row * H
 
 
 # The gradients of the gates' inputs from the state. dh becomes the part that reaches the previous state directly.
@@ -277,7 +284,12 @@ cdef inline Py_ssize_t most_steps(const Call* call, int operand, Py_ssize_t begi
     return most
 
 
-# Sets the steps of a row from its length on to 0.
+# The number of the element that a step of a row reads, among those of all rows.
+cdef inline Py_ssize_t place_of(const Call* call, Py_ssize_t row, Py_ssize_t step, Py_ssize_t length) noexcept nogil:
+    return row * call.size[3] + (length - 1 - step if call.size[5] else step)
+
+
+# Sets the elements of a row from its length on to 0.
 cdef inline void clear(real* x, Py_ssize_t row, Py_ssize_t length, Py_ssize_t T, Py_ssize_t n) noexcept nogil:
     if x != NULL and length < T:
         memset(x + (row * T + length) * n, 0, (T - length) * n * sizeof(real))

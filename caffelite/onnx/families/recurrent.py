@@ -28,37 +28,95 @@ RECURRENT: dict[str, tuple[Any, list[int]]] = {
 
 
 def write_recurrent(operator: str, **attributes: int) -> Rule:
-    """The rule for a layer that is this operator."""
-    _, order = RECURRENT[operator]
+    """The rule for a layer that is this operator: a node for each layer of a stack."""
 
     def rule(g: Writer, a: Application, x: Value, *given: Value | None) -> Any:
         f: Any = a.function
         count = len(f.state_names)
         padded: list[Any] = [*given, *[None] * (count + 1 - len(given))]
-        states, lengths = [h and g.node("Unsqueeze", h, g.integers((0,))) for h in padded[:-1]], padded[-1]
-        rows = np.concatenate([np.arange(f.hidden) + gate * f.hidden for gate in order])
-
-        def ordered(p: Any) -> str:
-            name = g.stored(p).name
-            return name if len(order) == 1 else g.node("Gather", name, g.constant(rows), axis=0)
-
-        biases = g.node("Concat", ordered(f.bias_ih), ordered(f.bias_hh), axis=0)
-        of_direction = [
-            g.node("Unsqueeze", y, g.integers((0,))) for y in (ordered(f.weight_ih), ordered(f.weight_hh), biases)
-        ]
+        states, lengths = padded[:-1], padded[-1]
         by_hand = operator == "RNN" and lengths is not None  # of its lengths onnxruntime makes other numbers
         counts = None if lengths is None or by_hand else g.node("Cast", lengths, to=TensorProto.INT32)
-        steps_first = g.node("Transpose", x, perm=[1, 0, 2])
-        inputs = [steps_first, *of_direction, counts, *states]
-        all_steps, *last = g.node(operator, *inputs, outputs=1 + count, hidden_size=f.hidden, **attributes)
-        all_steps = g.node("Transpose", g.node("Squeeze", all_steps, g.integers((1,))), perm=[1, 0, 2])
-        last = [g.node("Squeeze", h, g.integers((0,))) for h in last]
-        if by_hand:
-            all_steps, *last = _until(g, all_steps, lengths, f.shape[1])
-        y = all_steps if f.sequences else last[0]
+        y, ends = g.node("Transpose", x, perm=[1, 0, 2]), []  # the steps first
+        for layer in range(f.layers):
+            first = [h and _of_layer(g, f, h, layer) for h in states]
+            if by_hand:
+                y, last = _cut_rnn(g, f, layer, y, lengths, first[0])
+            else:
+                options = {"hidden_size": f.hidden, **attributes}
+                if f.bidirectional:
+                    options["direction"] = "bidirectional"
+                weights = _weights(g, f, operator, f._suffixes(layer))
+                y, *last = g.node(operator, y, *weights, counts, *first, outputs=1 + count, **options)
+                y = _side_by_side(g, f, y, [0, 2, 1, 3], (0, 0, -1))
+            ends.append(last)
+        if f.sequences:
+            y = g.node("Transpose", y, perm=[1, 0, 2])
+        else:
+            y = _side_by_side(g, f, ends[-1][0], [1, 0, 2], (0, -1))
+        last = [g.node("Concat", *of, axis=0) if f.layers > 1 else of[0] for of in zip(*ends, strict=True)]
+        if f.layers * f.directions == 1:
+            last = [g.node("Squeeze", h, g.integers((0,))) for h in last]
         return (y, *last) if len(a.shapes) > 1 else y
 
     return rule
+
+
+def _weights(g: Writer, f: Any, operator: str, suffixes: list[str]) -> list[str]:
+    """Weights, recurrent weights and biases, each of the directions whose parameters have these suffixes."""
+    order = RECURRENT[operator][1]
+    rows = np.concatenate([np.arange(f.hidden) + gate * f.hidden for gate in order])
+
+    def ordered(name: str) -> str:
+        stored = g.stored(getattr(f, name)).name
+        return stored if len(order) == 1 else g.node("Gather", stored, g.constant(rows), axis=0)
+
+    def of_directions(names: list[str]) -> str:
+        parts = [g.node("Unsqueeze", name, g.integers((0,))) for name in names]
+        return parts[0] if len(parts) == 1 else g.node("Concat", *parts, axis=0)
+
+    biases = [g.node("Concat", ordered(f"bias_ih{end}"), ordered(f"bias_hh{end}"), axis=0) for end in suffixes]
+    weights = [[ordered(name + end) for end in suffixes] for name in ("weight_ih", "weight_hh")]
+    return [*map(of_directions, weights), of_directions(biases)]
+
+
+def _of_layer(g: Writer, f: Any, h: Value, layer: int) -> Any:
+    """The first states (directions, n, hidden) of one layer of a stack."""
+    if f.layers * f.directions == 1:
+        return g.node("Unsqueeze", h, g.integers((0,)))
+    if f.layers == 1:
+        return h
+    begin, end = layer * f.directions, (layer + 1) * f.directions
+    return g.node("Slice", h, g.integers((begin,)), g.integers((end,)), g.integers((0,)))
+
+
+def _side_by_side(g: Writer, f: Any, y: str, perm: list[int], shape: tuple[int, ...]) -> str:
+    """The features of both directions in one axis, the last. The axis before the rows has the directions."""
+    if f.directions == 1:
+        return g.node("Squeeze", y, g.integers((len(perm) - 3,)))
+    return g.node("Reshape", g.node("Transpose", y, perm=perm), g.integers(shape))
+
+
+def _cut_rnn(g: Writer, f: Any, layer: int, x: str, lengths: Any, first: Any) -> tuple[str, list[str]]:
+    """One layer of an RNN, of sequences of these lengths: its states (length, n, …), and the last ones."""
+    results, last = [], []
+    for direction, suffix in enumerate(f._suffixes(layer)):
+
+        def turned(y: str, is_turned: bool = direction == 1) -> str:
+            return g.node("ReverseSequence", y, lengths, time_axis=0, batch_axis=1) if is_turned else y
+
+        h = first
+        if h is not None and f.directions == 2:
+            h = g.node("Slice", h, *[g.integers((n,)) for n in (direction, direction + 1, 0)])
+        weights = _weights(g, f, "RNN", [suffix])
+        y, _ = g.node("RNN", turned(x), *weights, None, h, outputs=2, hidden_size=f.hidden)
+        y = g.node("Transpose", g.node("Squeeze", y, g.integers((1,))), perm=[1, 0, 2])
+        y, end = _until(g, y, lengths, f.shape[1])
+        results.append(turned(g.node("Transpose", y, perm=[1, 0, 2])))
+        last.append(g.node("Unsqueeze", end, g.integers((0,))))
+    if f.directions == 1:
+        return results[0], last
+    return g.node("Concat", *results, axis=2), [g.node("Concat", *last, axis=0)]
 
 
 def _until(g: Writer, y: str, lengths: Any, steps: int) -> tuple[str, str]:
@@ -85,48 +143,49 @@ RULES: dict[type, Rule] = {
 
 class Recurrence(Model):
     """A recurrent layer as ONNX has it: x (length, n, features) → y (length, directions, n, hidden), and last states
-    (directions, n, hidden); lengths and states may be given. The second of two directions, or the only one where
-    `backward`, goes from the last step to the first.
+    (directions, n, hidden); lengths and states may be given. If `backward`, its only direction is from the last step to
+    the first.
     """
 
-    def __init__(self, layers: list[Any], backward: bool, dtype: Any) -> None:
+    def __init__(self, layer: Any, backward: bool, dtype: Any) -> None:
         super().__init__(dtype=dtype)
-        self.layers, self.backward_alone, self.kept = layers, backward, Kept()
+        self.layer, self.backward_alone, self.kept = layer, backward, Kept()
 
     def arguments(self) -> dict[str, Any]:
-        return {"layers": self.layers, "backward": self.backward_alone, "dtype": self.dtype}
+        return {"layer": self.layer, "backward": self.backward_alone, "dtype": self.dtype}
 
     def call(self, x: Any, lengths: Any = None, *states: Any) -> Any:
-        x = x.transpose(1, 0, 2)
-        found = []
-        for i, layer in enumerate(self.layers):
-            turned = self.backward_alone or i == 1
-            zero = self.kept(np.zeros((len(x), layer.hidden), x.dtype))
-            given = [h[i] for h in states] or [zero for _ in layer.state_names]
-            y, last = layer(x[:, ::-1] if turned else x, *given, lengths=lengths)
-            found.append((y[:, ::-1] if turned else y, *(last if isinstance(last, tuple) else (last,))))
-        y, *last = [functions.stack(parts) for parts in zip(*found, strict=True)]
-        return (y.transpose(2, 0, 1, 3), *last)
+        x, layer = x.transpose(1, 0, 2), self.layer
+        n, length, _ = x.shape
+        if not states:
+            zero = self.kept(np.zeros((layer.directions, n, layer.hidden), x.dtype))
+            states = (zero,) * len(layer.state_names)
+        given = states if layer.bidirectional else [h[0] for h in states]
+        y, last = layer(x[:, ::-1] if self.backward_alone else x, *given, lengths=lengths)
+        y = (y[:, ::-1] if self.backward_alone else y).reshape(n, length, layer.directions, layer.hidden)
+        last = last if isinstance(last, tuple) else (last,)
+        last = last if layer.bidirectional else [functions.stack([h]) for h in last]
+        return (y.transpose(1, 2, 0, 3), *last)
 
 
 def find_recurrence(g: Nodes, node: Node) -> Node | None:
     """A recurrent layer in ONNX's order of axes."""
     if node.operator == "GRU" and not node.get("linear_before_reset", 0):
         raise node.refuse("resets before the product (linear_before_reset = 0), which caffelite has not")
-    layers = _layers_of(g, node)
-    if layers is None:
+    layer = _layer_of(g, node)
+    if layer is None:
         raise node.refuse("has weights that are no constants, or peepholes")
     lengths, *states = [*node.inputs[4:], *[""] * 3][:3]
-    states = states[: len(layers[0].state_names)]
-    if lengths and node.get("direction", "forward") != "forward":
-        raise node.refuse("goes backward through sequences of different lengths")
+    states = states[: len(layer.state_names)]
+    turned = node.get("direction") == "reverse"
+    if lengths and turned:
+        raise node.refuse("only goes backward through sequences of different lengths")
     if all(_is_zero(g, h) for h in states):
         states = []
     if not all(states):
         raise node.refuse("has one state, and not the other")
-    turned = node.get("direction") == "reverse"
     inputs = [node.inputs[0], lengths, *states] if states or lengths else node.inputs[:1]
-    return g.layer(node, lambda: Recurrence(layers, turned, g.reader.dtype), inputs)
+    return g.layer(node, lambda: Recurrence(layer, turned, g.reader.dtype), inputs)
 
 
 def find_recurrent_sequences(g: Nodes, node: Node) -> Node | None:
@@ -135,7 +194,7 @@ def find_recurrent_sequences(g: Nodes, node: Node) -> Node | None:
     if node.get("perm") != [1, 0, 2] or squeeze is None or integers(g, squeeze, "axes") != [1]:
         return None
     found = _alone(g, squeeze.inputs[0], 0)
-    return found and g.layer(node, found[1][0], found[0].inputs)
+    return found and g.layer(node, found[1], found[0].inputs)
 
 
 def find_recurrent_last(g: Nodes, node: Node) -> Node | None:
@@ -143,13 +202,13 @@ def find_recurrent_last(g: Nodes, node: Node) -> Node | None:
     found = _alone(g, node.inputs[0], 1) if integers(g, node, "axes") == [0] else None
     if found is None:
         return None
-    (layer,) = found[1]
+    before, layer = found
     layer.sequences = False
-    return g.layer(node, layer, found[0].inputs)
+    return g.layer(node, layer, before.inputs)
 
 
-def _alone(g: Nodes, name: str, output: int) -> tuple[Node, list[Any]] | None:
-    """Find a recurrent layer as caffelite has it, for one output of a node. Returns the node before it, and the layers.
+def _alone(g: Nodes, name: str, output: int) -> tuple[Node, Any] | None:
+    """Find a recurrent layer as caffelite has it, for one output of a node. Returns the node before it, and the layer.
 
     Nothing else of the node may be used. It goes forward, from states of 0, through sequences of one length. The node
     before it puts the steps first.
@@ -165,12 +224,12 @@ def _alone(g: Nodes, name: str, output: int) -> tuple[Node, list[Any]] | None:
         return None
     if node.get("direction", "forward") != "forward" or not all(_is_zero(g, h) for h in node.inputs[5:7]):
         return None
-    layers = _layers_of(g, node)
-    return None if layers is None else (before, layers)
+    layer = _layer_of(g, node)
+    return None if layer is None else (before, layer)
 
 
-def _layers_of(g: Nodes, node: Node) -> list[Any] | None:
-    """The recurrent layers that a node is, one for each direction; None if its weights are not constants."""
+def _layer_of(g: Nodes, node: Node) -> Any:
+    """The recurrent layer that a node is, of one direction or both; None if its weights are not constants."""
     kind, order = RECURRENT[node.operator]
     w, r = (g.array(name, 3) for name in node.inputs[1:3])
     if w is None or r is None or any(node.inputs[7:8]) or any(node.outputs[3:]):
@@ -192,17 +251,15 @@ def _layers_of(g: Nodes, node: Node) -> list[Any] | None:
         raise node.refuse(f"goes {direction}, and has weights for {directions} directions")
     if node.get("hidden_size", hidden) != hidden:
         raise node.refuse(f"has hidden_size {node.get('hidden_size')}, and weights of shape {r.shape}")
-    layers = []
-    for i in range(directions):
-        with without_values(), node.blamed():
-            layer = kind(features, hidden, sequences=True)
+    with without_values(), node.blamed():
+        layer = kind(features, hidden, sequences=True, bidirectional=directions == 2)
+    for i, suffix in enumerate(layer._suffixes(0)):
         parts = {"weight_ih": w[i], "weight_hh": r[i], "bias_ih": biases[i, :rows], "bias_hh": biases[i, rows:]}
         for name, a in parts.items():
             gates = np.split(a, len(order))
             ordered = np.concatenate([gates[order.index(gate)] for gate in range(len(order))])
-            setattr(layer, name, Tensor(ordered.astype(g.reader.dtype), True, name=name))
-        layers.append(layer)
-    return layers
+            setattr(layer, name + suffix, Tensor(ordered.astype(g.reader.dtype), True, name=name + suffix))
+    return layer
 
 
 def _is_zero(g: Nodes, name: str) -> bool:
