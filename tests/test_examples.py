@@ -262,6 +262,56 @@ def test_every_activation_of_elements_is_in_the_table_and_classifies_95_percent_
     assert is_picture(picture)
 
 
+def test_mixup_helps_against_wrong_labels():
+    plain, mixed = numbers_after("test accuracy", run("mixup.py").stdout)
+    assert mixed > plain + 0.005
+
+
+def test_a_loss_that_forgives_learns_fewer_wrong_labels_by_heart():
+    output = run("label_noise.py").stdout
+    usual, forgiving = numbers_after("test accuracy", output)
+    assert forgiving > usual
+    repeated, fewer = numbers_after("by heart", output)
+    assert fewer < 0.8 * repeated
+
+
+def test_the_student_learns_more_from_its_teacher_than_from_50_labels():
+    teacher, alone, taught = numbers_after("test accuracy", run("distillation.py").stdout)
+    assert alone + 0.1 < taught <= teacher
+
+
+def test_pairs_are_enough_to_tell_digits_apart(tmp_path):
+    picture = tmp_path / "points.png"
+    (accuracy,) = numbers_after("is right for", run("contrastive.py", str(picture)).stdout)
+    assert accuracy > 0.85
+    assert is_picture(picture)
+
+
+def test_random_codes_are_drawn_as_digits(tmp_path):
+    picture = tmp_path / "drawn.png"
+    output = run("vae.py", str(picture)).stdout
+    of_digits, of_noise = numbers_after("surely read", output)
+    assert of_digits > 2 * of_noise
+    near, far = numbers_after("nearest real image", output)
+    assert near < 0.7 * far
+    assert is_picture(picture)
+
+
+def test_made_points_are_a_ring(tmp_path):
+    picture = tmp_path / "ring.png"
+    output = run("gan.py", str(picture)).stdout
+    radius, least = numbers_after("radius", output)[-1], numbers_after("twelfth of it", output)[-1]
+    assert 0.9 < radius < 1.1
+    assert least > 40
+    assert is_picture(picture)
+
+
+def test_the_pole_stands_longer_with_every_ten_rounds_at_first():
+    lengths = numbers_after("stands for", run("cart_pole.py").stdout)
+    assert lengths[0] < 30
+    assert max(lengths) > 200
+
+
 def test_the_gpt_learns_a_text_and_writes_more_of_it_than_it_sees(tmp_path):
     text, picture = tmp_path / "text.txt", tmp_path / "loss.png"
     text.write_text("äbc\n" * 500, encoding="utf-8")

@@ -64,6 +64,15 @@ GROUPS = {
         Example("autoencoder", "An autoencoder", picture="digits.png"),
         Example("digits_in_c", "A net as C"),
     ],
+    "Recipes": [
+        Example("mixup", "Mixup"),
+        Example("label_noise", "Wrong labels"),
+        Example("distillation", "A teacher and a student"),
+        Example("contrastive", "Pairs of digits", picture="points.png"),
+        Example("vae", "Digits from random numbers", picture="drawn.png"),
+        Example("gan", "Two nets against each other", picture="ring.png"),
+        Example("cart_pole", "A pole on a cart"),
+    ],
     "Numbers, series, words": [
         Example("regression", "A band of quantiles", picture="band.png"),
         Example("time_series", "A forecast of 24 hours", picture="forecasts.png"),

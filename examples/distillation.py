@@ -1,0 +1,37 @@
+"""Knowledge distillation: a small net learns from a large one's probabilities, on images that have no labels.
+
+The teacher has seen 1,437 labelled digits. The student has 50 labels, and all the images. The teacher's scores are
+divided by a temperature, so that its probabilities also tell which wrong digits are nearly right.
+G. Hinton, O. Vinyals and J. Dean, "Distilling the knowledge in a neural network", 2015.
+"""
+
+import caffelite as cl
+
+TEMPERATURE = 3.0
+
+(x, y), (x_test, y_test) = cl.datasets.digits()
+x, x_test = x.reshape(-1, 64), x_test.reshape(-1, 64)
+cross_entropy = cl.SoftmaxLoss()
+
+
+def soft(outputs, targets):
+    """The cross-entropy at the temperature. T² makes up for gradients that are 1 / T² as large."""
+    return cross_entropy(outputs / TEMPERATURE, targets) * TEMPERATURE**2
+
+
+def trained(sizes, x, y, loss, epochs):
+    """Return a trained net and its accuracy on the test images."""
+    model = cl.MLP(64, sizes, seed=0)
+    model.fit(x, y, loss=loss, optimizer=cl.Adam(model.parameters(), lr=2e-3), epochs=epochs, verbose=0)
+    return model, model.evaluate(x_test, y_test, loss=cross_entropy, metrics=["accuracy"])["accuracy"]
+
+
+teacher, of_teacher = trained([256, 256, 10], x, y, cross_entropy, epochs=30)
+_, alone = trained([16, 10], x[:50], y[:50], cross_entropy, epochs=400)
+taught = cross_entropy.link(teacher.predict(x) / TEMPERATURE)  # the teacher's probabilities (n, 10)
+student, of_student = trained([16, 10], x, taught, soft, epochs=60)
+
+sizes = [sum(p.size for p in model.parameters()) for model in (teacher, student)]
+print(f"teacher of {sizes[0]:,} parameters: test accuracy {of_teacher:.4f}")
+print(f"student of {sizes[1]:,} parameters, from 50 labels: test accuracy {alone:.4f}")
+print(f"the same student, from the teacher: test accuracy {of_student:.4f}")
