@@ -110,7 +110,7 @@ def test_a_float32_product_does_not_overflow_on_the_way():
 
 
 @both_dtypes
-@pytest.mark.parametrize("ddof", [0, 1, 1.5, np.float64(2)])
+@pytest.mark.parametrize("ddof", [0, 1, 1.5, -1, np.float64(2)])
 @pytest.mark.parametrize("name", ["var", "std"])
 def test_the_degrees_of_freedom_are_numpys(name, ddof, dtype):
     x = np.random.default_rng(0).standard_normal((4, 5, 3)).astype(dtype)
@@ -129,9 +129,9 @@ def test_a_variance_of_too_few_elements_raises(name, shape, axis, ddof):
         getattr(cl.Tensor(np.ones(shape)), name)(axis, ddof=ddof)
 
 
-@pytest.mark.parametrize(("ddof", "error"), [(-1, ValueError), ("1", TypeError), (None, TypeError)])
-def test_ddof_is_a_number_from_0_on(ddof, error):
-    with pytest.raises(error, match="Var: ddof"):
+@pytest.mark.parametrize("ddof", ["1", None, True, np.ones(1)])
+def test_ddof_is_a_number(ddof):
+    with pytest.raises(TypeError, match="Var: ddof must be a number"):
         cl.Tensor([1.0, 2.0]).var(ddof=ddof)
 
 

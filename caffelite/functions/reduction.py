@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import nonnegative, normalized_axes
+from caffelite.core.arrays import NUMBERS, normalized_axes
 from caffelite.core.function import Function, Shape
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
@@ -113,12 +113,14 @@ class Var(Reduction, recordable=True):
 
     def __init__(self, axis: Axis = None, keepdims: bool = False, ddof: float = 0) -> None:
         super().__init__(axis, keepdims)
-        self.ddof = nonnegative(f"{type(self).__name__}: ddof", ddof)
+        if isinstance(ddof, bool) or not isinstance(ddof, NUMBERS):
+            raise TypeError(f"{type(self).__name__}: ddof must be a number, got {ddof!r}")
+        self.ddof = float(ddof)
 
     def scale(self, x: Any) -> float:
         """1 / (n − ddof)."""
         count = math.prod([x.shape[i] for i in self.axes(x.ndim)])
-        if count <= self.ddof:
+        if count == 0 or not count > self.ddof:
             what = type(self).__name__.lower()
             raise ValueError(f"{what} of {count} elements, with ddof={self.ddof:g}: shape {x.shape}, axis {self.axis}")
         return 1 / (count - self.ddof)
@@ -172,7 +174,7 @@ class CumSum(Function, recordable=True):
         if self.axis is not None:
             normalized_axes((self.axis,), len(shape))
             return shape
-        return (None if None in shape else math.prod(shape),)
+        return (None if None in shape else math.prod([n for n in shape if n is not None]),)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.shape = x.shape
