@@ -133,7 +133,10 @@ def random_classes(seed):
     rng = np.random.default_rng(seed)
     n, C = int(rng.integers(1, 30)), int(rng.integers(2, 6))
     scores = rng.normal(size=(n, C)).astype(rng.choice([np.float32, np.float64]))
-    return scores.round(seed % 3), rng.integers(0, C, size=n), int(rng.integers(1, C + 1))
+    scores = scores.round(seed % 3)
+    if (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1):
+        scores += 1  # which are not probabilities by chance
+    return scores, rng.integers(0, C, size=n), int(rng.integers(1, C + 1))
 
 
 @every_seed
