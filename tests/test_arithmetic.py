@@ -69,11 +69,6 @@ def test_without_a_tensor_the_first_array_of_floats_decides():
     assert cl.matmul(b, a).dtype == cl.concatenate([b, a]).dtype == np.float64
 
 
-def test_longdouble_stays_refused():
-    with pytest.raises(TypeError, match="float64 or less"):
-        cl.Tensor([1.0]) + np.ones(1, np.longdouble).astype("longdouble")
-
-
 def test_a_function_of_an_integer_beyond_the_floats_is_a_value_error():
     t = cl.Tensor([1.0])
     for function in (cl.functions.Subtract(), cl.functions.Add(), cl.functions.Multiply()):

@@ -26,6 +26,7 @@ from caffelite.functions.shape import reshaped
 __all__ = ["GRU", "LSTM", "RNN"]
 
 PARTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")  # the parameters of one layer in one direction
+MOST_LAYERS = 1000  # so that a forged file cannot ask for any number of parameters
 
 
 class Recurrent(Function, recordable=True):
@@ -47,7 +48,7 @@ class Recurrent(Function, recordable=True):
         self.in_features = positive_integer(f"{name}: in_features", in_features)
         self.hidden = positive_integer(f"{name}: hidden", hidden)
         self.sequences, self.bidirectional = bool(sequences), bool(bidirectional)
-        self.layers = positive_integer(f"{name}: layers", layers)
+        self.layers = positive_integer(f"{name}: layers", layers, MOST_LAYERS)
         self.dropout = nonnegative(f"{name}: dropout", dropout, 1.0)
         rows = self.gates * self.hidden
         for layer in range(self.layers):

@@ -45,7 +45,7 @@ cdef extern from * nogil:
     const double PI_1, PI_2, PI_3
 
 cdef enum:
-    FAR = 1 << 20                         # sin_of and cos_of are exact up to here
+    FAR = 1 << 20                         # up to here, products with the parts of π are exact
 
 
 # exp x = 2ⁿ (1 + e),  n = x / ln 2 rounded,  e = exp(x − n ln 2) − 1. 2ⁿ is multiplied in as two factors, because
