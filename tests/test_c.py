@@ -370,8 +370,8 @@ def test_threads_may_call_it_at_the_same_time_where_the_memory_is_their_own(tmp_
 NOT_IN_C = {
     *["Clip", "CumSum", "Flip", "Index", "LogSumExp", "MatMul", "Max", "Mean", "Min", "Prod", "Split", "Stack", "Std"],
     *["Sum", "TakeAlongAxis", "Transpose", "Var", "Where"],
-    *["FocalLoss", "GaussianLoss", "HingeLoss", "HuberLoss", "MAELoss", "MSELoss", "Penalized"],
-    *["PoissonLoss", "QuantileLoss", "SigmoidLoss", "SoftmaxLoss"],
+    *["FocalLoss", "GaussianLoss", "HingeLoss", "HuberLoss", "Losses", "MAELoss", "MSELoss", "Penalized"],
+    *["PoissonLoss", "QuantileLoss", "SigmoidLoss", "SoftmaxLoss", "WeightedSum"],
     *["Embedding", "GRU", "LSTM", "MultiHeadAttention", "PositionalEncoding", "RNN"],
 }
 

@@ -263,7 +263,7 @@ ERRORS = {
     "objects": (lambda: fit(X.astype(object)), TypeError, "; np.array(…, np.float32) makes an array from them"),
     "missing objects": (lambda: fit([*X.tolist(), [1, None]]), TypeError, "None at [60, 1]"),
     "ragged rows": (lambda: fit([[1, 2], [3]], [0, 1]), ValueError, "x is not an array: "),
-    "two targets": (lambda: fit(X, (Y, X)), ValueError, "targets is not an array: "),
+    "two targets": (lambda: fit(X, (Y, X)), ValueError, "give a loss for each output, loss=(l1, l2)"),
     "no y": (lambda: fit(y=None), ValueError, "an iterable of (x, y) batches, got an array of shape (60, 2)"),
     "no y, a list": (lambda: fit(np.ones((5, 4)).tolist(), None), TypeError, "x without y is taken for batches"),
     "a generator not called": (lambda: fit(batches, None), ValueError, "got a function"),

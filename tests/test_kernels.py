@@ -1423,6 +1423,7 @@ RECORDED = {
     "cutout": (uniform(20, 4, 5), np.array([7, 3, 1]), 3),
     "crop": (uniform(20, 2, 4, 5), np.array([7, 3, 1]), 3, 6, 1),
     "affine": (uniform(20, 2, 4, 5), np.tile(TURNED, (20, 1, 1))),
+    "rotary": (uniform(2, 5, 8), 2, 3),
     "attention": (uniform(2, 5, 6), uniform(2, 7, 6), uniform(2, 7, 6), 2, True, np.arange(14).reshape(2, 7) % 3 > 0),
     "attention_grad": (
         *(uniform(2, 5, 6), uniform(2, 5, 6), uniform(2, 7, 6), uniform(2, 7, 6), uniform(2, 5, 6)),

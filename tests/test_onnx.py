@@ -20,7 +20,8 @@ from caffelite.functions.loss import Loss
 from caffelite.onnx import layers, nodes, operators, rules
 from caffelite.onnx.checking import runner
 
-LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, Loss | functions.Penalized)}
+LOSSES = Loss | functions.Penalized | functions.Losses | functions.WeightedSum
+LAYERS = {kind: family for kind, family in FAMILIES.items() if not issubclass(kind, LOSSES)}
 
 
 @pytest.fixture

@@ -437,7 +437,7 @@ def test_tensors_arrays_lists_and_numbers_are_joined_in_the_tensors_dtype():
 
 
 def test_what_cannot_be_joined_raises():
-    f32, f64 = np.ones((2, 3), np.float32), leaf(np.ones((2, 3)))
+    f32, f64 = cl.Tensor(np.ones((2, 3), np.float32)), leaf(np.ones((2, 3)))
     for join in (cl.concatenate, cl.stack):
         with pytest.raises(TypeError, match=r"float64 and float32"):
             join([f64, f32])
