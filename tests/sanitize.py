@@ -23,7 +23,10 @@ from caffelite._kernels import available_instruction_sets
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "sanitize"
-FAMILIES = "kernels", "convolution", "pooling", "augment", "normalization", "attention", "recurrent", "embedding"
+FAMILIES = (
+    *("kernels", "convolution", "winograd", "precision", "pooling", "augment", "normalization", "reduction"),
+    *("attention", "recurrent", "embedding"),
+)
 KERNEL_TESTS = [f"tests/test_{family}.py" for family in FAMILIES]
 MOST_TESTS = ["--ignore=tests/test_benchmarks.py", "--ignore=tests/test_cli.py"]
 

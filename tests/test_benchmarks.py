@@ -68,7 +68,10 @@ def without_peers(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+LONG = {"busy.py", "precision.py", "steps.py"}  # these take half a minute each
+
+
+@pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] * (s in LONG)) for s in SCRIPTS])
 def test_every_benchmark_prints_a_table_of_numbers(script, without_peers):
     """sequences.py without its peers, whom it has in common with convolutions.py: starting them takes long."""
     if script == "exported.py" and shutil.which("cc") is None:

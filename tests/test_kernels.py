@@ -1784,7 +1784,11 @@ def test_a_recording_is_its_threads_own():
 
 # ---- instruction sets ----
 
-every_instruction_set = pytest.mark.parametrize("isa", kernels.available_instruction_sets())
+BEST, *OTHERS = kernels.available_instruction_sets()
+every_instruction_set = pytest.mark.parametrize("isa", [BEST, *OTHERS])
+every_instruction_set_the_others_slow = pytest.mark.parametrize(
+    "isa", [BEST, *[pytest.param(isa, marks=pytest.mark.slow) for isa in OTHERS]]
+)
 
 ALL_KERNELS = """
     import numpy as np
@@ -1945,7 +1949,7 @@ def test_an_unknown_instruction_set_is_refused_at_import():
     assert kernels.available_instruction_sets()[0] in result.stderr
 
 
-@every_instruction_set
+@every_instruction_set_the_others_slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mprotect through the C library")
 def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
     """Arrays that end where the next page may not be touched; a stray access ends the process."""

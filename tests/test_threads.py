@@ -553,6 +553,7 @@ def test_children_forked_after_a_fit_finish_a_fit_with_the_same_bits_on_one_thre
     assert (cl.get_num_threads(), trained()) == (4, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="the system does not fork")
 def test_children_forked_beside_threads_that_use_the_same_model_do_not_hang(tmp_path):
     """Whatever another thread held when its process was forked, nobody holds in the child."""
