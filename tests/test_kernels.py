@@ -2064,6 +2064,11 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     k.update(name, x, y, guarded(np.ones((rows, n), dtype)) if rows > 0 else None, *own)
                     k.update(name, x, y, guarded(np.ones((rows, n), dtype))[::-1] if rows > 0 else None, *own)
             k.follow(hyper, guarded(np.ones(n + 1)), guarded(np.array([n])))
+            # Depthwise, channels last: lines of x that are shorter than a window.
+            narrow, dy = (guarded(np.ones((1, 2, m, 32), dtype)).transpose(0, 3, 1, 2) for m in (1, 5))
+            window = {"stride": (1, 1), "padding": (1, 3), "dilation": (1, 1), "groups": 32}
+            k.convolution(narrow, guarded(np.ones((32, 1, 3, 3), dtype)), (2, 5), **window)
+            k.convolution_weight_grad(narrow, dy, guarded(np.empty((32, 1, 3, 3), dtype)), **window)
             for m in (1, 3, 7, 17):
                 a, b = guarded(rng.uniform(1, 2, (m, n)).astype(dtype)), guarded(np.ones((n, m), dtype))
                 k.matmul(a, b, guarded(np.empty((m, m), dtype)), bias=guarded(np.ones(m, dtype)))

@@ -107,6 +107,8 @@ INLINE TapsInside taps_inside(const DepthwiseLine *s, ptrdiff_t i)
     INLINE void slide_##real(const int IS_DOWN, const int FIRST, const int LAST, const DepthwiseLine *line,            \
                              ptrdiff_t c, ptrdiff_t begin, ptrdiff_t end)                                              \
     {                                                                                                                  \
+        if (begin == end) /* there may be no pixels to begin with */                                                   \
+            return;                                                                                                    \
         const DepthwiseLine s = *line;                                                                                 \
         const real *x = (const real *)s.x + (begin - s.padding) * s.x_along + c;                                       \
         vector_##real w[SIDE][SIDE], v[SIDE][SIDE]; /* along and across the line */                                    \
@@ -191,6 +193,8 @@ INLINE TapsInside taps_inside(const DepthwiseLine *s, ptrdiff_t i)
     INLINE void slide_grad_##real(const int FIRST, const int LAST, const DepthwiseLine *line, ptrdiff_t c,             \
                                   ptrdiff_t begin, ptrdiff_t end, vector_##real (*sums)[SIDE])                         \
     {                                                                                                                  \
+        if (begin == end) /* there may be no pixels to begin with */                                                   \
+            return;                                                                                                    \
         const DepthwiseLine s = *line;                                                                                 \
         const real *x = (const real *)s.x + (begin - s.padding) * s.x_along + c;                                       \
         vector_##real g[SIDE][SIDE], v[SIDE][SIDE];                                                                    \
