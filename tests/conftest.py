@@ -21,9 +21,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # These files compare caffelite with libraries from their first line on.
 collect_ignore = [f"test_{library}.py" for library in ("onnx", "sklearn") if find_spec(library) is None]
 
-# How many cases hypothesis draws: 20 a test, the same every time. For 10,000 an operator, others with every seed:
+# How many cases hypothesis draws: 12 a test, the same every time. For 10,000 an operator, others with every seed:
 #   python -m pytest tests -k random_shapes --hypothesis-profile=thorough --hypothesis-seed=0
-settings.register_profile("quick", max_examples=20, deadline=None, derandomize=True)
+settings.register_profile("quick", max_examples=12, deadline=None, derandomize=True)
 settings.register_profile("thorough", max_examples=10_000, deadline=None)
 settings.load_profile("quick")
 
