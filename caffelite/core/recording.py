@@ -32,7 +32,7 @@ class Obstacle:
 
 
 def is_of_package(code: Any) -> bool:
-    """Whether a class or a function is caffelite's own. (A function that `exec` made may have None as its module.)"""
+    """Whether caffelite defines this class or function. (The module of a function that `exec` made may be None.)"""
     return (getattr(code, "__module__", None) or "").startswith("caffelite.")
 
 

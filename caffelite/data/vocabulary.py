@@ -31,7 +31,7 @@ class Vocabulary:
         The number of indices at most, with the two for padding and unknown words. The most frequent words are kept;
         among equally frequent ones, those that come first in the alphabet.
     characters : bool
-        Whether every character of a text is a word. They are not changed to lower case.
+        If True, every character of a text is a word, and none is changed to lower case.
 
     `len()` is the number of indices, `words` the list of words: `words[i - 2]` has index i. A model saves the
     vocabularies in its attributes.
