@@ -31,10 +31,10 @@ KERNEL_TESTS = [f"tests/test_{family}.py" for family in FAMILIES]
 MOST_TESTS = ["--ignore=tests/test_benchmarks.py", "--ignore=tests/test_cli.py"]
 
 # For the compiler and the linker. Python's own flags may include -fwrapv, which would make every signed overflow legal.
-FLAGS = "-g -fno-omit-frame-pointer -fno-wrapv -fsanitize=address,undefined -fno-sanitize-recover=all"
+FLAGS = "-g1 -fno-omit-frame-pointer -fno-wrapv -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 # With -O3, the loops for AVX-512 would take a quarter of an hour to compile.
-CHANGES = [("setup.py", '"-O3", "-g0"', '"-O2", "-ftree-vectorize", "-g"')]
+CHANGES = [("setup.py", '"-O3", "-g0"', '"-O2", "-ftree-vectorize", "-g1"')]
 
 # AddressSanitizer must be loaded first, with the C++ library. Otherwise the first C++ exception ends the process.
 LIBRARIES = ("libasan.so", "libstdc++.so.6")
