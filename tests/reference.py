@@ -66,7 +66,7 @@ def sum(x, axis=None, keepdims=False):
 
 def kept(dy, x, axis):
     """dy with the summed axes of x kept, of length 1."""
-    return dy.reshape(np.empty(x.shape).sum(axis=axis, keepdims=True).shape)
+    return dy.reshape(np.zeros(x.shape).sum(axis=axis, keepdims=True).shape)
 
 
 def unbroadcast(gradient, like):

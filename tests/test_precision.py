@@ -1,5 +1,6 @@
 """Products with operands rounded to bfloat16: which bits they have, on every processor, and where they are computed."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -275,7 +276,7 @@ def test_products_read_and_write_nothing_outside_of_their_arrays(isa, way):
                         k.matmul(a, b, y, bias=guarded(np.ones(N, np.float32), at_end))
                     assert (y == K + 1).all()
     """
-    environment = {"CAFFELITE_ISA": isa, "CAFFELITE_BFLOAT16": way}
+    environment = os.environ | {"CAFFELITE_ISA": isa, "CAFFELITE_BFLOAT16": way}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, check=False
     )
