@@ -527,6 +527,22 @@ def test_weights_of_classes_are_weights_of_rows():
     assert weights_of(balanced) == weights_of(counted)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("solver", ["adam", "sgd", "lbfgs"])
+def test_a_row_of_weight_2_is_two_rows_in_both_dtypes(dtype, solver):
+    x, y = (array[:60] for array in wine(classes=2))
+    options = {"hidden_layer_sizes": 8, "max_iter": 8, "alpha": 0.3, "random_state": 0, "solver": solver}
+    weights = np.where(np.arange(60) < 20, 2.0, 1.0)
+    x, twice = x.astype(dtype), [*range(60), *range(20)]
+    for estimator, target in ((ours.MLPClassifier, y), (ours.MLPRegressor, x[:, 0])):
+        # batches of all rows: the two trainings see the same sums
+        weighted = estimator(batch_size=60, **options).fit(x, target, sample_weight=weights)
+        repeated = estimator(batch_size=80, **options).fit(x[twice], target[twice])
+        for a, b in zip(weighted.coefs_, repeated.coefs_, strict=True):
+            assert a.dtype == dtype
+            np.testing.assert_allclose(a, b, 1e-3 if dtype == np.float32 else 1e-9, 1e-5)
+
+
 def test_weights_are_routed_to_the_estimator():
     x, y = wine(classes=2)
     estimator = ours.MLPClassifier(8, max_iter=5, random_state=0)

@@ -37,7 +37,8 @@ class Objective(Function, recordable=True):
 
     def forward(self, scores: np.ndarray, targets: Any, *weights: Any) -> np.ndarray:
         y = kernels.multiply(self.loss.forward(scores, targets, *weights), self.factor)
-        self.sum_of_weights = float(len(scores)) if self.loss.weight is None else self.loss.weight
+        weight = self.loss.weight
+        self.sum_of_weights = float(len(scores)) if weight is None else kernels.convert(weight, scores.dtype)
         if self.alpha == 0 or not is_training():
             return y
         penalty = None
