@@ -30,7 +30,8 @@ FAMILIES = (
 KERNEL_TESTS = [f"tests/test_{family}.py" for family in FAMILIES]
 MOST_TESTS = ["--ignore=tests/test_benchmarks.py", "--ignore=tests/test_cli.py"]
 
-# For the compiler and the linker. Python's own flags may include -fwrapv, which would make every signed overflow legal.
+# For the compiler and the linker. -g1 names lines. With the variables of -g, too, gcc takes very long for the largest
+# files. Python's own flags may include -fwrapv, which would make every signed overflow legal.
 FLAGS = "-g1 -fno-omit-frame-pointer -fno-wrapv -fsanitize=address,undefined -fno-sanitize-recover=all"
 
 # With -O3, the loops for AVX-512 would take a quarter of an hour to compile.

@@ -90,13 +90,13 @@ def test_values_and_gradients_are_right_for_random_shapes(function, data, seed):
     for dtype in DTYPES:
         case.check_against_judge(dtype, seed)
     with case.mode():
-        assert cl.check_gradients(case.function(), *case.inputs(seed=seed)) < 1e-7
+        assert cl.check_gradients(case.function(), *case.inputs(seed=seed), eps=case.step) < 1e-7
 
 
 @every_case
 def test_gradients_pass_the_numerical_check(case):
     with case.mode():
-        assert cl.check_gradients(case.function(), *case.inputs()) < 1e-7
+        assert cl.check_gradients(case.function(), *case.inputs(), eps=case.step) < 1e-7
 
 
 @every_case

@@ -174,14 +174,15 @@ def test_huge_and_tiny_gradients_give_numbers_where_pytorch_has_them(case, gradi
     torch = pytest.importorskip("torch")
     p, q = cl.Tensor(np.ones(40, np.float32), requires_grad=True), torch.ones(40, requires_grad=True)
     optimizer, peer = case.make([p]), case.pytorch(torch, [q])
-    largest = 1.0  # so far: large steps forth and back leave what was rounded
+    largest = 1.0  # of the parameters so far, if products are rounded before they are added; PyTorch's are not
     for g in gradients:
         g = np.full(40, g, np.float32)
         take_steps(optimizer, [[g]])
         take_steps_of_pytorch(torch, peer, [q], [[g]])
         if not torch.isfinite(q).all():
             break
-        largest = max(largest, float(q.detach().abs().max()))
+        if cl._kernels.ISA == "x86-64-v2":
+            largest = max(largest, float(q.detach().abs().max()))
         np.testing.assert_allclose(p.data, q.detach().numpy(), rtol=1e-6, atol=1e-6 * largest)
 
 

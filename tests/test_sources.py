@@ -393,6 +393,18 @@ def test_evaluate_and_predict_have_the_bits_of_what_is_in_memory(tmp_path):
     )
 
 
+def test_predict_that_a_subclass_overrides_is_called_once_whatever_x_and_precision_are():
+    class Doubled(cl.Model):
+        def predict(self, x, **options):
+            return 2 * super().predict(x, **options)
+
+    model = Doubled([cl.Linear(X.shape[1], 2)], seed=0)
+    twice = model(X).data * 2
+    for x in (X, Sliced(X)):
+        for options in ({}, {"precision": "float32"}):
+            np.testing.assert_allclose(model.predict(x, **options), twice, 1e-5, 1e-6)
+
+
 def test_predict_of_several_outputs_and_inputs():
     class Two(cl.Model):
         def call(self, a, b):

@@ -262,8 +262,8 @@ class TransformerBlock(Function, recordable=True, by_row=True):
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.attention.output_shape(*input_shapes)
 
-    def formula(self, x: Tensor, mask: Any = None) -> Tensor:
-        h = x + self.attention(self.attention_norm(x), mask=mask)
+    def formula(self, x: Tensor, mask: Any = None, cache: Cache | None = None) -> Tensor:
+        h = x + self.attention(self.attention_norm(x), mask=mask, cache=cache)
         return h + self.narrow(self.gelu(self.widen(self.mlp_norm(h))))
 
     def forward(self, x: np.ndarray, mask: np.ndarray | None = None, cache: Cache | None = None) -> np.ndarray:

@@ -179,8 +179,6 @@ class _Flow:
         formula = None if self.is_native(step.kind) else formula_of(step.kind)
         if formula is not None:
             floats = [as_tensor(x) if isinstance(x, np.ndarray) and x.dtype.kind == "f" else x for x in step.inputs]
-            while floats and floats[-1] is None:  # as a cache that is not there, which no formula takes
-                floats.pop()
             before = len(self.trace.steps)
             results = listed(formula(step.function, *floats))
             step.within = self.trace.steps[before:]

@@ -303,12 +303,11 @@ class Model(Container, recordable=True):
         Raises ValueError for no rows or rows of another shape, TypeError if x does not hold numbers, and IndexError if
         an index is not in its table.
         """
-        if precision is not None:
-            with precision_of(self, precision):
-                return self.predict(x, batch_size=batch_size)
         batch_size = positive_integer("batch_size", batch_size)
-        inputs, _ = door.model_inputs(self, "predict", x)
-        return predicting.outputs(self, inputs, batch_size)
+        if precision is None:  # a context that changes nothing would take 4 % of the time of a row
+            return predicting.outputs_for(self, x, batch_size)
+        with precision_of(self, precision):
+            return predicting.outputs_for(self, x, batch_size)
 
     def evaluate(
         self,

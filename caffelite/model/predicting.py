@@ -18,6 +18,12 @@ from caffelite.program.running import forms_of_rows
 from caffelite.training import door
 
 
+def outputs_for(model: Any, x: Any, batch_size: int) -> Any:
+    """Return the outputs for all rows of what `predict` was given."""
+    inputs, _ = door.model_inputs(model, "predict", x)
+    return outputs(model, inputs, batch_size)
+
+
 def outputs(model: Any, inputs: tuple[Any, ...], batch_size: int) -> Any:
     """Return the outputs for all rows of the inputs, computed in batches of `batch_size` rows."""
     rows = same_length("predict", inputs)
@@ -46,7 +52,7 @@ def _outputs_of_source(model: Any, inputs: tuple[Any, ...], batch_size: int) -> 
         for read in buffers:
             rows, order, _ = read()
             try:
-                found = model.predict(tuple(rows), batch_size=batch_size)
+                found = outputs_for(model, tuple(rows), batch_size)
             except IndexError as error:
                 raise IndexError(f"among the rows from {place:,} on, {place:,} being row 0: {error}") from None
             if outputs is None:

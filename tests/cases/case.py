@@ -38,6 +38,7 @@ class Case:
     # What judge and counterpart have to be told, by keyword, of a Function after forward: the mask that it drew.
     saved: Callable[[cl.Function], dict[str, np.ndarray]] = lambda function: {}
     training: bool = True  # or as in `cl.inference()`
+    step: float = 1e-6  # of difference quotients; where f is linear in each number, a large one rounds less
     scale: float = 0.0  # of the terms of a long sum, whose rounding errors add up: `assert_close` allows for them
 
     def function(self, dtype=np.float64):
