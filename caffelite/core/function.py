@@ -25,6 +25,7 @@ from caffelite.core.autograd import (
     parameters_of,
 )
 from caffelite.core.construction import attributes_of
+from caffelite.core.drawing import note_drawn, source
 from caffelite.core.inputs import Shape, required_text, shape_text
 from caffelite.core.modes import initializing, without_values
 from caffelite.core.recording import in_python
@@ -222,7 +223,9 @@ class Function(ABC):
 
         If a Function has parameters of its own, override this. The override has to draw the children as well.
         """
-        self._draw_children(np.random.default_rng(rng), set())
+        model = source()
+        drawn = set(model.adopted_before) if model is not None and rng is model.rng else set()
+        self._draw_children(np.random.default_rng(rng), drawn)
 
     def _set_first_values(self) -> None:
         """Initialize the parameters that `__init__` has made, unless Functions are made `without_values`."""
@@ -377,12 +380,19 @@ def _complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Funct
 
 
 def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
-    """An `initialize` whose values count as initial ones: a Model with a seed may draw them again."""
+    """An `initialize` whose values count as initial ones: a Model with a seed may draw them again.
+
+    But inside `__init__` of such a Model, None means its stream, and the Model keeps the values.
+    """
 
     @functools.wraps(initialize)
     def draw(self: Function, *arguments: Any, **options: Any) -> None:
+        model = source()
+        if model is not None and len(arguments) == 1 and arguments[0] is None:
+            arguments = (model.rng,)
         with initializing():
             initialize(self, *arguments, **options)
+        note_drawn(self)
 
     return draw
 

@@ -20,6 +20,7 @@ from caffelite import _kernels as kernels
 from caffelite._kernels import SparseMatrix
 from caffelite.core.arrays import as_real
 from caffelite.core.autograd import Node, propagate, results_are
+from caffelite.core.drawing import dtype_of_new
 from caffelite.core.modes import initializing, without_values
 
 
@@ -425,8 +426,8 @@ def _array(value: Any) -> Any:
 
 
 def parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
-    """A new float32 parameter of this shape, whose values are not set yet."""
-    tensor = Tensor._of(uninitialized(shape))
+    """A new parameter of this shape, whose values are not set yet. It is float32, or of the dtype of `drawing`."""
+    tensor = Tensor._of(uninitialized(shape, dtype_of_new()))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:
         tensor._used_rows, tensor._is_sparse = _list_of_rows(len(tensor)), True
@@ -438,6 +439,6 @@ def _list_of_rows(rows: int) -> np.ndarray:
     return np.broadcast_to(np.int64(0), 1 + 2 * rows) if without_values.is_on else np.zeros(1 + 2 * rows, np.int64)
 
 
-def uninitialized(shape: int | tuple[int, ...]) -> np.ndarray:
-    """A new float32 array, whose values are not set yet. Inside `without_values()` it takes no memory."""
-    return np.broadcast_to(np.float32(0), shape) if without_values.is_on else np.empty(shape, np.float32)
+def uninitialized(shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
+    """A new array, whose values are not set yet. Inside `without_values()` it takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape) if without_values.is_on else np.empty(shape, dtype)

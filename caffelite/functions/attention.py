@@ -91,7 +91,8 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         self.key = Linear(self.size, self.size, self.bias)
         self.value = Linear(self.size, self.size, self.bias)
         self.output = Linear(self.size, self.size, self.bias)
-        self.random = np.array([seed_of(None), 0])
+        self.random = np.zeros(2, np.int64)
+        self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
         """Draw the Linears, take another seed, and count the masks from 0 again."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.construction import signature_of
+from caffelite.core.drawing import construction
 from caffelite.core.function import Function, Shape
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
@@ -33,10 +34,11 @@ class _Complete(ABCMeta):
         return signature_of(cls)
 
     def __call__(cls, *arguments: Any, **options: Any) -> Any:
-        container = super().__call__(*arguments, **options)
-        if "functions" not in vars(container):
-            raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
-        container.all_functions()
+        with construction():
+            container = super().__call__(*arguments, **options)
+            if "functions" not in vars(container):
+                raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
+            container.all_functions()
         return container
 
 

@@ -158,6 +158,10 @@ class Own:
         """Note that these Functions keep the parameters they have: they are not drawn again."""
         self.adopted_before.update({id(f): f for f in functions})
 
+    def forget_adopted(self, function: Function) -> None:
+        """Note that this Function may be drawn again."""
+        self.adopted_before.pop(id(function), None)
+
     def _adopt_functions(self, model: Any, functions: tuple[Function, ...]) -> None:
         recording = kernels.recorder()
         if recording is not None and recording.entries:  # its kernel calls are bound to the parameters' old memory

@@ -15,6 +15,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, positive_integer, random_stream
+from caffelite.core.drawing import draw_from
 from caffelite.core.function import Function
 from caffelite.core.modes import precision_of
 from caffelite.core.tables import Table
@@ -59,7 +60,8 @@ class Model(Container, recordable=True):
 
     A model owns the Functions that you `add` to it or store in its attributes (lists, tuples and dicts included). It
     looks for new ones when `__init__` ends and before each use. It converts a new Function to its dtype and draws its
-    parameters from its seed, once. Parameters that were trained, loaded or set keep their values. So you can put a
+    parameters from its seed, once. A Function that your `__init__` makes after `super().__init__` is drawn at once, so
+    `__init__` may scale or set it. Parameters that were trained, loaded or set keep their values. So you can put a
     Function that one model has trained into another; both then share it. `copy.deepcopy` of the Function makes a
     separate one.
 
@@ -79,6 +81,8 @@ class Model(Container, recordable=True):
             raise TypeError(f"Model: expected dtype float32 or float64, got {self.dtype}")
         self.functions: list[Function] = []
         self._own = Own(self, seed is not None, random_stream("seed", seed))
+        if seed is not None:
+            draw_from(self._own)
         if isinstance(functions, Function):
             raise TypeError(f"Model takes a list of Functions, Model([Linear(2, 3), …]), got {functions!r}")
         self._extend(functions)

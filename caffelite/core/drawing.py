@@ -1,0 +1,65 @@
+"""Where a new Function draws its first values: from the operating system, or from a model's seed.
+
+While `__init__` of a Model with a seed runs, the Functions that it makes draw from the model's stream at once. So
+`__init__` may read, scale or set their parameters, and the seed decides the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+
+class _Scope:
+    """The innermost `__init__` of a Model that runs in this thread."""
+
+    def __init__(self, outer: _Scope | None) -> None:
+        self.outer = outer
+        self.source: Any = None if outer is None else outer.source  # the Own of the model that new Functions draw from
+
+
+_scope: ContextVar[_Scope | None] = ContextVar("caffelite.drawing", default=None)
+
+
+@contextmanager
+def construction() -> Iterator[None]:
+    """Inside, `__init__` of a Model runs. At first, new Functions draw as they do outside."""
+    token = _scope.set(_Scope(_scope.get()))
+    try:
+        yield
+    finally:
+        _scope.reset(token)
+
+
+def draw_from(own: Any) -> None:
+    """From now on, the `__init__` that runs makes Functions which draw from this model's stream."""
+    scope = _scope.get()
+    if scope is not None:
+        scope.source = own
+
+
+def source() -> Any:
+    """Return the Own of the model that new Functions draw from, or None."""
+    scope = _scope.get()
+    return None if scope is None else scope.source
+
+
+def note_drawn(function: Any) -> None:
+    """Note that a Function was drawn while `__init__` runs: the model keeps its values, and models around it do not."""
+    scope, own = _scope.get(), source()
+    while scope is not None and scope.source is not None:
+        if scope.source is own:
+            own.note_adopted([function])
+        else:
+            scope.source.forget_adopted(function)
+        scope = scope.outer
+
+
+def dtype_of_new() -> np.dtype:
+    """Return the dtype in which new Functions make their parameters."""
+    own = source()
+    return np.dtype(np.float32) if own is None else own.model().dtype
