@@ -5,7 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 import types
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
+
+import numpy as np
+
+_MISSING = object()
 
 
 @functools.lru_cache(maxsize=1024)
@@ -15,21 +21,61 @@ def signature_of(kind: type) -> inspect.Signature:
     return inspect.Signature() if init is object.__init__ else inspect.signature(types.MethodType(init, kind))
 
 
-def attributes_of(instance: Any) -> dict[str, Any]:
-    """The attributes named like `__init__`'s parameters, without `seed`; see `Function.arguments`."""
+def attributes_of(instance: Any, given: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """The attributes named like `__init__`'s parameters, without `seed`; see `Function.arguments`.
+
+    `given` has the arguments that no attribute holds; see `given_to`.
+    """
     found = {}
     kind: Any = type(instance)
     for name, taken in signature_of(kind).parameters.items():
         if name == "seed":
+            continue
+        if name in given:
+            found[name] = given[name]
             continue
         if not hasattr(instance, name):
             raise TypeError(
                 f"{kind.__name__}.__init__ takes {name}, and there is no such attribute: "
                 f"{kind.__name__} needs `arguments()`"
             )
-        value = getattr(instance, name)
-        found[name] = value is not None and value is not False if isinstance(taken.default, bool) else value
+        found[name] = _held(instance, taken)
     return found
+
+
+def given_to(instance: Any, arguments: tuple, options: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that `__init__` got and put into no attribute of their names, as far as a file can hold them."""
+    kind: Any = type(instance)
+    signature = signature_of(kind)
+    bound = signature.bind(*arguments, **options)
+    bound.apply_defaults()
+    return {
+        name: value
+        for name, value in bound.arguments.items()
+        if name != "seed" and _is_plain(value) and not _are_same(_held(instance, signature.parameters[name]), value)
+    }
+
+
+def _held(instance: Any, parameter: inspect.Parameter) -> Any:
+    """The attribute named like a parameter of `__init__`. For a flag it is whether the attribute is something."""
+    value = getattr(instance, parameter.name, _MISSING)
+    is_flag = isinstance(parameter.default, bool) and value is not _MISSING
+    return value is not None and value is not False if is_flag else value
+
+
+def _are_same(a: Any, b: Any) -> bool:
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple):
+        return len(a) == len(b) and all(map(_are_same, a, b))
+    return a is b or (type(a) is type(b) and isinstance(a, int | float | str) and a == b)
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value consists of numbers, texts and Functions."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str | np.generic) or hasattr(value, "arguments")
 
 
 def as_code(instance: Any, *arguments: Any, **options: Any) -> str:

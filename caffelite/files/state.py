@@ -10,6 +10,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import FLOATS, as_array, as_real
+from caffelite.core.cautions import warn
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.data.vocabulary import Vocabulary
@@ -61,7 +62,10 @@ def load_state_dict(model: Any, state: dict[str, Any]) -> None:
 
 def save(model: Any, path: str | os.PathLike) -> None:
     """Write the model to a safetensors file; see `Model.save`."""
-    files.write(path, arrays_of(model), texts_of(model))
+    texts = texts_of(model)
+    files.write(path, arrays_of(model), texts)
+    if reason := texts.get("caffelite.unwritten"):
+        warn(f"{path} has values for `model.load`; caffelite.load can't make the model from it: {reason}", UserWarning)
 
 
 def load(model: Any, path: str | os.PathLike) -> None:

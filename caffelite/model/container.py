@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.construction import signature_of
+from caffelite.core.construction import attributes_of, given_to, signature_of
 from caffelite.core.drawing import construction
 from caffelite.core.function import Function, Shape
 from caffelite.core.sparse import is_sparse
@@ -39,6 +39,8 @@ class _Complete(ABCMeta):
             if "functions" not in vars(container):
                 raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
             container.all_functions()
+        if not cls.__module__.startswith("caffelite."):
+            container._own.given = given_to(container, arguments, options)
         return container
 
 
@@ -89,6 +91,14 @@ class Container(Function, recordable=True, metaclass=_Complete):
     def _parts(self) -> list[tuple[str, Any]]:
         """List the parts of a Function by name; those in `functions` have only their numbers as names."""
         return [(name.removeprefix("functions."), part) for name, part in super()._parts()]
+
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that the container was made with, by name; see `Function.arguments`.
+
+        If `__init__` did not put an argument into an attribute of its name, it is what was given. The container
+        remembers that if it consists of numbers, texts and Functions.
+        """
+        return attributes_of(self, self._own.given)
 
     # ---- a sequence, as a list ----------------------------------------------------------------------------------
 

@@ -45,7 +45,8 @@ class Own:
     """The Functions, parameters, random stream and recorded steps of one Model.
 
     A shallow copy of the model shares its `Own`, and changes nothing in it.
-    Pickles and deep copies of a model keep the random stream, the splits and the names of columns: see `kept`.
+    Pickles and deep copies of a model keep the random stream, the splits, the names of columns and the arguments: see
+    `kept`.
     """
 
     def __init__(
@@ -55,11 +56,13 @@ class Own:
         rng: np.random.Generator,
         splits: dict[int, np.random.Generator] | None = None,
         column_names: list[list[Any] | None] | None = None,
+        given: dict[str, Any] | None = None,
     ) -> None:
         self.model = ref(model)  # weak, so that a model is freed with its last reference
         self.seeded, self.rng = seeded, rng
         self.splits = {} if splits is None else splits  # the streams of validation splits, by the number of rows
         self.column_names = column_names  # of each input, if the model was fitted on frames
+        self.given = {} if given is None else given  # what `__init__` got and put into no attribute of the same name
         self.programs = Programs()
         self.functions: tuple[Function, ...] = ()  # all Functions in the model, at any depth
         self.batch_norms: list[BatchNorm] = []  # among them
@@ -81,7 +84,7 @@ class Own:
 
     def kept(self) -> tuple:
         """Return what pickles and deep copies keep, as arguments of `Own`."""
-        return self.seeded, self.rng, self.splits, self.column_names
+        return self.seeded, self.rng, self.splits, self.column_names, self.given
 
     def restart_stream(self, seed: Any) -> np.random.Generator:
         """Return the stream of a seed, which is now the model's. A Generator is returned unchanged."""

@@ -380,8 +380,8 @@ class Model(Container, recordable=True):
         """Write parameters, buffers, the model's structure, what is frozen and vocabularies to a safetensors file.
 
         The new file replaces an older one when it is complete. `caffelite.load` makes the model again; give it the
-        classes that are not caffelite's. Their `arguments()` say how to make them. If a Function can't say that, its
-        parameters are saved anyway, for `Model.load`.
+        classes that are not caffelite's. Their `arguments()` say how to make them. If a Function can't say that, `save`
+        warns with the reason, and saves the values for `Model.load`.
 
         Raises OSError naming the path if the file can't be written, and leaves an older one as it was.
         """
