@@ -415,6 +415,37 @@ def test_the_outputs_that_minimize_a_quantile_loss_are_the_quantiles():
     np.testing.assert_allclose(scores[0], np.quantile(targets, levels), atol=2e-3)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("column", [(), (1,)])
+def test_quantiles_of_several_targets_in_a_row_are_those_of_each(dtype, column):
+    rng = np.random.default_rng(0)
+    scores, targets = rng.normal(size=(6, 4, 3)).astype(dtype), rng.normal(size=(6, 4)).astype(dtype)
+    loss = cl.QuantileLoss([0.1, 0.5, 0.9])
+    of_each = [(loss.forward(scores[:, i].copy(), targets[:, i].copy()), loss.backward() / 4) for i in range(4)]
+    value = loss.forward(scores, targets.reshape(6, 4, *column))
+    np.testing.assert_allclose(value, np.mean([mean for mean, _ in of_each]), rtol=1e-6)
+    np.testing.assert_allclose(loss.backward(), np.stack([slopes for _, slopes in of_each], axis=1), rtol=1e-6)
+
+
+def test_quantiles_of_the_next_values_of_a_series_are_learned():
+    noise = np.random.default_rng(0).normal(0, 0.1, 1000)
+    windows = cl.Windows(np.sin(np.arange(1000) / 5) + noise, length=10, horizon=3)
+    model = cl.Model([cl.GRU(1, 16), cl.Linear(16, 9), cl.Reshape((3, 3))], seed=0)
+    loss, optimizer = cl.QuantileLoss([0.1, 0.5, 0.9]), cl.Adam(model.parameters(), 1e-2)
+    model.fit(windows.x, windows.y, loss=loss, optimizer=optimizer, epochs=20, verbose=0)
+    below = (windows.y[:][:, :, np.newaxis] < model.predict(windows.x)).mean(axis=(0, 1))
+    np.testing.assert_allclose(below, [0.1, 0.5, 0.9], atol=0.06)
+
+
+@pytest.mark.parametrize("loss", [cl.MSELoss(), cl.MAELoss(), cl.HuberLoss()])
+def test_targets_of_sequences_need_no_last_axis_of_one_number(loss):
+    x, model = np.random.default_rng(0).normal(size=(8, 5, 2)), cl.Model([cl.Linear(2, 1)], seed=0)
+    same = [model.evaluate(x, y, loss=loss, metrics=["mae", "r2"]) for y in (x[:, :, 0], x[:, :, :1])]
+    assert same[0] == same[1]
+    with pytest.raises(ValueError, match=r"targets of shape \(8, 4\) for scores of shape \(8, 5, 1\)"):
+        model.evaluate(x, x[:, :4, 0], loss=loss)
+
+
 def test_a_quantile_loss_is_not_a_number_where_one_is_and_has_no_slope_at_its_target():
     loss = cl.QuantileLoss([0.25, 0.75])
     assert np.isnan(loss.rows(np.zeros((3, 2)), np.array([0, np.nan, 1]))).tolist() == [False, True, False]
@@ -428,7 +459,19 @@ def test_a_quantile_loss_is_not_a_number_where_one_is_and_has_no_slope_at_its_ta
     [
         (cl.QuantileLoss([0.1, 0.9]), (4, 3), (4,), r"scores of shape \(4, 3\); expected \(n, 2\)"),
         (cl.QuantileLoss([0.1, 0.9]), (4,), (4,), r"scores of shape \(4,\); expected \(n, 2\)"),
-        (cl.QuantileLoss([0.1, 0.9]), (4, 2), (4, 2), r"targets of shape \(4, 2\) for .* expected \(4, 1\)"),
+        (cl.QuantileLoss([0.1, 0.9]), (4, 2), (4, 2), r"targets of shape \(4, 2\) for .* expected \(4,\) or \(4, 1\)"),
+        (
+            cl.QuantileLoss([0.1, 0.9]),
+            (4, 3, 2),
+            (4, 2),
+            r"targets of shape \(4, 2\) .* expected \(4, 3\) or \(4, 3, 1\)",
+        ),
+        (
+            cl.QuantileLoss([0.1, 0.9]),
+            (4, 3, 3),
+            (4, 3),
+            r"scores of shape \(4, 3, 3\); .*, or \(n, h, 2\) for h targets",
+        ),
         (cl.QuantileLoss([0.1, 0.9]), (4, 2), (3,), r"targets of shape \(3,\) for scores of shape \(4, 2\)"),
         (cl.GaussianLoss(), (4, 3), (4, 3), r"scores of shape \(4, 3\); expected \(n, 2 k\)"),
         (cl.GaussianLoss(), (4, 4), (4, 4), r"targets of shape \(4, 4\) for .* expected \(4, 2\)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,9 @@ class QuantileLoss(Loss, recordable=True):
     """The pinball loss of quantiles q:  y = mean (q d if d ≥ 0, else (q − 1) d),  d = t − s.
 
     Output sᵢⱼ becomes the quantile qⱼ of the targets: a share qⱼ of them is below it. Outputs s are (n, k) for k
-    quantiles, targets t are (n,) or (n, 1), and the mean is over rows and quantiles. dsᵢⱼ = dy / (n k) times −qⱼ if
-    d > 0, 1 − qⱼ if d < 0, else 0. Raises ValueError unless all quantiles are above 0 and below 1.
+    quantiles, targets t are (n,) or (n, 1), and the mean is over rows and quantiles. If a row has several targets, such
+    as the next h values of a series, t is (n, h) and s (n, h, k). dsᵢⱼ = dy / (n k) times −qⱼ if d > 0, 1 − qⱼ if
+    d < 0, else 0. Raises ValueError unless all quantiles are above 0 and below 1.
 
     R. Koenker and G. Bassett, "Regression quantiles", Econometrica 46, 1978.
     """
@@ -41,20 +43,22 @@ class QuantileLoss(Loss, recordable=True):
         return as_numbers("QuantileLoss", targets, scores_shape, dtype, self._targets_shape(scores_shape))
 
     def _targets_shape(self, scores: Shape) -> Shape:
-        """The shape of the targets, (n, 1). Raise ValueError for scores of other shapes."""
-        if len(scores) != 2 or scores[1] not in (None, len(self.quantiles)) or scores[0] == 0:
+        """The shape of the targets, (n, …, 1). Raise ValueError for scores of other shapes."""
+        if len(scores) < 2 or scores[-1] not in (None, len(self.quantiles)) or 0 in scores:
             raise ValueError(
-                f"QuantileLoss got scores of shape {scores}; expected (n, {len(self.quantiles)}), one for each quantile"
+                f"QuantileLoss got scores of shape {scores}; expected (n, {len(self.quantiles)}), one for each "
+                f"quantile, or (n, h, {len(self.quantiles)}) for h targets in a row"
             )
-        return (scores[0], 1)
+        return (*scores[:-1], 1)
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.scores = scores
         self.targets = kernels.copy(targets, kernels.output(scores.shape, targets.dtype))
-        return kernels.quantile_loss(scores, self.targets, self.levels)
+        self.row_levels = np.tile(self.levels, math.prod(scores.shape[1:-1]))
+        return kernels.quantile_loss(scores, self.targets, self.row_levels)
 
     def gradient(self, dy: np.ndarray) -> np.ndarray:
-        return kernels.quantile_loss_grad(self.scores, self.targets, dy, self.levels, self.row_weights)
+        return kernels.quantile_loss_grad(self.scores, self.targets, dy, self.row_levels, self.row_weights)
 
     def __repr__(self) -> str:
         return f"QuantileLoss({self.quantiles})"

@@ -145,25 +145,26 @@ def _refuse_row(largest: float, tolerance: float, targets: np.ndarray) -> None:
 def as_numbers(
     loss: str, targets: Any, scores_shape: Shape, dtype: Any = None, expected: Shape | None = None
 ) -> np.ndarray:
-    """Numbers of the scores' shape and dtype. For scores (n, 1) they may be (n,). `expected` is any other shape."""
+    """Numbers of the scores' shape and dtype. A last axis of 1 may be left out. `expected` is any other shape."""
     array = _real(loss, "targets", targets, dtype)
     if array.shape == (scores_shape if expected is None else expected):
         return array
     check_shape_of_numbers(loss, array.shape, scores_shape, expected)
-    return array if array.ndim == len(expected or scores_shape) else array.reshape(-1, 1)
+    return array if array.ndim == len(expected or scores_shape) else array.reshape(*array.shape, 1)
 
 
 def check_shape_of_numbers(loss: str, targets_shape: Shape, scores_shape: Shape, expected: Shape | None = None) -> None:
-    """Raise ValueError unless targets have the scores' shape, or (n,) for scores (n, 1); None is any length.
+    """Raise ValueError unless targets have the scores' shape, maybe without a last axis of 1; None is any length.
 
     `expected` is the targets' shape if it is not that of the scores.
     """
     shape = scores_shape if expected is None else expected
-    is_column = len(shape) == 2 and shape[1] in (1, None)
-    if not same_shape(targets_shape, shape) and not (is_column and same_shape(targets_shape, shape[:1])):
+    is_column = len(shape) > 1 and shape[-1] in (1, None)
+    if not same_shape(targets_shape, shape) and not (is_column and same_shape(targets_shape, shape[:-1])):
+        without_last = f"{shape_text(shape[:-1])} or " if shape[-1:] == (1,) and len(shape) > 1 else ""
         raise ValueError(
             f"{loss} got targets of shape {targets_shape} for scores of shape {scores_shape}; expected "
-            f"{'the same shape' if expected is None else shape_text(shape)}"
+            f"{'the same shape' if expected is None else without_last + shape_text(shape)}"
         )
 
 

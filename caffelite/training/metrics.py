@@ -82,7 +82,8 @@ class OfEpoch:
         """
         outputs, targets = np.asarray(outputs), np.asarray(targets)
         check_shapes(self, outputs.shape, targets.shape)
-        return float(self._value(threshold, _flat(outputs, targets), targets, link))
+        outputs = _flat(outputs, targets) if takes_labels(self) else outputs
+        return float(self._value(threshold, outputs, targets, link))
 
     def _value(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
         return self._function(outputs, targets)
@@ -258,7 +259,7 @@ def _check_labels(name: str, outputs: tuple[int, ...], targets: tuple[int, ...])
 
 
 def _check_values(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
-    single = [shape[:-1] if len(shape) == 2 and shape[1] == 1 else shape for shape in (outputs, targets)]
+    single = [shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape for shape in (outputs, targets)]
     if not outputs or single[0] != single[1]:
         raise ValueError(f"{name} got outputs of shape {outputs} and targets of shape {targets}; expected the same")
 

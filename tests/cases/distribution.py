@@ -12,12 +12,13 @@ def of_rows(make, shape, judged, counterpart, targets, weighted):
     """The case of a loss whose `judged` gives, of scores and targets, the loss of each row and its gradient."""
 
     def judge(scores, targets, weights=None):
-        losses, slopes = judged(scores, targets.reshape(len(scores), -1))
+        losses, slopes = judged(scores, targets.reshape(*scores.shape[:-1], -1))
         share = shares(len(scores), weights)
-        return (share * losses).sum(), lambda dy: (dy * share[:, np.newaxis] * slopes,)
+        return (share * losses).sum(), lambda dy: (dy * (share * slopes.T).T,)
 
     def theirs(torch, scores, targets, weights=None):
-        return weighted_by_pytorch(torch, counterpart(torch, scores, targets.reshape(len(scores), -1)), weights)
+        targets = targets.reshape(*scores.shape[:-1], -1)
+        return weighted_by_pytorch(torch, counterpart(torch, scores, targets), weights)
 
     def held(rng):
         return [targets(rng), *drawn_weights(rng, shape[0], weighted)]
@@ -25,13 +26,14 @@ def of_rows(make, shape, judged, counterpart, targets, weighted):
     return Case(make, (shape,), judge, theirs, held=held)
 
 
-def quantiles(rows, count, weighted=False):
-    """Targets are far from the outputs, on both sides."""
+def quantiles(rows, count, weighted=False, each=()):
+    """Targets are far from the outputs, on both sides. `each`: the axes between rows and quantiles."""
     q = np.linspace(0.1, 0.9, count)
 
     def judged(scores, targets):
         d = targets - scores
-        return np.maximum(q * d, (q - 1) * d).mean(axis=1), np.where(d > 0, -q, 1 - q) / count
+        losses = np.maximum(q * d, (q - 1) * d).reshape(rows, -1)
+        return losses.mean(axis=1), np.where(d > 0, -q, 1 - q) / losses.shape[1]
 
     def counterpart(torch, scores, targets):
         d = targets - scores
@@ -39,9 +41,9 @@ def quantiles(rows, count, weighted=False):
         return torch.maximum(levels * d, (levels - 1) * d)
 
     def targets(rng):
-        return rng.choice([-3.0, 3.0], rows if count % 2 else (rows, 1))
+        return rng.choice([-3.0, 3.0], (rows, *each) if count % 2 else (rows, *each, 1))
 
-    return of_rows(lambda: functions.QuantileLoss(q), (rows, count), judged, counterpart, targets, weighted)
+    return of_rows(lambda: functions.QuantileLoss(q), (rows, *each, count), judged, counterpart, targets, weighted)
 
 
 def poisson(s, t, number):
@@ -69,9 +71,9 @@ side = st.integers(1, 40)
 CASES = [
     Family(
         quantiles,
-        listed=[(4, 3), (1, 1), (5, 2, True), (2, 700), (300, 5, True)],
+        listed=[(4, 3), (1, 1), (5, 2, True), (2, 700), (300, 5, True), (4, 3, False, (5,)), (3, 2, True, (2, 4))],
         empty=[],
-        random=st.tuples(side, side, st.booleans()),
+        random=st.tuples(side, side, st.booleans(), st.lists(st.integers(1, 4), max_size=2)),
     ),
     pointwise(
         lambda number: functions.PoissonLoss(),
