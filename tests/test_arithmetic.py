@@ -35,7 +35,9 @@ def test_an_integer_beyond_the_floats_is_refused(operate):
 
 def test_tensors_of_two_dtypes_are_refused_with_what_to_write_instead():
     tensor = cl.Tensor(np.ones(2, np.float32))
-    with pytest.raises(TypeError, match=r"Tensor \* got float32 and float64; make the other one with dtype=np.float32"):
+    with pytest.raises(
+        TypeError, match=r"Tensor \* got float32 and float64; make the other one of Tensor\(…, dtype=np.float32\)"
+    ):
         tensor * cl.Tensor(np.ones(2))
 
 

@@ -42,6 +42,8 @@ def as_real(data: Any, dtype: Any, what: Any) -> np.ndarray:
         dtype = native(array) if keeps else np.float32
     if np.dtype(dtype) not in FLOATS:
         raise TypeError(f"{what}: expected float32 or float64, got {np.dtype(dtype)}")
+    if array.ndim == 0 and isinstance(data, NUMBERS) and kernels.recorder() is not None:
+        return kernels.full((), array.astype(dtype).item(), dtype)  # a replay does not make NumPy's array again
     return array if array.dtype == dtype else kernels.convert(array, dtype)
 
 

@@ -163,7 +163,9 @@ def operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     if isinstance(value, Tensor):
         if value.dtype == tensor.dtype:
             return value
-        way_out = f"make the other one with dtype=np.{tensor.dtype}, or, in a `forward`, use the Tensor's .data"
+        way_out = (
+            f"make the other one of Tensor(…, dtype=np.{tensor.dtype}), or, in a `forward`, use the Tensor's .data"
+        )
         raise TypeError(f"Tensor {symbol} got {tensor.dtype} and {value.dtype}; {way_out}")
     if isinstance(value, NUMBERS) or (isinstance(value, np.generic) and value.dtype.kind in "buif"):
         try:
