@@ -24,7 +24,7 @@ from caffelite.core.autograd import (
     parameters_among,
     parameters_of,
 )
-from caffelite.core.construction import attributes_of
+from caffelite.core.construction import argument_hint, attributes_of
 from caffelite.core.drawing import note_drawn, source
 from caffelite.core.inputs import Shape, required_text, shape_text
 from caffelite.core.modes import initializing, without_values
@@ -332,11 +332,11 @@ class Function(ABC):
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)
 
     def _in_order(self, inputs: tuple, named: dict[str, Any]) -> tuple:
-        """The inputs of a call in the order of `forward`'s parameters."""
+        """The inputs of a call in the order of the parameters of `forward`, or of a model's `call`."""
         try:
-            bound = inspect.signature(self.forward).bind(*inputs, **named)
+            bound = inspect.signature(self.decider()).bind(*inputs, **named)
         except TypeError as error:
-            raise TypeError(f"{self!r}: {error}") from None
+            raise TypeError(f"{self!r}: {error}{argument_hint(error)}") from None
         bound.apply_defaults()
         if left_out := bound.kwargs.keys() & named:
             raise TypeError(f"{self!r}: {min(left_out)} can be given by name alone, and is no input of a call")

@@ -4,6 +4,8 @@ What a family lists in its `__all__` is caffelite's own: `cl.ReLU`, `cl.relu`. T
 functions have their names here only.
 """
 
+from caffelite.core.construction import with_hints
+from caffelite.core.function import Function
 from caffelite.functions import (
     activation,
     attention,
@@ -84,3 +86,9 @@ __all__ += reduction.__all__
 __all__ += selection.__all__
 __all__ += several.__all__
 __all__ += shape.__all__
+
+# Of these families, users make the layers themselves. The others have functions that make a Function at each call.
+for family in (attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent):
+    for kind in [x for x in vars(family).values() if isinstance(x, type) and x.__module__ == family.__name__]:
+        if issubclass(kind, Function) and "__init__" in vars(kind):
+            with_hints(kind)

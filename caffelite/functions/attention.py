@@ -181,7 +181,10 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         if mask is not None:
             mask = as_array(mask, f"{self!r}: mask")
             if mask.dtype != np.bool_ and not placeholders.is_on:
-                raise TypeError(f"{self!r} takes a mask of bool, False for what is not seen, got {mask.dtype}")
+                raise TypeError(
+                    f"{self!r} takes a mask of bool, False for what is not seen, got {mask.dtype}; a model leaves an "
+                    "input of bools as it is, and makes floats of numbers"
+                )
         if context is not None:
             if cache is not None:
                 raise TypeError(f"{self!r} takes a context or a cache, got both")

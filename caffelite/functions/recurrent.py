@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, first_outside, nonnegative, positive_integer
+from caffelite.core.arrays import KEEP_INTEGERS, as_array, first_outside, nonnegative, positive_integer
 from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import uniform
@@ -199,7 +199,10 @@ class Recurrent(Function, recordable=True):
         if array.dtype.kind not in "iu":
             row, value = first_outside(lengths, 1, steps)
             where = "" if row < 0 else f": {value!r} in row {row}"
-            raise TypeError(f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}")
+            way_out = f"; {KEEP_INTEGERS}" if array.dtype.kind == "f" else ""
+            raise TypeError(
+                f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}{way_out}"
+            )
         if array.shape != (rows,):
             raise ValueError(f"{self!r} got lengths of shape {array.shape} for {rows} rows; expected ({rows},)")
         return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
