@@ -20,7 +20,19 @@ from caffelite.c.layers import COMPOSITES, IDENTITIES, LAYERS, Layer, copied
 from caffelite.core.function import Function, shape_text
 from caffelite.core.tables import shortened
 from caffelite.files.state import arrays_of
-from caffelite.model.dataflow import Application, Columns, Constant, Given, Graph, N, Result, Rows, Stored, graph_of
+from caffelite.model.dataflow import (
+    Application,
+    Columns,
+    Constant,
+    Converted,
+    Given,
+    Graph,
+    N,
+    Result,
+    Rows,
+    Stored,
+    graph_of,
+)
 from caffelite.model.model import Model
 from caffelite.model.tracing import data_of
 
@@ -237,7 +249,10 @@ def _made_of_rows(leaves: list[Application]) -> set[int]:
     """The numbers of the applications that depend on the model's input."""
     found: set[int] = set()
     for a in leaves:
-        if any(x.application in found if isinstance(x, Result) else isinstance(x, Given | Columns) for x in a.inputs):
+        if any(
+            x.application in found if isinstance(x, Result) else isinstance(x, Given | Columns | Converted)
+            for x in a.inputs
+        ):
             found.add(a.number)
     return found
 

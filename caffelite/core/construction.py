@@ -54,8 +54,15 @@ def argument_hint(error: TypeError) -> str:
     return argument(found[1])
 
 
-def with_hints(kind: type) -> None:
-    """Let errors about unknown arguments of a class name those of caffelite."""
+def hint_at_arguments(*modules: types.ModuleType) -> None:
+    """Let errors about unknown arguments of the classes in these modules name those of caffelite."""
+    for module in modules:
+        for kind in vars(module).values():
+            if isinstance(kind, type) and kind.__module__ == module.__name__ and "__init__" in vars(kind):
+                _with_hints(kind)
+
+
+def _with_hints(kind: type) -> None:
     init: Any = vars(kind)["__init__"]
 
     @functools.wraps(init)

@@ -4,8 +4,7 @@ What a family lists in its `__all__` is caffelite's own: `cl.ReLU`, `cl.relu`. T
 functions have their names here only.
 """
 
-from caffelite.core.construction import with_hints
-from caffelite.core.function import Function
+from caffelite.core.construction import hint_at_arguments
 from caffelite.functions import (
     activation,
     attention,
@@ -88,7 +87,4 @@ __all__ += several.__all__
 __all__ += shape.__all__
 
 # Of these families, users make the layers themselves. The others have functions that make a Function at each call.
-for family in (attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent):
-    for kind in [x for x in vars(family).values() if isinstance(x, type) and x.__module__ == family.__name__]:
-        if issubclass(kind, Function) and "__init__" in vars(kind):
-            with_hints(kind)
+hint_at_arguments(attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent)
