@@ -59,6 +59,9 @@ class Windows:
     `evaluate` and `DataGenerator` take them. They copy the windows if these have 64 MiB or less. They read more of them
     block by block (`caffelite.sources`), so that windows never need `length` times the memory of the series.
 
+    With `horizon` 1, y is (rows, 1). A loss or a metric of your own that takes one column of the outputs has to take it
+    of the targets too: `outputs[:, 0] <= targets[:, 0]`. NumPy would make (rows, rows) of (rows,) and (rows, 1).
+
     The next values after the end of the series are `model.predict(series[None, -length:])`, for a series (n, features).
 
     Raises ValueError for a series that is too short for a window, for other shapes, and for targets of another length.
