@@ -1,5 +1,6 @@
 """Models as C: what they compute there, what the files are like, and what can't be written."""
 
+import itertools
 import re
 import shutil
 
@@ -124,6 +125,19 @@ def test_models_of_each_kind_of_layer_compute_what_predict_does(tmp_path):
     assert differing(tmp_path, nets) == []
     kinds = {type(function) for model, _ in nets for function in model.all_functions()}
     assert kinds >= {kind for kind in (*LAYERS, *IDENTITIES) if hasattr(cl, kind.__name__)}  # all but operators
+
+
+@needs_compiler
+def test_missing_numbers_and_dates_of_columns_are_what_predict_makes_of_them(tmp_path):
+    x = np.array([[0.5, np.nan, 3.0], [1e9, 2.0, np.nan], [-1e30, np.nan, np.nan], [1.5, 7.0, 2.0]])
+    frame = {"a": x[:, 0], "b": x[:, 1], "c": [7.0, 1, 2, 3]}
+    nets = []
+    for robust, dtype in itertools.product((False, True), (F32, F64)):
+        columns = cl.Columns({**frame, "when": np.arange(4).astype("datetime64[D]")}, robust=robust)
+        model = cl.Model([columns, cl.Linear(columns.features, 3)], seed=0, dtype=dtype)
+        given = np.concatenate([x[:, :2], x[::-1, 2:], np.zeros((4, len(columns.numbers) - 3))], axis=1)
+        nets.append((model, given.astype(dtype) if dtype == F32 or robust else given))
+    assert differing(tmp_path, nets) == []
 
 
 class Calling(cl.Model):

@@ -319,6 +319,28 @@ def test_masks_and_lengths_may_be_used_as_numbers_too(pool, dtype, path):
         np.testing.assert_allclose(loaded.predict(inputs), expected, atol=atol)
 
 
+@both_dtypes
+@pytest.mark.parametrize("robust", [False, True])
+def test_columns_are_exported_with_what_is_missing_and_unknown(robust, dtype, path):
+    rng = np.random.default_rng(0)
+    n = 40
+    frame = {
+        "a": rng.lognormal(size=n),
+        "b": np.where(rng.random(n) < 0.3, np.nan, rng.normal(size=n)),
+        "c": rng.choice(np.array(["x", "y", None], object), n),
+        "when": np.arange(n).astype("datetime64[D]"),
+    }
+    columns = cl.Columns(frame, robust=robust)
+    model = cl.Model([columns, cl.Linear(columns.features, 3)], seed=0, dtype=dtype)
+    caffelite.onnx.export(model, path)
+    later = {**frame, "a": np.full(n, np.nan), "c": np.array(["z"] * n)}
+    for given in (frame, later):
+        numbers, codes = columns.arrays(given)
+        expected, inputs = model.predict(given), (numbers.astype(dtype), codes)
+        for found in (run(path, *inputs), caffelite.onnx.load(path).predict(inputs)):
+            np.testing.assert_allclose(found, expected, atol=1e-5 if dtype == np.float32 else 1e-12)
+
+
 class Stacked(cl.Model):
     """Recurrent layers in stacks and in both directions, from states, of sequences of several lengths or of one."""
 

@@ -258,13 +258,22 @@ def batch_norm(f: functions.BatchNorm, x: Shape, y: Shape) -> Layer:
     return Layer({"x": dims(counts)}, dims(counts), body, constants, in_place=True)
 
 
+LARGE = 1e15  # its square is finite
+
+
 def columns(f: functions.Columns, x: Shape, y: Shape) -> Layer:
-    """Numbers, standardized."""
+    """Numbers, standardized and held within limits. NAN is a missing one."""
     if f.categories:
         raise TypeError(f"export: there is no C for categories, which {f!r} has")
-    body = loops({"j": len(f.numbers)}, "y[j] = (x[j] - mean[j]) / deviation[j];")
-    mean, deviation = f.moments(np.float32)
-    return Layer({"x": x}, y, body, {"mean": mean, "deviation": deviation}, in_place=True)
+    k, gaps = len(f.numbers), [f"y[{len(f.numbers) + i}] = x[{j}] != x[{j}];" for i, j in enumerate(f.gaps)]
+    lines = ["const float z = x[j] != x[j] ? 0 : (x[j] - center[j]) / scale[j];"]
+    if f.robust:
+        least, most = map(literal, (-LARGE, LARGE))
+        lines.append(f"const float q = z < {least} ? {least} : z > {most} ? {most} : z;")
+        lines.append(f"y[j] = q / sqrtf(1 + q * q / {literal(f.limit**2)});")
+    body = loops({"j": k}, *(lines if f.robust else [*lines, "y[j] = z;"]))
+    center, scale = f.moments(f.dtype)
+    return Layer({"x": x}, y, [*gaps, *body], {"center": center, "scale": scale}, in_place=not gaps)
 
 
 def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> Layer:
