@@ -12,20 +12,21 @@ from torch import nn
 import caffelite as cl
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
-from caffelite.pytorch.kinds import OF_OURS, OF_THEIRS, Kind, is_float64, parts_of
+from caffelite.pytorch.kinds import OF_OURS, OF_THEIRS, Kind, parts_of, sequence
 from caffelite.pytorch.state import COUNT, Place, matched, places_in, store
 
 #: Attributes of modules that are no options, or that a row looks at itself.
-NO_OPTIONS = {"training", "inplace", "init", "name", "threshold", "sequences", "causal"}
+NO_OPTIONS = {"training", "inplace", "init", "name", "threshold", "sequences", "causal", "activation_relu_or_gelu"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def from_torch(module: nn.Module) -> cl.Model:
     """A Model that computes what a module of PyTorch computes, with copies of its weights.
 
-    The module is a layer, or an `nn.Sequential` of layers and sequences. Positions in sequences stay the same. A float64
-    module gives a float64 Model, any other one a float32 Model. Frozen parameters stay frozen. Recurrent modules and
-    attention give the first of PyTorch's two outputs: all states, and the attention of x to itself.
+    The module is a layer, or an `nn.Sequential` of layers and sequences. Positions in sequences stay the same. A module
+    with float64 parameters gives a float64 Model, any other one a float32 Model. Frozen parameters stay frozen.
+    Recurrent modules and attention give the first of PyTorch's two outputs: all states, and the attention of x to
+    itself.
 
     Random numbers are caffelite's. `nn.Softplus` is x above its threshold; caffelite's differs by 2e-9 at most there.
 
@@ -54,7 +55,7 @@ def from_torch(module: nn.Module) -> cl.Model:
 
     function = function_of(module, "")
     is_model = isinstance(module, nn.Sequential)
-    model = function if is_model else cl.Model([function], dtype=np.float64 if is_float64(module) else np.float32)
+    model: Any = function if is_model else sequence(module, function)
     pairs, frozen = [], []
     for path, m, function in made.values():
         if not parts_of(m):
@@ -71,12 +72,13 @@ def from_torch(module: nn.Module) -> cl.Model:
 def to_torch(model: Function) -> nn.Module:
     """A module of PyTorch that computes what a Model computes, with copies of its weights.
 
-    The Model is a sequence of layers and of sequences, `Residual` and `Parallel` among them; or it is a layer. PyTorch's
-    own modules are taken wherever they compute the same. The others, such as a `BatchNorm` for any number of axes or an
-    `LSTM` that gives one output, are in `caffelite.pytorch.modules`. `from_torch` takes all of them back.
+    The Model is a sequence of layers and of sequences, which may be in a `Residual` or a `Parallel`. It may also be a
+    single layer. The modules are PyTorch's own if these compute the same. The others, such as a `BatchNorm` for any
+    number of axes or an `LSTM` that gives one output, are in `caffelite.pytorch.modules`, and `from_torch` takes them
+    back.
 
-    `module.eval()` is caffelite's `inference()`. The module is in training mode, as new ones are. PyTorch's random stream
-    is left as it is.
+    The module is in training mode, as new ones are; `module.eval()` is caffelite's `inference()`. PyTorch's random
+    stream does not change.
 
     ValueError naming the Function if PyTorch's modules can't say it.
     """
@@ -84,7 +86,8 @@ def to_torch(model: Function) -> nn.Module:
         raise TypeError(f"to_torch takes a Model or a Function, got {type(model).__name__}")
     made: dict[int, nn.Module] = {}
     places: dict[int, str] = {}  # of parameters, by their ids
-    dtype = next((torch.float64 for p in model.parameters() if p.dtype == np.float64), torch.float32)
+    dtypes = [p.dtype for p in model.parameters()] + ([model.dtype] if isinstance(model, cl.Model) else [])
+    dtype = torch.float64 if np.float64 in dtypes else torch.float32
 
     def module_of(f: Function, path: str) -> nn.Module:
         if id(f) not in made:

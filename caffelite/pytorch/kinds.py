@@ -13,6 +13,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,6 @@ from torch import nn
 
 import caffelite as cl
 from caffelite.core.function import Function
-from caffelite.functions.recurrent import Recurrent
 from caffelite.pytorch import modules
 
 Places = Mapping[str, str]  # PyTorch's names of arrays, and where these are in a Function
@@ -40,13 +40,15 @@ class Kind(NamedTuple):
     theirs: type[nn.Module]
     to_ours: Callable[..., Function]
     to_theirs: Callable[..., nn.Module] | None = None
-    places: Places | Callable[[Any], Places] = {}
+    places: Places | Callable[[Any], Places] = MappingProxyType({})
 
     def places_in(self, function: Function) -> Places:
         return self.places(function) if callable(self.places) else self.places
 
 
-def row(ours: type[Function], theirs: Any, options: str = "", places: Places | None = None, **fixed: Any) -> Kind:
+def row(
+    ours: type[Function], theirs: Any, options: str = "", places: Places = MappingProxyType({}), **fixed: Any
+) -> Kind:
     """A kind whose two classes take options alike; `fixed` ones are PyTorch's."""
     names = [(option.partition("=")[0], option.rpartition("=")[2]) for option in options.split()]
     return Kind(
@@ -54,7 +56,7 @@ def row(ours: type[Function], theirs: Any, options: str = "", places: Places | N
         theirs,
         lambda m: ours(**{name: option_of(m, their_name) for their_name, name in names}),
         lambda f: theirs(**{their_name: option_of(f, name) for their_name, name in names}, **fixed),
-        {} if places is None else places,
+        places,
     )
 
 
@@ -66,12 +68,12 @@ def option_of(layer: Any, name: str) -> Any:
     return value[0] if isinstance(value, tuple) and len(value) == 1 else value
 
 
-def recurrent(ours: type[Recurrent], theirs: Any) -> Kind:
+def recurrent(ours: Any, theirs: Any) -> Kind:
     """A row for recurrent layers. PyTorch's constructor warns of dropout in a single layer, so it is set later."""
 
     def to_ours(m: Any) -> Function:
         options = {"layers": m.num_layers, "dropout": m.dropout, "bidirectional": m.bidirectional}
-        return ours(m.input_size, m.hidden_size, getattr(m, "sequences", True), **options)  # type: ignore[call-arg]
+        return ours(m.input_size, m.hidden_size, getattr(m, "sequences", True), **options)
 
     def to_theirs(f: Any) -> nn.Module:
         m = theirs(f.in_features, f.hidden, f.layers, bidirectional=f.bidirectional, batch_first=True)
@@ -227,16 +229,17 @@ BLOCK = {
     **projections("self_attn.", "attention."),
     **{f"norm1.{name}": f"attention_norm.{own}" for name, own in SCALED.items()},
     **{f"norm2.{name}": f"mlp_norm.{own}" for name, own in SCALED.items()},
-    **{"linear1.weight": "widen.weight.T", "linear1.bias": "widen.bias"},
-    **{"linear2.weight": "narrow.weight.T", "linear2.bias": "narrow.bias"},
+    "linear1.weight": "widen.weight.T",
+    "linear1.bias": "widen.bias",
+    "linear2.weight": "narrow.weight.T",
+    "linear2.bias": "narrow.bias",
 }
 
-def is_float64(module: nn.Module) -> bool:
-    return any(p.dtype == torch.float64 for p in module.parameters())
 
-
-def sequence(m: nn.Module, *functions: Function) -> Function:
-    return cl.Model(functions, dtype=np.float64 if is_float64(m) else np.float32)
+def sequence(m: nn.Module, *functions: Function) -> cl.Model:
+    """A Model of these Functions, in the dtype of a module's parameters."""
+    is_float64 = any(p.dtype == torch.float64 for p in m.parameters())
+    return cl.Model(functions, dtype=np.float64 if is_float64 else np.float32)
 
 
 #: If several rows have the same Function, the first one makes the module.

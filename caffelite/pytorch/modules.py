@@ -119,7 +119,7 @@ class SelfAttention(nn.MultiheadAttention):
 
     causal = False
 
-    def forward(self, x: Any) -> Any:  # type: ignore[override]
+    def forward(self, x: Any) -> Any:
         mask = unseen(x) if self.causal else None
         return super().forward(x, x, x, need_weights=False, attn_mask=mask)[0]
 
@@ -129,7 +129,7 @@ class TransformerBlock(nn.TransformerEncoderLayer):
 
     causal = False
 
-    def forward(self, x: Any) -> Any:  # type: ignore[override]
+    def forward(self, x: Any) -> Any:
         return super().forward(x, unseen(x) if self.causal else None, is_causal=self.causal)
 
 
