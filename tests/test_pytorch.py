@@ -296,7 +296,18 @@ def named_parts():
     return nn.Sequential(collections.OrderedDict(conv=nn.Conv3d(1, 1, 1)))
 
 
+def patched_inside():
+    layer = nn.TransformerEncoderLayer(4, 2, dropout=0.0, **IN_ENCODER)
+    layer.linear1.forward = lambda x: x
+    return layer
+
+
 REFUSED = [
+    (patched_inside, r"2\.linear1, Linear: has a forward of its own"),
+    (lambda: nn.BatchNorm1d(3).eval(), "2, BatchNorm1d: is not in the mode of the whole"),
+    (lambda: nn.Dropout(0.1).eval(), "2, Dropout: is not in the mode of the whole"),
+    (lambda: nn.LSTM(2, 3, 2, dropout=0.1).eval(), "2, LSTM: is not in the mode of the whole"),
+    (lambda: modules.Residual(nn.ReLU(inplace=True)), "2, Residual: has a part that changes its input in place"),
     (lambda: named_parts(), r"2\.conv, Conv3d: caffelite has no such layer"),
     (lambda: nn.ModuleList([nn.ReLU()]), "2, ModuleList: caffelite has no such layer"),
     (lambda: Doubled(2, 3), "2, Doubled: has a forward of its own"),
@@ -376,6 +387,13 @@ def test_what_is_no_module_is_a_typeerror():
 def test_a_function_that_pytorch_has_not_is_named(function, why):
     with pytest.raises(ValueError, match=f"^to_torch: {why}"):
         door.to_torch(cl.Model([function]))
+
+
+def test_parameters_that_two_functions_share_are_named():
+    first, second = cl.Linear(3, 3), cl.Linear(3, 3)
+    second.weight = first.weight
+    with pytest.raises(ValueError, match=r"^to_torch: 1, Linear: shares a parameter with 0"):
+        door.to_torch(cl.Model([first, second]))
 
 
 class Net(cl.Model):

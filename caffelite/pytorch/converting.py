@@ -12,11 +12,13 @@ from torch import nn
 import caffelite as cl
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
+from caffelite.pytorch import modules
 from caffelite.pytorch.kinds import OF_OURS, OF_THEIRS, Kind, parts_of, sequence
 from caffelite.pytorch.state import COUNT, Place, matched, places_in, store
 
 #: Attributes of modules that are no options, or that a row looks at itself.
 NO_OPTIONS = {"training", "inplace", "init", "name", "threshold", "sequences", "causal", "activation_relu_or_gelu"}
+HARMLESS = {"extra_repr", "reset_parameters", "_reset_parameters"}  # methods that change nothing that is computed
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -30,18 +32,19 @@ def from_torch(module: nn.Module) -> cl.Model:
 
     Random numbers are caffelite's. `nn.Softplus` is x above its threshold; caffelite's differs by 2e-9 at most there.
 
-    ValueError naming the module if caffelite has no such layer, or if it has an option that can't be kept, hooks, or a
-    `forward` of its own, and if two modules share a parameter.
+    ValueError naming the module if caffelite has no such layer; if it has an option that can't be kept, hooks or a
+    `forward` of its own; if it shares a parameter with another one; and if a Dropout or a BatchNorm is in `eval()` and
+    the whole is not.
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"from_torch takes a module of PyTorch, got {type(module).__name__}")
-    _check_connections(module)
+    _check_surroundings(module)
     made: dict[int, tuple[str, nn.Module, Function]] = {}
 
     def function_of(m: nn.Module, path: str) -> Function:
         if id(m) not in made:
             kind = _kind_of_theirs(m, path)
-            parts = [function_of(part, f"{path}.{name}".lstrip(".")) for name, part in parts_of(m).items()]
+            parts = [function_of(part, _below(path, name)) for name, part in parts_of(m).items()]
             try:
                 function = kind.to_ours(m, *parts)
             except (ValueError, TypeError, KeyError) as error:
@@ -91,13 +94,10 @@ def to_torch(model: Function) -> nn.Module:
 
     def module_of(f: Function, path: str) -> nn.Module:
         if id(f) not in made:
-            kind = OF_OURS.get(cl.Model if _is_plain_sequence(f) else type(f))
-            if kind is None or kind.to_theirs is None:
-                raise _refusal(path, f, "PyTorch has no such module", "to_torch")
-            children = parts_of(f)
-            parts = [module_of(part, f"{path}.{name}".lstrip(".")) for name, part in children.items()]
+            kind, children = _kind_of_ours(f, path), parts_of(f)
+            parts = [module_of(part, _below(path, name)) for name, part in children.items()]
             try:
-                m = kind.to_theirs(f, *parts)
+                made[id(f)] = m = kind.to_theirs(f, *parts)  # type: ignore[misc]
                 if not children:
                     _fill(m.to(dtype), places_in(f))
             except (ValueError, TypeError) as error:
@@ -106,7 +106,6 @@ def to_torch(model: Function) -> nn.Module:
                 if other := places.get(id(p)):
                     raise _refusal(path, f, f"shares a parameter with {other}", "to_torch")
                 places[id(p)] = path
-            made[id(f)] = m
         return made[id(f)]
 
     with torch.random.fork_rng(devices=[]):
@@ -125,53 +124,77 @@ def _fill(m: nn.Module, places: dict[str, Place]) -> None:
         p.requires_grad_(flags.pop())
 
 
-def _is_plain_sequence(f: Function) -> bool:
+def _kind_of_ours(f: Function, path: str) -> Kind:
+    """The row of a Function. ValueError if there is none that makes a module."""
     kind = type(f)
-    return isinstance(f, cl.Model) and f.is_sequence() and kind.forward is cl.Model.forward
+    is_sequence = isinstance(f, cl.Model) and f.is_sequence()
+    if is_sequence and kind.forward is cl.Model.forward and kind.__call__ is cl.Model.__call__:
+        kind = cl.Model
+    found = OF_OURS.get(kind)
+    if found is None or found.to_theirs is None or "forward" in vars(f):
+        raise _refusal(path, f, "PyTorch has no such module", "to_torch")
+    return found
 
 
 def _kind_of_theirs(m: nn.Module, path: str) -> Kind:
-    """The row of a module. ValueError if there is none, or if the module's class changes what the row's class does."""
-    classes = type(m).__mro__
-    base = next((i for i, c in enumerate(classes) if c in OF_THEIRS), None)
+    """The row of a module. ValueError if there is none, or if the module does not compute what the row's class does."""
+    base = next((c for c in type(m).__mro__ if c in OF_THEIRS), None)
     if base is None:
         raise _refusal(path, m, "caffelite has no such layer")
-    own = [name for names in (vars(m), *map(vars, classes[:base])) for name in names]
-    changed = [name for name in own if callable(getattr(classes[base], name, None)) and _is_used(name)]
-    if changed:
-        raise _refusal(path, m, f"has a {changed[0]} of its own")
-    return OF_THEIRS[classes[base]]
+    _check_methods(m, base, path)
+    return OF_THEIRS[base]
 
 
-def _is_used(name: str) -> bool:
-    """Whether a method of this name may change what a module computes."""
-    harmless = "extra_repr", "reset_parameters", "_reset_parameters"
-    return name not in harmless and (not name.startswith("__") or name in ("__call__", "__getattr__"))
+def _check_methods(m: nn.Module, base: type, path: str) -> None:
+    """ValueError if a module, or its class, replaces a method of a base that may change what it computes."""
+    classes = type(m).__mro__
+    for own in (vars(m), *map(vars, classes[: classes.index(base)])):
+        for name in own:
+            is_harmless = name in HARMLESS or (name.startswith("__") and name not in ("__call__", "__getattr__"))
+            if callable(getattr(base, name, None)) and not is_harmless:
+                raise _refusal(path, m, f"has a {name} of its own")
 
 
-def _check_connections(module: nn.Module) -> None:
-    """ValueError if modules have hooks, or if two of them share a parameter."""
+def _check_surroundings(module: nn.Module) -> None:
+    """ValueError for what is not in a module's options: hooks, shared parameters, modes, changes in place."""
     owners: dict[int, str] = {}
     for path, m in module.named_modules():
         if any(getattr(m, hooks) for hooks in HOOKS) or any(p._backward_hooks for p in m.parameters(recurse=False)):
             raise _refusal(path, m, "has hooks")
         for name, p in m._parameters.items():
-            if p is not None and owners.setdefault(id(p), f"{path}.{name}".lstrip(".")) != f"{path}.{name}".lstrip("."):
+            place = _below(path, name)
+            if p is not None and owners.setdefault(id(p), place) != place:
                 raise _refusal(path, m, f"shares its {name} with {owners[id(p)]}")
+        if m.training != module.training and _depends_on_mode(m):
+            raise _refusal(path, m, "is not in the mode of the whole module: call its train() or eval()")
+        if isinstance(m, modules.Residual | modules.Parallel) and any(
+            getattr(f, "inplace", False) for f in m.modules()
+        ):
+            raise _refusal(path, m, "has a part that changes its input in place")
+
+
+def _depends_on_mode(m: nn.Module) -> bool:
+    """Whether a module computes something else in training. A BatchNorm that is frozen does not, in caffelite."""
+    if isinstance(m, nn.modules.batchnorm._BatchNorm):
+        return any(p.requires_grad for p in m.parameters())
+    shares = getattr(m, "p", 0.0), getattr(m, "dropout", 0.0)
+    return any(isinstance(share, float) and share > 0 for share in shares)
 
 
 def _check_options(m: nn.Module, again: nn.Module, path: str) -> None:
     """ValueError unless a module has the options of the one that its Function makes."""
     for name, expected in again.named_modules():
         found: Any = m.get_submodule(name)
-        if name and type(found) is not type(expected):
-            raise _refusal(f"{path}.{name}".lstrip("."), found, f"caffelite expects {type(expected).__name__} here")
+        place = _below(path, name)
+        if name:
+            if not isinstance(found, type(expected)):
+                raise _refusal(place, found, f"caffelite expects {type(expected).__name__} here")
+            _check_methods(found, type(expected), place)
         for option, value in vars(expected).items():
             given = getattr(found, option, value)
             is_option = option[0] != "_" and option not in NO_OPTIONS and not isinstance(given, torch.Tensor)
             if is_option and _plain(given) != _plain(value):
-                why = f"{option}={given!r} can't be kept; caffelite has {value!r}"
-                raise _refusal(f"{path}.{name}".strip("."), found, why)
+                raise _refusal(place, found, f"{option}={given!r} can't be kept; caffelite has {value!r}")
 
 
 def _plain(option: Any) -> Any:
@@ -187,6 +210,11 @@ def _owners(places: dict[str, Place], state: Mapping[str, Any]) -> Iterator[tupl
     """The parameters, each with the one of PyTorch's that it is in."""
     for name, place in places.items():
         yield from [(own, state[name]) for own in place.arrays if isinstance(own, Tensor)]
+
+
+def _below(path: str, name: str) -> str:
+    """The path of a part."""
+    return f"{path}.{name}".strip(".")
 
 
 def _named(path: str, layer: Any) -> str:
