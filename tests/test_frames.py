@@ -384,6 +384,24 @@ def test_a_column_in_which_everything_is_missing_stays_and_is_finite():
             ).all()
 
 
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        pandas.Series([None] * 3, dtype="category"),
+        pandas.Series([None] * 3, dtype="string"),
+        polars.Series([None] * 3, dtype=polars.String),
+        polars.Series([None] * 3, dtype=polars.Categorical),
+        Categories(np.full(3, -1), ["x"]),
+    ],
+)
+def test_a_column_for_words_in_which_everything_is_missing_is_one_of_categories(nothing):
+    columns = cl.Columns({"a": nothing, "b": [1.0, 2, 3]})
+    assert list(columns.categories) == ["a"]
+    known = len(columns.categories["a"])
+    assert columns.arrays({"a": nothing, "b": [1.0, 2, 3]})[1][:, 0].tolist() == [known] * 3
+    assert columns.arrays({"a": ["y"], "b": [1.0]})[1].tolist() == [[known + 1]]
+
+
 def test_columns_of_numbers_are_categories_if_they_are_named():
     frame = pandas.DataFrame({"zip": [103.0, np.nan, 7.0, 103.0], "b": [1.0, 2, 3, 4]})
     columns = cl.Columns(frame, categories=["zip"])

@@ -112,6 +112,7 @@ def _kind(name: Any, column: Any, is_category: bool, what: str) -> Column:
         parts = dates.varying(dates.wall_clock(there, zone))
         first = float(dates.seconds_of(there).min()) if len(there) else 0.0
         return DateColumn(name, len(there) < len(stamps), zone, parts, first)
+    is_category = is_category or frames.holds_words(column)
     if not is_category and (frames.are_numbers(column) or frames.all_missing(column)):
         return NumberColumn(name, False)
     _, names = frames.categories(column, what)

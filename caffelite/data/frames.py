@@ -183,7 +183,7 @@ def numbers(column: Any, what: Any, *, gaps: bool = False) -> np.ndarray:
     """
     if not are_numbers(column):
         if gaps and all_missing(column):
-            return np.full(len(column), np.nan)
+            return np.full(len(column.codes if isinstance(column, Categories) else column), np.nan)
         raise TypeError(f"{what} holds {content(column)}; expected numbers{'' if gaps else _way_out(column)}")
     values, missing = column, np.zeros(0, bool)
     if is_of(column, "polars", "Series"):
@@ -297,7 +297,7 @@ def all_missing(column: Any) -> bool:
 
 def content(column: Any) -> str:
     """Describe what a column without numbers holds."""
-    if _holds_categories(column):
+    if holds_categories(column):
         return "categories"
     value = _first(column)
     if isinstance(value, str):
@@ -307,7 +307,7 @@ def content(column: Any) -> str:
 
 def _way_out(column: Any) -> str:
     """Return a hint for such a column if numbers are expected."""
-    if _holds_categories(column) or isinstance(_first(column), str):
+    if holds_categories(column) or isinstance(_first(column), str):
         return (
             ": cl.Columns(frame) is a layer that learns what words and categories mean, and its arrays(frame) go into "
             "a DataGenerator; for labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
@@ -318,7 +318,13 @@ def _way_out(column: Any) -> str:
 DATES = ": make numbers of what counts, such as the month, or the days since a day"
 
 
-def _holds_categories(column: Any) -> bool:
+def holds_words(column: Any) -> bool:
+    """Return whether a column is of a type for words or categories, also if none is there."""
+    return holds_categories(column) or str(column.dtype).lower().startswith(("str", "large_string", "<u"))
+
+
+def holds_categories(column: Any) -> bool:
+    """Return whether a column is of a type for categories."""
     return isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum"))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, nonnegative, positive_integer
 from caffelite.core.construction import as_code
+from caffelite.core.drawing import note_drawn, stream_of_new
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.inputs import as_float
 from caffelite.core.modes import is_training, placeholders
@@ -91,8 +92,8 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         self.key = Linear(self.size, self.size, self.bias)
         self.value = Linear(self.size, self.size, self.bias)
         self.output = Linear(self.size, self.size, self.bias)
-        self.random = np.zeros(2, np.int64)
-        self._set_first_values()
+        self.random = np.array([seed_of(stream_of_new()), 0])  # the Linears are drawn already
+        note_drawn(self)
 
     def initialize(self, rng: Any) -> None:
         """Draw the Linears, take another seed, and count the masks from 0 again."""
