@@ -119,6 +119,8 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         x, *others = input_shapes
         self.check_input_shape(x)
         has_context = len(others) > 1 or (len(others) == 1 and len(others[0]) == 3 and others[0][2] == self.size)
+        if x[0] not in (1, None) and others == [(1, x[1], x[1])]:  # a mask of pairs, if size is the length
+            has_context = False
         self._check_shapes(x, *(others if has_context else [None, *others]))
         return (*x[:2], self.size)
 

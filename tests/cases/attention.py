@@ -288,7 +288,7 @@ CASES = [
             *[((2, 3, 4), 2, True, False, 0.5, True, False), ((2, 5, 8), 2, False, False, 0.0, True, True, None, True)],
             *[((2, 5, 6), 3, False, "pairs"), ((5, 5, 6), 3, True, "pairs"), ((2, 3, 4), 2, True, "rows", 0.2)],
             *[((2, 5, 6), 2, False, masked, 0.0, True, True, 7) for masked in (False, True, "pairs", "rows")],
-            ((2, 3, 4), 1, True, True, 0.2, False, True, 70, True),
+            *[((2, 3, 4), 1, True, True, 0.2, False, True, 70, True), ((2, 2, 2), 1, False, "pairs")],
         ],
         empty=[
             *[((0, 3, 4), 2), ((2, 0, 4), 2, True), ((0, 3, 4), 2, False, True)],
