@@ -1305,7 +1305,7 @@ def test_without_onnx_it_is_said_what_to_install():
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
-@pytest.mark.parametrize("kind", ["words", "two", "several", "value", "values", "counts", "net"])
+@pytest.mark.parametrize("kind", ["words", "two", "several", "value", "values", "counts", "net", "images"])
 @both_dtypes
 def test_the_estimators_are_exported_with_what_they_predict(kind, dtype, path):
     runtime, estimators = pytest.importorskip("onnxruntime"), pytest.importorskip("caffelite.sklearn")
@@ -1320,7 +1320,12 @@ def test_the_estimators_are_exported_with_what_they_predict(kind, dtype, path):
         "values": (estimators.MLPRegressor((8,), max_iter=20), x[:, :2]),
         "counts": (estimators.MLPRegressor((8,), max_iter=20, loss="poisson"), rng.poisson(np.exp(x[:, 0]))),
         "net": (estimators.NetClassifier(lambda n, outputs: cl.Model([cl.Tanh(), cl.Linear(n, outputs)])), labels),
+        "images": (
+            estimators.NetClassifier(lambda shape, k: cl.Model([cl.Flatten(), cl.Linear(4, k)]), loss=cl.FocalLoss()),
+            labels > 0,
+        ),
     }[kind]
+    x = x.reshape(-1, 1, 2, 2) if kind == "images" else x
     estimator.fit(x, y)
     caffelite.onnx.export(estimator, path)
     session = runtime.InferenceSession(path)
