@@ -133,7 +133,7 @@ def test_missing_numbers_and_dates_of_columns_are_what_predict_makes_of_them(tmp
     frame = {"a": x[:, 0], "b": x[:, 1], "c": [7.0, 1, 2, 3]}
     nets = []
     for robust, dtype in itertools.product((False, True), (F32, F64)):
-        columns = cl.Columns({**frame, "when": np.arange(4).astype("datetime64[D]")}, robust=robust)
+        columns = cl.Columns({**frame, "when": np.arange(4).astype("datetime64[D]")}, robust=robust, bins=2 * robust)
         model = cl.Model([columns, cl.Linear(columns.features, 3)], seed=0, dtype=dtype)
         given = np.concatenate([x[:, :2], x[::-1, 2:], np.zeros((4, len(columns.numbers) - 3))], axis=1)
         nets.append((model, given.astype(dtype) if dtype == F32 or robust else given))

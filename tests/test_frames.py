@@ -426,6 +426,57 @@ def test_robust_columns_stay_within_limits_and_do_not_care_for_a_few_large_numbe
     np.testing.assert_allclose(y[:, 2], 3)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bins_are_a_piecewise_linear_code_of_each_number(dtype):
+    x = np.array([0.0, 1, 2, 3, 4, np.nan])
+    columns = cl.Columns({"x": x, "constant": np.ones(6), "nothing": np.full(6, np.nan)}, bins=4)
+    assert columns.bins == [4, 0, 0]
+    assert columns.features == 3 + 2 + 4
+    given = np.array([-1, 0, 0.5, 1, 2.25, 4, 9, np.nan])
+    later = {"x": given, "constant": np.ones(8), "nothing": np.zeros(8)}
+    code = cl.Model([columns], dtype=dtype).predict(later)[:, 5:]
+    expected = np.clip(given[:, None] - np.arange(4), 0, 1)
+    np.testing.assert_array_equal(code, np.where(np.isnan(given)[:, None], 0, expected))
+
+
+def test_bins_hold_equally_many_numbers_and_narrow_ones_are_joined():
+    x = np.sort(RNG.lognormal(size=1001))
+    columns = cl.Columns({"x": x, "few": np.arange(1001) % 3, "close": np.arange(1001) // 500 + 1e-12 * x}, bins=10)
+    np.testing.assert_array_equal(columns.edges[:11], np.quantile(x, np.linspace(0, 1, 11)))
+    assert columns.bins[:2] == [10, 2]
+    assert columns.bins[2] <= 2
+
+
+def test_a_linear_model_of_bins_learns_steps():
+    x = RNG.uniform(-1, 1, 2000)
+    y = (np.floor(4 * x) % 2 > 0).astype(int)
+    scores = []
+    for bins in (0, 16):
+        columns = cl.Columns({"x": x}, bins=bins)
+        model = cl.Model([columns, cl.Linear(columns.features, 2)], seed=0)
+        model.fit({"x": x}, y, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters(), 0.1), epochs=20, verbose=0)
+        scores.append((model.predict({"x": x}).argmax(axis=1) == y).mean())
+    assert scores[0] < 0.7 < 0.9 < scores[1]
+
+
+@pytest.mark.parametrize("robust", [False, True])
+def test_columns_with_bins_are_saved_copied_and_resumed_to_the_bit(tmp_path, robust):
+    frame = MIXED.assign(when=pandas.Timestamp("2020-01-01", tz="UTC") + pandas.to_timedelta(np.arange(N), "D"))
+    columns = cl.Columns(frame, robust=robust, bins=5)
+    model = cl.Model([columns, cl.Linear(columns.features, 4)], seed=0)
+    for loaded in copies(model, tmp_path / "model.safetensors"):
+        assert (loaded.predict(frame) == model.predict(frame)).all()
+        assert loaded.functions[0].bins == columns.bins
+
+
+@pytest.mark.parametrize(
+    ("bins", "error"), [(-1, ValueError), (2.5, TypeError), ([1, 2], ValueError), ("4", TypeError), (True, TypeError)]
+)
+def test_bins_are_a_number_or_one_for_each_column_of_numbers(bins, error):
+    with pytest.raises(error, match="Columns: bins"):
+        cl.Columns(NUMBERS, bins=bins)
+
+
 @every_library
 def test_columns_that_are_not_as_they_were_are_named(library):
     columns = cl.Columns(MIXED.assign(when=pandas.Timestamp("2020-01-01") + pandas.to_timedelta(np.arange(N), "D")))

@@ -1346,6 +1346,8 @@ RECORDED = {
     "log_softmax_grad": (uniform(4, 5), uniform(4, 5), 0),
     "soft_loss": (uniform(4, 3), uniform(4, 3), 0.1),
     "standardize": (uniform(4, 3, dtype=np.float64), np.zeros(3), np.ones(3), np.array([2]), 3.0, np.float32),
+    "piecewise": (uniform(4, 2, dtype=np.float64), np.array([-1.0, 0, 1, -1, 1])),
+    "piecewise_grad": (uniform(4, 3), uniform(4, 2, dtype=np.float64), np.array([-1.0, 0, 1, -1, 1])),
     "standardize_grad": (uniform(4, 4), uniform(4, 3, dtype=np.float64), np.zeros(3), np.ones(3), 3.0),
     "soft_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), uniform(4), 0.1),
     "hinge_loss": (uniform(4, 3), LABELS, 1.0),
@@ -1450,6 +1452,8 @@ RECORDED = {
 }
 DEPTHWISE = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 33}
 BY_KEYWORD = {
+    "piecewise": {"starts": np.array([0, 3, 5]), "dtype": np.float32},
+    "piecewise_grad": {"starts": np.array([0, 3, 5])},
     "depthwise": DEPTHWISE,
     "transposed_depthwise": DEPTHWISE,
     "depthwise_weight_grad": DEPTHWISE,
@@ -2353,6 +2357,25 @@ def test_standardize_refuses_what_does_not_fit(change, error, message):
     given = {"x": np.zeros((4, 3)), "center": np.zeros(3), "scale": np.ones(3), "gaps": np.array([1]), "limit": 3.0}
     with pytest.raises(error, match=message):
         kernels.standardize(*{**given, "dtype": np.float32, **change}.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": np.zeros((4, 2), np.float32)}, TypeError, "piecewise takes float64, float64 and int64, got float32"),
+        ({"starts": np.array([0.0, 3, 5])}, TypeError, "got float64, float64, float64"),
+        ({"x": np.zeros((4, 3))}, ValueError, r"piecewise got x \(4, 3\), edges \(5,\), starts \(3,\)"),
+        ({"edges": np.arange(10.0)[::2]}, ValueError, "contiguous"),
+        ({"starts": np.array([0, 3, 6])}, ValueError, r"piecewise got starts \[0, 3, 6\] for 5 edges"),
+        ({"starts": np.array([1, 3, 5])}, ValueError, r"starts \[1, 3, 5\]"),
+        ({"starts": np.array([0, 0, 5])}, ValueError, r"starts \[0, 0, 5\]"),
+        ({"dtype": np.int64}, TypeError, "piecewise makes float32 or float64"),
+    ],
+)
+def test_piecewise_refuses_what_does_not_fit(change, error, message):
+    given = {"x": np.zeros((4, 2)), "edges": np.arange(5.0), "starts": np.array([0, 3, 5])}
+    with pytest.raises(error, match=message):
+        kernels.piecewise(*{**given, "dtype": np.float32, **change}.values())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -265,7 +265,9 @@ def columns(f: functions.Columns, x: Shape, y: Shape) -> Layer:
     """Numbers, standardized and held within limits. NAN is a missing one."""
     if f.categories:
         raise TypeError(f"export: there is no C for categories, which {f!r} has")
-    k, gaps = len(f.numbers), [f"y[{len(f.numbers) + i}] = x[{j}] != x[{j}];" for i, j in enumerate(f.gaps)]
+    k = len(f.numbers)
+    gaps = [f"y[{k + i}] = x[{j}] != x[{j}];" for i, j in enumerate(f.gaps)]
+    gaps_and_bins = [*gaps]
     lines = ["const float z = x[j] != x[j] ? 0 : (x[j] - center[j]) / scale[j];"]
     if f.robust:
         least, most = map(literal, (-LARGE, LARGE))
@@ -273,7 +275,17 @@ def columns(f: functions.Columns, x: Shape, y: Shape) -> Layer:
         lines.append(f"y[j] = q / sqrtf(1 + q * q / {literal(f.limit**2)});")
     body = loops({"j": k}, *(lines if f.robust else [*lines, "y[j] = z;"]))
     center, scale = f.moments(f.dtype)
-    return Layer({"x": x}, y, [*gaps, *body], {"center": center, "scale": scale}, in_place=not gaps)
+    constants = {"center": center, "scale": scale}
+    if any(f.bins):
+        _, constants["lower"], constants["width"] = f.bin_bounds(f.dtype)
+    end = 0
+    for j, count in enumerate(f.bins):
+        begin, end = end, end + count
+        share = f"const float share = (x[{j}] - lower[t]) / width[t];"
+        code = f"y[{k + len(gaps)} + t] = share > 0 ? (share < 1 ? share : 1) : 0;"  # NAN is not above 0
+        if count:
+            gaps_and_bins.append(loop("t", end, share, code, begin=begin))
+    return Layer({"x": x}, y, [*gaps_and_bins, *body], constants, in_place=not gaps_and_bins)
 
 
 def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> Layer:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, boolean, native, positive_integer
+from caffelite.core.arrays import as_real, boolean, integers, native, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
+from caffelite.core.modes import without_values
+from caffelite.core.tensor import uninitialized
 from caffelite.data import columns as kinds
 from caffelite.data import frames
 from caffelite.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
@@ -21,12 +23,13 @@ from caffelite.functions.indexing import Concatenate
 __all__ = ["Columns"]
 
 LIMIT = 3.0
+NARROWEST = 1e-5  # of a column's range, the width of a bin: float32 tells narrower ones hardly apart
 
 
 class Columns(Function, recordable=True, by_row=True):
     """The columns of a table as rows of features: numbers are standardized, each category has an Embedding.
 
-        y = [(x − center) / scale, gaps, W₁[c₁], W₂[c₂], …]
+        y = [(x − center) / scale, gaps, bins, W₁[c₁], W₂[c₂], …]
 
     x `numbers` (n, k) and c `codes` (n, m), integers, y (n, features). Without categories or without numbers there is
     one input. A Model whose first Function it is takes frames, `fit(frame, y)` and `predict(frame)`. It finds the
@@ -38,6 +41,9 @@ class Columns(Function, recordable=True, by_row=True):
       that is 1 where one is missing, and 0 elsewhere. If `robust`, the center is the median and the scale the distance
       of the quartiles, and y holds z / √(1 + (z / 3)²) in place of z = (x − center) / scale. So y stays within ±3, and
       a few large numbers change nothing.
+    - **Bins**: with `bins`, y also has the piecewise linear code of each number. The bins of a column hold equally many
+      of the numbers that it was learned from. The code is 1 for each bin below x, the share of the bin that x is in,
+      and 0 for those above it. So the first layer of a net can be any piecewise linear function of each column.
     - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes: k is a missing
       one, and k + 1 is one that was not there when the column was learned. `categories` names columns of numbers that
       are categories. The vector of a code that was never trained is 0.
@@ -56,6 +62,9 @@ class Columns(Function, recordable=True, by_row=True):
         The columns of numbers that are categories.
     robust : bool
         Whether numbers are scaled by their quartiles and held within limits.
+    bins : int
+        How many bins a column of numbers has at most; fewer if quantiles are equal. 0: there are none. A file has a
+        list with the number of each column.
 
     `arrays` raises ValueError for a missing column and for an infinite number, with its row. It raises TypeError for
     numbers, words or dates in place of another kind, and for dates that have lost or gained a time zone. All these
@@ -63,9 +72,19 @@ class Columns(Function, recordable=True, by_row=True):
 
     C. Guo and F. Berkhahn, "Entity embeddings of categorical variables", 2016. D. Holzmüller, L. Grinsztajn and
     I. Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees on tabular data", NeurIPS 2024.
+    Y. Gorishniy, I. Rubachev and A. Babenko, "On embeddings for numerical features in tabular deep learning", NeurIPS
+    2022.
     """
 
-    def __init__(self, columns: Any, size: int = 8, categories: Sequence[Any] = (), *, robust: bool = False) -> None:
+    def __init__(
+        self,
+        columns: Any,
+        size: int = 8,
+        categories: Sequence[Any] = (),
+        *,
+        robust: bool = False,
+        bins: int | Sequence[int] = 0,
+    ) -> None:
         self.size, self.robust = positive_integer("Columns: size", size), boolean("Columns: robust", robust)
         is_frame = frames.is_frame(columns)
         self.columns = tuple(kinds.learned(columns, categories, "Columns") if is_frame else _from_file(columns))
@@ -79,8 +98,18 @@ class Columns(Function, recordable=True, by_row=True):
         self.center, self.scale = np.zeros(len(self.numbers)), np.ones(len(self.numbers))
         self.dtype: Any = None  # of y: the model's, or without a model that of the embeddings or of x
         self.concatenate = Concatenate(axis=1)
+        counts = integers("Columns: bins", bins, len(self.numbers), least=0) if self.numbers else ()
+        self.bins = [*counts]
         if is_frame and self.numbers:
-            self._learn_numbers(self._numbers(columns, "Columns"))
+            numbers = self._numbers(columns, "Columns")
+            self._learn_numbers(numbers)
+            edges = [edges_of(x, count) for x, count in zip(numbers.T, counts, strict=True)]
+            self.edges, self.bins = np.concatenate(edges), [len(of_column) - 1 for of_column in edges]
+        else:
+            self.edges = uninitialized(sum(self.bins) + len(self.bins), np.float64)
+            if not without_values.is_on:
+                self.edges[:] = np.arange(len(self.edges))
+        self.starts = np.cumsum([0, *[count + 1 for count in self.bins]], dtype=np.int64)
         numeric = [column for column in self.columns if not isinstance(column, CategoryColumn)]
         starts = np.cumsum([0, *[len(column.features) for column in numeric]]).tolist()
         self.gaps = np.array([i for i, column in zip(starts, numeric, strict=False) if column.gaps], np.int64)
@@ -112,16 +141,17 @@ class Columns(Function, recordable=True, by_row=True):
 
     def arguments(self) -> dict[str, Any]:
         columns = [(column.name, column.described()) for column in self.columns]
-        return {"columns": columns, "size": self.size, "robust": self.robust}
+        return {"columns": columns, "size": self.size, "robust": self.robust, "bins": self.bins}
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: center and scale of the numbers."""
-        return {"center": self.center, "scale": self.scale, **super().buffers()}
+        """What is kept but not learned: center and scale of the numbers, and the edges of their bins."""
+        return {"center": self.center, "scale": self.scale, "edges": self.edges, **super().buffers()}
 
     @property
     def features(self) -> int:
         """The number of features in a row of y."""
-        return len(self.numbers) + len(self.gaps) + sum(embedding.size for embedding in self.embeddings)
+        of_numbers = len(self.numbers) + len(self.gaps) + sum(self.bins)
+        return of_numbers + sum(embedding.size for embedding in self.embeddings)
 
     def arrays(self, frame: Any, what: str = "Columns") -> tuple[np.ndarray, ...]:
         """A tuple of `numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, or of the one that there is.
@@ -161,6 +191,15 @@ class Columns(Function, recordable=True, by_row=True):
                 f"{what}: column {self.numbers[i]!r} has {numbers[row, i]} in row {row}; expected finite numbers"
             )
         return numbers
+
+    def bin_bounds(self, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The column of numbers, the lower edge and the width of each bin, for an exported program."""
+        inside = np.ones(len(self.edges), bool)
+        inside[self.starts[1:] - 1] = False  # the last edge of each column begins no bin
+        lower = np.flatnonzero(inside)
+        width = self.edges[np.minimum(lower + 1, len(self.edges) - 1)] - self.edges[lower]
+        column = np.repeat(np.arange(len(self.bins)), self.bins)
+        return column, self.edges[lower].astype(dtype), width.astype(dtype)
 
     def moments(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
         """`center` and `scale` for an exported program that gets numbers of this dtype.
@@ -226,6 +265,8 @@ class Columns(Function, recordable=True, by_row=True):
             of_embeddings = self.embeddings[0].weight.dtype if self.embeddings else self.x_dtype
             dtype = self.dtype or of_embeddings
             parts.append(kernels.standardize(self.x, self.center, self.scale, self.gaps, self.limit, dtype))
+            if any(self.bins):
+                parts.append(kernels.piecewise(self.x, self.edges, self.starts, dtype))
         parts += [embedding.forward(inputs[-1][:, i]) for i, embedding in enumerate(self.embeddings)]
         return self.concatenate.forward(*parts)
 
@@ -234,6 +275,8 @@ class Columns(Function, recordable=True, by_row=True):
         dx = None
         if self.numbers:
             dx = kernels.standardize_grad(parts.pop(0), self.x, self.center, self.scale, self.limit)
+            if any(self.bins):
+                dx = kernels.add(dx, kernels.piecewise_grad(parts.pop(0), self.x, self.edges, self.starts))
             dx = as_real(dx, self.x_dtype, self)
         for embedding, part in zip(self.embeddings, parts, strict=True):
             embedding.backward(part)
@@ -267,6 +310,16 @@ def moments_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     is_constant = least.min(axis=1) >= most.max(axis=1)
     mean = np.where(is_constant & there.any(axis=0), most.max(axis=1), np.ldexp(mean, exponent))
     return mean, np.where(is_constant | (deviation == 0), 1.0, np.ldexp(deviation, exponent))
+
+
+def edges_of(numbers: np.ndarray, bins: int) -> np.ndarray:
+    """The edges of at most so many bins of equally many of these numbers (n,), leaving out NaN. No bin has one edge."""
+    there = numbers[~np.isnan(numbers)]
+    if bins == 0 or there.size == 0:
+        return np.zeros(1)
+    edges = np.unique(np.quantile(there, np.linspace(0, 1, bins + 1)))
+    apart = np.diff(edges) > NARROWEST * (edges[-1] - edges[0])
+    return edges[np.append(True, apart)]
 
 
 def quartiles_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

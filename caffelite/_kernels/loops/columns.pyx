@@ -53,6 +53,48 @@ cdef int standardize_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssiz
     return CONTINUE
 
 
+# y[i, t − j] = (x[i, j] − e[t]) / (e[t + 1] − e[t]), held within 0 and 1, for the bins t of column j, which lie between
+# the edges e[starts[j]] … e[starts[j + 1] − 1]. All bins below x are 1, all above are 0. They are 0 if x is NaN.
+#   size     0 n, 1 k, 2 bins of all columns
+#   operand  0 y, 1 x, 2 e (double), 3 starts (int64); all contiguous
+#   parts    n
+cdef int piecewise(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const double* x = <const double*> call.operand[1].data
+    cdef const double* e = <const double*> call.operand[2].data
+    cdef const int64_t* starts = <const int64_t*> call.operand[3].data
+    cdef Py_ssize_t k = call.size[1], i, j, t
+    cdef double given
+    cdef real* row
+    for i in range(begin, end):
+        for j in range(k):
+            given = x[i * k + j]
+            row = y + i * call.size[2] - j
+            for t in range(starts[j], starts[j + 1] - 1):
+                row[t] = <real> (min(max((given - e[t]) / (e[t + 1] - e[t]), 0), 1) if given == given else 0)
+    return CONTINUE
+
+
+# dx[i, j] = dy[i, t − j] / (e[t + 1] − e[t]) for the bin t in which x[i, j] is, if any.
+#   size     0 n, 1 k, 2 bins of all columns
+#   operand  0 dx, 1 x, 2 e (double), 3 starts (int64), 4 dy; all contiguous
+#   parts    n
+# The type is that of dy.
+cdef int piecewise_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef double* dx = <double*> call.operand[0].data
+    cdef const double* x = <const double*> call.operand[1].data
+    cdef const double* e = <const double*> call.operand[2].data
+    cdef const int64_t* starts = <const int64_t*> call.operand[3].data
+    cdef const real* dy = <const real*> call.operand[4].data
+    cdef Py_ssize_t k = call.size[1], i, j, t
+    for i in range(begin, end):
+        for j in range(k):
+            dx[i * k + j] = 0
+            for t in range(starts[j], starts[j + 1] - 1):
+                if e[t] <= x[i * k + j] < e[t + 1]:
+                    dx[i * k + j] = dy[i * call.size[2] + t - j] / (e[t + 1] - e[t])
+    return CONTINUE
+
+
 # q, held to where its square is finite
 cdef inline double within(double q) noexcept nogil:
     return min(max(q, -1e150), 1e150)
@@ -60,4 +102,6 @@ cdef inline double within(double q) noexcept nogil:
 
 cdef at_load publish_all() noexcept nogil:
     publish("standardize", <Loop> standardize[float], <Loop> standardize[double])
+    publish("piecewise", <Loop> piecewise[float], <Loop> piecewise[double])
+    publish("piecewise_grad", <Loop> piecewise_grad[float], <Loop> piecewise_grad[double])
     publish("standardize_grad", <Loop> standardize_grad[float], <Loop> standardize_grad[double])

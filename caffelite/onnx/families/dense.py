@@ -54,6 +54,12 @@ def write_columns(g: Writer, a: Application, *inputs: Value) -> str:
         if len(f.gaps):
             flags = g.node("Gather", missing, g.constant(f.gaps), axis=1)
             parts.append(g.node("Cast", flags, to=code_of(g.dtype)))
+        if any(f.bins):
+            column, lower, width = map(g.constant, f.bin_bounds(g.dtype))
+            x, is_missing = (g.node("Gather", given, column, axis=1) for given in (inputs[0], missing))
+            share = g.node("Div", g.node("Sub", x, lower), width)
+            code = g.node("Clip", share, g.number(0), g.number(1))
+            parts.append(g.node("Where", is_missing, g.number(0), code))
     for i, embedding in enumerate(f.embeddings):
         codes = g.node("Gather", inputs[-1], g.constant(np.int64(i)), axis=1)
         parts.append(g.node("Gather", g.stored(embedding.weight), codes, axis=0))
