@@ -74,6 +74,12 @@ def test_a_zone_without_a_name_will_do(as_array):
     np.testing.assert_allclose(numbers[:, -3], expected_parts(moments)[:, -3], rtol=1e-9)  # the hour's sine
 
 
+def test_a_column_with_the_name_of_a_part_is_named():
+    frame = {"when": MOMENTS, "when, seconds": np.arange(60.0)}
+    with pytest.raises(ValueError, match="a part of a date has the name of a column: .*when, seconds"):
+        cl.Columns(frame)
+
+
 def test_only_parts_that_vary_are_features():
     days = pandas.date_range("2021-05-03", periods=5, freq="D")
     assert cl.Columns({"d": days}).numbers == [

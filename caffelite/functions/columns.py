@@ -91,8 +91,9 @@ class Columns(Function, recordable=True, by_row=True):
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or not names:
             raise ValueError(f"Columns: expected one column or more, of different names, got {names}")
-        numeric = [column for column in self.columns if not isinstance(column, CategoryColumn)]
-        self.numbers = [feature for column in numeric for feature in column.features]
+        self.numbers = [feature for column in self._numeric() for feature in column.features]
+        if len(set(self.numbers)) < len(self.numbers):
+            raise ValueError(f"Columns: a part of a date has the name of a column: {frames.listed(self.numbers)}")
         self.categories = {c.name: c.categories for c in self.columns if isinstance(c, CategoryColumn)}
         self.embeddings = [Embedding(len(k) + 2, max(1, min(self.size, len(k)))) for k in self.categories.values()]
         self.center, self.scale = np.zeros(len(self.numbers)), np.ones(len(self.numbers))
@@ -110,9 +111,8 @@ class Columns(Function, recordable=True, by_row=True):
             if not without_values.is_on:
                 self.edges[:] = np.arange(len(self.edges))
         self.starts = np.cumsum([0, *[count + 1 for count in self.bins]], dtype=np.int64)
-        numeric = [column for column in self.columns if not isinstance(column, CategoryColumn)]
-        starts = np.cumsum([0, *[len(column.features) for column in numeric]]).tolist()
-        self.gaps = np.array([i for i, column in zip(starts, numeric, strict=False) if column.gaps], np.int64)
+        first = np.cumsum([0, *[len(column.features) for column in self._numeric()]]).tolist()
+        self.gaps = np.array([i for i, column in zip(first, self._numeric(), strict=False) if column.gaps], np.int64)
         self._set_first_values()
 
     def initialize(self, rng: Any) -> None:
@@ -120,6 +120,9 @@ class Columns(Function, recordable=True, by_row=True):
         super().initialize(rng)
         for embedding in self.embeddings:
             embedding.weight.data = np.concatenate([embedding.weight.data[:-2], np.zeros((2, embedding.size))])
+
+    def _numeric(self) -> list[NumberColumn | DateColumn]:
+        return [column for column in self.columns if not isinstance(column, CategoryColumn)]
 
     def _learn_numbers(self, numbers: np.ndarray) -> None:
         """Set center and scale, and note which columns have gaps, from numbers (n, k)."""
