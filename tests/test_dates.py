@@ -76,7 +76,7 @@ def test_a_zone_without_a_name_will_do(as_array):
 
 def test_a_column_with_the_name_of_a_part_is_named():
     frame = {"when": MOMENTS, "when, seconds": np.arange(60.0)}
-    with pytest.raises(ValueError, match="a part of a date has the name of a column: .*when, seconds"):
+    with pytest.raises(ValueError, match="a part of a date has the name of a column, 'when, seconds'"):
         cl.Columns(frame)
 
 

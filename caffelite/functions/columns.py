@@ -93,7 +93,8 @@ class Columns(Function, recordable=True, by_row=True):
             raise ValueError(f"Columns: expected one column or more, of different names, got {names}")
         self.numbers = [feature for column in self._numeric() for feature in column.features]
         if len(set(self.numbers)) < len(self.numbers):
-            raise ValueError(f"Columns: a part of a date has the name of a column: {frames.listed(self.numbers)}")
+            twice = next(name for name in self.numbers if self.numbers.count(name) > 1)
+            raise ValueError(f"Columns: a part of a date has the name of a column, {twice!r}: rename the column")
         self.categories = {c.name: c.categories for c in self.columns if isinstance(c, CategoryColumn)}
         self.embeddings = [Embedding(len(k) + 2, max(1, min(self.size, len(k)))) for k in self.categories.values()]
         self.center, self.scale = np.zeros(len(self.numbers)), np.ones(len(self.numbers))

@@ -51,8 +51,8 @@ def piecewise(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray st
     """The piecewise linear code of each number: 1 for the bins below it, its share of the bin it is in, 0 above.
 
     x (n, k) float64, NaN if one is missing, which gets 0; edges (e,) float64, those of each column rising, one column
-    after the other; starts (k + 1,) int64, where the edges of each column begin, and e. Returns y (n, e − k), in float32
-    or float64.
+    after the other; starts (k + 1,) int64, where the edges of each column begin, and e. Returns y (n, e − k), in
+    float32 or float64.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
