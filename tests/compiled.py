@@ -27,59 +27,95 @@ TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-13}  # of the 
 LARGEST = 1500  # numbers of a row between layers
 
 MAIN = """\
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-
-/* Rows from the standard input; what a net makes of them, to the standard output. In arrays whose ends are guarded. */
-#define RUN(number, predict, rows, inputs, outputs)                                  \\
-    void predict(const number *x, number *y);                                        \\
-    static void run_##predict(void)                                                  \\
-    {                                                                                \\
-        number *x = malloc(inputs * sizeof *x), *y = malloc(outputs * sizeof *y);    \\
-        for (int i = 0; i < rows && fread(x, sizeof *x, inputs, stdin) > 0; i++) {   \\
-            predict(x, y);                                                           \\
-            fwrite(y, sizeof *y, outputs, stdout);                                   \\
-        }                                                                            \\
-        free(x);                                                                     \\
-        free(y);                                                                     \\
-    }
 """
 
+#: Rows from the standard input; what a net makes of them, to the standard output. In arrays whose ends are guarded.
+RUN = """
+void {predict}({parameters});
+static void run_{predict}(void)
+{{
+    {arrays}
+    for (int i = 0; i < {rows}; i++) {{
+        {reads}
+        {predict}({arguments});
+        {writes}
+    }}
+    {frees}
+}}
+"""
+TYPES = {"f": "float", "d": "double", "l": "int64_t", "?": "uint8_t"}  # in C, by numpy's letter
 
-def outputs_in_c(folder, nets, flags):
+
+def several(x):
+    """Inputs or outputs as a tuple."""
+    return x if isinstance(x, tuple) else (x,)
+
+
+def typed(model, x):
+    """The inputs as the function in C gets them."""
+    return [a.astype(model.dtype if a.dtype.kind == "f" else np.int64) if a.dtype != bool else a for a in several(x)]
+
+
+def run_of(i, inputs, outputs):
+    """A function in C that reads, predicts and writes rows."""
+    names = [f"in_{k}" for k in range(len(inputs))], [f"out_{k}" for k in range(len(outputs))]
+    read, written = ([*zip(names[k], arrays, strict=True)] for k, arrays in enumerate((inputs, outputs)))
+    types = {name: TYPES[a.dtype.char] for name, a in (*read, *written)}
+    return RUN.format(
+        predict=f"predict{i}",
+        rows=len(inputs[0]),
+        parameters=", ".join(f"{'const ' * (name in names[0])}{types[name]} *{name}" for name in types),
+        arguments=", ".join(types),
+        arrays="\n    ".join(f"{types[name]} *{name} = malloc({a[0].nbytes});" for name, a in (*read, *written)),
+        reads="\n        ".join(f"if (fread({name}, {a[0].nbytes}, 1, stdin) != 1) exit(1);" for name, a in read),
+        writes="\n        ".join(f"fwrite({name}, {a[0].nbytes}, 1, stdout);" for name, a in written),
+        frees="\n    ".join(f"free({name});" for name in types),
+    )
+
+
+def outputs_in_c(folder, nets, flags, **options):
     """What models, exported, compiled and linked into one program, make of their rows. `nets` are pairs of these."""
-    declared, called, objects = [], [], []
+    declared, called, objects, given = [], [], [], []
     for i, (model, x) in enumerate(nets):
-        (folder / f"net{i}.c").write_text(source(model, f"net{i}.c", x.shape[1:]))
+        shapes = tuple([a.shape[1:] for a in several(x)])
+        shape = shapes if isinstance(x, tuple) else shapes[0]
+        (folder / f"net{i}.c").write_text(source(model, f"net{i}.c", shape, **options))
         run(CC, *STRICT, *flags, f"-DPREDICT=predict{i}", "-c", f"net{i}.c", cwd=folder)
-        number = "float" if model.dtype == np.float32 else "double"
-        declared.append(f"RUN({number}, predict{i}, {len(x)}, {x[0].size}, {model.predict(x)[0].size})\n")
+        inputs = typed(model, x)
+        declared.append(run_of(i, inputs, several(model.predict(x))))
         called.append(f"    run_predict{i}();\n")
         objects.append(f"net{i}.o")
+        given += [a[row].tobytes() for row in range(len(inputs[0])) for a in inputs]
     main = [MAIN, *declared, "int main(void)\n{\n", *called, "    return 0;\n}\n"]
     (folder / "main.c").write_text("".join(main))
     run(CC, *flags, "main.c", *objects, "-o", "program", "-lm", cwd=folder)
-    given = b"".join([x.astype(model.dtype).tobytes() for model, x in nets])
-    done = subprocess.run([folder / "program"], input=given, capture_output=True, check=False)
+    done = subprocess.run([folder / "program"], input=b"".join(given), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     found, start = [], 0
     for model, x in nets:
-        y = model.predict(x)
-        found.append(np.frombuffer(done.stdout, model.dtype, y.size, start).reshape(y.shape))
-        start += y.nbytes
+        outputs = [np.empty_like(y) for y in several(model.predict(x))]
+        for row in range(len(outputs[0])):
+            for y in outputs:
+                y[row] = np.frombuffer(done.stdout, y.dtype, y[0].size, start).reshape(y[0].shape)
+                start += y[0].nbytes
+        found.append(tuple(outputs) if len(outputs) > 1 else outputs[0])
     assert start == len(done.stdout)
     return found
 
 
-def differing(folder, nets, flags=SANITIZED):
+def differing(folder, nets, flags=SANITIZED, **options):
     """Of these models with their rows, what is said of those that compute something else in C."""
     found = []
-    for (model, x), y in zip(nets, outputs_in_c(folder, nets, flags), strict=True):
-        truth = model.predict(x)
-        assert np.isfinite(truth).all(), f"{model!r} makes {truth}"
-        error = abs(y - truth).max() / max(abs(truth).max(), 1e-3)  # where all but rounding cancels
-        if not error <= TOLERANCE[model.dtype]:
-            found.append(f"{error:.1e} for {x.shape}, {model.dtype}: {model!r}")
+    for (model, x), outputs in zip(nets, outputs_in_c(folder, nets, flags, **options), strict=True):
+        for y, truth in zip(several(outputs), several(model.predict(x)), strict=True):
+            assert np.isfinite(truth).all(), f"{model!r} makes {truth}"
+            error = abs(y - truth).max() / max(abs(truth).max(), 1e-3)  # where all but rounding cancels
+            if not error <= TOLERANCE[model.dtype]:
+                shapes = [a.shape for a in several(x)]
+                found.append(f"{error:.1e} for {shapes}, {model.dtype}: {model!r}")
     return found
 
 

@@ -91,13 +91,15 @@ def brackets(dims: Shape) -> str:
     return "".join(f"[{n}]" for n in dims)
 
 
-def parameter(name: str, seen: Shape) -> str:
-    """A parameter that is an array, or an array of arrays."""
-    return f"float *restrict {name}" if len(seen) == 1 else f"float (*restrict {name}){brackets(seen[1:])}"
+def parameter(name: str, seen: Shape, of: str = "float") -> str:
+    """A parameter that is an array of numbers of this type, or an array of arrays."""
+    return f"{of} *restrict {name}" if len(seen) == 1 else f"{of} (*restrict {name}){brackets(seen[1:])}"
 
 
 def literal(value: Any) -> str:
     """A number in C: the shortest decimal that reads back to its bits."""
+    if isinstance(value, np.integer):
+        return str(value)
     if math.isnan(value):
         return "NAN"
     if math.isinf(value):

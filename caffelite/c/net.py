@@ -9,23 +9,44 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from caffelite.c import layers, sequences
 from caffelite.c.code import HELPERS, Shape, as_comment, braced, brackets, in_double, indented, parameter
-from caffelite.c.layers import COMPOSITES, IDENTITIES, LAYERS, Layer, copied
+from caffelite.c.int8 import Rounding, rounding
+from caffelite.c.layers import COMPOSITES, IDENTITIES, Layer, copied
+from caffelite.c.sequences import STACKS, Part
 from caffelite.core.function import Function, shape_text
 from caffelite.core.tables import shortened
 from caffelite.files.state import arrays_of
-from caffelite.model.dataflow import Application, Columns, Constant, Given, Graph, N, Result, Rows, Stored, graph_of
+from caffelite.model.dataflow import (
+    Application,
+    Columns,
+    Constant,
+    Given,
+    Graph,
+    Lengths,
+    N,
+    Result,
+    Rows,
+    Stored,
+    graph_of,
+)
 from caffelite.model.model import Model
-from caffelite.model.tracing import data_of
+from caffelite.model.tracing import data_of, kind_of
 
 MOST_SAID = 80  # characters of a Function's `repr`
 LARGEST = 2**31 - 1  # what an `int` counts to
+
+
+#: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
+LAYERS: dict[type, Callable[..., Layer]] = layers.LAYERS | sequences.LAYERS
+
+TYPES = {"f": "float", "i": sequences.INDEX, "b": sequences.MASK}  # in C, of inputs by the kind of their dtype
 
 
 @dataclass(eq=False)
@@ -33,6 +54,7 @@ class Value:
     """An array between layers, needed from the call number `first` to the call number `last`."""
 
     size: int
+    type: str = "float"  # of the numbers; other ones are in inputs
     first: int = 0
     last: int = 0
     offset: int = 0  # in the memory that all share
@@ -43,39 +65,60 @@ class Value:
         return self.first <= other.last and other.first <= self.last
 
 
-Part = tuple[Any, Any]  # a value and its shape; or None and a number
+@dataclass
+class Argument:
+    """An array that a call passes to a layer: how the layer sees it, and whether it writes there."""
+
+    value: Value
+    seen: Shape
+    is_written: bool
 
 
 class Net:
-    """The layers that a model applies to a row, in order, and the values between them, from `x` to `y`."""
+    """The layers that a model applies to a row, in order, and the values between them, from `inputs` to `outputs`."""
 
-    def __init__(self, model: Model, shape: Shape) -> None:
+    def __init__(self, model: Model, shapes: Sequence[Shape], quantize: bool = False) -> None:
         self.dtype = model.dtype
         self.number = "float" if model.dtype == np.float32 else "double"
-        self.x = Value(_count(shape), place="x")
+        self.layers = LAYERS | layers.IN_INT8 if quantize else LAYERS
         self.values: list[Value] = []  # that layers make
-        self.calls: list[tuple[str, list[tuple[Value, Shape]]]] = []  # a layer's name, and its arrays as it sees them
+        self.calls: list[tuple[str, list[Argument]]] = []  # a layer's name, and its arrays as it sees them
         self.names: dict[tuple, str] = {}  # of layers, by what they were made of
         self.places: dict[tuple, str] = {}  # where Functions are first, as names say it
         self.definitions: list[str] = []
+        self.notes: list[str] = []  # for users of the file
         self.used: set[str] = set()  # helpers
         self.constant_bytes = 0
-        self.graph = _graph(model, shape)
-        self.leaves, (output,) = self.graph.leaves(), self.graph.outputs
-        self.written = _made_of_rows(self.leaves) & _needed(self.leaves, output)  # the numbers of applications
-        used = [output, *[x for a in self.leaves if a.number in self.written for x in a.inputs]]
+        self.graph = _graph(model, shapes)
+        self.leaves, outputs = self.graph.leaves(), self.graph.outputs
+        self.written = _made_of_rows(self.leaves) & _needed(self.leaves, outputs)  # the numbers of applications
+        used = [*outputs, *[x for a in self.leaves if a.number in self.written for x in a.inputs]]
         self.uses = Counter([source for source in used if _is_value(source)])
         self.parts: dict[Any, Part] = {}  # values, by where they come from
         self.kept: list[Value] = []  # what will be read, as often as it will be
-        self.made(Given(0), (self.x, shape))
+        self.single = len(shapes) == len(outputs) == 1
+        self.inputs: list[Part] = []
+        for i, (shape, dtype) in enumerate(zip(shapes, self.graph.dtypes, strict=True)):
+            value = Value(_count(shape), TYPES[dtype.kind], place="x" if self.single else f"in_{i + 1}")
+            self.inputs.append((value, shape))
+            self.made(Given(i), self.inputs[-1])
         self.follow(self.graph.applications, (), model)
-        if not _is_value(output) or output not in self.parts:
+        self.outputs: list[Part] = []
+        for i, source in enumerate(outputs):
+            self.outputs.append(self.output(source, model, i))
+            self.outputs[-1][0].place = "y" if self.single else f"out_{i + 1}"
+        of_others = [value for value, _ in self.outputs]
+        self.memory = _arrange([value for value in self.values if value not in of_others])
+        self.rounding: Rounding | None = rounding(self.graph) if quantize else None
+
+    def output(self, source: Any, model: Model, number: int) -> Part:
+        """Return what comes from there, in an array of its own."""
+        if not _is_value(source) or source not in self.parts:
             raise TypeError(f"export: {model!r} makes a constant of a row, and no Tensor that depends on it")
-        self.y, self.y_shape = self.parts[output]
-        if self.y is self.x:
-            self.y = self.call(model, (0,), copied(shape), [(self.x, shape)], shape)
-        self.y.place = "y"
-        self.memory = _arrange([value for value in self.values if value is not self.y])
+        value, shape = self.parts[source]
+        if value.place:  # an input, or an output before
+            value, *_ = self.call(model, (number,), copied(shape), [(value, shape)], shape)
+        return value, shape
 
     def made(self, source: Any, part: Part) -> None:
         """Note what comes from there. It is kept as long as it is read."""
@@ -113,10 +156,12 @@ class Net:
         elif a.within is not None:
             self.follow(a.within, place, a.function)
         elif self.is_written(a):
-            if len(a.shapes) != 1 or a.shapes[0][:1] != (N,) or any(isinstance(n, Rows) for n in a.shapes[0][1:]):
+            if not all(map(_is_of_rows, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
                 raise TypeError(f"export: there is no C for {a.function!r} as it is used in {of!r}")
-            if a.kind in LAYERS:
-                self.write(a, a, LAYERS[a.kind], place, self.operands(a, of))
+            if a.kind in STACKS:
+                self.write_stack(a, place, of)
+            elif a.kind in self.layers:
+                self.write(a, a, self.layers[a.kind], place, self.operands(a, of))
             elif a.kind in IDENTITIES:
                 self.made(Result(a.number, 0), (self.operands(a, of)[0][0], a.shapes[0][1:]))
             else:
@@ -127,7 +172,26 @@ class Net:
         shape: Any = a.shapes[0][1:]
         layer = layer_of(of.function, *[seen for _, seen in operands], shape)
         arrays = [part for part in operands if isinstance(part[0], Value)]
-        self.made(Result(a.number, 0), (self.call(of.function, place, layer, arrays, shape), shape))
+        self.made(Result(a.number, 0), (self.call(of.function, place, layer, arrays, shape)[0], shape))
+
+    def write_stack(self, a: Application, place: Shape, of: Function) -> None:
+        """Write the calls of a Function that is several layers."""
+
+        def write(f: Any, *parts: Part, shape: Shape, by: Any = None, place_in: Shape = ()) -> list[Part]:
+            layer_of = by or self.layers.get(kind_of(f))
+            if layer_of is None:
+                raise TypeError(f"export: there is no C for {f!r}")
+            layer = layer_of(f, *[seen for _, seen in parts], shape)
+            y, *own = self.call(f, (*place, *place_in), layer, [*parts], shape)
+            return [(y, shape), *zip(own, layer.own.values(), strict=True)]
+
+        operands = self.operands(a, of)
+        held = [value for value, _ in operands if value is not None]  # no call works in their place
+        self.kept += held
+        for i, part in enumerate(STACKS[a.kind](a.function, write, *operands)):
+            self.made(Result(a.number, i), part)
+        for value in held:
+            self.kept.remove(value)
 
     def operands(self, a: Application, of: Function) -> list[Part]:
         """Return the inputs of a Function. They are read now, and no longer kept for it."""
@@ -161,41 +225,53 @@ class Net:
 
     # ---- calls --------------------------------------------------------------------------------------------------
 
-    def call(self, function: Function, place: Shape, layer: Layer, parts: list[Part], y_shape: Shape) -> Value:
-        """Note a call of the layer of a Function; its y, a new value or in the place of an input."""
+    def call(
+        self, function: Function, place: Shape, layer: Layer, parts: list[Part], y_shape: Shape
+    ) -> tuple[Value, ...]:
+        """Note a call of a layer; its y, a new value or in the place of an input, and the arrays of its own."""
         inputs, shapes = [x for x, _ in parts], [*[shape for _, shape in parts], y_shape]
-        free = [x for x in inputs if layer.in_place and x is not self.x and x not in self.kept]
-        y = free[0] if free else Value(_count(shapes[-1]), first=len(self.calls))
-        if not free:
-            self.values.append(y)
-        for x in (*inputs, y):
-            x.last = len(self.calls)
         given = dict(zip(layer.inputs, inputs, strict=True))
+        for name, x in given.items():
+            if x.type != layer.types.get(name, "float"):
+                raise TypeError(f"export: there is no C for {function!r} of {x.type} as {name}")
+        free = [x for x in inputs if layer.in_place and not _is_input(x) and x not in self.kept]
+        made = [Value(_count(shape), first=len(self.calls)) for shape in layer.own.values()]
+        y = free[0] if free else Value(_count(shapes[-1]), first=len(self.calls))
+        self.values += made if free else [*made, y]
+        for x in (*inputs, *made, y):
+            x.last = len(self.calls)
         renamed = {name: "y" if x is y else next(n for n, z in given.items() if z is x) for name, x in given.items()}
-        key = (*_identity(function), *layer.body, *shapes, *renamed.values())
+        key = (*_identity(function, layer), *layer.body, *shapes, *renamed.values())
         if key not in self.names:
             self.names[key] = self.define(function, place, layer, renamed, shapes)
-        arrays = [(x, layer.inputs[name]) for name, x in given.items() if renamed[name] == name]
-        self.calls.append((self.names[key], [*arrays, (y, layer.y)]))
-        return y
+        arguments = [Argument(x, layer.inputs[name], False) for name, x in given.items() if renamed[name] == name]
+        arguments += [Argument(x, seen, True) for x, seen in zip(made, layer.own.values(), strict=True)]
+        self.calls.append((self.names[key], [*arguments, Argument(y, layer.y, True)]))
+        return y, *made
 
     def define(
         self, function: Function, place: Shape, layer: Layer, renamed: dict[str, str], shapes: list[Shape]
     ) -> str:
         """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name."""
         suffix = "".join(f"_{i}" for i in place)
-        first = self.places.setdefault(_identity(function), suffix)  # whose weights it shares
+        first = self.places.setdefault(_identity(function, layer), suffix)  # whose weights it shares
         body = "\n".join(layer.body)
         for name, other in renamed.items():
             body = re.sub(rf"\b{name}\[", f"{other}[", body)
         for name in layer.constants:
             body = re.sub(rf"\b{name}\[", f"{name}{first}[", body)
-        inputs = [f"const {parameter(name, layer.inputs[name])}" for name in renamed if renamed[name] == name]
+        inputs = [
+            f"const {parameter(name, layer.inputs[name], layer.types.get(name, 'float'))}"
+            for name in renamed
+            if renamed[name] == name
+        ]
+        inputs += [parameter(name, seen) for name, seen in layer.own.items()]
         head = f"{type(function).__name__.lower()}{suffix}"
         what = f"{'.'.join(map(str, place))}: {shortened(repr(function), MOST_SAID)}"
         sizes = f"{', '.join(map(shape_text, shapes[:-1]))} -> {shape_text(shapes[-1])}"
         over = ", in place" if "y" in renamed.values() else ""
         self.definitions.append(f"/* {as_comment(what)}: {sizes}{over} */")
+        self.notes += [layer.note] * bool(layer.note)
         if first == suffix:
             self.definitions += [self.constant(f"{name}{first}", array) for name, array in layer.constants.items()]
         signature = f"static void {head}({', '.join([*inputs, parameter('y', layer.y)])})"
@@ -209,23 +285,30 @@ class Net:
 
     def constant(self, name: str, array: np.ndarray) -> str:
         """The definition of an array of weights."""
-        array = array.astype(self.dtype)
+        array = array.astype(self.dtype) if array.dtype.kind == "f" else array
         self.constant_bytes += array.nbytes
-        return f"static const {self.number} {name}{brackets(array.shape)} ={braced(array)};"
+        number = self.number if array.dtype.kind == "f" else f"{array.dtype}_t"
+        return f"static const {number} {name}{brackets(array.shape)} ={braced(array)};"
 
 
-def _graph(model: Model, shape: Shape) -> Graph:
-    """Find what a model applies to a row; TypeError if it can't be followed, or has several outputs."""
+def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
+    """Find what a model applies to a row; TypeError if it can't be followed."""
     if model.is_sequence():
-        model.output_shape((None, *shape))  # which says what does not fit
+        model.output_shape(*[(None, *shape) for shape in shapes])  # which says what does not fit
     try:
-        graph = graph_of(model, [shape], lambda kind: kind in LAYERS or kind in IDENTITIES)
+        return graph_of(model, shapes, lambda kind: kind in LAYERS or kind in STACKS or kind in IDENTITIES)
     except Exception as error:
         how = "" if model.is_sequence() else " through `call`"
         raise TypeError(f"export: {model!r} can't be followed{how}: {error}") from error
-    if len(graph.outputs) > 1:
-        raise TypeError(f"export: the function in C has one output, and {model!r} has {len(graph.outputs)}")
-    return graph
+
+
+def _is_of_rows(shape: Lengths) -> bool:
+    """Return True if an array of this shape has one part for each row."""
+    return shape[:1] == (N,) and not any(isinstance(n, Rows) for n in shape[1:])
+
+
+def _is_input(value: Value) -> bool:
+    return bool(value.place)  # all others get their places in the end
 
 
 def _is_value(source: Any) -> bool:
@@ -242,9 +325,9 @@ def _made_of_rows(leaves: list[Application]) -> set[int]:
     return found
 
 
-def _needed(leaves: list[Application], output: Any) -> set[int]:
-    """The numbers of the applications on which the output depends."""
-    found = {output.application} if isinstance(output, Result) else set()
+def _needed(leaves: list[Application], outputs: list[Any]) -> set[int]:
+    """The numbers of the applications on which the outputs depend."""
+    found = {output.application for output in outputs if isinstance(output, Result)}
     for a in reversed(leaves):
         if a.number in found:
             found |= {x.application for x in a.inputs if isinstance(x, Result)}
@@ -257,9 +340,10 @@ def _without_models(applications: Sequence[Application]) -> list[Application]:
     return [one for a, within in parts for one in ([a] if within is None else _without_models(within))]
 
 
-def _identity(function: Function) -> tuple:
-    """A key that is the same for two Functions if they compute the same with the same weights, such as copies."""
-    return repr(function), *map(id, function.parameters()), *map(id, function.buffers().values())
+def _identity(function: Function, layer: Layer) -> tuple:
+    """A key that is the same for layers of Functions that compute the same with the same weights, such as copies."""
+    arrays = *map(id, function.parameters()), *map(id, function.buffers().values())
+    return repr(function), *arrays, *[(name, array.shape) for name, array in layer.constants.items()]
 
 
 def _arrange(values: list[Value]) -> int:
