@@ -145,6 +145,47 @@ class Woven(cl.Model):
         return found[-1]
 
 
+#: What a model that writes `call` may make of a Tensor (n, a, b), beside operators that keep the shape.
+CHANGES = [
+    lambda model, x: x.mean(axis=1),
+    lambda model, x: x - x.max(axis=-1, keepdims=True),
+    lambda model, x: cl.concatenate([x.sum(axis=2) * 0.1, x.min(axis=(1, 2), keepdims=True)[:, 0]], axis=1),
+    lambda model, x: x[:, -1] * 2,
+    lambda model, x: x[:, ::-2, None, 1:],
+    lambda model, x: x[:, [0, -1, 0]],
+    lambda model, x: x.transpose(0, 2, 1) + 1,
+    lambda model, x: (x @ x.transpose(0, 2, 1)).softmax() @ x,
+    lambda model, x: model.table[0, : x.shape[2]] * x + model.table[1, : x.shape[2]].reshape(1, 1, -1),
+    lambda model, x: x @ model.table[: x.shape[2]],
+    lambda model, x: cl.split(x, (1,), axis=1)[1] * cl.flip(x, axis=2)[:, :1],
+]
+
+
+class Several(cl.Model):
+    """A model of a sequence, a context, a mask of it and indices, which makes several outputs."""
+
+    takes_indices = (False, False, False, True)
+
+    def __init__(self, size, heads, sequences, parts, changes, dtype):
+        super().__init__(seed=0, dtype=dtype)
+        self.attention = cl.MultiHeadAttention(size, heads, rotary=size // heads % 2 == 0)
+        self.lstm, self.gru, self.embedding = cl.LSTM(size, size, sequences), cl.GRU(size, size), cl.Embedding(9, size)
+        self.block = cl.TransformerBlock(size, heads)
+        self.table, self.parts, self.changes = (
+            cl.Tensor(np.linspace(-1, 1, 144).reshape(12, 12), dtype=dtype),
+            parts,
+            changes,
+        )
+
+    def call(self, x, context, mask, indices):
+        h = self.attention(x, context, mask) + x
+        words = self.embedding(indices)
+        _, state = self.gru(h, words[:, 0])
+        y, (last, cells) = self.lstm(self.block(h), state, words[:, -1])
+        found = [h, y, last, words, cells, *[change(self, x) for change in self.changes]]
+        return tuple([found[i % len(found)] for i in self.parts])
+
+
 class Drawn:
     """What is drawn from a seed."""
 
@@ -154,17 +195,54 @@ class Drawn:
 
     def net(self):
         """A model with parameters and running moments, and rows for it."""
-        axes = self.choice([1, 2, 2, 3, 3, 3, 4])
-        shape = tuple([self.integer(1, {1: 40, 2: 15, 3: 9, 4: 4}[axes]) for _ in range(axes)])
-        functions, _ = self.sequence(shape, self.integer(1, 7), depth=0)
-        model = cl.Model(functions, seed=0, dtype=self.choice([np.float32, np.float32, np.float64]))
+        model, x = self.choice([self.of_numbers] * 4 + [self.of_words, self.of_a_table, self.of_several_inputs])()
         for p in model.parameters():
             p.data = p.data + self.numbers.normal(size=p.shape) * 0.1
         for function in model.all_functions():
             if isinstance(function, cl.BatchNorm):
                 function.mean[:] = self.numbers.normal(size=function.features)
                 function.variance[:] = self.numbers.uniform(0.2, 3, function.features)
-        return model, self.numbers.normal(size=(3, *shape)).astype(np.float32)
+        return model, x
+
+    def model(self, functions):
+        return cl.Model(functions, seed=0, dtype=self.choice([np.float32, np.float32, np.float64]))
+
+    def rows(self, *shape):
+        return self.numbers.normal(size=(3, *shape)).astype(np.float32)
+
+    def of_numbers(self):
+        axes = self.choice([1, 2, 2, 3, 3, 3, 4])
+        shape = tuple([self.integer(1, {1: 40, 2: 15, 3: 9, 4: 4}[axes]) for _ in range(axes)])
+        functions, _ = self.sequence(shape, self.integer(1, 7), depth=0)
+        return self.model(functions), self.rows(*shape)
+
+    def of_words(self):
+        count, size, length = self.several(3, 1, 12)
+        functions, _ = self.sequence((length, size), self.integer(1, 4), depth=0)
+        x = self.numbers.integers(0, count, (3, length))
+        return self.model([cl.Embedding(count, size), *functions]), x
+
+    def of_a_table(self):
+        numbers, words = self.choice([(0, 1), (1, 0), (2, 1), (1, 3), (4, 2)])
+        table = {f"x{i}": self.numbers.normal(self.integer(-9, 9), 2, 20) for i in range(numbers)}
+        kinds = [self.integer(1, 5) for _ in range(words)]
+        table |= {f"w{i}": [f"word */ {j % kinds[i]}" for j in range(20)] for i in range(words)}
+        columns = cl.Columns(table, self.integer(1, 4))
+        functions, _ = self.sequence((columns.features,), self.integer(1, 4), depth=0)
+        x = [self.rows(numbers), self.numbers.integers(0, kinds, (3, words))]
+        x = tuple([a for a in x if a.size])
+        return self.model([columns, *functions]), x if len(x) > 1 else x[0]
+
+    def of_several_inputs(self):
+        heads, length, keys = self.several(3, 1, 5)
+        size = heads * self.integer(1, 4)
+        parts = self.several(self.integer(1, 4), 0, 9)
+        changes = self.random.sample(CHANGES, self.integer(0, 3)) if length > 1 and 1 < size <= 12 else []
+        dtype, sequences = self.choice([np.float32, np.float32, np.float64]), self.integer(0, 1) == 0
+        model = Several(size, heads, sequences, parts, changes, dtype)
+        mask = self.numbers.random((3, keys) if self.integer(0, 1) else (3, length, keys)) < 0.6
+        indices = self.numbers.integers(0, 9, (3, self.integer(1, 4)))
+        return model, (self.rows(length, size), self.rows(keys, size), mask, indices)
 
     def sequence(self, shape, length, depth):
         """So many Functions, one after the other, for rows of this shape, and the shape of what they make."""
@@ -208,9 +286,26 @@ class Drawn:
                 self.choice([cl.GlobalAvgPool, cl.GlobalMaxPool]),
                 lambda: cl.InstanceNorm(first, 0.1),
             ]
+        if axes == 1:
+            made += [
+                lambda: self.recurrent(last),
+                lambda: self.attention(last),
+                lambda: cl.PositionalEncoding(last, 15),
+            ]
         if depth < 2:
             made += [lambda: self.composed(shape, depth + 1)] * 2
         return made
+
+    def recurrent(self, features):
+        kind, options = self.choice([cl.RNN, cl.GRU, cl.LSTM]), {"bidirectional": self.integer(0, 2) == 0}
+        layers = self.choice([1, 1, 2, 3])
+        return kind(features, self.integer(1, 6), self.integer(0, 3) > 0, layers=layers, **options)
+
+    def attention(self, size):
+        heads = self.choice([heads for heads in range(1, size + 1) if size % heads == 0])
+        rotary = size // heads % 2 == 0 and self.integer(0, 1) == 0
+        kind = self.choice([cl.MultiHeadAttention, cl.TransformerBlock])
+        return kind(size, heads, causal=self.integer(0, 1) == 0, bias=self.integer(0, 2) > 0, rotary=rotary)
 
     def several(self, axes, least, most):
         return tuple([self.integer(least, most) for _ in range(axes)])

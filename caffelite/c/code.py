@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,17 @@ def brackets(dims: Shape) -> str:
 def parameter(name: str, seen: Shape, of: str = "float") -> str:
     """A parameter that is an array of numbers of this type, or an array of arrays."""
     return f"{of} *restrict {name}" if len(seen) == 1 else f"{of} (*restrict {name}){brackets(seen[1:])}"
+
+
+def in_lines(head: str, items: Sequence[str], tail: str, indent: str = "    ") -> str:
+    """Items between commas, in as many lines as they need."""
+    lines = [head]
+    for i, item in enumerate(items):
+        text = item + (tail if i == len(items) - 1 else ",")
+        if len(lines[-1]) + len(text) + 1 > WIDTH and lines[-1] != indent:
+            lines.append(indent)
+        lines[-1] += text if lines[-1] in (head, indent) else f" {text}"
+    return "\n".join(lines)
 
 
 def literal(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.c.code import HELPERS, as_comment, brackets
+from caffelite.c.code import HELPERS, as_comment, brackets, in_lines
 from caffelite.c.int8 import ROWS, Rounding
 from caffelite.c.net import Net
 from caffelite.core.arrays import boolean
@@ -58,9 +58,9 @@ HEAD = """\
 /*
  * {name}: a neural network, written by caffelite.
  *
- *     {signature};        (in C++ extern "C")
+ *     {signature};
  *
- * computes the outputs of one row{of_row}, in C order. The arrays must not overlap.
+ * (in C++ extern "C") computes the outputs of one row{of_row}. Arrays are in C order, and must not overlap.
  *
 {facts}
  *
@@ -113,12 +113,12 @@ def written(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[st
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
         net = Net(model, shapes, boolean("export: quantize", quantize))
     arrays = _arrays(net)
-    signature = f"void predict({', '.join(arrays)})"
+    signature = in_lines("void predict(", arrays, ")")
     helpers = [f"{net.c(text)}\n" for name, text in HELPERS.items() if name in net.used]
     integers = any("_t " in text for text in (*arrays, *net.definitions))
     head = HEAD.format(
         name=as_comment(Path(path).name),
-        signature=signature,
+        signature=signature.replace("\n", "\n *     "),
         of_row=" x" if net.single else "",
         facts="\n".join([f" *     {name:<10}{as_comment(text)}" for name, text in _facts(net)]),
         storage=STORAGE if net.memory else "",
@@ -161,6 +161,10 @@ def _facts(net: Net) -> list[tuple[str, str]]:
 def _predict(net: Net) -> str:
     """The function itself, which calls the layers."""
     lines = [f"    PREDICT_MEMORY float memory[{net.memory}];", ""] if net.memory else []
+    used = {array.value.place.split()[0] for _, arrays in net.calls for array in arrays}
+    lines += [
+        f"    (void){value.place};  /* no output depends on it */" for value, _ in net.inputs if value.place not in used
+    ]
     for name, arrays in net.calls:
         arguments = []
         for array in arrays:
@@ -170,6 +174,6 @@ def _predict(net: Net) -> str:
                 start = f"({place})" if " " in place else place
                 place = f"({const}{array.value.type} (*){brackets(array.seen[1:])}){start}"
             arguments.append(place)
-        lines.append(f"    {name}({', '.join(arguments)});")
-    signature = f"void PREDICT({', '.join(_arrays(net))})"
+        lines.append(in_lines(f"    {name}(", arguments, ");", " " * 8))
+    signature = in_lines("void PREDICT(", _arrays(net), ")")
     return "\n".join([signature, net.c("\n".join(["{", *lines, "}"]))])

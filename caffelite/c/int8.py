@@ -16,7 +16,7 @@ from caffelite.model.tracing import listed
 ROWS = 256  # on which the error is measured
 
 #: The Functions whose `weight` becomes int8.
-KINDS = (functions.Linear, functions.DropConnect, functions.Conv1d, functions.Conv2d)
+KINDS: tuple[type, ...] = (functions.Linear, functions.DropConnect, functions.Conv1d, functions.Conv2d)
 KINDS += (functions.ConvTranspose1d, functions.ConvTranspose2d)
 
 
@@ -33,7 +33,7 @@ def as_int8(f: Any) -> Int8:
     weight, shape = f.weight.data, f.weight.shape
     if not np.isfinite(weight).all():
         raise ValueError(f"export: quantize=True takes weights that are finite numbers, and {f!r} has others")
-    outputs = (0,)
+    outputs: tuple[int, ...] = (0,)
     if isinstance(f, functions.Linear):
         outputs = (1,)
     elif isinstance(f, functions.ConvTranspose2d):  # (inputs, outputs of a group, …)
@@ -56,7 +56,7 @@ class Rounding(NamedTuple):
 def rounding(graph: Graph) -> Rounding:
     """Apply the model with its own weights and with rounded ones to the same random rows."""
     rows = random_rows(graph, ROWS, np.random.default_rng(0))
-    rounded = copy.deepcopy(graph.model)
+    rounded: Any = copy.deepcopy(graph.model)
     for f in rounded.all_functions():
         if type(f) in KINDS:
             f.weight.data = as_int8(f).product

@@ -36,6 +36,12 @@ class Layer:
     note: str = ""
 
 
+Part = tuple[Any, Any]  # a value and its shape; or None and a number
+
+#: Writes one call of a layer, of a Function and its inputs. Returns what it makes, and then the arrays of its own.
+Write = Callable[..., list[Part]]
+
+
 def elementwise(shape: Shape, y: str, *inputs: str) -> Layer:
     """Each element of y by itself, from the elements [] of the inputs."""
     counts = axes(i=math.prod(shape))
@@ -69,19 +75,6 @@ def gelu(f: functions.GELU, x: Shape, y: Shape) -> Layer:
 
 def copied(shape: Shape) -> Layer:
     return elementwise(shape, "x[]", "x")
-
-
-def arithmetic(text: str) -> Callable[..., Layer]:
-    """Make a function that writes an operator of Tensors of one shape, or of a Tensor and a number."""
-
-    def write(f: Function, a: Any, b: Any, y: Shape) -> Layer:
-        operands = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, tuple)}
-        if {*operands.values()} != {y}:
-            raise TypeError(f"export: there is no C for {f!r} of shapes {a} and {b}, which are broadcast")
-        a, b = (f"{name}[]" if name in operands else literal(x) for name, x in (("a", a), ("b", b)))
-        return elementwise(y, text.format(a, b), *operands)
-
-    return write
 
 
 def negative(f: functions.Negative, x: Shape, y: Shape) -> Layer:
@@ -383,13 +376,6 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Concatenate: side_by_side,
     functions.Pad: pad,
     functions.PadAxes: pad,
-    functions.Add: arithmetic("{} + {}"),
-    functions.Subtract: arithmetic("{} - {}"),
-    functions.Multiply: arithmetic("{} * {}"),
-    functions.Divide: arithmetic("{} / {}"),
-    functions.Power: arithmetic("powf({}, {})"),
-    functions.Maximum: arithmetic("larger({}, {})"),
-    functions.Minimum: arithmetic("smaller({}, {})"),
     functions.Negative: negative,
     functions.Exp: activation("expf"),
     functions.Log: activation("logf"),

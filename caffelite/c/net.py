@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.c import layers, sequences
-from caffelite.c.code import HELPERS, Shape, as_comment, braced, brackets, in_double, indented, parameter
+from caffelite.c import layers, operators, sequences
+from caffelite.c.code import HELPERS, Shape, as_comment, braced, brackets, in_double, in_lines, indented, parameter
 from caffelite.c.int8 import Rounding, rounding
-from caffelite.c.layers import COMPOSITES, IDENTITIES, Layer, copied
-from caffelite.c.sequences import STACKS, Part
+from caffelite.c.layers import COMPOSITES, IDENTITIES, Layer, Part, copied
 from caffelite.core.function import Function, shape_text
 from caffelite.core.tables import shortened
 from caffelite.files.state import arrays_of
@@ -44,7 +43,10 @@ LARGEST = 2**31 - 1  # what an `int` counts to
 
 
 #: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
-LAYERS: dict[type, Callable[..., Layer]] = layers.LAYERS | sequences.LAYERS
+LAYERS: dict[type, Callable[..., Layer]] = layers.LAYERS | sequences.LAYERS | operators.LAYERS
+
+#: Functions that write the calls of a Function that is several layers, and return what it makes.
+STACKS: dict[type, Callable[..., list[Part]]] = sequences.STACKS | operators.STACKS
 
 TYPES = {"f": "float", "i": sequences.INDEX, "b": sequences.MASK}  # in C, of inputs by the kind of their dtype
 
@@ -58,7 +60,7 @@ class Value:
     first: int = 0
     last: int = 0
     offset: int = 0  # in the memory that all share
-    place: str = ""  # what C calls it
+    place: str = ""  # what C calls it; known at first of inputs and constants
 
     def is_needed_beside(self, other: Value) -> bool:
         """Whether there is a call at which both are needed."""
@@ -88,7 +90,9 @@ class Net:
         self.definitions: list[str] = []
         self.notes: list[str] = []  # for users of the file
         self.used: set[str] = set()  # helpers
+        self.constants: dict[tuple, str] = {}  # arrays that are no layer's, by their bytes: names
         self.constant_bytes = 0
+        sizes = [_count(shape) for shape in shapes]
         self.graph = _graph(model, shapes)
         self.leaves, outputs = self.graph.leaves(), self.graph.outputs
         self.written = _made_of_rows(self.leaves) & _needed(self.leaves, outputs)  # the numbers of applications
@@ -98,8 +102,8 @@ class Net:
         self.kept: list[Value] = []  # what will be read, as often as it will be
         self.single = len(shapes) == len(outputs) == 1
         self.inputs: list[Part] = []
-        for i, (shape, dtype) in enumerate(zip(shapes, self.graph.dtypes, strict=True)):
-            value = Value(_count(shape), TYPES[dtype.kind], place="x" if self.single else f"in_{i + 1}")
+        for i, (shape, size, dtype) in enumerate(zip(shapes, sizes, self.graph.dtypes, strict=True)):
+            value = Value(size, TYPES[dtype.kind], place="x" if self.single else f"in_{i + 1}")
             self.inputs.append((value, shape))
             self.made(Given(i), self.inputs[-1])
         self.follow(self.graph.applications, (), model)
@@ -196,22 +200,49 @@ class Net:
     def operands(self, a: Application, of: Function) -> list[Part]:
         """Return the inputs of a Function. They are read now, and no longer kept for it."""
         found = [self.part(source, a, of) for source in a.inputs]
-        for value, _ in found:
-            if value is not None:
+        for source, (value, _) in zip(a.inputs, found, strict=True):
+            if _is_value(source) and source in self.parts:
                 self.kept.remove(value)
         return found
 
     def part(self, source: Any, a: Application, of: Function) -> Part:
-        """Return the value or number that comes from there; TypeError for an array that depends on no row."""
+        """Return the value or number that comes from there; TypeError for a number that follows the number of rows."""
         if source is None:
             return None, None
         if _is_value(source) and source in self.parts:
             return self.parts[source]
+        if isinstance(source, Columns):
+            return self.columns(source, a, of)
         values = self._values(source)
-        if np.size(values) != 1 or isinstance(values, Rows):
-            what = "a number that follows the number of rows" if isinstance(values, Rows) else "what is made of no row"
-            raise TypeError(f"export: there is no C for {a.function!r} of {what}, in {of!r}")
-        return None, np.asarray(values, self.dtype).reshape(-1)[0]
+        if isinstance(values, Rows):
+            raise TypeError(f"export: there is no C for {a.function!r} of a number that follows the number of rows")
+        if np.ndim(values) == 0:
+            return None, np.asarray(values, self.dtype)[()]
+        name = source.name if isinstance(source, Stored) else f"what {of!r} makes of no row"
+        return self.constant_value(name, np.asarray(values), len(a.shapes[0]) - 1)
+
+    def columns(self, source: Columns, a: Application, of: Function) -> Part:
+        """Return the elements of an input that follow one another in each row; TypeError for others."""
+        value, _ = self.inputs[source.place]
+        places = source.columns.reshape(-1)
+        if not np.array_equal(places, places[0] + np.arange(places.size)):
+            raise TypeError(f"export: there is no C for {a.function!r} of elements that lie apart, in {of!r}")
+        place = f"{value.place} + {places[0]}" if places[0] else value.place
+        return Value(places.size, value.type, place=place), source.columns.shape
+
+    def constant_value(self, what: str, array: np.ndarray, axes: int) -> Part:
+        """Return an array that depends on no row. If it has more axes than a row, those before have length 1."""
+        shape = array.shape
+        while len(shape) > axes and shape[0] == 1:
+            shape = shape[1:]
+        array = array.reshape(-1).astype(np.uint8 if array.dtype.kind == "b" else self.dtype)
+        key = array.dtype.char, array.tobytes()
+        if key not in self.constants:
+            self.constants[key] = name = f"constant_{len(self.constants)}"
+            comment = as_comment(shortened(what, MOST_SAID))
+            self.definitions.append(f"/* {comment}: {shape_text(shape)} */\n{self.constant(name, array)}\n")
+        name = self.constants[key]
+        return Value(array.size, sequences.MASK if array.dtype == np.uint8 else "float", place=name), shape
 
     def _values(self, source: Any) -> Any:
         """Return the values that come from there. They do not depend on the row."""
@@ -234,9 +265,10 @@ class Net:
         for name, x in given.items():
             if x.type != layer.types.get(name, "float"):
                 raise TypeError(f"export: there is no C for {function!r} of {x.type} as {name}")
-        free = [x for x in inputs if layer.in_place and not _is_input(x) and x not in self.kept]
+        size = _count(y_shape)
+        free = [x for x in inputs if layer.in_place and x.size == size and not x.place and x not in self.kept]
         made = [Value(_count(shape), first=len(self.calls)) for shape in layer.own.values()]
-        y = free[0] if free else Value(_count(shapes[-1]), first=len(self.calls))
+        y = free[0] if free else Value(size, first=len(self.calls))
         self.values += made if free else [*made, y]
         for x in (*inputs, *made, y):
             x.last = len(self.calls)
@@ -274,7 +306,7 @@ class Net:
         self.notes += [layer.note] * bool(layer.note)
         if first == suffix:
             self.definitions += [self.constant(f"{name}{first}", array) for name, array in layer.constants.items()]
-        signature = f"static void {head}({', '.join([*inputs, parameter('y', layer.y)])})"
+        signature = in_lines(f"static void {head}(", [*inputs, parameter("y", layer.y)], ")")
         self.definitions.append(self.c(f"{signature}\n{{\n{indented(body)}\n}}\n"))
         return head
 
@@ -305,10 +337,6 @@ def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
 def _is_of_rows(shape: Lengths) -> bool:
     """Return True if an array of this shape has one part for each row."""
     return shape[:1] == (N,) and not any(isinstance(n, Rows) for n in shape[1:])
-
-
-def _is_input(value: Value) -> bool:
-    return bool(value.place)  # all others get their places in the end
 
 
 def _is_value(source: Any) -> bool:

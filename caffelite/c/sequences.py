@@ -10,17 +10,11 @@ import numpy as np
 
 from caffelite import functions
 from caffelite.c.code import Shape, at, axes, dims, literal, loop, loops
-from caffelite.c.layers import Layer
+from caffelite.c.layers import Layer, Part, Write
 from caffelite.functions.recurrent import PARTS
 from caffelite.model.tracing import kind_of
 
 INDEX, MASK = "int64_t", "uint8_t"
-
-Part = tuple[Any, Any]  # a value and its shape; or None and a number
-Parts = list[Part]
-
-#: Writes one call of a layer, of a Function and the inputs: what the layer makes, and then the arrays that it keeps.
-Write = Callable[..., Parts]
 
 
 def embedding(f: functions.Embedding, x: Shape, y: Shape) -> Layer:
@@ -120,9 +114,9 @@ def one_pass(f: Any, x: Shape, *shapes: Shape) -> Layer:
     starts = [
         f"{name}[j] = {f'{given}[j]' if states else 0};" for name, given in zip(names, first or names, strict=True)
     ]
-    t = f"{length - 1} - step" if f.suffix.endswith("_reverse") else "step"
+    index, turned = ("step", [f"const int t = {length - 1} - step;"]) if f.suffix.endswith("_reverse") else ("t", [])
     step = [
-        f"const int t = {t};",
+        *turned,
         loop("k", gates, *["a[k] = bias_ih[k];", "b[k] = bias_hh[k];"][: 1 + (of_state == "b")]),
         loop("i", features, loop("k", gates, "a[k] += x[t][i] * weight_ih[i][k];")),
         loop("i", m, loop("k", gates, f"{of_state}[k] += {names[0]}[i] * weight_hh[i][k];")),
@@ -135,10 +129,10 @@ def one_pass(f: Any, x: Shape, *shapes: Shape) -> Layer:
         del constants["bias_hh"]
     own = {name: (m,) for name in names if name != "y"} | dict.fromkeys(dict.fromkeys(["a", of_state]), (gates,))
     inputs = {"x": x} | dict.fromkeys(first, (m,))
-    return Layer(inputs, y, [loop("j", m, *starts), loop("step", length, *step)], constants, own=own)
+    return Layer(inputs, y, [loop("j", m, *starts), loop(index, length, *step)], constants, own=own)
 
 
-def recurrent(f: Any, write: Write, x: Part, *given: Part) -> Parts:
+def recurrent(f: Any, write: Write, x: Part, *given: Part) -> list[Part]:
     """A call for each layer in each direction, and one that puts both directions side by side."""
     states, lengths = given[: len(f.state_names)], given[len(f.state_names) :]
     if any(part != (None, None) for part in lengths):
@@ -146,7 +140,7 @@ def recurrent(f: Any, write: Write, x: Part, *given: Part) -> Parts:
     first = [state for state in states if state != (None, None)]
     if first and f.layers * f.directions > 1:
         raise TypeError(f"export: there is no C for the states that {f!r} gets: only for those of a single layer")
-    last: Parts = []
+    last: list[Part] = []
     for layer in range(f.layers):
         sequences = f.sequences or layer < f.layers - 1
         shape = (x[1][0], f.hidden) if sequences else (f.hidden,)
@@ -178,7 +172,7 @@ def _pass(f: Any, suffix: str, sequences: bool) -> Any:
 
 def attention(
     f: Any, write: Write, x: Part, context: Part = (None, None), mask: Part = (None, None), *_: Part
-) -> Parts:
+) -> list[Part]:
     """A call for each of the four Linears, one for rotary positions, and one for the weighted means."""
     if not f.has_context:
         context, mask = x, (mask if mask[0] is not None else context)
@@ -251,7 +245,7 @@ LAYERS: dict[type, Callable[..., Layer]] = {
 }
 
 #: Functions that write the calls of a Function that is several layers, and return what it makes.
-STACKS: dict[type, Callable[..., Parts]] = {
+STACKS: dict[type, Callable[..., list[Part]]] = {
     functions.RNN: recurrent,
     functions.GRU: recurrent,
     functions.LSTM: recurrent,
