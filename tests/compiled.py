@@ -76,15 +76,15 @@ def run_of(i, inputs, outputs):
     )
 
 
-def outputs_in_c(folder, nets, flags, **options):
-    """What models, exported, compiled and linked into one program, make of their rows. `nets` are pairs of these."""
+def outputs_in_c(folder, nets, flags, rows=None, **options):
+    """What models, exported, compiled and linked into a program, make of their rows, or of these. `nets` are pairs."""
     declared, called, objects, given = [], [], [], []
     for i, (model, x) in enumerate(nets):
         shapes = tuple([a.shape[1:] for a in several(x)])
         shape = shapes if isinstance(x, tuple) else shapes[0]
         (folder / f"net{i}.c").write_text(source(model, f"net{i}.c", shape, **options))
         run(CC, *STRICT, *flags, f"-DPREDICT=predict{i}", "-c", f"net{i}.c", cwd=folder)
-        inputs = typed(model, x)
+        inputs = typed(model, x if rows is None else rows[i])
         declared.append(run_of(i, inputs, several(model.predict(x))))
         called.append(f"    run_predict{i}();\n")
         objects.append(f"net{i}.o")

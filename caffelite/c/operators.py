@@ -15,6 +15,7 @@ from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function
 
 INDICES = "ijklmnop"  # of axes
+ROWS = 3  # on which it is tried whether elements are of their own row
 
 
 def arithmetic(text: str) -> Callable[..., Layer]:
@@ -59,12 +60,22 @@ def reduction(start: str, each: str, end: str = "") -> Callable[..., Layer]:
     return write
 
 
-def rearranged(f: Any, x: Shape, y: Shape) -> Layer:
-    """Elements of x in another order: along each axis of y the place in x grows by a stride, or is in a table."""
-    rows, size = 3, math.prod(x)
-    numbers = np.arange(rows * size).reshape(rows, *x)
-    found = numbers[f.index] if isinstance(f, functions.Index) else numbers.transpose(f.axes)
-    if len(found) != rows or any(not np.array_equal(row, found[0] + i * size) for i, row in enumerate(found)):
+def rearrangement(taken: Callable[[Any, np.ndarray], np.ndarray]) -> Callable[..., Layer]:
+    """Make a function that writes the layer of a Function that takes elements, as this does in NumPy."""
+
+    def write(f: Any, x: Shape, y: Shape) -> Layer:
+        return rearranged(f, x, y, taken(f, np.arange(ROWS * math.prod(x)).reshape(ROWS, *x)))
+
+    return write
+
+
+def rearranged(f: Any, x: Shape, y: Shape, found: np.ndarray) -> Layer:
+    """Elements of x in another order: along each axis of y the place in x grows by a stride, or is in a table.
+
+    `found` has the places for several rows. ValueError if a row of them is not of a row of x.
+    """
+    size = math.prod(x)
+    if len(found) != ROWS or any(not np.array_equal(row, found[0] + i * size) for i, row in enumerate(found)):
         raise ValueError(f"export: there is no C for {f!r}, which puts rows together")
     places, counts = found[0], dict(zip(INDICES, y, strict=False))
     start = int(places.flat[0])
@@ -119,8 +130,9 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Mean: reduction("0", "{y} += {x};", "{y} /= {n};"),
     functions.Max: reduction("{first}", "{y} = larger({y}, {x});"),
     functions.Min: reduction("{first}", "{y} = smaller({y}, {x});"),
-    functions.Index: rearranged,
-    functions.Transpose: rearranged,
+    functions.Index: rearrangement(lambda f, x: x[f.index]),
+    functions.Flip: rearrangement(lambda f, x: x[f.reverse(x.ndim)]),
+    functions.Transpose: rearrangement(lambda f, x: x.transpose(f.axes)),
     functions.MatMul: matmul,
 }
 

@@ -138,8 +138,6 @@ def recurrent(f: Any, write: Write, x: Part, *given: Part) -> list[Part]:
     if any(part != (None, None) for part in lengths):
         raise TypeError(f"export: there is no C for the lengths that {f!r} gets: each row has all steps")
     first = [state for state in states if state != (None, None)]
-    if first and f.layers * f.directions > 1:
-        raise TypeError(f"export: there is no C for the states that {f!r} gets: only for those of a single layer")
     last: list[Part] = []
     for layer in range(f.layers):
         sequences = f.sequences or layer < f.layers - 1
