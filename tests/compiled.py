@@ -1,12 +1,14 @@
 """Nets in C, compiled with every warning an error, run under sanitizers, and compared with `predict`.
 
     python tests/compiled.py 1000 --seed 1
+    CC=clang python tests/compiled.py 1000
 
 draws as many nets. Each has to make of its rows what `predict` does, to 1e-5 of the largest output in float32; what
 does not is printed, and the exit status is 1.
 """
 
 import argparse
+import os
 import random
 import shutil
 import subprocess
@@ -20,7 +22,7 @@ from conftest import run
 import caffelite as cl
 from caffelite.c.exporting import source
 
-CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+CC = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
 STRICT = ["-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror"]
 SANITIZED = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 TOLERANCE = {np.dtype(np.float32): 1e-5, np.dtype(np.float64): 1e-13}  # of the largest output

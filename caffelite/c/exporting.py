@@ -63,11 +63,11 @@ HEAD = """\
  * (in C++ extern "C") computes the outputs of one row{of_row}. Arrays are in C order, and must not overlap.
  *
 {facts}
- *
+ *{notes}
  *     cc -std=c99 -O3 -c {name}
  *
  * and -lm to link. -DPREDICT=other names the function otherwise, where a program has several nets.{storage}
- *{notes}
+ *
  * {summary}
  */
 
@@ -96,7 +96,8 @@ DEFINITION = """
 #endif
 """
 
-WHAT = {"float": "numbers", "int64_t": "indices", "uint8_t": "0 or 1 each"}  # an input is, by its type in C
+#: What an array has one of, and several, by its type in C.
+WHAT = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
 
 
 def source(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> str:
@@ -148,7 +149,7 @@ def _sizes(net: Net) -> list[tuple[str, Any]]:
 def _facts(net: Net) -> list[tuple[str, str]]:
     """What users have to know of the arrays, the weights and the memory."""
     arrays = [*net.inputs, *net.outputs]
-    facts = [(v.place, f"{v.size:,} {WHAT[v.type]}, shape {shape_text(shape)}") for v, shape in arrays]
+    facts = [(v.place, f"{v.size:,} {WHAT[v.type][v.size > 1]}, shape {shape_text(shape)}") for v, shape in arrays]
     facts.append(("weights", f"{bytes_text(net.constant_bytes)}, constant"))
     if net.rounding is not None:
         largest, mean, output = (f"{number:.2g}" for number in net.rounding)
