@@ -204,6 +204,20 @@ def test_several_inputs_and_outputs_are_arguments_in_their_order(dtype, tmp_path
     assert f"enum {{ PREDICT_{sizes.replace(', ', ', PREDICT_')} }};" in text
 
 
+class Sequences(cl.Model):
+    """A model that does this with sequences and integers."""
+
+    takes_indices = (False, True)
+
+    def __init__(self, compute):
+        super().__init__(seed=0)
+        self.compute, self.one, self.two = compute, cl.GRU(3, 2), cl.LSTM(3, 2, layers=2)
+        self.table = cl.Embedding(5, 3)
+
+    def call(self, x, n):
+        return self.compute(self, x, n)
+
+
 def test_an_input_that_no_output_depends_on_stays_an_argument():
     class First(cl.Model):
         def call(self, x, y):
@@ -248,6 +262,12 @@ def test_an_index_that_is_not_in_its_table_makes_nan(tmp_path):
     expected = embedding.predict([[1, 1], [2, 2]])
     expected[0, 0] = expected[1, 1] = np.nan
     np.testing.assert_array_equal(found[1], expected)
+
+
+@needs_compiler
+def test_a_part_of_an_input_may_be_used(tmp_path):
+    parts = Sequences(lambda model, x, n: (model.table(n[:, 1:3]), model.table(n[:, 2]) + x[:, 0], x))
+    assert differing(tmp_path, [(parts, (rows(3, 4, 3), np.arange(12).reshape(3, 4) % 5))]) == []
 
 
 # ---- weights of int8 ------------------------------------------------------------------------------------------------
@@ -408,7 +428,8 @@ def test_random_nets_compute_what_predict_does(tmp_path):
 @needs_compiler
 @pytest.mark.slow
 def test_many_random_nets_compute_what_predict_does(tmp_path):
-    assert differing(tmp_path, [Drawn(seed).net() for seed in range(1000, 1200)]) == []
+    for start in range(1000, 2000, 50):
+        assert differing(tmp_path, [Drawn(seed).net() for seed in range(start, start + 50)]) == []
 
 
 @needs_compiler
@@ -582,20 +603,6 @@ class Doubled(cl.Linear):
 
 
 SHAPES = ((4, 3), ())  # of rows: a sequence, and its length
-
-
-class Sequences(cl.Model):
-    """A model that does this with sequences and integers."""
-
-    takes_indices = (False, True)
-
-    def __init__(self, compute):
-        super().__init__(seed=0)
-        self.compute, self.one, self.two = compute, cl.GRU(3, 2), cl.LSTM(3, 2, layers=2)
-        self.table = cl.Embedding(5, 3)
-
-    def call(self, x, n):
-        return self.compute(self, x, n)
 
 
 def stateful(model, x, n):

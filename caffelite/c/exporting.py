@@ -39,12 +39,14 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
     output. The numbers between layers stay floats. The comment says how far this moves the outputs of random rows,
     and `export` returns it: the largest difference, the mean one, and the largest output.
 
-    The model may consist of Linear, Embedding, convolutions, pools, GlobalAvgPool, Upsample, BatchNorm (with its
-    running mean and variance), LayerNorm, GroupNorm, InstanceNorm, RMSNorm, RNN, GRU, LSTM, MultiHeadAttention,
-    TransformerBlock, PositionalEncoding, the activations, Softmax and LogSoftmax, Flatten, Reshape, Pad, Dropout and
-    DropConnect (which drop nothing), Columns, Residual, Parallel and Models, and of other Functions if their `formula`
-    uses only these. A `call` may also use + - * / ** of Tensors of one shape and of numbers, exp, log, sqrt, abs,
-    concatenate and reshape. It is applied to zeros, and may not look at values.
+    The model may consist of Linear, Embedding, convolutions, pools, Upsample, all norms (BatchNorm with its running
+    mean and variance), RNN, GRU, LSTM, MultiHeadAttention, TransformerBlock, PositionalEncoding, the activations,
+    Softmax and LogSoftmax, Flatten, Reshape, Pad, Dropout and DropConnect (which drop nothing), Columns, Residual,
+    Parallel and Models, and of other Functions if their `formula` uses only these and operators. Sequences have the
+    length that `input_shape` says.
+
+    A `call` may also use + - * / ** @, exp, log, sqrt, sin, cos, abs, sum, mean, max, min, indices, transpose, flip,
+    split, concatenate and reshape of Tensors. It is applied to zeros, and may not look at values.
 
     Raises TypeError naming a Function of another kind, and ValueError for shapes that do not fit, before anything is
     written. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.

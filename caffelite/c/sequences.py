@@ -157,7 +157,7 @@ def recurrent(f: Any, write: Write, x: Part, *given: Part) -> list[Part]:
 def _pass(f: Any, suffix: str, sequences: bool) -> Any:
     """The layer of a stack whose parameters have this suffix, as a layer of its own."""
     one: Any = object.__new__(kind_of(f))
-    one.in_features, one.hidden, one.sequences, one.suffix = f.in_features, f.hidden, sequences, suffix
+    one.hidden, one.sequences, one.suffix = f.hidden, sequences, suffix
     one.layers, one.dropout, one.bidirectional = 1, 0.0, False
     for part in PARTS:
         setattr(one, part, getattr(f, part + suffix))
