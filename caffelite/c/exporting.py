@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import functions
 from caffelite.c.code import HELPERS, as_comment, brackets, in_lines
 from caffelite.c.int8 import ROWS, Rounding
 from caffelite.c.net import Net
@@ -125,7 +126,7 @@ def written(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[st
         of_row=" x" if net.single else "",
         facts="\n".join([f" *     {name:<10}{as_comment(text)}" for name, text in _facts(net)]),
         storage=STORAGE if net.memory else "",
-        notes="".join([f"\n * {as_comment(note)}\n *" for note in net.notes]),
+        notes="".join([f"\n * {as_comment(_columns_text(a.function))}\n *" for a in net.graph.columns()]),
         summary=as_comment(str(model.summary(shapes[0] if len(shapes) == 1 else tuple(shapes)))),
         includes="#include <math.h>" + "\n#include <stdint.h>" * integers,
         definition=DEFINITION if net.memory else "",
@@ -159,6 +160,17 @@ def _facts(net: Net) -> list[tuple[str, str]]:
         facts.append(("rounding", f"int8 weights move outputs by {largest} at most and {mean} on average,"))
         facts.append(("", of))
     return [*facts, ("memory", bytes_text(net.memory * net.dtype.itemsize))]
+
+
+def _columns_text(f: functions.Columns) -> str:
+    """Say which columns the inputs are, and list the categories of each by number."""
+    lines = [f"The numbers are {', '.join(map(str, f.numbers))}."] if f.numbers else []
+    if f.categories:
+        lines.append("The indices are the numbers of categories:")
+    for name, known in f.categories.items():
+        numbered = [f"{i} {category}" for i, category in enumerate(known)]
+        lines.append(in_lines(f"    {name}: ", numbered, "", " " * 8))
+    return "\n".join(lines)
 
 
 def _predict(net: Net) -> str:

@@ -23,7 +23,7 @@ class Layer:
 
     `constants` are weights by name. A layer can be `in_place`, y being written over an input of the same size, if it
     reads nothing of that at a place after it has written there. `own` are arrays in which it keeps numbers while it
-    runs. `types` has the inputs that are indices or masks. `note` tells users of the file about the layer.
+    runs. `types` has the inputs that are indices or masks.
     """
 
     inputs: dict[str, Shape]
@@ -33,7 +33,6 @@ class Layer:
     in_place: bool = False
     own: Mapping[str, Shape] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
-    note: str = ""
 
 
 Part = tuple[Any, Any]  # a value and its shape; or None and a number

@@ -88,7 +88,6 @@ class Net:
         self.names: dict[tuple, str] = {}  # of layers, by what they were made of
         self.places: dict[tuple, str] = {}  # where Functions are first, as names say it
         self.definitions: list[str] = []
-        self.notes: list[str] = []  # for users of the file
         self.used: set[str] = set()  # helpers
         self.constants: dict[tuple, str] = {}  # arrays that are no layer's, by their bytes: names
         self.constant_bytes = 0
@@ -218,7 +217,7 @@ class Net:
             raise TypeError(f"export: there is no C for {a.function!r} of a number that follows the number of rows")
         if np.ndim(values) == 0:
             return None, np.asarray(values, self.dtype)[()]
-        name = source.name if isinstance(source, Stored) else f"what {of!r} makes of no row"
+        name = source.name if isinstance(source, Stored) else f"a constant of {of!r}"
         return self.constant_value(name, np.asarray(values), len(a.shapes[0]) - 1)
 
     def columns(self, source: Columns, a: Application, of: Function) -> Part:
@@ -303,7 +302,6 @@ class Net:
         sizes = f"{', '.join(map(shape_text, shapes[:-1]))} -> {shape_text(shapes[-1])}"
         over = ", in place" if "y" in renamed.values() else ""
         self.definitions.append(f"/* {as_comment(what)}: {sizes}{over} */")
-        self.notes += [layer.note] * bool(layer.note)
         if first == suffix:
             self.definitions += [self.constant(f"{name}{first}", array) for name, array in layer.constants.items()]
         signature = in_lines(f"static void {head}(", [*inputs, parameter("y", layer.y)], ")")
@@ -324,14 +322,15 @@ class Net:
 
 
 def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
-    """Find what a model applies to a row; TypeError if it can't be followed."""
+    """Find what a model applies to a row; TypeError or ValueError if it can't be followed."""
     if model.is_sequence():
         model.output_shape(*[(None, *shape) for shape in shapes])  # which says what does not fit
     try:
         return graph_of(model, shapes, lambda kind: kind in LAYERS or kind in STACKS or kind in IDENTITIES)
     except Exception as error:
         how = "" if model.is_sequence() else " through `call`"
-        raise TypeError(f"export: {model!r} can't be followed{how}: {error}") from error
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"export: {model!r} can't be followed{how}: {error}") from error
 
 
 def _is_of_rows(shape: Lengths) -> bool:

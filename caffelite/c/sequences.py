@@ -20,55 +20,10 @@ INDEX, MASK = "int64_t", "uint8_t"
 def embedding(f: functions.Embedding, x: Shape, y: Shape) -> Layer:
     """NaN stands for an index that is not in the table."""
     counts = axes(r=math.prod(x)) | {"j": f.size}
-    index = at(axes(r=math.prod(x)))
-    body = loops(counts, f"y{at(counts)} = {_looked_up('weight', f'x{index}', f.count, 'j')};")
-    constants = {"weight": f.weight.data}
-    return Layer({"x": dims(axes(r=math.prod(x)))}, dims(counts), body, constants, types={"x": INDEX})
-
-
-def _looked_up(table: str, index: str, count: int, column: str) -> str:
-    return f"{index} >= 0 && {index} < {count} ? {table}[{index}][{column}] : NAN"
-
-
-def columns(f: functions.Columns, *shapes: Shape) -> Layer:
-    """Numbers, standardized, and behind them the vectors of the categories."""
-    inputs: dict[str, Shape] = {}
-    body, constants, end = [], {}, len(f.numbers)
-    if f.numbers:
-        inputs["x"] = shapes[0]
-        body.append(loop("j", end, "y[j] = (x[j] - mean[j]) / deviation[j];"))
-        constants["mean"], constants["deviation"] = f.moments(f.dtype or np.float32)
-    if f.categories:
-        inputs["codes"] = (len(f.categories),)
-    for i, part in enumerate(f.embeddings):
-        found = _looked_up(f"category{i}", f"codes[{i}]", part.count, "j")
-        body.append(loop("j", part.size, f"y[{f'{end} + j' if end else 'j'}] = {found};"))
-        constants[f"category{i}"] = part.weight.data
-        end += part.size
-    in_place = not f.categories
-    return Layer(inputs, shapes[-1], body, constants, in_place, types={"codes": INDEX}, note=_columns_text(f))
-
-
-def _columns_text(f: functions.Columns) -> str:
-    """Say which columns the inputs are, and list the categories of each by number."""
-    lines = [f"The numbers are {', '.join(map(str, f.numbers))}."] if f.numbers else []
-    if f.categories:
-        lines.append("The indices are the numbers of categories:")
-    for name, known in f.categories.items():
-        numbered = [f"{i} {category}" for i, category in enumerate(known)]
-        lines += _wrapped(f"    {name}: ", numbered)
-    return "\n".join(lines)
-
-
-def _wrapped(head: str, words: list[str], width: int = 110) -> list[str]:
-    lines = [head + words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + len(word) + 2 > width:
-            lines[-1] += ","
-            lines.append(" " * 8 + word)
-        else:
-            lines[-1] += f", {word}"
-    return lines
+    index = f"x{at(axes(r=math.prod(x)))}"
+    body = loops(counts, f"y{at(counts)} = {index} >= 0 && {index} < {f.count} ? weight[{index}][j] : NAN;")
+    seen = dims(axes(r=math.prod(x)))
+    return Layer({"x": seen}, dims(counts), body, {"weight": f.weight.data}, types={"x": INDEX})
 
 
 def positional_encoding(f: functions.PositionalEncoding, x: Shape, y: Shape) -> Layer:
@@ -237,7 +192,6 @@ def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> Laye
 
 #: Functions that write a layer, as those in `layers.LAYERS`.
 LAYERS: dict[type, Callable[..., Layer]] = {
-    functions.Columns: columns,
     functions.Embedding: embedding,
     functions.PositionalEncoding: positional_encoding,
 }

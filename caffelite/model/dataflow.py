@@ -114,6 +114,17 @@ class Graph:
     applications: list[Application]
     outputs: list[Any]  # where they come from
 
+    def columns(self) -> list[Application]:
+        """Return the applications of Columns to the inputs."""
+        found, left = [], [*self.applications]
+        while left:
+            a = left.pop(0)
+            if a.kind is functions.Columns:
+                found.append(a)
+            elif a.within is not None:
+                left = [*a.within, *left]
+        return found
+
     def leaves(self) -> list[Application]:
         """Return the applications that are not followed, in order. Their numbers are their places in the list."""
         return [*_leaves(self.applications)]
@@ -391,8 +402,8 @@ def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarr
 
 def _moments(graph: Graph, place: int) -> tuple[Any, Any]:
     """The mean and the deviation of the numbers of an input."""
-    for a in graph.leaves():
-        if a.kind is functions.Columns and a.inputs[0] == Given(place):
+    for a in graph.columns():
+        if a.inputs[0] == Given(place) and a.function.numbers:
             return a.function.mean, a.function.deviation
     return 0.0, 1.0
 
