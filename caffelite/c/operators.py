@@ -42,20 +42,22 @@ def _broadcast(x: Shape, y: Shape) -> str:
     return "".join("[0]" if n == 1 else f"[{i}]" for i, n in zip(indices, x, strict=True))
 
 
-def reduction(start: str, each: str, end: str = "") -> Callable[..., Layer]:
-    """Make a function that writes a reduction: y starts as this, each x changes it, and so does the end."""
+def reduction(number: str, start: str, each: str, end: str = "found") -> Callable[..., Layer]:
+    """Make a function that writes a reduction: `found`, such a number, starts as this, and each x changes it."""
 
     def write(f: Any, x: Shape, y: Shape) -> Layer:
         over = [axis - 1 for axis in normalized_axes(f.axis, 1 + len(x))]
         counts = dict(zip(INDICES, x, strict=False))
         kept = {i: n for axis, (i, n) in enumerate(counts.items()) if axis not in over}
         gone = {i: n for axis, (i, n) in enumerate(counts.items()) if axis in over}
-        to, element = f"y{at(kept)}", f"x{at(counts)}"
         first = f"x{''.join('[0]' if i in gone else f'[{i}]' for i in counts)}"
-        statements = [f"{to} = {start.format(first=first)};", *loops(gone, each.format(y=to, x=element))]
-        if end:
-            statements.append(end.format(y=to, n=math.prod(gone.values())))
-        return Layer({"x": x}, dims(kept), loops(kept, *statements) if kept else statements)
+        body = loops(
+            kept,
+            f"{number} found = {start.format(first=first)};",
+            *loops(gone, each.format(x=f"x{at(counts)}")),
+            f"y{at(kept)} = {end.format(n=math.prod(gone.values()))};",
+        )
+        return Layer({"x": x}, dims(kept), body)
 
     return write
 
@@ -126,10 +128,10 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Power: arithmetic("powf({}, {})"),
     functions.Maximum: arithmetic("larger({}, {})"),
     functions.Minimum: arithmetic("smaller({}, {})"),
-    functions.Sum: reduction("0", "{y} += {x};"),
-    functions.Mean: reduction("0", "{y} += {x};", "{y} /= {n};"),
-    functions.Max: reduction("{first}", "{y} = larger({y}, {x});"),
-    functions.Min: reduction("{first}", "{y} = smaller({y}, {x});"),
+    functions.Sum: reduction("double", "0", "found += {x};", "(float)found"),
+    functions.Mean: reduction("double", "0", "found += {x};", "(float)(found / {n})"),
+    functions.Max: reduction("float", "{first}", "found = larger(found, {x});"),
+    functions.Min: reduction("float", "{first}", "found = smaller(found, {x});"),
     functions.Index: rearrangement(lambda f, x: x[f.index]),
     functions.Flip: rearrangement(lambda f, x: x[f.reverse(x.ndim)]),
     functions.Transpose: rearrangement(lambda f, x: x.transpose(f.axes)),

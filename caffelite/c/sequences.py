@@ -34,7 +34,7 @@ def positional_encoding(f: functions.PositionalEncoding, x: Shape, y: Shape) -> 
 
 # ---- recurrent layers -----------------------------------------------------------------------------------------------
 
-#: What a step makes of the sums of its gates: a, of x and the state, and for a GRU b, of the state.
+#: What a step makes of the sums of its gates, for each of the H units: a of x and the state; of a GRU, b of the state.
 STEPS: dict[type, list[str]] = {
     functions.RNN: ["h[j] = tanhf(a[j]);"],
     functions.GRU: [
@@ -82,7 +82,7 @@ def one_pass(f: Any, x: Shape, *shapes: Shape) -> Layer:
     if of_state == "a":
         constants["bias_ih"] = bias_ih + bias_hh
         del constants["bias_hh"]
-    own = {name: (m,) for name in names if name != "y"} | dict.fromkeys(dict.fromkeys(["a", of_state]), (gates,))
+    own = {name: (m,) for name in names if name != "y"} | dict.fromkeys(["a", of_state], (gates,))
     inputs = {"x": x} | dict.fromkeys(first, (m,))
     return Layer(inputs, y, [loop("j", m, *starts), loop(index, length, *step)], constants, own=own)
 
@@ -124,7 +124,7 @@ def _pass(f: Any, suffix: str, sequences: bool) -> Any:
 
 
 def attention(
-    f: Any, write: Write, x: Part, context: Part = (None, None), mask: Part = (None, None), *_: Part
+    f: Any, write: Write, x: Part, context: Part = (None, None), mask: Part = (None, None), cache: Part = (None, None)
 ) -> list[Part]:
     """A call for each of the four Linears, one for rotary positions, and one for the weighted means."""
     if not f.has_context:
@@ -135,14 +135,14 @@ def attention(
     )
     if f.rotary:
         (q,), (k,) = (write(f, of, shape=of[1], by=rotary, place_in=(i,)) for i, of in ((3, q), (4, k)))
-    (h,) = [*write(f, q, k, v, *[mask] * (mask[0] is not None), shape=x[1], by=weighted_means)][:1]
+    h, _ = write(f, q, k, v, *[mask] * (mask[0] is not None), shape=x[1], by=weighted_means)
     return write(f.output, h, shape=x[1], place_in=(5,))
 
 
 def rotary(f: Any, x: Shape, y: Shape) -> Layer:
     """Turn the pairs of numbers 2 j, 2 j + 1 of each head."""
     d = f.size // f.heads
-    angles = np.arange(x[0])[:, None] / 10_000 ** (2 * np.arange(d // 2) / d)
+    angles = np.arange(x[0])[:, np.newaxis] / 10_000 ** (2 * np.arange(d // 2) / d)
     counts = {"i": x[0], "g": f.heads, "j": d // 2}
     body = loops(
         counts,
