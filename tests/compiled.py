@@ -229,9 +229,12 @@ class Drawn:
         table = {f"x{i}": self.numbers.normal(self.integer(-9, 9), 2, 20) for i in range(numbers)}
         kinds = [self.integer(1, 5) for _ in range(words)]
         table |= {f"w{i}": [f"word */ {j % kinds[i]}" for j in range(20)] for i in range(words)}
-        columns = cl.Columns(table, self.integer(1, 4))
+        if "x1" in table:
+            table["x1"][3] = np.nan
+        columns = cl.Columns(table, self.integer(1, 4), robust=self.integer(0, 1) == 0, bins=self.integer(0, 3))
         functions, _ = self.sequence((columns.features,), self.integer(1, 4), depth=0)
-        x = [self.rows(numbers), self.numbers.integers(0, kinds, (3, words))]
+        x = [self.rows(numbers), self.numbers.integers(0, np.add(kinds, 2), (3, words))]
+        x[0][0, 1:2] = np.nan
         x = tuple([a for a in x if a.size])
         return self.model([columns, *functions]), x if len(x) > 1 else x[0]
 

@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from cases import both_dtypes
-from cases.attention import attention, turned
-from cases.dropout import philox_mask
+from cases.attention import attention, attention_mask, turned
 from conftest import bits, train
 from hypothesis import given, settings
 from reference import LAYOUTS, assert_close, assert_same_bits, plain_copy, widened
@@ -44,7 +43,7 @@ def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(
     k, v = (numbers(n, keys, heads * d, dtype=dtype, seed=seed + i) for i in (2, 3))
     shape = data.draw(st.sampled_from([None, (n, keys), (queries, keys), (n, queries, keys), (1, queries, keys)]))
     mask = None if shape is None else np.random.default_rng(seed).random(shape) < 0.7
-    kept = philox_mask((n, heads, queries, keys), (7, 3), p) if p else 1.0
+    kept = attention_mask((n, heads, queries, keys), (7, 3), p) if p else 1.0
     y, backward = attention(*map(widened, (q, k, v)), heads, causal, mask, kept)
     mine = forward_and_backward(dy, q, k, v, heads, causal, mask, np.array([7, 3]), p)
     for array, truth in zip(mine, [y, *backward(widened(dy))], strict=True):

@@ -231,24 +231,25 @@ def test_an_input_that_no_output_depends_on_stays_an_argument():
 def table():
     """A model of two columns of numbers and two of words, and its rows: a frame, and the arrays of that."""
     frame = {"age": [20.0, 31, 60], "town": ["Rome", "Oslo */", "Rome"], "pay": [1.0, 2, 4], "size": ["S", "L", "M"]}
-    model = cl.Model([cl.Columns(frame, size=2), cl.Linear(6, 2)], seed=0)
-    return model, frame, model.functions[0].arrays(frame)
+    columns = cl.Columns(frame, size=2, bins=2)
+    model = cl.Model([columns, cl.Linear(columns.features, 2)], seed=0)
+    return model, frame, columns.arrays(frame)
 
 
 @needs_compiler
 def test_categories_are_indices_that_the_file_lists_by_number(tmp_path):
     model, frame, (numbers, codes) = table()
+    frame |= {"town": ["Rome", None, "Bern"], "pay": [None, 3.0, 2.0]}
+    numbers, codes = model.functions[0].arrays(frame)
     words = cl.Model([cl.Columns({"town": frame["town"]}), cl.Linear(2, 1)], seed=0)
     nets = [(model, (numbers.astype(F32), codes)), (words, codes[:, :1])]
     assert differing(tmp_path, nets) == []
     (found, _) = outputs_in_c(tmp_path, nets, SANITIZED)
     np.testing.assert_allclose(found, model.predict(frame), rtol=1e-5)
     text = source(model, "net.c")
-    known = dict(model.functions[0].columns)
-    for name in ("town", "size"):
-        listed = ", ".join(f"{i} {word}" for i, word in enumerate(known[name])).replace("*/", "* /")
-        assert f"\n *     {name}: {listed}\n" in text
-    assert "The numbers are age, pay." in text
+    assert "\n *     town: 0 Oslo * /, 1 Rome, 2 (missing), 3 (another)\n" in text
+    assert "\n *     size: 0 L, 1 M, 2 S, 3 (missing), 4 (another)\n" in text
+    assert "The numbers, NAN for a missing one: age, pay" in text
 
 
 @needs_compiler
@@ -256,7 +257,7 @@ def test_an_index_that_is_not_in_its_table_makes_nan(tmp_path):
     model, _, (numbers, codes) = table()
     embedding = cl.Model([cl.Embedding(5, 3)], seed=0)
     x, indices = numbers.astype(F32), np.array([[0, 1], [2, 4]])
-    wrong = [(x, np.array([[0, 3], [-1, 0], [1, 2**40]])), np.array([[5, 1], [2, -(2**63)]])]
+    wrong = [(x, np.array([[0, 5], [-1, 0], [1, 2**40]])), np.array([[5, 1], [2, -(2**63)]])]
     found = outputs_in_c(tmp_path, [(model, (x, codes)), (embedding, indices)], SANITIZED, wrong)
     assert np.isnan(found[0]).all()
     expected = embedding.predict([[1, 1], [2, 2]])
@@ -340,6 +341,19 @@ def test_weights_that_are_no_numbers_are_not_quantized(tmp_path):
     with pytest.raises(TypeError, match="quantize must be True or False"):
         c.export(model, tmp_path / "net.c", quantize=8)
     assert not list(tmp_path.iterdir())
+
+
+@needs_compiler
+def test_missing_numbers_and_dates_of_columns_are_what_predict_makes_of_them(tmp_path):
+    x = np.array([[0.5, np.nan, 3.0], [1e9, 2.0, np.nan], [-1e30, np.nan, np.nan], [1.5, 7.0, 2.0]])
+    frame = {"a": x[:, 0], "b": x[:, 1], "c": [7.0, 1, 2, 3]}
+    nets = []
+    for robust, dtype in itertools.product((False, True), (F32, F64)):
+        columns = cl.Columns({**frame, "when": np.arange(4).astype("datetime64[D]")}, robust=robust, bins=2 * robust)
+        model = cl.Model([columns, cl.Linear(columns.features, 3)], seed=0, dtype=dtype)
+        given = np.concatenate([x[:, :2], x[::-1, 2:], np.zeros((4, len(columns.numbers) - 3))], axis=1)
+        nets.append((model, given.astype(dtype) if dtype == F32 or robust else given))
+    assert differing(tmp_path, nets) == []
 
 
 class Calling(cl.Model):

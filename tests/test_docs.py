@@ -86,6 +86,20 @@ def test_what_stands_side_by_side_runs(page, whose, tmp_path, monkeypatch):
     exec(compile(columns(page)[whose], str(page), "exec"), {"__name__": "__main__"})
 
 
+@pytest.mark.filterwarnings("default")
+def test_programs_that_need_pytorch_run(tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": "__main__", "cl": cl}
+    for source in blocks("coming-from-pytorch.md", "python"):
+        exec(compile(source, "coming-from-pytorch.md", "exec"), namespace)
+    x = np.random.default_rng(0).standard_normal((3, 5, 20)).astype(np.float32)
+    net = namespace["Net"]()
+    net.load_state_dict(namespace["state"])
+    expected = net(torch.tensor(x)).detach().numpy()
+    np.testing.assert_allclose(namespace["model"].predict(x), expected, 1e-5, 1e-5)
+
+
 def test_the_names_in_the_text_are_caffelites():
     for needed in ("scipy", "sklearn", "onnx", "mpi4py"):  # by those that are imported when they are looked up
         pytest.importorskip(needed)

@@ -108,6 +108,15 @@ def test_a_function_that_init_draws_from_a_seed_of_its_own_keeps_it():
     assert_same_bits(net(draw_from_5).a.weight.data, expected.weight.data)
 
 
+def test_a_model_that_draws_itself_again_in_init_has_the_values_of_that_seed():
+    class Again(Writer):
+        def __init__(self, seed):
+            super().__init__(seed=seed)
+            self.initialize(3)
+
+    assert_equal_values(Again(0), Writer(3))
+
+
 @pytest.mark.parametrize("change", [scale, write_in_place, draw_from_5])
 def test_initialize_draws_all_parameters_again_whatever_init_did(change):
     model = net(change)

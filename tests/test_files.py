@@ -682,7 +682,7 @@ def test_a_file_of_pytorchs_says_how_to_copy_it(path):
     before = model.state_dict()
     safetensors.numpy.save_file(before, path, {"format": "pt"})
     for load in (cl.load, model.load):
-        with pytest.raises(ValueError, match=r"is PyTorch's.*load_state_dict.*transposed"):
+        with pytest.raises(ValueError, match=r"is PyTorch's.*caffelite.pytorch.load_state_dict"):
             load(path)
     assert_same_state(model, cl.Model([cl.Linear(4, 4)], seed=0))
 
@@ -865,6 +865,16 @@ def test_bfloat16_is_read_as_float32(path):
     state = model.load(path).state_dict()
     np.testing.assert_array_equal(state["0.weight"], 1 + np.arange(6).reshape(2, 3) / 128)
     np.testing.assert_array_equal(state["0.bias"], [-3.140625] * 3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_float16_is_read_exactly(dtype, path):
+    every = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = {"0.weight": every[np.isfinite(every)].reshape(2, -1), "0.bias": np.full(31744, 0.1, np.float16)}
+    safetensors.numpy.save_file(halves, path)
+    state = cl.Model([cl.Linear(2, 31744)], dtype=dtype).load(path).state_dict()
+    for name, values in halves.items():
+        np.testing.assert_array_equal(state[name], values.astype(dtype))
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "C64"])

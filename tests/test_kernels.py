@@ -1345,6 +1345,10 @@ RECORDED = {
     "log_softmax": (uniform(4, 5).T,),
     "log_softmax_grad": (uniform(4, 5), uniform(4, 5), 0),
     "soft_loss": (uniform(4, 3), uniform(4, 3), 0.1),
+    "standardize": (uniform(4, 3, dtype=np.float64), np.zeros(3), np.ones(3), np.array([2]), 3.0, np.float32),
+    "piecewise": (uniform(4, 2, dtype=np.float64), np.array([-1.0, 0, 1, -1, 1])),
+    "piecewise_grad": (uniform(4, 3), uniform(4, 2, dtype=np.float64), np.array([-1.0, 0, 1, -1, 1])),
+    "standardize_grad": (uniform(4, 4), uniform(4, 3, dtype=np.float64), np.zeros(3), np.ones(3), 3.0),
     "soft_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), uniform(4), 0.1),
     "hinge_loss": (uniform(4, 3), LABELS, 1.0),
     "hinge_loss_grad": (uniform(4, 3), LABELS, np.array(0.5, np.float32), 1.0, uniform(4)),
@@ -1448,6 +1452,8 @@ RECORDED = {
 }
 DEPTHWISE = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 33}
 BY_KEYWORD = {
+    "piecewise": {"starts": np.array([0, 3, 5]), "dtype": np.float32},
+    "piecewise_grad": {"starts": np.array([0, 3, 5])},
     "depthwise": DEPTHWISE,
     "transposed_depthwise": DEPTHWISE,
     "depthwise_weight_grad": DEPTHWISE,
@@ -2327,3 +2333,62 @@ def test_a_scaled_sum_that_accumulates_adds_the_rounded_sum(axis):
         expected = out + kernels.sum(a, axis, scale=1 / 3)
         kernels.sum(a, axis, scale=1 / 3, out=out, accumulate=True)
         assert_same_bits(out, expected)
+
+
+# ---- tables ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": np.zeros((4, 3), np.float32)}, TypeError, "standardize takes float64, got float32"),
+        ({"x": np.zeros(3)}, ValueError, r"standardize got x \(3,\), center \(3,\)"),
+        ({"center": np.zeros(2)}, ValueError, r"center \(2,\), scale \(3,\).*expected \(n, k\), \(k,\), \(k,\)"),
+        ({"scale": np.ones(6)[::2]}, ValueError, "contiguous"),
+        ({"limit": 0.0}, ValueError, "more than 0"),
+        ({"limit": np.nan}, ValueError, "more than 0"),
+        ({"gaps": np.array([0, 3])}, IndexError, r"standardize got gaps \[0, 3\] for 3 columns"),
+        ({"gaps": np.array([-1])}, IndexError, r"gaps \[-1\] for 3 columns"),
+        ({"gaps": np.array([0.0])}, TypeError, "int64"),
+        ({"dtype": np.int64}, TypeError, "standardize makes float32 or float64"),
+    ],
+)
+def test_standardize_refuses_what_does_not_fit(change, error, message):
+    given = {"x": np.zeros((4, 3)), "center": np.zeros(3), "scale": np.ones(3), "gaps": np.array([1]), "limit": 3.0}
+    with pytest.raises(error, match=message):
+        kernels.standardize(*{**given, "dtype": np.float32, **change}.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"x": np.zeros((4, 2), np.float32)}, TypeError, "piecewise takes float64, float64 and int64, got float32"),
+        ({"starts": np.array([0.0, 3, 5])}, TypeError, "got float64, float64, float64"),
+        ({"x": np.zeros((4, 3))}, ValueError, r"piecewise got x \(4, 3\), edges \(5,\), starts \(3,\)"),
+        ({"edges": np.arange(10.0)[::2]}, ValueError, "contiguous"),
+        ({"starts": np.array([0, 3, 6])}, ValueError, r"piecewise got starts \[0, 3, 6\] for 5 edges"),
+        ({"starts": np.array([1, 3, 5])}, ValueError, r"starts \[1, 3, 5\]"),
+        ({"starts": np.array([0, 0, 5])}, ValueError, r"starts \[0, 0, 5\]"),
+        ({"dtype": np.int64}, TypeError, "piecewise makes float32 or float64"),
+    ],
+)
+def test_piecewise_refuses_what_does_not_fit(change, error, message):
+    given = {"x": np.zeros((4, 2)), "edges": np.arange(5.0), "starts": np.array([0, 3, 5])}
+    with pytest.raises(error, match=message):
+        kernels.piecewise(*{**given, "dtype": np.float32, **change}.values())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_standardize_takes_any_layout_and_numbers_of_any_size(dtype):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 8)) * 10.0 ** rng.integers(-300, 300, (50, 8))
+    x[rng.random(x.shape) < 0.2] = np.nan
+    center, scale, gaps = np.zeros(8), np.full(8, 1e-10), np.array([7, 0, 3])
+    for limit in (3.0, 1e-300):
+        with np.errstate(over="ignore", invalid="ignore"):
+            q = np.clip(x / scale / limit, -1e150, 1e150)
+            expected = np.where(np.isnan(x), 0, limit * (q / np.sqrt(1 + q * q)))
+        for laid_out in (x, np.asfortranarray(x), np.repeat(x, 2, axis=1)[:, ::2]):
+            y = kernels.standardize(laid_out, center, scale, gaps, limit, dtype)
+            np.testing.assert_allclose(y[:, :8], expected.astype(dtype), rtol=1e-6)
+            assert (y[:, 8:] == np.isnan(x[:, gaps])).all()

@@ -5,6 +5,7 @@ input, with the same weights. A counterpart refuses an option that caffelite doe
 more than one number. An image or a series without an axis of rows is a batch of one.
 """
 
+import collections
 import contextlib
 import importlib
 import math
@@ -212,10 +213,10 @@ def samples(info, dtype, training):
 def mine(layer, x, dy, dtype, training, adds_rows):
     """The output, and the gradients of the input and of the parameters."""
     cl.Model([layer], dtype=dtype)
-    x, dy = (x[None], dy[None]) if adds_rows else (x, dy)
+    x, dy = (x[None], None if dy is None else dy[None]) if adds_rows else (x, dy)
     with contextlib.nullcontext() if training else cl.inference():
         y = layer.forward(x)
-        dx = layer.backward(np.ascontiguousarray(dy.reshape(y.shape)))
+        dx = None if dy is None else layer.backward(np.ascontiguousarray(dy.reshape(y.shape)))
     y, dx = (y[0], None if dx is None else dx[0]) if adds_rows else (y, dx)
     return y, dx, [p.grad for p in layer.parameters()]
 
@@ -272,3 +273,25 @@ def test_modules_of_pytorchs_database_have_counterparts_that_give_their_numbers(
     assert not known
     share = len(taken) / (len(taken) + len(refused))
     assert share >= EXPECTED_SHARE, f"{share:.0%} of the samples are taken; refused are {', '.join(refused)}"
+
+
+@both_dtypes
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.filterwarnings("ignore")
+def test_models_of_pytorchs_modules_give_their_numbers_or_are_refused(dtype, training, monkeypatch):
+    from_torch = importlib.import_module("caffelite.pytorch").from_torch
+    taken, refused = collections.Counter(), collections.Counter()
+    for info in database(monkeypatch):
+        for module, x in samples(info, dtype, training):
+            try:
+                model = cl.Model([from_torch(module)], dtype=dtype)
+                found = mine(model, x.detach().numpy(), None, dtype, training, has_no_rows(info, x))[0]
+            except (ValueError, TypeError):
+                refused[info.module_cls] += 1
+                continue
+            taken[info.module_cls] += 1
+            expected = module(x, x, x) if info.module_cls is torch.nn.MultiheadAttention else module(x)
+            expected = expected[0] if isinstance(expected, tuple) else expected
+            np.testing.assert_allclose(found, expected.detach().numpy(), TOLERANCE[dtype], TOLERANCE[dtype])
+    assert taken.total() >= 100
+    assert refused.total() >= 1000

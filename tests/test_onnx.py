@@ -180,7 +180,8 @@ def test_what_is_loaded_can_be_trained_exported_saved_and_copied(path, tmp_path)
     np.testing.assert_array_equal(loaded.predict(x), copied.predict(x))
     caffelite.onnx.export(loaded, path, (2,))
     np.testing.assert_allclose(run(path, x), loaded.predict(x), atol=1e-5)
-    loaded.save(tmp_path / "weights.safetensors")
+    with pytest.warns(UserWarning, match="it was loaded from a file of ONNX"):
+        loaded.save(tmp_path / "weights.safetensors")
     copied.initialize(1)
     copied.load(tmp_path / "weights.safetensors")
     np.testing.assert_array_equal(copied.predict(x), loaded.predict(x))
@@ -275,6 +276,69 @@ def test_inputs_may_be_several_and_be_indices_masks_and_lengths(dtype, path):
         if dtype == np.float32:
             for y, other in zip(expected, run(path, *inputs), strict=True):
                 np.testing.assert_allclose(other, y, atol=1e-5)
+
+
+class Pooled(cl.Model):
+    """What `pool` makes of attention to words, of their mask, which attention takes too, and of their number."""
+
+    takes_indices = (True, False, True)
+
+    def __init__(self, pool, dtype):
+        super().__init__(seed=0, dtype=dtype)
+        self.words, self.attention, self.scores = cl.Embedding(10, 8), cl.MultiHeadAttention(8, 2), cl.Linear(8, 3)
+        self.pool = pool
+
+    def call(self, words, mask, lengths):
+        return self.scores(self.pool(self.attention(self.words(words), mask), mask, lengths))
+
+
+@both_dtypes
+@pytest.mark.parametrize(
+    "pool",
+    [
+        lambda h, mask, lengths: (h * mask[:, :, None]).sum(axis=1),
+        lambda h, mask, lengths: cl.where(mask[:, :, None], h, 0.0).sum(axis=1),
+        lambda h, mask, lengths: h[:, 0] / cl.sum(cl.Tensor(mask, dtype=h.dtype), axis=1, keepdims=True),
+        lambda h, mask, lengths: (h * (1 - cl.Tensor(mask, dtype=h.dtype))[:, :, None]).sum(axis=1),
+        lambda h, mask, lengths: cl.einsum("nl,nld->nd", mask, h),
+        lambda h, mask, lengths: h.sum(axis=1) / lengths[:, None],
+        lambda h, mask, lengths: h.sum(axis=1) * cl.Tensor(lengths, dtype=h.dtype).reshape(-1, 1) + mask[:, :1],
+    ],
+)
+def test_masks_and_lengths_may_be_used_as_numbers_too(pool, dtype, path):
+    model = Pooled(pool, dtype)
+    caffelite.onnx.export(model, path, ((6,), (6,), ()))
+    kinds = [onnx.helper.tensor_dtype_to_np_dtype(i.type.tensor_type.elem_type) for i in onnx.load(path).graph.input]
+    assert kinds == [np.int64, np.bool_, np.int64]
+    loaded = caffelite.onnx.load(path)
+    for n in (1, 7):
+        rng = np.random.default_rng(n)
+        inputs = rng.integers(0, 10, (n, 6)), rng.random((n, 6)) < 0.6, rng.integers(1, 7, n)
+        expected, atol = model.predict(inputs), 1e-5 if dtype == np.float32 else 1e-12
+        np.testing.assert_allclose(run(path, *inputs), expected, atol=atol)
+        np.testing.assert_allclose(loaded.predict(inputs), expected, atol=atol)
+
+
+@both_dtypes
+@pytest.mark.parametrize("robust", [False, True])
+def test_columns_are_exported_with_what_is_missing_and_unknown(robust, dtype, path):
+    rng = np.random.default_rng(0)
+    n = 40
+    frame = {
+        "a": rng.lognormal(size=n),
+        "b": np.where(rng.random(n) < 0.3, np.nan, rng.normal(size=n)),
+        "c": rng.choice(np.array(["x", "y", None], object), n),
+        "when": np.arange(n).astype("datetime64[D]"),
+    }
+    columns = cl.Columns(frame, robust=robust, bins=4 * robust)
+    model = cl.Model([columns, cl.Linear(columns.features, 3)], seed=0, dtype=dtype)
+    caffelite.onnx.export(model, path)
+    later = {**frame, "a": np.full(n, np.nan), "c": np.array(["z"] * n)}
+    for given in (frame, later):
+        numbers, codes = columns.arrays(given)
+        expected, inputs = model.predict(given), (numbers.astype(dtype), codes)
+        for found in (run(path, *inputs), caffelite.onnx.load(path).predict(inputs)):
+            np.testing.assert_allclose(found, expected, atol=2e-5 if dtype == np.float32 else 1e-12)
 
 
 class Stacked(cl.Model):
@@ -1241,7 +1305,7 @@ def test_without_onnx_it_is_said_what_to_install():
 
 
 @pytest.mark.filterwarnings("ignore:not converged")
-@pytest.mark.parametrize("kind", ["words", "two", "several", "value", "values", "counts", "net"])
+@pytest.mark.parametrize("kind", ["words", "two", "several", "value", "values", "counts", "net", "images"])
 @both_dtypes
 def test_the_estimators_are_exported_with_what_they_predict(kind, dtype, path):
     runtime, estimators = pytest.importorskip("onnxruntime"), pytest.importorskip("caffelite.sklearn")
@@ -1256,7 +1320,12 @@ def test_the_estimators_are_exported_with_what_they_predict(kind, dtype, path):
         "values": (estimators.MLPRegressor((8,), max_iter=20), x[:, :2]),
         "counts": (estimators.MLPRegressor((8,), max_iter=20, loss="poisson"), rng.poisson(np.exp(x[:, 0]))),
         "net": (estimators.NetClassifier(lambda n, outputs: cl.Model([cl.Tanh(), cl.Linear(n, outputs)])), labels),
+        "images": (
+            estimators.NetClassifier(lambda shape, k: cl.Model([cl.Flatten(), cl.Linear(4, k)]), loss=cl.FocalLoss()),
+            labels > 0,
+        ),
     }[kind]
+    x = x.reshape(-1, 1, 2, 2) if kind == "images" else x
     estimator.fit(x, y)
     caffelite.onnx.export(estimator, path)
     session = runtime.InferenceSession(path)

@@ -19,10 +19,11 @@ from scipy import sparse
 from sklearn import neural_network as theirs
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
-from sklearn.datasets import load_diabetes, load_wine, make_multilabel_classification, make_regression
+from sklearn.datasets import load_diabetes, load_digits, load_wine, make_multilabel_classification, make_regression
 from sklearn.ensemble import BaggingClassifier, StackingRegressor, VotingClassifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import PoissonRegressor, Ridge
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_validate
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputRegressor
@@ -339,7 +340,7 @@ def test_float32_stays_float32_and_all_else_is_float64(estimator, given, expecte
     x = (x > 0 if given == "?" else 3 * x).astype(given)
     fitted = clone(estimator).fit(x, y)
     assert {p.dtype for p in fitted.model_.parameters()} == {np.dtype(expected)}
-    predict = fitted.predict if hasattr(fitted, "loss") else fitted.predict_proba
+    predict = fitted.predict_proba if hasattr(fitted, "predict_proba") else fitted.predict
     assert predict(x).dtype == expected
 
 
@@ -819,6 +820,137 @@ def test_a_model_may_be_any_graph():
     estimator = ours.NetClassifier(Wide, max_iter=40, learning_rate_init=0.01, random_state=0).fit(x, y)
     assert isinstance(estimator.model_, Wide)
     assert estimator.score(x, y) > 0.95
+
+
+def of_width(features, outputs, width=8, activation=cl.Tanh):
+    return cl.MLP(features, [width, outputs], activation)
+
+
+def test_the_arguments_of_build_are_parameters_that_a_search_may_vary():
+    x, y = wine()
+    estimator = ours.NetClassifier(of_width, build__width=5, max_iter=3, random_state=0)
+    assert {name: x for name, x in estimator.get_params().items() if name.startswith("build__")} == {"build__width": 5}
+    assert "build__width=5" in repr(estimator)
+    copied = clone(estimator)
+    assert copied.get_params() == estimator.get_params()
+    assert copied.set_params(build__width=7, build__activation=cl.ReLU, alpha=0.1) is copied
+    with pytest.warns(ConvergenceWarning):
+        copied.fit(x, y)
+    assert copied.model_.functions[0].out_features == 7
+    assert isinstance(copied.model_.functions[1], cl.ReLU)
+    search = GridSearchCV(estimator.set_params(max_iter=1), {"build__width": [2, 20]}, cv=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        search.fit(x, y)
+    assert search.best_estimator_.model_.functions[0].out_features == search.best_params_["build__width"]
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'depth'"):
+        ours.NetClassifier(of_width, build__depth=2).fit(x, y)
+    with pytest.raises(ValueError, match=r"goes on .* width was 5, is 6"):
+        ours.NetRegressor(of_width, build__width=5).partial_fit(x, y).set_params(build__width=6).partial_fit(x, y)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_may_be_images(dtype):
+    digits, labels = load_digits(return_X_y=True)
+    images = digits.reshape(-1, 1, 8, 8).astype(dtype) / 16
+    shapes = []
+
+    def build(features, outputs):
+        shapes.append(features)
+        return cl.Model([cl.Conv2d(features[0], 8, 3), cl.ReLU(), cl.Flatten(), cl.Linear(8 * 36, outputs)])
+
+    options = {"max_iter": 8, "batch_size": 32, "learning_rate_init": 0.01, "random_state": 0, "early_stopping": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        estimator = ours.NetClassifier(build, **options).fit(images[:1000], labels[:1000])
+    assert shapes == [(1, 8, 8)]
+    assert estimator.row_shape_ == (1, 8, 8)
+    assert estimator.score(images[1000:], labels[1000:]) > 0.9
+    np.testing.assert_array_equal(estimator.predict(images[:5].tolist()), estimator.predict(images[:5]))
+    with pytest.raises(ValueError, match=r"rows of shape \(1, 8, 7\), but the estimator was fitted on \(1, 8, 8\)"):
+        estimator.predict(images[..., :7])
+    with pytest.raises(ValueError, match=r"X has 64 features, but NetClassifier is expecting 1|rows of shape"):
+        estimator.predict(digits)
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs"), [(None, 1), (cl.SigmoidLoss(), 1), (cl.SoftmaxLoss(), 2), (cl.FocalLoss(), 2)]
+)
+def test_a_loss_for_two_classes_says_how_many_outputs_there_are(loss, outputs):
+    x, y = wine(classes=2)
+    names = np.array(["no", "yes"])[y]
+    estimator = ours.NetClassifier(net, loss=loss, max_iter=60, learning_rate_init=0.01, random_state=0).fit(x, names)
+    assert estimator.n_outputs_ == outputs
+    assert estimator.score(x, names) > 0.95
+    p = estimator.predict_proba(x)
+    assert p.shape == (len(x), 2)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert (estimator.classes_[p.argmax(axis=1)] == estimator.predict(x)).all()
+
+
+def test_a_loss_of_your_own_is_what_is_minimized():
+    x, y = diabetes()
+    options = {"alpha": 0.0, "max_iter": 5, "random_state": 0, "batch_size": len(x)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        huber = ours.NetRegressor(net, loss=cl.HuberLoss(), **options).fit(x, y)
+        squared = [ours.NetRegressor(net, loss=loss, **options).fit(x, y) for loss in (None, "squared_error")]
+        counts = ours.NetRegressor(net, loss=cl.PoissonLoss(), **options).fit(x, np.abs(y))
+    assert weights_of(squared[0]) == weights_of(squared[1]) != weights_of(huber)
+    assert (counts.predict(x) > 0).all()
+    model = cl.Model(copy.deepcopy(huber.model_).functions, dtype=np.float64)
+    before = model.evaluate(x, y, loss=cl.HuberLoss())["loss"]
+    huber.set_params(warm_start=True, max_iter=1)
+    with pytest.warns(ConvergenceWarning):
+        huber.fit(x, y)
+    assert huber.loss_curve_[-1] == pytest.approx(before)
+
+
+def test_an_optimizer_of_your_own_takes_the_steps():
+    x, y = wine()
+    options = {"max_iter": 3, "random_state": 0, "alpha": 0.0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        default = ours.NetClassifier(net, **options).fit(x, y)
+        same = ours.NetClassifier(net, optimizer=lambda ps: cl.Adam(ps, 1e-3, (0.9, 0.999), 1e-8), **options).fit(x, y)
+        lion = ours.NetClassifier(net, optimizer=cl.Lion, **options).fit(x, y)
+    assert weights_of(default) == weights_of(same) != weights_of(lion)
+    with pytest.raises(
+        TypeError, match=r"optimizer: expected a function \(parameters\) -> Optimizer, which returned 3"
+    ):
+        ours.NetClassifier(net, optimizer=lambda ps: 3).fit(x, y)
+    with pytest.raises(ValueError, match='solver="lbfgs" has its own'):
+        ours.NetClassifier(net, optimizer=cl.Lion, solver="lbfgs").fit(x, y)
+
+
+def test_early_stopping_goes_by_the_score_that_is_asked_for():
+    x, y = wine()
+    names = np.array(["a", "b", "c"])[y]
+    seen = []
+
+    def scorer(estimator, rows, labels):
+        seen.append((rows.shape, set(labels)))
+        return float(-len(seen))  # ever worse
+
+    options = {"early_stopping": True, "random_state": 0, "n_iter_no_change": 3}
+    estimator = ours.NetClassifier(net, scoring=scorer, **options).fit(x, names)
+    assert estimator.n_iter_ == 5
+    assert estimator.validation_scores_ == [-1, -2, -3, -4, -5]
+    assert seen[0] == ((18, 13), {"a", "b", "c"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        named = ours.NetClassifier(net, scoring="neg_log_loss", max_iter=5, random_state=0)
+        named.fit(x, names, eval_set=(x[::4], names[::4], np.arange(1.0, 46)))
+    expected = -log_loss(names[::4], named.predict_proba(x[::4]), sample_weight=np.arange(1.0, 46))
+    assert named.validation_scores_[-1] == pytest.approx(expected)
+    with pytest.raises(ValueError, match="beauty"):
+        ours.NetClassifier(net, scoring="beauty", **options).fit(x, names)
+
+
+@pytest.mark.parametrize("loss", [cl.HingeLoss(), cl.MSELoss(), "squared_error"])
+def test_a_loss_without_probabilities_is_not_for_a_classifier(loss):
+    with pytest.raises(ValueError, match="loss: expected one whose"):
+        ours.NetClassifier(net, loss=loss).fit(*wine())
 
 
 # ---- errors -------------------------------------------------------------------------------------------------------

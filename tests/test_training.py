@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from conftest import bits, classifier, train
+from reference import assert_same_bits
 
 import caffelite as cl
 from caffelite.program import kept
@@ -168,6 +169,77 @@ def test_indices_become_int64_numbers_the_models_dtype_and_a_mask_stays_bool(kin
     model.evaluate(x, Y, loss=cl.SoftmaxLoss())
     assert len(model.seen) >= 5
     assert all(dtypes == [np.int64, np.float32, np.bool_] for dtypes in model.seen)
+
+
+class Masked(cl.Model):
+    """Words and a mask, or lengths."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.words, self.block, self.memory = cl.Embedding(10, 4), cl.TransformerBlock(4, 2), cl.GRU(4, 3)
+
+    def call(self, words, mask=None, lengths=None):
+        return self.memory(self.block(self.words(words), mask), lengths=lengths)
+
+
+WORDS = np.arange(300).reshape(60, 5) % 10
+MASK = WORDS > 3
+
+
+@pytest.mark.parametrize("takes", [True, (True, True), (True, False)])
+def test_a_mask_beside_indices_stays_bool_whatever_takes_indices_says_of_it(takes):
+    model, expected = Masked(), Masked()
+    model.takes_indices, expected.takes_indices = takes, (True, False)
+    assert train(model, (WORDS, MASK), Y) == train(expected, (WORDS, MASK), Y)
+
+
+@pytest.mark.parametrize(
+    ("takes", "x", "message"),
+    [
+        (
+            False,
+            (WORDS, MASK),
+            r"Embedding\(10, 4\) takes indices: .* set model.takes_indices = True. A model of several",
+        ),
+        (
+            (True, False),
+            (WORDS, MASK.astype(int)),
+            r"takes a mask of bool, .* got float32; a model leaves an input of bools",
+        ),
+    ],
+)
+def test_integers_that_became_floats_say_what_to_set(takes, x, message):
+    model = Masked()
+    model.takes_indices = takes
+    with pytest.raises(TypeError, match=message):
+        train(model, x, Y)
+
+
+def test_lengths_that_became_floats_say_what_to_set():
+    class Memory(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.memory = cl.GRU(2, 3)
+
+        def call(self, x, lengths):
+            return self.memory(x, lengths=lengths)
+
+    x = np.zeros((60, 4, 2)), np.full(60, 3)
+    with pytest.raises(
+        TypeError, match=r"lengths that are integers in 1 … 4, got float32.*takes_indices = \(False, True\)"
+    ):
+        train(Memory(), x, Y)
+
+
+def test_a_model_is_called_with_inputs_by_the_names_that_call_has():
+    model, lengths = Masked(), np.full(60, 3)
+    expected = model(WORDS, None, lengths)
+    for y in (model(WORDS, lengths=lengths), model(words=WORDS, lengths=lengths), model(WORDS, None, lengths=lengths)):
+        assert_same_bits(y.data, expected.data)
+    with pytest.raises(TypeError, match=r"Masked\(.*\): got an unexpected keyword argument 'length'$"):
+        model(WORDS, length=lengths)
+    with pytest.raises(TypeError, match="missing a required argument: 'words'"):
+        model(mask=MASK)
 
 
 @pytest.mark.parametrize("x", [X, X > 0, X.astype(str), X.astype(complex)])

@@ -147,3 +147,25 @@ def test_the_parts_of_a_split_share_no_rows(share, with_targets):
 def test_what_gives_no_windows_raises(make, error, message):
     with pytest.raises(error, match=message):
         make()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "dict"])
+def test_targets_are_columns_of_the_frame_by_name(library):
+    columns = {"load": np.arange(20.0), "wind": np.arange(20.0) ** 2, "sun": np.ones(20)}
+    frame = columns if library == "dict" else pytest.importorskip(library).DataFrame(columns)
+    one, two = cl.Windows(frame, 5, 2, targets="wind"), cl.Windows(frame, 5, 2, targets=["wind", "load"])
+    assert (np.asarray(one.y) == np.asarray(cl.Windows(frame, 5, 2, targets=columns["wind"]).y)).all()
+    both = np.stack([columns["wind"], columns["load"]], axis=1)
+    assert (np.asarray(two.y) == np.asarray(cl.Windows(frame, 5, 2, targets=both).y)).all()
+    with pytest.raises(ValueError, match="Windows: targets: the frame has no column 'rain'; there are load, wind, sun"):
+        cl.Windows(frame, 5, targets="rain")
+    with pytest.raises(TypeError, match="targets: expected numbers, got 'wind', and the series is no frame with names"):
+        cl.Windows(columns["load"], 5, targets="wind")
+
+
+def test_windows_in_place_of_x_say_how_they_are_given():
+    model = cl.Model([cl.GRU(1, 4), cl.Linear(4, 1)], seed=0)
+    with pytest.raises(ValueError, match=r"got a Windows: give windows\.x and windows\.y"):
+        model.fit(
+            cl.Windows(np.arange(20.0), 5), loss=cl.MSELoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), verbose=0
+        )

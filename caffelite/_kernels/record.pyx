@@ -10,6 +10,8 @@ Design
 from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObject
 cimport numpy as cnp
 
+import sys
+
 import numpy as np
 
 from caffelite._kernels.call cimport *
@@ -112,20 +114,20 @@ class Recorded(np.ndarray):
 
     def __getattribute__(self, name):
         if not name.startswith("__") and name not in Recorded.OPEN and this_threads_recorder != NULL:
-            refuse(f"ndarray.{name}")
+            refuse(f"ndarray.{name}", recorded_instead(name))
         return super().__getattribute__(name)
 
     def __array_ufunc__(self, ufunc, method, *inputs, **options):
         if this_threads_recorder != NULL:
             gives_conditions = all([kind[len(kind) - 1] in "?O" for kind in ufunc.types])
-            refuse(f"numpy.{ufunc.__name__}", CONDITION if gives_conditions else "")
+            refuse(f"numpy.{ufunc.__name__}", CONDITION if gives_conditions else recorded_instead(ufunc.__name__))
         plain = [x.view(np.ndarray) if isinstance(x, Recorded) else x for x in inputs]
         out = tuple([x.view(np.ndarray) if isinstance(x, Recorded) else x for x in options.pop("out", ())])
         return getattr(ufunc, method)(*plain, **(options | {"out": out} if out else options))
 
     def __array_function__(self, function, types, inputs, options):
         if this_threads_recorder != NULL and function not in Recorded.OPEN_FUNCTIONS:
-            refuse(f"numpy.{function.__name__}")
+            refuse(f"numpy.{function.__name__}", recorded_instead(function.__name__))
         return super().__array_function__(function, types, inputs, options)
 
     def __getitem__(self, index):
@@ -176,6 +178,16 @@ def value_of(array):
 
 
 CONDITION = ". A mask or condition on the inputs is one more input, `call(self, x, mask)`, predict((x, x != 0))"
+
+
+def recorded_instead(name):
+    """The end of a message: what caffelite has in place of NumPy's function or method of this name."""
+    package = sys.modules.get("caffelite")
+    if name == "astype":
+        return ". caffelite.Tensor(x, dtype=…) makes floats of a mask or of integers"
+    if callable(getattr(package, name, None)):
+        return f". caffelite.{name} is such a function, and takes masks and integers too"
+    return ""
 
 
 def refuse(what, way_out=""):

@@ -164,11 +164,13 @@ def _facts(net: Net) -> list[tuple[str, str]]:
 
 def _columns_text(f: functions.Columns) -> str:
     """Say which columns the inputs are, and list the categories of each by number."""
-    lines = [f"The numbers are {', '.join(map(str, f.numbers))}."] if f.numbers else []
+    lines = []
+    if f.numbers:
+        lines = [in_lines("The numbers, NAN for a missing one: ", [*map(str, f.numbers)], "")]
     if f.categories:
         lines.append("The indices are the numbers of categories:")
     for name, known in f.categories.items():
-        numbered = [f"{i} {category}" for i, category in enumerate(known)]
+        numbered = [f"{i} {category}" for i, category in enumerate((*known, "(missing)", "(another)"))]
         lines.append(in_lines(f"    {name}: ", numbered, "", " " * 8))
     return "\n".join(lines)
 

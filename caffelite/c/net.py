@@ -26,6 +26,7 @@ from caffelite.model.dataflow import (
     Application,
     Columns,
     Constant,
+    Converted,
     Given,
     Graph,
     Lengths,
@@ -210,6 +211,8 @@ class Net:
             return None, None
         if _is_value(source) and source in self.parts:
             return self.parts[source]
+        if isinstance(source, Converted):
+            raise TypeError(f"export: there is no C for {a.function!r} of integers or bools as numbers, in {of!r}")
         if isinstance(source, Columns):
             return self.columns(source, a, of)
         values = self._values(source)
@@ -347,7 +350,10 @@ def _made_of_rows(leaves: list[Application]) -> set[int]:
     """The numbers of the applications that depend on the model's input."""
     found: set[int] = set()
     for a in leaves:
-        if any(x.application in found if isinstance(x, Result) else isinstance(x, Given | Columns) for x in a.inputs):
+        if any(
+            x.application in found if isinstance(x, Result) else isinstance(x, Given | Columns | Converted)
+            for x in a.inputs
+        ):
             found.add(a.number)
     return found
 

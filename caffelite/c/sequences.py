@@ -20,10 +20,59 @@ INDEX, MASK = "int64_t", "uint8_t"
 def embedding(f: functions.Embedding, x: Shape, y: Shape) -> Layer:
     """NaN stands for an index that is not in the table."""
     counts = axes(r=math.prod(x)) | {"j": f.size}
-    index = f"x{at(axes(r=math.prod(x)))}"
-    body = loops(counts, f"y{at(counts)} = {index} >= 0 && {index} < {f.count} ? weight[{index}][j] : NAN;")
+    found = looked_up("weight", f"x{at(axes(r=math.prod(x)))}", f.count)
+    body = loops(counts, f"y{at(counts)} = {found};")
     seen = dims(axes(r=math.prod(x)))
     return Layer({"x": seen}, dims(counts), body, {"weight": f.weight.data}, types={"x": INDEX})
+
+
+def looked_up(table: str, index: str, count: int) -> str:
+    return f"{index} >= 0 && {index} < {count} ? {table}[{index}][j] : NAN"
+
+
+def columns(f: functions.Columns, *shapes: Shape) -> Layer:
+    """Numbers, standardized and held within limits, which of them are missing, bins, and the vectors of categories."""
+    inputs: dict[str, Shape] = {}
+    body: list[str] = []
+    constants: dict[str, np.ndarray] = {}
+    end = len(f.numbers) + len(f.gaps) + sum(f.bins)
+    if f.numbers:
+        inputs["x"] = (len(f.numbers),)
+        body = _numbers(f)
+        constants["center"], constants["scale"] = f.moments(f.dtype)
+    if any(f.bins):
+        _, constants["lower"], constants["width"] = f.bin_bounds(f.dtype)
+    if f.categories:
+        inputs["codes"] = (len(f.categories),)
+    for i, part in enumerate(f.embeddings):
+        found = looked_up(f"category{i}", f"codes[{i}]", part.count)
+        body.append(loop("j", part.size, f"y[{f'{end} + j' if end else 'j'}] = {found};"))
+        constants[f"category{i}"] = part.weight.data
+        end += part.size
+    return Layer(inputs, shapes[-1], body, constants, end == len(f.numbers), types={"codes": INDEX})
+
+
+LARGE = 1e15  # its square is finite
+
+
+def _numbers(f: functions.Columns) -> list[str]:
+    """Statements for the numbers x. NAN is a missing one, and not above 0."""
+    k = len(f.numbers)
+    body = [f"y[{k + i}] = x[{j}] != x[{j}];" for i, j in enumerate(f.gaps)]
+    end = 0
+    for j, count in enumerate(f.bins):
+        begin, end = end, end + count
+        share = f"const float share = (x[{j}] - lower[t]) / width[t];"
+        code = f"y[{k + len(f.gaps)} + t] = share > 0 ? (share < 1 ? share : 1) : 0;"
+        body += [loop("t", end, share, code, begin=begin)] * (count > 0)
+    lines = ["const float z = x[j] != x[j] ? 0 : (x[j] - center[j]) / scale[j];"]
+    if f.robust:
+        least, most = map(literal, (-LARGE, LARGE))
+        lines.append(f"const float q = z < {least} ? {least} : z > {most} ? {most} : z;")
+        lines.append(f"y[j] = q / sqrtf(1 + q * q / {literal(f.limit**2)});")
+    else:
+        lines.append("y[j] = z;")
+    return [*body, loop("j", k, *lines)]
 
 
 def positional_encoding(f: functions.PositionalEncoding, x: Shape, y: Shape) -> Layer:
@@ -192,6 +241,7 @@ def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> Laye
 
 #: Functions that write a layer, as those in `layers.LAYERS`.
 LAYERS: dict[type, Callable[..., Layer]] = {
+    functions.Columns: columns,
     functions.Embedding: embedding,
     functions.PositionalEncoding: positional_encoding,
 }

@@ -60,6 +60,13 @@ def _objects_text(array: np.ndarray) -> str:
     return "numbers as Python objects; np.array(…, np.float32) makes an array from them"
 
 
+#: What to do if a model has made floats of an input of integers.
+KEEP_INTEGERS = (
+    "if the model's input is indices, set model.takes_indices = True. A model of several inputs says it of each: "
+    "takes_indices = (False, True)"
+)
+
+
 def as_indices(data: Any, what: Any) -> np.ndarray:
     """Data as an array of int64, without a copy if possible.
 
@@ -68,7 +75,7 @@ def as_indices(data: Any, what: Any) -> np.ndarray:
     """
     array = as_array(data, what)
     if array.dtype.kind not in "iu":
-        way_out = "; if the model's input is indices, set model.takes_indices = True" if array.dtype.kind == "f" else ""
+        way_out = f"; {KEEP_INTEGERS}" if array.dtype.kind == "f" else ""
         raise TypeError(f"{what} takes indices: expected integers, got {array.dtype}{way_out}")
     if array.dtype == np.uint64 and kernels.recorder() is None and (array > np.iinfo(np.int64).max).any():
         raise IndexError(f"{what}: the index {array.max()} is out of range")

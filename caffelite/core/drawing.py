@@ -59,6 +59,12 @@ def note_drawn(function: Any) -> None:
         scope = scope.outer
 
 
+def stream_of_new() -> Any:
+    """Return the stream that a new Function draws from; None for the operating system."""
+    own = source()
+    return None if own is None else own.rng
+
+
 def dtype_of_new() -> np.dtype:
     """Return the dtype in which new Functions make their parameters."""
     own = source()

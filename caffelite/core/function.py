@@ -24,8 +24,8 @@ from caffelite.core.autograd import (
     parameters_among,
     parameters_of,
 )
-from caffelite.core.construction import attributes_of
-from caffelite.core.drawing import note_drawn, source
+from caffelite.core.construction import argument_hint, attributes_of
+from caffelite.core.drawing import note_drawn, stream_of_new
 from caffelite.core.inputs import Shape, required_text, shape_text
 from caffelite.core.modes import initializing, without_values
 from caffelite.core.recording import in_python
@@ -223,9 +223,7 @@ class Function(ABC):
 
         If a Function has parameters of its own, override this. The override has to draw the children as well.
         """
-        model = source()
-        drawn = set(model.adopted_before) if model is not None and rng is model.rng else set()
-        self._draw_children(np.random.default_rng(rng), drawn)
+        self._draw_children(np.random.default_rng(rng), set())
 
     def _set_first_values(self) -> None:
         """Initialize the parameters that `__init__` has made, unless Functions are made `without_values`."""
@@ -332,11 +330,11 @@ class Function(ABC):
         return as_indices(x, self) if self.takes_indices else as_real(x, dtype, self)
 
     def _in_order(self, inputs: tuple, named: dict[str, Any]) -> tuple:
-        """The inputs of a call in the order of `forward`'s parameters."""
+        """The inputs of a call in the order of the parameters of `forward`, or of a model's `call`."""
         try:
-            bound = inspect.signature(self.forward).bind(*inputs, **named)
+            bound = inspect.signature(self.decider()).bind(*inputs, **named)
         except TypeError as error:
-            raise TypeError(f"{self!r}: {error}") from None
+            raise TypeError(f"{self!r}: {error}{argument_hint(error)}") from None
         bound.apply_defaults()
         if left_out := bound.kwargs.keys() & named:
             raise TypeError(f"{self!r}: {min(left_out)} can be given by name alone, and is no input of a call")
@@ -387,9 +385,8 @@ def _initializing(initialize: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(initialize)
     def draw(self: Function, *arguments: Any, **options: Any) -> None:
-        model = source()
-        if model is not None and len(arguments) == 1 and arguments[0] is None:
-            arguments = (model.rng,)
+        if len(arguments) == 1 and arguments[0] is None:
+            arguments = (stream_of_new(),)
         with initializing():
             initialize(self, *arguments, **options)
         note_drawn(self)

@@ -66,8 +66,28 @@ NAMES = {
     "Dropout1d": "cl.Dropout(rate)",
     "Dropout2d": "cl.Dropout(rate)",
     "SimpleRNN": "cl.RNN(features, hidden)",
+    "RNNCell": "cl.RNN(features, hidden), which goes over a whole sequence",
+    "GRUCell": "cl.GRU(features, hidden), which goes over a whole sequence",
+    "LSTMCell": "cl.LSTM(features, hidden), which goes over a whole sequence",
+    "Bidirectional": "the option of recurrent layers, cl.GRU(features, hidden, bidirectional=True)",
+    "TimeDistributed": "nothing of this name: cl.Linear takes (n, length, features) too",
+    "Masking": "lengths of recurrent layers, gru(x, lengths=lengths), and masks of attention, block(x, mask)",
     "MultiheadAttention": "cl.MultiHeadAttention",
+    "TransformerEncoder": "cl.TransformerBlock, one for each layer",
     "TransformerEncoderLayer": "cl.TransformerBlock",
+    "TransformerDecoderLayer": "cl.TransformerBlock(…, causal=True)",
+    "TextVectorization": "cl.Vocabulary(texts)",
+    "Tokenizer": "cl.Vocabulary(texts)",
+    "StringLookup": "cl.Vocabulary(texts); or cl.Columns(frame) for a table",
+    "Normalization": "cl.Columns(frame) for a table; or cl.BatchNorm(features) as the first layer",
+    "ZeroPadding1D": "cl.Pad(widths)",
+    "ZeroPadding2D": "cl.Pad(widths)",
+    "ZeroPad2d": "cl.Pad(widths)",
+    "ReLU6": "x.clip(0, 6) of a Tensor",
+    "Unflatten": "cl.Reshape(shape)",
+    "Lambda": "a cl.Model whose subclass writes call",
+    "arange": "numpy.arange: make the array in __init__ and keep it in an attribute",
+    "no_gradient": "cl.no_grad()",
     "Add": "x + y of Tensors; or cl.Residual(f), which is x + f(x)",
     "Concatenate": "cl.concatenate([a, b], axis=1)",
     "cat": "cl.concatenate([a, b], axis=1)",
@@ -98,6 +118,64 @@ NAMES = {
     "ModelCheckpoint": "cl.callbacks.Checkpoint",
     "ReduceLROnPlateau": "cl.callbacks.ReduceLROnPlateau",
 }
+
+
+ARGUMENTS = {
+    # of constructors
+    "num_layers": "layers=2",
+    "batch_first": "inputs (n, length, features) always",
+    "return_sequences": "sequences=True",
+    "return_state": "gru(x, h0), which returns the last states too",
+    "recurrent_dropout": "dropout, between layers",
+    "padding_idx": "masks of attention and lengths of recurrent layers",
+    "mask_zero": "masks of attention and lengths of recurrent layers",
+    "norm_first": "only this order: the norm comes first",
+    "dim_feedforward": "hidden=…",
+    "d_model": "size=…",
+    "nhead": "heads=…",
+    "embed_dim": "size=…",
+    "num_heads": "heads=…",
+    "key_dim": "size, of all heads together",
+    "num_embeddings": "count=…",
+    "input_dim": "count in Embedding, in_features in Linear",
+    "embedding_dim": "size=…",
+    "output_dim": "size=…",
+    "input_size": "in_features=…",
+    "hidden_size": "hidden=…",
+    "num_features": "features=…",
+    "normalized_shape": "features=…",
+    "epsilon": "eps=…",
+    "affine": "scale and shift always",
+    "units": "in_features and out_features",
+    "filters": "in_channels and out_channels",
+    "strides": "stride=…",
+    "pool_size": "kernel_size=…",
+    "dilation_rate": "dilation=…",
+    "rate": "p=…",
+    "use_bias": "bias=…",
+    "kernel_initializer": "initializer=…, such as cl.initializers.he_normal",
+    "weight_initializer": "initializer=…, such as cl.initializers.he_normal",
+    "activation": "layers for activations, such as cl.ReLU(), one after the other",
+    "input_shape": "the sizes in the layers, cl.Linear(64, 10)",
+    "name": "the names of attributes",
+    "device": "the processor only",
+    # of optimizers
+    "learning_rate": "lr=…",
+    "beta_1": "betas=(0.9, 0.999)",
+    "beta_2": "betas=(0.9, 0.999)",
+    "decay": "lr=cl.schedules…, or weight_decay",
+    "clipnorm": "clip_norm of fit",
+    # of calls
+    "training": "with cl.inference(): …, outside of which it is training",
+    "lengths": "lengths as an input of a recurrent layer: write a subclass of cl.Model whose call takes x and lengths",
+    "mask": "a mask as an input of attention: write a subclass of cl.Model whose call takes x and mask",
+    "cache": "a cache as an input of attention: write a subclass of cl.Model whose call takes x and cache",
+}
+
+
+def argument(name: str) -> str:
+    """The end of a message about an unknown argument, with what caffelite has in its place; "" if it is not known."""
+    return f"; caffelite has {ARGUMENTS[name]}" if name in ARGUMENTS else ""
 
 
 def hint(name: str) -> str:

@@ -38,7 +38,7 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
     """Return the inputs of a model of this dtype: x, or each member of a tuple x.
 
     Numbers become `dtype`. If the model takes indices, integers of any width become int64. If there are several inputs,
-    a bool one stays bool: it is a mask. Raises TypeError for anything else, ValueError if `takes_indices` has another
+    a bool one stays bool, as a mask. Raises TypeError for anything else, ValueError if `takes_indices` has another
     number of inputs, and IndexError for an index beyond int64.
     """
     if not takes_indices and type(x) is np.ndarray:  # the usual case, without what follows
@@ -56,10 +56,10 @@ def as_inputs(x: Any, dtype: np.dtype, takes_indices: bool | tuple[bool, ...], n
             continue
         found = from_library(given, of)
         array = found.blank if isinstance(found, Source) else found
-        if indices:
-            array = as_indices(array, of)
-        elif len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
+        if len(inputs) > 1 and (mask := as_array(array, of)).dtype == np.bool_:
             array = mask
+        elif indices:
+            array = as_indices(array, of)
         else:
             array = as_real(array, dtype, of)
         arrays.append(found.astype(array.dtype) if isinstance(found, Source) else array)

@@ -22,23 +22,24 @@ def is_frame(x: Any) -> bool:
     """Return whether it is a frame of pandas or polars, or a dict of columns."""
     if isinstance(x, Mapping):
         return not hasattr(x, "tocsr")  # a sparse matrix by keys is a mapping too
-    return _is(x, "pandas", "DataFrame") or _is(x, "polars", "DataFrame")
+    return is_of(x, "pandas", "DataFrame") or is_of(x, "polars", "DataFrame")
 
 
 def is_series(x: Any) -> bool:
     """Return whether it is a column of such a frame."""
-    return _is(x, "pandas", "Series") or _is(x, "polars", "Series")
+    return is_of(x, "pandas", "Series") or is_of(x, "polars", "Series")
 
 
-def _is(x: Any, library: str, kind: str) -> bool:
+def is_of(x: Any, library: str, kind: str) -> bool:
+    """Return whether it is an object of this class of a library, without importing the library."""
     return isinstance(x, getattr(sys.modules.get(library), kind, ()))
 
 
 def columns(frame: Any, what: Any) -> dict[Any, Any]:
     """Return the columns of a frame by name. ValueError, beginning with `what`, for none or equal names."""
     if isinstance(frame, Mapping):
-        named = [(name, x if isinstance(x, Categories) or is_series(x) else np.asarray(x)) for name, x in frame.items()]
-    elif _is(frame, "pandas", "DataFrame"):
+        named = [(name, x if isinstance(x, Categories) else _inferred(x)) for name, x in frame.items()]
+    elif is_of(frame, "pandas", "DataFrame"):
         named = [(name, _inferred(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]
     else:
         named = [(series.name, series) for series in frame.get_columns()]
@@ -85,8 +86,25 @@ def listed(names: list[Any], most: int = 8) -> str:
 
 
 def _inferred(column: Any) -> Any:
-    """Return a column of pandas. If its objects are all numbers, it becomes a column of numbers."""
-    return column.infer_objects() if column.dtype == object else column
+    """Return a column of pandas or of a dict. If its objects are numbers, they become a column or an array of such."""
+    if is_of(column, "polars", "Series"):
+        return column
+    column = column if is_series(column) else np.asarray(column)
+    if column.dtype != object or column.ndim != 1:
+        return column
+    values = column.tolist()
+    there = [x for x in values if not is_missing(x)]
+    if 0 < len(there) < len(values) and all(isinstance(x, bool | int | float | np.number | np.bool_) for x in there):
+        return np.array([np.nan if is_missing(x) else float(x) for x in values])
+    return column.infer_objects() if is_series(column) else column
+
+
+def is_missing(x: Any) -> bool:
+    """Return whether an object stands for no value: None, NaN, or pandas' NA and NaT."""
+    try:
+        return x is None or bool(x != x)
+    except (TypeError, ValueError):  # NA is neither equal nor different; an array has several answers
+        return x is getattr(sys.modules.get("pandas"), "NA", None)
 
 
 def names_of_inputs(x: Any) -> list[list[Any] | None] | None:
@@ -120,56 +138,68 @@ def _listed(names: list[Any]) -> str:
     return ", ".join(map(repr, names)) if names else "none"
 
 
-def as_array(frame: Any, what: Any) -> np.ndarray:
+def as_array(frame: Any, what: Any, *, gaps: bool = False) -> np.ndarray:
     """Return the numbers and bools of a frame, (n, columns), or of a column, (n,), in the dtype that holds them all.
 
-    Raises ValueError for a missing value, and TypeError for words, categories and anything else. The message names the
-    column and, if it is about one, the row.
+    Missing values raise ValueError; with `gaps` they are NaN. Raises TypeError for words, categories and anything else.
+    The message names the column and, if it is about one, the row.
     """
     if is_series(frame):
-        column = _inferred(frame) if _is(frame, "pandas", "Series") else frame
+        column = _inferred(frame) if is_of(frame, "pandas", "Series") else frame
         return numbers(column, f"{what}: column {frame.name!r}" if frame.name not in (None, "") else what)
-    if (whole := _at_once(frame)) is not None:
+    if (whole := _at_once(frame, gaps)) is not None:
         return whole
-    arrays = [numbers(column, f"{what}: column {name!r}") for name, column in columns(frame, what).items()]
+    named = columns(frame, what).items()
+    arrays = [numbers(column, f"{what}: column {name!r}", gaps=gaps) for name, column in named]
     whole = np.empty((len(arrays[0]), len(arrays)), np.result_type(*arrays))
     for i, array in enumerate(arrays):
         whole[:, i] = array
     return whole
 
 
-def _at_once(frame: Any) -> np.ndarray | None:
-    """Return the numbers of a frame without a step for each column; None if a column needs its own conversion."""
+def _at_once(frame: Any, gaps: bool) -> np.ndarray | None:
+    """Return the numbers of a frame without a step for each column; None if a column needs its own conversion.
+
+    Missing values need their own conversion, unless `gaps` makes them NaN.
+    """
     whole = None
-    if _is(frame, "pandas", "DataFrame"):
+    if is_of(frame, "pandas", "DataFrame"):
         dtypes = set(frame.dtypes)
         if frame.columns.is_unique and dtypes and all(isinstance(x, np.dtype) and x.kind in "biuf" for x in dtypes):
             whole = frame.to_numpy(np.result_type(*dtypes))
-    elif _is(frame, "polars", "DataFrame"):
+    elif is_of(frame, "polars", "DataFrame"):
         dtypes = set(frame.dtypes)
         if len(dtypes) == 1 and all(x.is_integer() or x.is_float() for x in dtypes):
-            whole = None if any(frame.null_count().row(0)) else frame.to_numpy()
-    if whole is None or (whole.dtype.kind == "f" and np.isnan(whole).any()):
+            whole = None if any(frame.null_count().row(0)) and not gaps else frame.to_numpy()
+    if whole is None or (not gaps and whole.dtype.kind == "f" and np.isnan(whole).any()):
         return None
     return np.ascontiguousarray(whole)
 
 
-def numbers(column: Any, what: Any) -> np.ndarray:
+def numbers(column: Any, what: Any, *, gaps: bool = False) -> np.ndarray:
     """Return the numbers or bools of a column (n,).
 
-    TypeError for anything else, ValueError for missing ones; messages begin with `what`.
+    TypeError for anything else, and ValueError for missing ones; with `gaps` they are NaN. Messages begin with `what`.
     """
     if not are_numbers(column):
-        raise TypeError(f"{what} holds {_content(column)}; expected numbers{_way_out(column)}")
-    values = column
-    if _is(column, "polars", "Series"):
-        check_missing(column.is_null().to_numpy(), what)
-        values = (column.cast(sys.modules["polars"].Float64) if column.dtype.is_decimal() else column).to_numpy()
+        if gaps and all_missing(column):
+            return np.full(len(column.codes if isinstance(column, Categories) else column), np.nan)
+        raise TypeError(f"{what} holds {content(column)}; expected numbers{'' if gaps else _way_out(column)}")
+    values, missing = column, np.zeros(0, bool)
+    if is_of(column, "polars", "Series"):
+        missing = column.is_null().to_numpy()
+        as_float = column.dtype.is_decimal() or missing.any()
+        values = (column.cast(sys.modules["polars"].Float64) if as_float else column).to_numpy()
     elif is_series(column):
-        check_missing(column.isna().to_numpy(), what)
-        values = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))  # nullable types have `numpy_dtype`
-    if values.dtype.kind == "f":
-        check_missing(np.isnan(values), what)
+        missing = column.isna().to_numpy()
+        if missing.any():
+            values = column.to_numpy(np.float64, na_value=np.nan)
+        else:
+            values = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))  # nullable types have `numpy_dtype`
+    if not gaps:
+        check_missing(missing, what)
+        if values.dtype.kind == "f":
+            check_missing(np.isnan(values), what)
     return values
 
 
@@ -177,9 +207,9 @@ def are_numbers(column: Any) -> bool:
     """Return whether a column holds numbers or bools. Some may be missing."""
     if isinstance(column, Categories):
         return False
-    if _is(column, "polars", "Series"):
+    if is_of(column, "polars", "Series"):
         return column.dtype.is_numeric() or column.dtype == sys.modules["polars"].Boolean
-    if _is(column, "pandas", "Series"):
+    if is_of(column, "pandas", "Series"):
         pandas, dtype = sys.modules["pandas"], column.dtype
         if isinstance(dtype, pandas.CategoricalDtype):  # pandas takes categories True and False for bools
             return False
@@ -199,19 +229,19 @@ def categories(column: Any, what: Any) -> Categories:
     names = [name.item() if isinstance(name, np.generic) else name for name in names]
     if not all(isinstance(name, str | int | float) for name in names):
         way_out = DATES if _holds_dates(column) else ""
-        raise TypeError(f"{what} holds {_content(column)}; expected numbers, words or categories of such{way_out}")
+        raise TypeError(f"{what} holds {content(column)}; expected numbers, words or categories of such{way_out}")
     return Categories(codes, names)
 
 
 def _categories(column: Any) -> tuple[np.ndarray, list[Any]]:
     if isinstance(column, Categories):
         return column
-    if _is(column, "pandas", "Series"):
+    if is_of(column, "pandas", "Series"):
         if isinstance(column.dtype, sys.modules["pandas"].CategoricalDtype):
             return column.cat.codes.to_numpy(), column.cat.categories.tolist()
         codes, names = sys.modules["pandas"].factorize(column, sort=True)
         return codes, names.tolist()
-    if _is(column, "polars", "Series"):
+    if is_of(column, "polars", "Series"):
         polars = sys.modules["polars"]
         if column.dtype == polars.Enum:
             names = column.dtype.categories.to_list()
@@ -219,8 +249,14 @@ def _categories(column: Any) -> tuple[np.ndarray, list[Any]]:
         words = column.cast(polars.String) if column.dtype == polars.Categorical else column
         ranks = words.rank("dense").cast(polars.Int64).fill_null(0).to_numpy()
         return ranks - 1, words.drop_nulls().unique().sort().to_list()
-    names, codes = np.unique(column, return_inverse=True)
+    there = ~(np.array([*map(is_missing, column)], bool) if column.dtype == object else _are_nan(column))
+    codes = np.full(len(column), -1, np.int64)
+    names, codes[there] = np.unique(column[there], return_inverse=True)
     return codes, names.tolist()
+
+
+def _are_nan(array: np.ndarray) -> np.ndarray:
+    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(len(array), bool)
 
 
 def codes(column: Any, names: dict[Any, int], what: Any) -> np.ndarray:
@@ -248,9 +284,20 @@ def check_missing(missing: np.ndarray, what: Any) -> None:
         )
 
 
-def _content(column: Any) -> str:
+def all_missing(column: Any) -> bool:
+    """Return whether a column holds no value at all."""
+    if isinstance(column, Categories):
+        return bool((column.codes < 0).all())
+    if is_of(column, "polars", "Series"):
+        return column.null_count() == len(column)
+    if is_series(column):
+        return bool(column.isna().all())
+    return all(map(is_missing, column.tolist()))
+
+
+def content(column: Any) -> str:
     """Describe what a column without numbers holds."""
-    if _holds_categories(column):
+    if holds_categories(column):
         return "categories"
     value = _first(column)
     if isinstance(value, str):
@@ -260,7 +307,7 @@ def _content(column: Any) -> str:
 
 def _way_out(column: Any) -> str:
     """Return a hint for such a column if numbers are expected."""
-    if _holds_categories(column) or isinstance(_first(column), str):
+    if holds_categories(column) or isinstance(_first(column), str):
         return (
             ": cl.Columns(frame) is a layer that learns what words and categories mean, and its arrays(frame) go into "
             "a DataGenerator; for labels, classes, y = np.unique(y, return_inverse=True) makes numbers"
@@ -271,7 +318,13 @@ def _way_out(column: Any) -> str:
 DATES = ": make numbers of what counts, such as the month, or the days since a day"
 
 
-def _holds_categories(column: Any) -> bool:
+def holds_words(column: Any) -> bool:
+    """Return whether a column is of a type for words or categories, also if none is there."""
+    return holds_categories(column) or str(column.dtype).lower().startswith(("str", "large_string", "<u"))
+
+
+def holds_categories(column: Any) -> bool:
+    """Return whether a column is of a type for categories."""
     return isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum"))
 
 

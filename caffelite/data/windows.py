@@ -48,8 +48,8 @@ class Windows:
         How many values a window has.
     horizon : int
         How many values after the window are to be predicted.
-    targets : array-like (n,) or (n, k), or a column of a frame, optional
-        The values to predict, if not the series itself: such as one of its columns.
+    targets : array-like (n,) or (n, k), or the name of a column of the frame, or a list of names, optional
+        The values to predict, if not the series itself.
     channels_first : bool
         Windows are (features, length), as `Conv1d` takes them. Otherwise (length, features), as recurrent layers and
         attention do.
@@ -58,6 +58,9 @@ class Windows:
     (rows, horizon, k) for targets (n, k). Both are sources: a view with `shape`, `dtype` and slices. `fit`, `predict`,
     `evaluate` and `DataGenerator` take them. They copy the windows if these have 64 MiB or less. They read more of them
     block by block (`caffelite.sources`), so that windows never need `length` times the memory of the series.
+
+    With `horizon` 1, y is (rows, 1). A loss or a metric of your own that takes one column of the outputs has to take it
+    of the targets too: `outputs[:, 0] <= targets[:, 0]`. NumPy would make (rows, rows) of (rows,) and (rows, 1).
 
     The next values after the end of the series are `model.predict(series[None, -length:])`, for a series (n, features).
 
@@ -72,7 +75,7 @@ class Windows:
         self.horizon = positive_integer("Windows: horizon", horizon)
         self.channels_first = boolean("Windows: channels_first", channels_first)
         self.series = _numbers(series, "series")
-        self.targets = self.series if targets is None else _numbers(targets, "targets")
+        self.targets = self.series if targets is None else _numbers(_named(series, targets), "targets")
         n = len(self.series)
         if len(self.targets) != n:
             raise ValueError(
@@ -119,6 +122,17 @@ class Windows:
 
     def __repr__(self) -> str:
         return f"Windows({self.rows:,} rows: x {self.x.shape[1:]}, y {self.y.shape[1:]})"
+
+
+def _named(series: Any, targets: Any) -> Any:
+    """Return the columns of a frame that targets name, and other targets as they are."""
+    names = [targets] if isinstance(targets, str) else targets
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        return targets
+    if not frames.is_frame(series):
+        raise TypeError(f"Windows: targets: expected numbers, got {targets!r}, and the series is no frame with names")
+    chosen = frames.columns(frames.select(series, names, "Windows: targets"), "Windows: targets")
+    return chosen[targets] if isinstance(targets, str) else chosen
 
 
 def _numbers(data: Any, what: str) -> np.ndarray:

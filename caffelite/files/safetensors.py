@@ -272,8 +272,8 @@ class File:
         """Raise ValueError if PyTorch wrote the file: its weights are transposed, which a square one would not show."""
         if self.texts.get("format") == "pt":
             raise self.refuse(
-                "is PyTorch's, which has other names and layouts: copy its arrays by `model.load_state_dict`, under "
-                "the model's names, with the weights of Linear layers transposed"
+                "is PyTorch's, which has other names and layouts: caffelite.pytorch.load_state_dict(model, "
+                "safetensors.torch.load_file(path)) takes it"
             )
 
     def _header(self) -> dict[str, Any]:

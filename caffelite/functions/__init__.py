@@ -4,6 +4,7 @@ What a family lists in its `__all__` is caffelite's own: `cl.ReLU`, `cl.relu`. T
 functions have their names here only.
 """
 
+from caffelite.core.construction import hint_at_arguments
 from caffelite.functions import (
     activation,
     attention,
@@ -84,3 +85,6 @@ __all__ += reduction.__all__
 __all__ += selection.__all__
 __all__ += several.__all__
 __all__ += shape.__all__
+
+# Of these families, users make the layers themselves. The others have functions that make a Function at each call.
+hint_at_arguments(attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent)

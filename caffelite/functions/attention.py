@@ -9,6 +9,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_array, nonnegative, positive_integer
 from caffelite.core.construction import as_code
+from caffelite.core.drawing import note_drawn, stream_of_new
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.inputs import as_float
 from caffelite.core.modes import is_training, placeholders
@@ -91,8 +92,8 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         self.key = Linear(self.size, self.size, self.bias)
         self.value = Linear(self.size, self.size, self.bias)
         self.output = Linear(self.size, self.size, self.bias)
-        self.random = np.zeros(2, np.int64)
-        self._set_first_values()
+        self.random = np.array([seed_of(stream_of_new()), 0])  # the Linears are drawn already
+        note_drawn(self)
 
     def initialize(self, rng: Any) -> None:
         """Draw the Linears, take another seed, and count the masks from 0 again."""
@@ -118,6 +119,8 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         x, *others = input_shapes
         self.check_input_shape(x)
         has_context = len(others) > 1 or (len(others) == 1 and len(others[0]) == 3 and others[0][2] == self.size)
+        if x[0] not in (1, None) and others == [(1, x[1], x[1])]:  # a mask of pairs, if size is the length
+            has_context = False
         self._check_shapes(x, *(others if has_context else [None, *others]))
         return (*x[:2], self.size)
 
@@ -181,7 +184,10 @@ class MultiHeadAttention(Function, recordable=True, by_row=True):
         if mask is not None:
             mask = as_array(mask, f"{self!r}: mask")
             if mask.dtype != np.bool_ and not placeholders.is_on:
-                raise TypeError(f"{self!r} takes a mask of bool, False for what is not seen, got {mask.dtype}")
+                raise TypeError(
+                    f"{self!r} takes a mask of bool, False for what is not seen, got {mask.dtype}; a model leaves an "
+                    "input of bools as it is, and makes floats of numbers"
+                )
         if context is not None:
             if cache is not None:
                 raise TypeError(f"{self!r} takes a context or a cache, got both")

@@ -1,113 +1,222 @@
-"""Columns: the first layer of a model of a table, whose columns have names and may be categories."""
+"""Columns: the first layer of a model of a table, whose columns have names and may be categories or dates."""
 
 from __future__ import annotations
 
+import math
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_real, native, positive_integer
+from caffelite.core.arrays import as_real, boolean, integers, native, positive_integer
 from caffelite.core.function import Function, Shape, shape_text
-from caffelite.core.tensor import Tensor
+from caffelite.core.modes import without_values
+from caffelite.core.tensor import uninitialized
+from caffelite.data import columns as kinds
 from caffelite.data import frames
+from caffelite.data.columns import CategoryColumn, Column, DateColumn, NumberColumn
 from caffelite.functions.embedding import Embedding
 from caffelite.functions.indexing import Concatenate
 
 __all__ = ["Columns"]
 
+LIMIT = 3.0
+NARROWEST = 1e-5  # of a column's range, the width of a bin: float32 tells narrower ones hardly apart
+
 
 class Columns(Function, recordable=True, by_row=True):
     """The columns of a table as rows of features: numbers are standardized, each category has an Embedding.
 
-        y = [(x − mean) / deviation, W₁[c₁], W₂[c₂], …]
+        y = [(x − center) / scale, gaps, bins, W₁[c₁], W₂[c₂], …]
 
     x `numbers` (n, k) and c `codes` (n, m), integers, y (n, features). Without categories or without numbers there is
-    one input. The mean is subtracted in float64, also in a model of float32, in which seconds since 1970 would not
-    change for minutes. A Model whose first Function it is takes frames, `fit(frame, y)` and `predict(frame)`. It finds
-    the columns by their names, and ignores other columns. `arrays(frame)` returns the inputs.
+    one input. A Model whose first Function it is takes frames, `fit(frame, y)` and `predict(frame)`. It finds the
+    columns by their names, and ignores other columns. `arrays(frame)` returns the inputs.
+
+    - **Numbers and bools** have mean 0 and standard deviation 1 in the rows that they were learned from. The center is
+      subtracted in float64, also in a model of float32, in which seconds since 1970 would not change for minutes. A
+      missing number, NaN in x, becomes 0. If numbers of a column were missing when it was learned, y also has a feature
+      that is 1 where one is missing, and 0 elsewhere. If `robust`, the center is the median and the scale the distance
+      of the quartiles, and y holds z / √(1 + (z / 3)²) in place of z = (x − center) / scale. So y stays within ±3, and
+      a few large numbers change nothing.
+    - **Bins**: with `bins`, y also has the piecewise linear code of each number. The bins of a column hold equally many
+      of the numbers that it was learned from. The code is 1 for each bin below x, the share of the bin that x is in,
+      and 0 for those above it. So the first layer of a net can be any piecewise linear function of each column.
+    - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes: k is a missing
+      one, and k + 1 is one that was not there when the column was learned. `categories` names columns of numbers that
+      are categories. The vector of a code that was never trained is 0.
+    - **Dates and times** become numbers: the year, and sines and cosines of month, day of the year, weekday and hour,
+      as far as they vary, and the seconds since the first date. Dates with a time zone are read on the clocks of the
+      zone in which they were learned.
 
     Parameters
     ----------
     columns : frame
-        A frame of pandas or polars, or a dict of columns, to learn from; leave the targets out. `mean` and `deviation`,
-        which are buffers, are those of its columns of numbers and bools. Constant columns are not scaled. Words and
-        categories are numbered and remembered; a categorical type has its own order.
-        Files have (name, None) for each column of numbers and (name, categories) for the others.
+        A frame of pandas or polars, or a dict of columns, to learn from; leave the targets out. A file has a pair
+        (name, description) for each column.
     size : int
         The size of the vectors that categories become; at most the number of categories.
+    categories : list of names
+        The columns of numbers that are categories.
+    robust : bool
+        Whether numbers are scaled by their quartiles and held within limits.
+    bins : int
+        How many bins a column of numbers has at most; fewer if quantiles are equal. 0: there are none. A file has a
+        list with the number of each column.
 
-    ValueError, with the column, for missing values. In `arrays` also for a missing column, and for an unknown category,
-    with its row. TypeError for values that are neither numbers nor words.
+    `arrays` raises ValueError for a missing column and for an infinite number, with its row. It raises TypeError for
+    numbers, words or dates in place of another kind, and for dates that have lost or gained a time zone. All these
+    errors name the column.
 
-    C. Guo and F. Berkhahn, "Entity embeddings of categorical variables", 2016.
+    C. Guo and F. Berkhahn, "Entity embeddings of categorical variables", 2016. D. Holzmüller, L. Grinsztajn and
+    I. Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees on tabular data", NeurIPS 2024.
+    Y. Gorishniy, I. Rubachev and A. Babenko, "On embeddings for numerical features in tabular deep learning", NeurIPS
+    2022.
     """
 
-    def __init__(self, columns: Any, size: int = 8) -> None:
-        self.size = positive_integer("Columns: size", size)
-        learned = frames.columns(columns, "Columns") if frames.is_frame(columns) else None
-        self.columns = tuple(_described(columns if learned is None else learned))
-        names = [name for name, _ in self.columns]
+    def __init__(
+        self,
+        columns: Any,
+        size: int = 8,
+        categories: Sequence[Any] = (),
+        *,
+        robust: bool = False,
+        bins: int | Sequence[int] = 0,
+    ) -> None:
+        self.size, self.robust = positive_integer("Columns: size", size), boolean("Columns: robust", robust)
+        is_frame = frames.is_frame(columns)
+        self.columns = tuple(kinds.learned(columns, categories, "Columns") if is_frame else _from_file(columns))
+        names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or not names:
             raise ValueError(f"Columns: expected one column or more, of different names, got {names}")
-        self.numbers = [name for name, known in self.columns if known is None]
-        self.categories = {name: known for name, known in self.columns if known is not None}
-        self.embeddings = [Embedding(len(known), min(self.size, len(known))) for known in self.categories.values()]
-        self.mean, self.deviation = np.zeros(len(self.numbers)), np.ones(len(self.numbers))
+        self.numbers = [feature for column in self._numeric() for feature in column.features]
+        if len(set(self.numbers)) < len(self.numbers):
+            twice = next(name for name in self.numbers if self.numbers.count(name) > 1)
+            raise ValueError(f"Columns: a part of a date has the name of a column, {twice!r}: rename the column")
+        self.categories = {c.name: c.categories for c in self.columns if isinstance(c, CategoryColumn)}
+        self.embeddings = [Embedding(len(k) + 2, max(1, min(self.size, len(k)))) for k in self.categories.values()]
+        self.center, self.scale = np.zeros(len(self.numbers)), np.ones(len(self.numbers))
         self.dtype: Any = None  # of y: the model's, or without a model that of the embeddings or of x
         self.concatenate = Concatenate(axis=1)
-        if learned is not None:
-            for i, name in enumerate(self.numbers):
-                self.mean[i], self.deviation[i] = _moments(learned[name], f"Columns: column {name!r}")
+        counts = integers("Columns: bins", bins, len(self.numbers), least=0) if self.numbers else ()
+        self.bins = [*counts]
+        if is_frame and self.numbers:
+            numbers = self._numbers(columns, "Columns")
+            self._learn_numbers(numbers)
+            edges = [edges_of(x, count) for x, count in zip(numbers.T, counts, strict=True)]
+            self.edges, self.bins = np.concatenate(edges), [len(of_column) - 1 for of_column in edges]
+        else:
+            self.edges = uninitialized(sum(self.bins) + len(self.bins), np.float64)
+            if not without_values.is_on:
+                self.edges[:] = np.arange(len(self.edges))
+        self.starts = np.cumsum([0, *[count + 1 for count in self.bins]], dtype=np.int64)
+        first = np.cumsum([0, *[len(column.features) for column in self._numeric()]]).tolist()
+        self.gaps = np.array([i for i, column in zip(first, self._numeric(), strict=False) if column.gaps], np.int64)
+        self._set_first_values()
+
+    def initialize(self, rng: Any) -> None:
+        """Draw the vectors of the categories. Those of missing and unknown ones are 0."""
+        super().initialize(rng)
+        for embedding in self.embeddings:
+            embedding.weight.data = np.concatenate([embedding.weight.data[:-2], np.zeros((2, embedding.size))])
+
+    def _numeric(self) -> list[NumberColumn | DateColumn]:
+        return [column for column in self.columns if not isinstance(column, CategoryColumn)]
+
+    def _learn_numbers(self, numbers: np.ndarray) -> None:
+        """Set center and scale, and note which columns have gaps, from numbers (n, k)."""
+        self.center, self.scale = quartiles_of(numbers) if self.robust else moments_of(numbers)
+        has_gaps = dict(zip(self.numbers, np.isnan(numbers).any(axis=0).tolist(), strict=True))
+        self.columns = tuple(
+            [c._replace(gaps=has_gaps[c.name]) if isinstance(c, NumberColumn) else c for c in self.columns]
+        )
+
+    @property
+    def limit(self) -> float:
+        """y of a number stays within ± this."""
+        return LIMIT if self.robust else math.inf
 
     @property
     def takes_float64(self) -> bool:  # type: ignore[override]
-        """Whether there are numbers. They would lose digits if they were rounded before the mean is subtracted."""
+        """Whether there are numbers. They would lose digits if they were rounded before the center is subtracted."""
         return bool(self.numbers)
 
     def arguments(self) -> dict[str, Any]:
-        return {"columns": self.columns, "size": self.size}
+        columns = [(column.name, column.described()) for column in self.columns]
+        return {"columns": columns, "size": self.size, "robust": self.robust, "bins": self.bins}
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: mean and standard deviation of the numbers."""
-        return {"mean": self.mean, "deviation": self.deviation, **super().buffers()}
+        """What is kept but not learned: center and scale of the numbers, and the edges of their bins."""
+        return {"center": self.center, "scale": self.scale, "edges": self.edges, **super().buffers()}
 
     @property
     def features(self) -> int:
         """The number of features in a row of y."""
-        return len(self.numbers) + sum(embedding.size for embedding in self.embeddings)
+        of_numbers = len(self.numbers) + len(self.gaps) + sum(self.bins)
+        return of_numbers + sum(embedding.size for embedding in self.embeddings)
 
     def arrays(self, frame: Any, what: str = "Columns") -> tuple[np.ndarray, ...]:
         """A tuple of `numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, or of the one that there is.
 
         Columns are found by name. Errors are those that the class lists, and begin with `what`.
         """
-        chosen = frames.select(frame, [name for name, _ in self.columns], what)
+        chosen = frames.select(frame, [column.name for column in self.columns], what)
         inputs = []
         if self.numbers:
-            numbers = frames.as_array(frames.select(chosen, self.numbers, what), what)
-            inputs.append(np.ascontiguousarray(numbers, np.float64))
+            inputs.append(self._numbers(chosen, what))
         if self.categories:
             found = frames.columns(frames.select(chosen, list(self.categories), what), what)
-            places = {name: {x: i for i, x in enumerate(known)} for name, known in self.categories.items()}
-            codes = [frames.codes(found[name], known, f"{what}: column {name!r}") for name, known in places.items()]
+            codes = [c.array(found[c.name], _named(what, c)) for c in self.columns if isinstance(c, CategoryColumn)]
             inputs.append(np.stack(codes, axis=1))
         return tuple(inputs)
 
+    def _numbers(self, frame: Any, what: str) -> np.ndarray:
+        """The numbers of a frame, (n, k) float64, NaN where one is missing. ValueError if one is infinite."""
+        plain = [column.name for column in self.columns if isinstance(column, NumberColumn)]
+        of_dates = [column for column in self.columns if isinstance(column, DateColumn)]
+        parts = []
+        if plain:
+            array = frames.as_array(frames.select(frame, plain, what), what, gaps=True)
+            parts.append(np.ascontiguousarray(array, np.float64))
+        if of_dates:
+            found = frames.columns(frames.select(frame, [column.name for column in of_dates], what), what)
+            parts += [column.arrays(found[column.name], _named(what, column)) for column in of_dates]
+        numbers = parts[0]
+        if of_dates:  # they are among the others in the order of the columns
+            names = plain + [feature for column in of_dates for feature in column.features]
+            places = {name: i for i, name in enumerate(names)}
+            numbers = np.concatenate(parts, axis=1)[:, [places[name] for name in self.numbers]]
+            numbers = np.ascontiguousarray(numbers)
+        if np.isinf(numbers).any():
+            row, i = np.argwhere(np.isinf(numbers))[0]
+            raise ValueError(
+                f"{what}: column {self.numbers[i]!r} has {numbers[row, i]} in row {row}; expected finite numbers"
+            )
+        return numbers
+
+    def bin_bounds(self, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The column of numbers, the lower edge and the width of each bin, for an exported program."""
+        inside = np.ones(len(self.edges), bool)
+        inside[self.starts[1:] - 1] = False  # the last edge of each column begins no bin
+        lower = np.flatnonzero(inside)
+        width = self.edges[np.minimum(lower + 1, len(self.edges) - 1)] - self.edges[lower]
+        column = np.repeat(np.arange(len(self.bins)), self.bins)
+        return column, self.edges[lower].astype(dtype), width.astype(dtype)
+
     def moments(self, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-        """`mean` and `deviation` for an exported program that gets numbers of this dtype.
+        """`center` and `scale` for an exported program that gets numbers of this dtype.
 
         ValueError, with the column, if this dtype can hardly tell the numbers of a column apart, as `predict` does.
         """
-        for name, mean, deviation in zip(self.numbers, self.mean, self.deviation, strict=True):
-            if deviation < 100 * np.finfo(dtype).eps * abs(mean) or not abs(mean) + deviation < np.finfo(dtype).max:
+        for name, center, scale in zip(self.numbers, self.center, self.scale, strict=True):
+            if scale < 100 * np.finfo(dtype).eps * abs(center) or not abs(center) + scale < np.finfo(dtype).max:
                 raise ValueError(
-                    f"export: column {name!r} is about {mean:g} with a standard deviation of {deviation:g}, which "
-                    f"{np.dtype(dtype)} hardly tells apart: train on a column from which {mean:g} is subtracted"
+                    f"export: column {name!r} is about {center:g} with a spread of {scale:g}, which "
+                    f"{np.dtype(dtype)} hardly tells apart: train on a column from which {center:g} is subtracted"
                 )
-        return self.mean.astype(dtype), self.deviation.astype(dtype)
+        return self.center.astype(dtype), self.scale.astype(dtype)
 
     # ---- as a Function ------------------------------------------------------------------------------------------
 
@@ -144,7 +253,7 @@ class Columns(Function, recordable=True, by_row=True):
         arrays = " and ".join(
             f"{kind} (n, {len(names)})" for kind, names in zip(self._kinds(), self.names, strict=True)
         )
-        named = frames.listed([name for name, _ in self.columns])
+        named = frames.listed([column.name for column in self.columns])
         return (
             f"{arrays}, or where it is first in a Model a frame with the columns {named}, such as {{name: [value], …}}"
         )
@@ -152,23 +261,16 @@ class Columns(Function, recordable=True, by_row=True):
     def _kinds(self) -> list[str]:
         return [kind for kind, given in (("numbers", self.numbers), ("codes", self.categories)) if given]
 
-    def formula(self, *inputs: Any) -> Tensor:
-        parts = []
-        if self.numbers:
-            mean, deviation = self.moments(inputs[0].dtype)
-            parts.append((inputs[0] - mean) / deviation)
-        parts += [embedding(inputs[-1][:, i]) for i, embedding in enumerate(self.embeddings)]
-        return self.concatenate(*parts)
-
     def forward(self, *inputs: np.ndarray) -> np.ndarray:
         self.output_shape(*[np.shape(x) for x in inputs])
         parts = []
         if self.numbers:
-            self.x_dtype = native(inputs[0])
+            self.x, self.x_dtype = as_real(inputs[0], np.float64, self), native(inputs[0])
             of_embeddings = self.embeddings[0].weight.dtype if self.embeddings else self.x_dtype
-            difference = kernels.subtract(as_real(inputs[0], np.float64, self), self.mean)
-            standardized = kernels.divide(difference, self.deviation)
-            parts.append(as_real(standardized, self.dtype or of_embeddings, self))
+            dtype = self.dtype or of_embeddings
+            parts.append(kernels.standardize(self.x, self.center, self.scale, self.gaps, self.limit, dtype))
+            if any(self.bins):
+                parts.append(kernels.piecewise(self.x, self.edges, self.starts, dtype))
         parts += [embedding.forward(inputs[-1][:, i]) for i, embedding in enumerate(self.embeddings)]
         return self.concatenate.forward(*parts)
 
@@ -176,59 +278,68 @@ class Columns(Function, recordable=True, by_row=True):
         parts = list(self.concatenate.backward(dy))
         dx = None
         if self.numbers:
-            dx = kernels.divide(as_real(parts.pop(0), np.float64, self), self.deviation)
+            dx = kernels.standardize_grad(parts.pop(0), self.x, self.center, self.scale, self.limit)
+            if any(self.bins):
+                dx = kernels.add(dx, kernels.piecewise_grad(parts.pop(0), self.x, self.edges, self.starts))
             dx = as_real(dx, self.x_dtype, self)
         for embedding, part in zip(self.embeddings, parts, strict=True):
             embedding.backward(part)
         return (dx, None) if self.numbers and self.categories else dx
 
     def __repr__(self) -> str:
-        shown = [name if known is None else f"{name}[{len(known)}]" for name, known in self.columns]
+        shown = [f"{c.name}[{len(c.categories)}]" if isinstance(c, CategoryColumn) else c.name for c in self.columns]
         return f"Columns({frames.listed(shown)})"
 
 
-def _described(columns: Any) -> Iterable[tuple[Any, tuple[Any, ...] | None]]:
-    """Each column's name, and its categories or None, of columns by name or as files have them."""
-    if not isinstance(columns, dict):
-        if not isinstance(columns, list | tuple) or any(
-            not isinstance(x, list | tuple) or len(x) != 2 for x in columns
-        ):
-            raise TypeError(
-                f"Columns takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}"
-            )
-        for name, known in columns:
-            if known is not None and (not known or len({(type(x), x) for x in known}) < len(known)):
-                raise ValueError(f"Columns: expected categories of column {name!r} that differ, got {known}")
-            yield _checked(name), None if known is None else tuple(known)
-        return
-    for name, column in columns.items():
-        what = f"Columns: column {name!r}"
-        if frames.are_numbers(column):
-            yield _checked(name), None
-        else:
-            codes, names = frames.categories(column, what)
-            frames.check_missing(codes < 0, what)
-            if not names:
-                raise ValueError(f"{what} has no rows")
-            yield _checked(name), tuple(names)
+def _from_file(columns: Any) -> list[Column]:
+    """The columns that a file has as pairs (name, description)."""
+    if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
+        raise TypeError(f"Columns takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}")
+    return [kinds.from_file(name, described) for name, described in columns]
 
 
-def _checked(name: Any) -> Any:
-    if not isinstance(name, str | int):
-        raise TypeError(f"Columns: expected names that are words or integers, got {name!r}")
-    return name
+def _named(what: str, column: Column) -> str:
+    return f"{what}: column {column.name!r}"
 
 
-def _moments(column: Any, what: str) -> tuple[float, float]:
-    """The mean and the standard deviation, 1 where that is 0, of a column of numbers."""
-    numbers = frames.numbers(column, what).astype(np.float64)
-    if numbers.size == 0:
-        raise ValueError(f"{what} has no rows")
-    if not np.isfinite(numbers).all():
-        row = int((~np.isfinite(numbers)).argmax())
-        raise ValueError(f"{what} has {numbers[row]} in row {row}; expected finite numbers")
-    if numbers.min() == numbers.max():
-        return float(numbers[0]), 1.0
-    exponent = np.frexp(np.abs(numbers).max())[1]  # by a power of 2, so that no square is beyond float64 or below it
-    numbers = np.ldexp(numbers, -exponent)
-    return float(np.ldexp(numbers.mean(), exponent)), float(np.ldexp(numbers.std(), exponent)) or 1.0
+def moments_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation, 1 in place of 0, of each column of numbers (n, k), leaving out NaN."""
+    there = ~np.isnan(numbers)
+    counts, filled = np.maximum(there.sum(axis=0), 1), np.where(there, numbers, 0.0)
+    _, exponent = np.frexp(np.abs(filled).max(axis=0))
+    scaled = np.ldexp(filled, -exponent)  # within ±1, so that no square is beyond float64
+    mean = scaled.sum(axis=0) / counts
+    deviation = np.sqrt((np.where(there, scaled - mean, 0.0) ** 2).sum(axis=0) / counts)
+    least, most = (np.where(there, numbers, x).T for x in (np.inf, -np.inf))
+    is_constant = least.min(axis=1) >= most.max(axis=1)
+    mean = np.where(is_constant & there.any(axis=0), most.max(axis=1), np.ldexp(mean, exponent))
+    return mean, np.where(is_constant | (deviation == 0), 1.0, np.ldexp(deviation, exponent))
+
+
+def edges_of(numbers: np.ndarray, bins: int) -> np.ndarray:
+    """The edges of at most so many bins of equally many of these numbers (n,), leaving out NaN. No bin has one edge."""
+    there = numbers[~np.isnan(numbers)]
+    if bins == 0 or there.size == 0:
+        return np.zeros(1)
+    edges = np.unique(np.quantile(there, np.linspace(0, 1, bins + 1)))
+    apart = np.diff(edges) > NARROWEST * (edges[-1] - edges[0])
+    return edges[np.append(True, apart)]
+
+
+def quartiles_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The median and the distance of the quartiles of each column of numbers (n, k), leaving out NaN.
+
+    If the quartiles are equal, it is half of the range; if all numbers are equal, or all are missing, 1.
+    """
+    ordered, counts = np.sort(numbers, axis=0), np.count_nonzero(~np.isnan(numbers), axis=0)
+
+    def quantile(q: float) -> np.ndarray:
+        place = q * np.maximum(counts - 1, 0)
+        low, share = np.floor(place).astype(int), place % 1
+        high, columns = np.minimum(low + 1, np.maximum(counts - 1, 0)), np.arange(numbers.shape[1])
+        return ordered[low, columns] * (1 - share) + ordered[high, columns] * share
+
+    least, low, center, high, most = map(quantile, (0.0, 0.25, 0.5, 0.75, 1.0))
+    scale = np.where(high > low, high / 2 - low / 2, most / 4 - least / 4) * 2
+    scale = np.where(np.isfinite(scale), scale, np.finfo(np.float64).max)
+    return np.where(counts > 0, center, 0.0), np.where((counts > 0) & (scale > 0), scale, 1.0)

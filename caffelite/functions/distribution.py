@@ -54,7 +54,8 @@ class QuantileLoss(Loss, recordable=True):
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         self.scores = scores
         self.targets = kernels.copy(targets, kernels.output(scores.shape, targets.dtype))
-        self.row_levels = np.tile(self.levels, math.prod(scores.shape[1:-1]))
+        each = (math.prod(scores.shape[1:-1]), self.levels.size)  # targets in a row, and quantiles
+        self.row_levels = kernels.copy(np.broadcast_to(self.levels, each)).reshape(-1)
         return kernels.quantile_loss(scores, self.targets, self.row_levels)
 
     def gradient(self, dy: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.arrays import as_array, first_outside, nonnegative, positive_integer
+from caffelite.core.arrays import KEEP_INTEGERS, as_array, first_outside, nonnegative, positive_integer
 from caffelite.core.construction import as_code
 from caffelite.core.function import Function, Shape, shape_text
 from caffelite.core.initializers import uniform
@@ -199,7 +199,10 @@ class Recurrent(Function, recordable=True):
         if array.dtype.kind not in "iu":
             row, value = first_outside(lengths, 1, steps)
             where = "" if row < 0 else f": {value!r} in row {row}"
-            raise TypeError(f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}")
+            way_out = f"; {KEEP_INTEGERS}" if array.dtype.kind == "f" else ""
+            raise TypeError(
+                f"{self!r} takes lengths that are integers in 1 … {steps}, got {array.dtype}{where}{way_out}"
+            )
         if array.shape != (rows,):
             raise ValueError(f"{self!r} got lengths of shape {array.shape} for {rows} rows; expected ({rows},)")
         return array if array.dtype == np.int64 else kernels.convert(array, np.int64)
@@ -399,8 +402,13 @@ class GRU(Recurrent, recordable=True, by_row=True):
 
     x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden). W
     `weight_ih` (3 hidden, in_features), U `weight_hh` (3 hidden, hidden), b `bias_ih`, c `bias_hh`, each for r, z and n
-    in this order, drawn as in PyTorch. States, lengths, stacks, directions and errors are those of
-    `RNN`.
+    in this order, drawn as in PyTorch.
+
+        y = gru(x)                      # from a state of 0
+        y, last = gru(x, h)             # from the state h (n, hidden), and the last state too
+        y = gru(x, lengths=lengths)     # (n,) integers in 1 … length: the steps of each row
+
+    `layers`, `dropout` between them, `bidirectional`, the shapes of states then, and errors are those of `RNN`.
 
     K. Cho et al., "Learning phrase representations using RNN encoder–decoder for statistical machine translation",
     EMNLP 2014; r is applied after the product, as in PyTorch.
@@ -432,9 +440,14 @@ class LSTM(Recurrent, recordable=True, by_row=True):
 
     x (n, length, in_features) → the last h (n, hidden), or with `sequences` all of them (n, length, hidden). W
     `weight_ih` (4 hidden, in_features), U `weight_hh` (4 hidden, hidden), b `bias_ih`, c `bias_hh`, each for i, f, g
-    and o in this order, drawn as in PyTorch. `lstm(x, h, c)` begins with these states, (n, hidden) each, and returns
-    (y, (h, c)). With arrays, `forward(x, h, c)` returns (y, h, c), and `backward` gets the gradients of these. Lengths,
-    stacks, directions and errors are those of `RNN`.
+    and o in this order, drawn as in PyTorch.
+
+        y = lstm(x)                     # from states of 0
+        y, (h, c) = lstm(x, h, c)       # from these states, (n, hidden) each, and the last states too
+        y = lstm(x, lengths=lengths)    # (n,) integers in 1 … length: the steps of each row
+
+    With arrays, `forward(x, h, c)` returns (y, h, c), and `backward` gets the gradients of these. `layers`, `dropout`
+    between them, `bidirectional`, the shapes of states then, and errors are those of `RNN`.
 
     S. Hochreiter and J. Schmidhuber, "Long short-term memory", Neural Computation 9, 1997; with f of F. Gers,
     J. Schmidhuber and F. Cummins, "Learning to forget", Neural Computation 12, 2000.

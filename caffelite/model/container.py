@@ -159,7 +159,8 @@ class Container(Function, recordable=True, metaclass=_Complete):
     def takes_indices(self) -> bool | tuple[bool, ...]:
         """Whether the input is integers, which are not converted to the model's dtype. The first Function decides.
 
-        A model that writes `call` sets it: to a tuple, if it has several inputs.
+        A model that writes `call` sets it: to a tuple, if it has several inputs. Of several inputs, one of bools is a
+        mask and stays bool, whatever is set.
         """
         given = self.__dict__.get("_takes_indices")
         return given if given is not None else bool(self.functions) and self.functions[0].takes_indices

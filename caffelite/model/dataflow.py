@@ -61,6 +61,12 @@ class Columns(NamedTuple):
     columns: Any
 
 
+class Converted(NamedTuple):
+    """Integers or bools of an input, `of` a Given or Columns, as numbers of the model's dtype."""
+
+    of: Any
+
+
 class Result(NamedTuple):
     """An output of an earlier application, by the application's number."""
 
@@ -138,9 +144,9 @@ def graph_of(
 ) -> Graph:
     """Trace a model for rows of these shapes. `finish` is applied to the model's outputs.
 
-    A Function is not followed if its class is native. An input is bool if it is used only as a mask. Raises TypeError
-    if the model is not a list of applications. Raises ValueError if it depends on the number of rows in another way
-    than `Rows` allows.
+    A Function is not followed if its class is native. An input is bool if it is a mask of attention, or is used only as
+    a condition. Raises TypeError if the model is not a list of applications. Raises ValueError if it depends on the
+    number of rows in another way than `Rows` allows.
     """
     model.all_functions()
     dtypes = [model.dtype if dtype.kind == "f" else dtype for dtype in dtypes_of_inputs(model, [False] * len(rows))]
@@ -231,9 +237,18 @@ class _Flow:
         for i, given in enumerate(self.given):
             if owner is given:
                 return Columns(i, _columns(array, given))
+        integers = self._converted.get(memory_of(array))
+        if integers is not None and isinstance(source := self.source(integers), Given | Columns):
+            return Converted(source)
         if isinstance(owner, kernels.Recorded) and id(owner) in self._computed:
             raise TypeError(f"an array of shape {array.shape} that a kernel made outside of a Function")
         return Constant(np.array(array.view(np.ndarray)))
+
+    @functools.cached_property
+    def _converted(self) -> dict[tuple, np.ndarray]:
+        """The integers and bools that a kernel made floats of outside of a Function, by the memory of the floats."""
+        calls = [call for call in self.trace.entries if call.name == "convert"]
+        return {memory_of(call.arrays[0]): call.arrays[1] for call in calls if call.arrays[0].dtype.kind == "f"}
 
     @functools.cached_property
     def _computed(self) -> set[int]:
@@ -250,22 +265,23 @@ class _Flow:
         return found
 
     def masks(self) -> set[int]:
-        """Return the inputs that are used only as masks or conditions."""
+        """Return the inputs that are masks of attention, and those that are used only as conditions."""
+        masks: set[int] = set()
         uses: dict[int, set[bool]] = {}
         for step in self.leaves():
             for i, x in enumerate(step.inputs):
                 source = self.source(x)
                 if isinstance(source, Given | Columns):
-                    uses.setdefault(source.place, set()).add(_is_mask(step, i))
-        return {i for i, are_masks in uses.items() if are_masks == {True}}
+                    if _is_mask(step, i):
+                        masks.add(source.place)
+                    uses.setdefault(source.place, set()).add(step.kind is functions.Where and i == 2)
+        return masks | {i for i, are_conditions in uses.items() if are_conditions == {True}}
 
 
 def _is_mask(step: Applied, i: int) -> bool:
-    """Return whether input i of a step is a mask or a condition."""
-    if step.kind is functions.MultiHeadAttention:
-        function: Any = step.function
-        return i == 2 or (i == 1 and not function.has_context)
-    return step.kind is functions.Where and i == 2
+    """Return whether input i of a step is a mask of attention, which is always bool."""
+    function: Any = step.function
+    return step.kind is functions.MultiHeadAttention and (i == 2 or (i == 1 and not function.has_context))
 
 
 def memory_of(array: np.ndarray) -> tuple:
@@ -351,6 +367,8 @@ def _same_source(sources: Sequence[Any], what: str) -> Any:
     if len({type(source) for source in sources}) == 1:
         if isinstance(first, Constant):
             return _same_values([source.values for source in sources], what)
+        if isinstance(first, Converted):
+            return Converted(_same_source([source.of for source in sources], what))
         if isinstance(first, Columns):
             return Columns(first.place, merged([source.columns for source in sources], what))
         if len(set(sources)) == 1:
@@ -401,10 +419,10 @@ def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarr
 
 
 def _moments(graph: Graph, place: int) -> tuple[Any, Any]:
-    """The mean and the deviation of the numbers of an input."""
+    """The center and the scale of the numbers of an input."""
     for a in graph.columns():
         if a.inputs[0] == Given(place) and a.function.numbers:
-            return a.function.mean, a.function.deviation
+            return a.function.center, a.function.scale
     return 0.0, 1.0
 
 

@@ -138,12 +138,14 @@ class Model(Container, recordable=True):
             inputs = (function(*inputs),)
         return inputs[0]
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
         """Apply `call` to Tensors, or to arrays or lists of the model's dtype.
 
         The outputs' graph consists of the model's Functions, not of the model itself.
         """
         self.all_functions()
+        if named:
+            inputs = self._in_order(inputs, named)
         if type(self).forward is not Model.forward and self.is_sequence():
             return super().__call__(*inputs)  # the subclass has a `forward` of its own
         recording = kernels.recorder()

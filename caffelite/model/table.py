@@ -71,11 +71,11 @@ class TableModel(Model):
         first: Any = self.functions[1]
         scaling = BatchNorm(len(self.features()), eps=0.0)
         k = len(columns.numbers)
-        scaling.mean[:k], scaling.variance[:k] = columns.mean, columns.deviation**2
+        scaling.mean[:k], scaling.variance[:k] = columns.center, columns.scale**2
         weights = [first.weight.data[:k]]
-        for embedding in columns.embeddings:
+        for known, embedding in zip(columns.categories.values(), columns.embeddings, strict=True):
             k, start = k + embedding.size, k
-            weights.append(embedding.weight.data @ first.weight.data[start:k])
+            weights.append(embedding.weight.data[: len(known)] @ first.weight.data[start:k])
         linear: Any = Linear(len(self.features()), first.out_features)
         linear.weight.data, linear.bias.data = np.concatenate(weights), first.bias.data
         return Model([scaling, linear, *copy.deepcopy(self.functions[2:])], dtype=self.dtype)

@@ -49,8 +49,10 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     if not isinstance(net, Model):
         hint = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
         raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{hint}")
-    features = getattr(model, "n_features_in_", None)
-    rows = row_shapes(net, (features,) if input_shape is None and features is not None else input_shape)
+    if input_shape is None:
+        features = getattr(model, "n_features_in_", None)
+        input_shape = getattr(model, "row_shape_", None if features is None else (features,))
+    rows = row_shapes(net, input_shape)
     finish = (lambda y: y) if estimator is None else estimator.finish
 
     def proto(dtype: np.dtype) -> onnx.ModelProto:

@@ -19,6 +19,7 @@ from caffelite.model.dataflow import (
     Application,
     Columns,
     Constant,
+    Converted,
     Given,
     Graph,
     Length,
@@ -112,6 +113,9 @@ class Writer:
             return self.stored(self._stored[source.name])
         if isinstance(source, Columns):
             return self._columns(source)
+        if isinstance(source, Converted):
+            integers = self._value(source.of, dtype)
+            return Value(self.node("Cast", integers, to=code_of(dtype)), integers.shape, dtype)
         return self._constant(source, dtype)
 
     def stored(self, x: Any) -> Value:

@@ -1,8 +1,11 @@
 """Optimizers: their common base (`base`), the update rules (`rules`), and learning rate schedules (`schedules`)."""
 
+from caffelite.core.construction import hint_at_arguments
 from caffelite.optimizers import rules, schedules
 from caffelite.optimizers.base import Optimizer, TrainingDiverged
 from caffelite.optimizers.rules import *
 
 __all__ = ["Optimizer", "TrainingDiverged", "schedules"]
 __all__ += rules.__all__
+
+hint_at_arguments(rules)

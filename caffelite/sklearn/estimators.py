@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
 from typing import Any
@@ -15,25 +15,12 @@ from caffelite.core.function import Function
 from caffelite.functions import BatchNorm, Dropout, Linear, ReLU, Sigmoid, Tanh
 from caffelite.model.model import Model
 from caffelite.sklearn.fitting import Estimator
+from caffelite.sklearn.nets import Net, with_arguments_of_build
 from caffelite.sklearn.targets import Classification, Regression
 
 __all__ = ["MLPClassifier", "MLPRegressor", "NetClassifier", "NetRegressor"]
 
 ACTIVATIONS: dict[str, type[Function] | None] = {"identity": None, "logistic": Sigmoid, "tanh": Tanh, "relu": ReLU}
-
-
-@dataclass(eq=False, repr=False)
-class Net(Estimator):
-    """Any model: what `build(n_features, n_outputs)` returns."""
-
-    build: Callable[[int, int], Model]
-
-    _of_model = ("build",)
-
-    def _build(self, n_features: int, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
-        if isinstance(self.build, Function):
-            raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, got a model, {self.build!r}")
-        return self.build(n_features, n_outputs)
 
 
 @dataclass(eq=False, repr=False)
@@ -97,6 +84,7 @@ class Perceptron(Estimator):
             layer.bias.data = value
 
 
+@with_arguments_of_build
 @dataclass(eq=False, repr=False)
 class NetClassifier(Net, Classification):
     """A classifier of any Model: scikit-learn's ways with targets, training and its parameters, for your own model.
@@ -107,15 +95,26 @@ class NetClassifier(Net, Classification):
     ----------
     build : callable (n_features, n_outputs) -> Model
         Makes a new model of scores: `n_outputs` is the number of classes, or 1 for two classes; of labels, for an
-        indicator matrix. Rows are vectors; `cl.Reshape` as the first Function makes images of them. The model is
-        converted to X's dtype. Parameters that were not trained or loaded are drawn from `random_state`. A function
-        that can be imported is pickled with the estimator, a lambda can't be.
+        indicator matrix. X may have any number of axes. `n_features` is the length of a row, or its shape (3, 32, 32)
+        if X has more than two axes. The model is converted to X's dtype. Parameters that were not trained or loaded are
+        drawn from `random_state`. A function that can be imported is pickled with the estimator, a lambda can't be.
+    build__name
+        Arguments of `build` by name, `build__width=64`. A search may vary them.
+    loss : Loss, optional
+        In place of SoftmaxLoss and SigmoidLoss, one whose `link` gives probabilities, such as FocalLoss. Unless it is a
+        SigmoidLoss, two classes have two outputs.
+    optimizer : callable (parameters) -> Optimizer, optional
+        In place of the solver's: `lambda ps: cl.AdamW(ps, lr=1e-3)`, or a class, `cl.Lion`.
+    scoring : str or callable (estimator, X, y) -> float, optional
+        What `early_stopping` and `validation_scores_` go by, as in scikit-learn's searches: "f1_macro", for example.
+        By default it is `score`.
 
     All others are those of `MLPClassifier`, and mean the same. `alpha` is of all parameters of two axes or more. So are
-    the attributes, but for `coefs_`, `intercepts_` and `n_layers_`.
+    the attributes, but for `coefs_`, `intercepts_` and `n_layers_`. `row_shape_` is the shape of a row.
     """
 
 
+@with_arguments_of_build
 @dataclass(eq=False, repr=False)
 class NetRegressor(Net, Regression):
     """A regressor of any Model: scikit-learn's ways with training and its parameters, for your own model.
@@ -126,6 +125,10 @@ class NetRegressor(Net, Regression):
     ----------
     build : callable (n_features, n_outputs) -> Model
         As for `NetClassifier`; `n_outputs` is the number of targets a row.
+    build__name, optimizer, scoring
+        As for `NetClassifier`.
+    loss : Loss, "squared_error" or "poisson", optional
+        In place of the squared error, such as HuberLoss().
 
     All others are those of `MLPRegressor`, and mean the same. `alpha` is of all parameters of two axes or more. So are
     the attributes, but for `coefs_`, `intercepts_` and `n_layers_`.

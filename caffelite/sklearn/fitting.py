@@ -16,6 +16,7 @@ import numpy as np
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import check_scoring
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPRegressor as TheirRegressor
 from sklearn.utils import check_random_state, column_or_1d
@@ -53,6 +54,7 @@ SETTINGS = (  # what objective and optimizer are made of
     "beta_1",
     "beta_2",
     "epsilon",
+    "optimizer",
 )
 LARGEST_SEED = 2**31 - 1
 TINY = float(np.finfo(np.float64).tiny)
@@ -107,7 +109,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     _are_numbers: ClassVar[bool]  # whether targets are, or else labels
     _of_model: ClassVar[tuple[str, ...]]  # the parameters that say what the model is
 
-    def _build(self, n_features: int, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
+    def _build(self, n_features: Any, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
         """A new model for rows of so many features."""
         raise NotImplementedError
 
@@ -138,6 +140,19 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """Compute the weights of rows in the loss from the sample weights."""
         return weights
 
+    def _data_options(self, X: Any) -> dict[str, Any]:
+        """Options of `validate_data` for such rows."""
+        return {}
+
+    def _validation_score(self, validation: Validation) -> float:
+        """The score of the model as it is now, on validation rows."""
+        scoring = getattr(self, "scoring", None)
+        if scoring is None:
+            outputs = self.model_.predict(validation.inputs)
+            return self._score(outputs, validation.targets, validation.weights)
+        weights = {} if validation.weights is None else {"sample_weight": validation.weights}
+        return float(check_scoring(self, scoring)(self, validation.inputs, validation.labels, **weights))
+
     # ---- what fitting is made of ------------------------------------------------------------------------------------
 
     @property
@@ -152,7 +167,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _checked(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
         """Rows and their targets as arrays, targets of one column as a vector."""
         options = {"accept_sparse": "csr", "dtype": "numeric", "multi_output": True, "y_numeric": self._are_numbers}
-        X, y = validate_data(self, X, y, reset=reset, **options)
+        X, y = validate_data(self, X, y, reset=reset, **options, **self._data_options(X))
         if y.ndim == 2 and y.shape[1] == 1:
             y = column_or_1d(y.toarray() if issparse(y) else y, warn=True)
         return X, y
@@ -165,7 +180,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         X, y, *weights = eval_set
         X, y = self._checked(X, y, reset=False)
         checked = [_check_sample_weight(w, X, dtype=np.float64) for w in weights if w is not None]
-        return Validation(X, self._encoded(y), *checked)
+        return Validation(X, self._encoded(y), y, *checked)
 
     def _split(self, X: Any, y: Any, weights: np.ndarray | None) -> tuple[Any, Any, np.ndarray | None, Validation]:
         """Split into rows to train on and rows to score, the same as scikit-learn's perceptrons hold out."""
@@ -179,12 +194,15 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             share = f"validation_fraction={self.validation_fraction} of {y.shape[0]} rows"
             raise ValueError(f"The validation set is too small: {share}")
         if weights is None:
-            return X[kept], y[kept], None, Validation(X[held_out], self._encoded(y[held_out]))
-        return X[kept], y[kept], weights[kept], Validation(X[held_out], self._encoded(y[held_out]), weights[held_out])
+            return X[kept], y[kept], None, Validation(X[held_out], self._encoded(y[held_out]), y[held_out])
+        validation = Validation(X[held_out], self._encoded(y[held_out]), y[held_out], weights[held_out])
+        return X[kept], y[kept], weights[kept], validation
 
     def _begin(self, X: Any) -> None:
         """Make the model, and begin the account of its training."""
-        model = self._build(X.shape[1], self.n_outputs_, self._dtype(X), self._random_state)
+        self.row_shape_ = X.shape[1:]
+        n_features = X.shape[1] if X.ndim == 2 else self.row_shape_
+        model = self._build(n_features, self.n_outputs_, self._dtype(X), self._random_state)
         if not isinstance(model, Model):
             raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, which returned {model!r}")
         shape = model.output_shape(X.shape)
@@ -216,7 +234,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     def _prepare(self, in_parts: bool) -> None:
         """Make the objective and the optimizer of the present parameters, with the last optimizer's memory."""
-        settings = [getattr(self, name) for name in SETTINGS]
+        settings = [getattr(self, name, None) for name in SETTINGS]
         kept = self._optimizer
         if in_parts and kept is not None and settings == self._settings:
             return
@@ -352,7 +370,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             batch_size=min(200 if self.batch_size == "auto" else self.batch_size, rows),
             shuffle=self.shuffle,
             seed=seed,
-            validation_data=validation and tuple([part for part in validation if part is not None]),
+            validation_data=validation and validation.data(),
         )
 
     def _minimize(self, options: dict[str, Any]) -> None:
@@ -373,7 +391,11 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _scores(self, X: Any) -> np.ndarray:
         """The model's outputs (n, outputs)."""
         check_is_fitted(self)
-        return self.model_.predict(validate_data(self, X, reset=False, accept_sparse="csr", dtype="numeric"))
+        options = {"accept_sparse": "csr", "dtype": "numeric", **self._data_options(X)}
+        X = validate_data(self, X, reset=False, **options)
+        if X.shape[1:] != self.row_shape_:
+            raise ValueError(f"X has rows of shape {X.shape[1:]}, but the estimator was fitted on {self.row_shape_}")
+        return self.model_.predict(X)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")

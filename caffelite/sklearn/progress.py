@@ -19,8 +19,13 @@ class Validation(NamedTuple):
     """Rows to be scored after each epoch, and how much they weigh."""
 
     inputs: Any
-    targets: np.ndarray
+    targets: np.ndarray  # encoded
+    labels: Any  # targets as they were given
     weights: np.ndarray | None = None
+
+    def data(self) -> tuple:
+        """The rows as `fit` takes them."""
+        return (self.inputs, self.targets, *([] if self.weights is None else [self.weights]))
 
 
 class Improvement:
@@ -84,7 +89,7 @@ class Improvement:
         estimator.loss_curve_.append(loss)
         text = f"Iteration {estimator.n_iter_}, loss = {loss:.8f}"
         if self.validation is not None:
-            score = estimator._score(self.model.predict(self.validation.inputs), *self.validation[1:])
+            score = estimator._validation_score(self.validation)
             text += f", validation score = {score:.6f}"
             self._note_score(score)
         if not estimator._stops_early:

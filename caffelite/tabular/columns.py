@@ -187,7 +187,7 @@ def _take_words(name: str, column: Words, training: np.ndarray, encoding: Encodi
 
 def encoding_of(columns: Columns) -> Encoding:
     """The encoding of tables that a net of these columns has learned from; ValueError where it can't have been one."""
-    numbers = dict(zip(columns.numbers, columns.mean.tolist(), strict=True))
+    numbers = dict(zip(columns.numbers, columns.center.tolist(), strict=True))
     categories = {name: list(known) for name, known in columns.categories.items()}
     if not all(isinstance(x, str) for known in [columns.numbers, *categories.values(), categories] for x in known):
         raise ValueError("the names of columns and categories of a table are words")

@@ -136,5 +136,5 @@ def _give_others_a_vector(columns: Columns, seen: Frame) -> None:
         counts = np.bincount(seen[name].codes, minlength=len(known))
         if known[0] == OTHER and counts[0] == 0:
             vectors = embedding.weight.data.copy()
-            vectors[0] = counts @ vectors / counts.sum()
+            vectors[0] = counts @ vectors[: len(known)] / counts.sum()
             embedding.weight.data = vectors

@@ -85,7 +85,7 @@ def of_features(model: TableModel) -> Table:
     columns = model.columns
     flags = {flag(name): name for name in columns.numbers}
     rows = []
-    for name, mean in zip(columns.numbers, columns.mean, strict=True):
+    for name, mean in zip(columns.numbers, columns.center, strict=True):
         of_number = f"number; {mean:.7g} where it is missing"
         rows.append((name, f"1 where {flags[name]} is missing, else 0" if name in flags else of_number))
     for name, known in columns.categories.items():

@@ -29,6 +29,7 @@ from caffelite.data.conversion import (
 )
 from caffelite.data.generator import Batch, DataGenerator, Prefetch, alone_or_all, is_replayed, without_single_rows
 from caffelite.data.sources import Blocks, Source, part
+from caffelite.data.windows import Windows
 from caffelite.functions import Columns, Losses, Penalized
 from caffelite.functions.loss import Loss
 from caffelite.optimizers import Optimizer
@@ -207,6 +208,10 @@ def check_batches(
             check_weights(loss, None if weights is None else as_weights(weights, len(weights), model.dtype))
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
+        if isinstance(x, Windows):
+            got += ": give windows.x and windows.y"
+        elif inspect.isgeneratorfunction(x):
+            got += ": call it, since what it returns is such an iterable"
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
     for option, value in _set(given).items():
         if getattr(generator, option, None) != value:

@@ -260,7 +260,7 @@ def _check_labels(name: str, outputs: tuple[int, ...], targets: tuple[int, ...])
 
 def _check_values(name: str, outputs: tuple[int, ...], targets: tuple[int, ...]) -> None:
     single = [shape[:-1] if len(shape) > 1 and shape[-1] == 1 else shape for shape in (outputs, targets)]
-    if not outputs or single[0] != single[1]:
+    if not outputs or single[0] != single[1] or len(targets) > max(len(outputs), 2):
         raise ValueError(f"{name} got outputs of shape {outputs} and targets of shape {targets}; expected the same")
 
 

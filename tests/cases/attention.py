@@ -104,7 +104,16 @@ def layer_of_heads(x, context, parameters, heads, causal, mask, kept, rotary=Fal
 def kept_by(layer, shape, keys=None):
     """What MultiHeadAttention multiplied its probabilities by, the layer having been applied to x of this shape."""
     heads = (shape[0], layer.heads, shape[1], shape[1] if keys is None else keys)
-    return np.ones(heads) if layer.drawn is None else philox_mask(heads, layer.drawn, layer.dropout)
+    return np.ones(heads) if layer.drawn is None else attention_mask(heads, layer.drawn, layer.dropout)
+
+
+def attention_mask(shape, drawn, p):
+    """0 or 1 / (1 − p) for each head, query and key: in tiles of 16 keys × 8 queries, which are drawn one by one."""
+    *heads, queries, keys = shape
+    across, down = -(-queries // 8), -(-keys // 16)
+    tiles = philox_mask((*heads, down, across, 16, 8), drawn, p)
+    whole = tiles.swapaxes(-3, -2).reshape(*heads, 16 * down, 8 * across)
+    return whole[..., :keys, :queries].swapaxes(-1, -2)
 
 
 def masks(shape, masked, keys=None):
@@ -279,7 +288,7 @@ CASES = [
             *[((2, 3, 4), 2, True, False, 0.5, True, False), ((2, 5, 8), 2, False, False, 0.0, True, True, None, True)],
             *[((2, 5, 6), 3, False, "pairs"), ((5, 5, 6), 3, True, "pairs"), ((2, 3, 4), 2, True, "rows", 0.2)],
             *[((2, 5, 6), 2, False, masked, 0.0, True, True, 7) for masked in (False, True, "pairs", "rows")],
-            ((2, 3, 4), 1, True, True, 0.2, False, True, 70, True),
+            *[((2, 3, 4), 1, True, True, 0.2, False, True, 70, True), ((2, 2, 2), 1, False, "pairs")],
         ],
         empty=[
             *[((0, 3, 4), 2), ((2, 0, 4), 2, True), ((0, 3, 4), 2, False, True)],

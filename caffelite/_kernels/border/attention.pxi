@@ -16,7 +16,7 @@ def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not 
     (n, keys), or for each pair (length, keys) or (n, length, keys), where n may be 1 for the same pairs in all rows. A
     mask (n, keys) is one of keys also if n is the length. A query that sees no key has y = 0 and no gradient.
 
-    If p > 0, probabilities are dropped as `dropout` drops an array (n, heads, length, keys). `random` is (seed, step),
+    If p > 0, each of the (n, heads, length, keys) weights is dropped with probability p. `random` is (seed, step),
     int64, and its step is incremented. If the rows are a part of a larger batch, `first` is the number of their first
     element in that batch's array.
 

@@ -19,7 +19,7 @@
 #   q, k, v  strides: 0 of rows, 1 of positions; the same for dy. The others are contiguous
 #   mask     strides: 0 of rows, 1 of queries, 2 of keys; 0 along an axis that it does not have
 #   norms    (2, n, heads, L): m log₂ e and 1 / Σ exp(s − m)
-#   drawn    (seed, step) of dropout, or absent: p are dropped as `dropout` drops an array (n, heads, L, S)
+#   drawn    (seed, step) of dropout, or absent
 
 from libc.math cimport cos, exp, sin
 
@@ -46,6 +46,8 @@ cdef enum:
     KEYS = 64                             # of a block
     QUERIES = 64                          # of a block
     STRIP_QUERIES = 32                    # of a strip, at most
+    TILE_KEYS = 16                        # dropout draws the bits of a tile at once
+    TILE_QUERIES = 8
     MOST_PACKED = 96                      # the longest position that is packed; there are four packed blocks
 
 
@@ -61,7 +63,7 @@ cdef struct Head:                         # one head of one row
     Py_ssize_t mask_query, mask_key
     const uint64_t* drawn                 # or NULL
     double p
-    uint64_t first                        # the number of the head's first element in the array that dropout drops
+    uint64_t first                        # the number of the head's first tile of dropout
     double scale
     Py_ssize_t at, keys_at                # the head's offset in contiguous arrays of queries and of keys,
     Py_ssize_t size                       # and the distance of positions there
@@ -304,26 +306,38 @@ cdef void hide(real* s, Py_ssize_t s_row, const Head* h, Py_ssize_t i, Py_ssize_
                 s[j * s_row + lane] = <real> -INFINITE
 
 
-# kept[j, i] = 0 if dropout drops p[i, j], else 1 / (1 − p)
+# kept[j, i] = 0 if dropout drops p[i, j], else 1 / (1 − p). A tile of 16 keys × 8 queries takes the bits that are drawn
+# together. The tiles of a head are numbered along the queries, then along the keys.
 cdef void draw_kept(real* kept, const Head* h, Py_ssize_t i, Py_ssize_t queries, Py_ssize_t first,
                     Py_ssize_t keys) noexcept nogil:
     cdef uint32_t bits[2 * WORDS]
     cdef uint32_t least = <uint32_t> rint(65536 * h.p)
     cdef real factor = <real> (1 / (1 - h.p))
-    cdef Py_ssize_t width = strip_queries(kept), lane, j, end
-    cdef uint64_t number
+    cdef Py_ssize_t width = strip_queries(kept), row, column, begin, end, j
     if queries < width:
         memset(kept, 0, keys * width * sizeof(real))
-    for lane in range(queries):
-        number = h.first + (i + lane) * h.S + first
-        j = 0
-        while j < keys:
-            draw_bits(bits, h.drawn, number // (2 * WORDS))
-            end = min(keys, j + <Py_ssize_t> (2 * WORDS - number % (2 * WORDS)))
-            while j < end:
-                kept[j * width + lane] = factor if bits[number % (2 * WORDS)] >= least else <real> 0
-                j += 1
-                number += 1
+    for row in range(first // TILE_KEYS, tiles(first + keys, TILE_KEYS)):
+        for column in range(i // TILE_QUERIES, tiles(i + queries, TILE_QUERIES)):
+            draw_bits(bits, h.drawn, h.first + row * tiles(h.L, TILE_QUERIES) + column)
+            begin, end = max(i, column * TILE_QUERIES), min(i + queries, (column + 1) * TILE_QUERIES)
+            for j in range(row * TILE_KEYS, min((row + 1) * TILE_KEYS, first + keys)):
+                keep(kept + (j - first) * width + begin - i,
+                     bits + j % TILE_KEYS * TILE_QUERIES + begin % TILE_QUERIES, end - begin, least, factor)
+
+
+# kept[i] = factor if bits[i] are at least `least`, else 0
+cdef inline void keep(real* kept, const uint32_t* bits, Py_ssize_t n, uint32_t least, real factor) noexcept nogil:
+    cdef Py_ssize_t i
+    if n == TILE_QUERIES:                 # the usual case, whole vectors
+        for i in range(TILE_QUERIES):
+            kept[i] = factor if bits[i] >= least else <real> 0
+    else:
+        for i in range(n):
+            kept[i] = factor if bits[i] >= least else <real> 0
+
+
+cdef inline Py_ssize_t tiles(Py_ssize_t n, Py_ssize_t length) noexcept nogil:
+    return (n + length - 1) // length
 
 
 # ---- one head ----
@@ -337,7 +351,8 @@ cdef Head head_of(const Call* call, Py_ssize_t head, const Operand* mask, const 
     if h.mask != NULL:
         h.mask += row * mask.stride[0]
     h.drawn, h.p = <const uint64_t*> drawn.data, call.scalar[1]
-    h.first = <uint64_t> call.size[6] + <uint64_t> head * h.L * h.S
+    h.first = <uint64_t> (call.size[6] // max(1, h.L * h.S) + head)
+    h.first *= <uint64_t> (tiles(h.L, TILE_QUERIES) * tiles(h.S, TILE_KEYS))
     h.scale = call.scalar[0]
     h.size = H * h.d
     h.at, h.keys_at = row * h.L * h.size + head % H * h.d, row * h.S * h.size + head % H * h.d

@@ -11,7 +11,7 @@ from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.dataflow import Application
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, is_plain, shortest
-from caffelite.onnx.writing import Rule, Value, Writer, same
+from caffelite.onnx.writing import Rule, Value, Writer, code_of, same
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
@@ -38,8 +38,39 @@ def write_positional_encoding(g: Writer, a: Application, x: Value) -> str:
     return g.node("Add", x, g.constant(f.table(g.dtype)[: x.shape[1]]))
 
 
+def write_columns(g: Writer, a: Application, *inputs: Value) -> str:
+    """Write the numbers, 0 where they are missing, where these are, and the vectors of the categories."""
+    f: Any = a.function
+    parts = []
+    if f.numbers:
+        center, scale = map(g.constant, f.moments(g.dtype))
+        missing = g.node("IsNaN", inputs[0])
+        z = g.node("Where", missing, g.number(0), g.node("Div", g.node("Sub", inputs[0], center), scale))
+        if f.robust:
+            z = g.node("Clip", z, g.number(-LARGE), g.number(LARGE))
+            squared = g.node("Div", g.node("Mul", z, z), g.number(f.limit**2))
+            z = g.node("Div", z, g.node("Sqrt", g.node("Add", squared, g.number(1))))
+        parts.append(z)
+        if len(f.gaps):
+            flags = g.node("Gather", missing, g.constant(f.gaps), axis=1)
+            parts.append(g.node("Cast", flags, to=code_of(g.dtype)))
+        if any(f.bins):
+            column, lower, width = map(g.constant, f.bin_bounds(g.dtype))
+            x, is_missing = (g.node("Gather", given, column, axis=1) for given in (inputs[0], missing))
+            share = g.node("Div", g.node("Sub", x, lower), width)
+            code = g.node("Clip", share, g.number(0), g.number(1))
+            parts.append(g.node("Where", is_missing, g.number(0), code))
+    for i, embedding in enumerate(f.embeddings):
+        codes = g.node("Gather", inputs[-1], g.constant(np.int64(i)), axis=1)
+        parts.append(g.node("Gather", g.stored(embedding.weight), codes, axis=0))
+    return g.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+LARGE = 1e15  # its square is finite
+
 RULES: dict[type, Rule] = {
     functions.Linear: write_linear,
+    functions.Columns: write_columns,
     functions.DropConnect: write_linear,
     functions.MatMul: same("MatMul"),
     functions.Embedding: write_embedding,

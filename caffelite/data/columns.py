@@ -1,0 +1,152 @@
+"""Kinds of columns: what is learned of each column of a table, and the numbers or the code that a row has there."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite.data import dates, frames
+
+
+class NumberColumn(NamedTuple):
+    """Numbers or bools. `gaps` says whether some were missing when the column was learned."""
+
+    name: Any
+    gaps: bool
+
+    @property
+    def features(self) -> list[Any]:
+        return [self.name]
+
+    def described(self) -> Any:
+        """Return what a file has of it."""
+        return {"gaps": True} if self.gaps else None
+
+
+class DateColumn(NamedTuple):
+    """Dates, on the wall clock of a time zone if they have one. Each of the parts becomes a number, or two."""
+
+    name: Any
+    gaps: bool
+    zone: str | None
+    parts: tuple[str, ...]
+    first: float  # seconds since 1970
+
+    @property
+    def features(self) -> list[Any]:
+        return [f"{self.name}, {part}" for part in dates.feature_names(self.parts)]
+
+    def described(self) -> Any:
+        return {"gaps": self.gaps, "zone": self.zone, "parts": self.parts, "first": self.first}
+
+    def arrays(self, column: Any, what: str) -> np.ndarray:
+        """Return the parts (n, features) float64; NaN where a date is missing."""
+        if not dates.are_dates(column):
+            if not frames.all_missing(column):
+                raise TypeError(f"{what} holds {frames.content(column)}; expected dates, as when it was learned")
+            return np.full((len(column), len(self.features)), np.nan)
+        found = dates.dates_of(column, what)
+        if (found.zone is None) != (self.zone is None) and not np.isnat(found.stamps).all():
+            given, learned = [
+                "no time zone" if zone is None else f"the time zone {zone}" for zone in (found.zone, self.zone)
+            ]
+            raise TypeError(f"{what} has {given}, and had {learned} when it was learned")
+        return dates.features(found, self.zone, self.parts, self.first)
+
+
+class CategoryColumn(NamedTuple):
+    """Categories by name. Their codes are 0 … k − 1, k is the code of a missing one, and k + 1 of an unknown one."""
+
+    name: Any
+    categories: tuple[Any, ...]
+
+    @property
+    def codes(self) -> int:
+        """The number of codes."""
+        return len(self.categories) + 2
+
+    def described(self) -> Any:
+        return self.categories
+
+    def array(self, column: Any, what: str) -> np.ndarray:
+        """Return the code of each row, (n,) int64. TypeError for numbers in place of words, and the other way round."""
+        codes, names = frames.categories(column, what)
+        if names and self.categories and (are_words := _are_words(names)) != _are_words(self.categories):
+            kinds = ["words" if words else "numbers" for words in (are_words, not are_words)]
+            raise TypeError(
+                f"{what} holds {kinds[0]} such as {names[0]!r}; expected {kinds[1]} such as {self.categories[0]!r}, as "
+                "when it was learned"
+            )
+        k = len(self.categories)
+        known = {name: i for i, name in enumerate(self.categories)}
+        return np.array([*[known.get(name, k + 1) for name in names], k], np.int64)[codes]
+
+
+Column = NumberColumn | DateColumn | CategoryColumn
+
+
+def learned(frame: Any, categories: Sequence[Any], what: str) -> list[Column]:
+    """Return what each column of a frame is. `categories` names columns of numbers that are categories.
+
+    Raises ValueError or TypeError, beginning with `what` and naming the column, for columns that can't be used.
+    """
+    named = frames.columns(frame, what)
+    if unknown := [name for name in categories if name not in named]:
+        raise ValueError(
+            f"{what}: categories: the frame has no column {unknown[0]!r}; there are {frames.listed([*named])}"
+        )
+    return [_kind(name, column, name in set(categories), f"{what}: column {name!r}") for name, column in named.items()]
+
+
+def _kind(name: Any, column: Any, is_category: bool, what: str) -> Column:
+    if not isinstance(name, str | int):
+        raise TypeError(f"{what}: expected a name that is a word or an integer, got {name!r}")
+    if len(column.codes if isinstance(column, frames.Categories) else column) == 0:
+        raise ValueError(f"{what} has no rows")
+    if dates.are_dates(column):
+        stamps, zone = dates.dates_of(column, what)
+        there = stamps[~np.isnat(stamps)]
+        parts = dates.varying(dates.wall_clock(there, zone))
+        first = float(dates.seconds_of(there).min()) if len(there) else 0.0
+        return DateColumn(name, len(there) < len(stamps), zone, parts, first)
+    is_category = is_category or frames.holds_words(column)
+    if not is_category and (frames.are_numbers(column) or frames.all_missing(column)):
+        return NumberColumn(name, False)
+    _, names = frames.categories(column, what)
+    return CategoryColumn(name, tuple([int(x) if isinstance(x, float) and x.is_integer() else x for x in names]))
+
+
+def from_file(name: Any, described: Any) -> Column:
+    """Return the column of a name that a file describes as `described`. ValueError if it is not such a description."""
+    if not isinstance(name, str | int):
+        raise TypeError(f"Columns: expected names that are words or integers, got {name!r}")
+    if described is None:
+        return NumberColumn(name, False)
+    if isinstance(described, list | tuple):
+        known = tuple(described)
+        if len({(type(x), x) for x in known}) < len(known):
+            raise ValueError(f"Columns: expected categories of column {name!r} that differ, got {known}")
+        return CategoryColumn(name, known)
+    if described == {"gaps": True}:
+        return NumberColumn(name, True)
+    if not isinstance(described, dict) or described.keys() != {"gaps", "zone", "parts", "first"}:
+        raise ValueError(f"Columns: expected what column {name!r} is, got {reprlib.repr(described)}")
+    gaps, zone, parts, first = (described[key] for key in ("gaps", "zone", "parts", "first"))
+    if (
+        not isinstance(gaps, bool)
+        or not isinstance(zone, str | None)
+        or not isinstance(first, float | int)
+        or not isinstance(parts, list | tuple)
+        or not set(parts) <= set(dates.PARTS)
+        or len(set(parts)) < len(parts)
+        or not parts
+    ):
+        raise ValueError(f"Columns: expected dates of column {name!r}, got {reprlib.repr(described)}")
+    return DateColumn(name, gaps, zone, tuple(parts), float(first))
+
+
+def _are_words(names: Sequence[Any]) -> bool:
+    return any(isinstance(name, str) for name in names)

@@ -1,0 +1,178 @@
+"""Dates of a frame's column as numbers: the year, the month, the weekday, … and the seconds since the first date."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import sys
+import zoneinfo
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite.data.frames import is_missing, is_of
+
+SECOND = np.timedelta64(1, "s")
+QUARTER = 900  # seconds: a time zone changes its offset at a multiple of 15 minutes
+FIXED = re.compile(r"UTC([+-])(\d\d):(\d\d)")  # a zone without a name
+PARTS = ("year", "month", "day of the year", "weekday", "hour", "seconds")
+CYCLES = {"month": 12.0, "day of the year": 365.25, "weekday": 7.0, "hour": 24.0}
+
+
+class Dates(NamedTuple):
+    """A column of dates: microseconds in UTC, or on the wall clock if the dates have no time zone. NaT is missing."""
+
+    stamps: np.ndarray  # (n,) datetime64[us]
+    zone: str | None
+
+
+def are_dates(column: Any) -> bool:
+    """Return whether a column holds dates, with or without times of the day. Some may be missing."""
+    if is_of(column, "polars", "Series"):
+        return column.dtype in (sys.modules["polars"].Date, sys.modules["polars"].Datetime)
+    if not hasattr(column, "dtype"):
+        return False
+    if is_of(column, "pandas", "Series") and sys.modules["pandas"].api.types.is_datetime64_any_dtype(column.dtype):
+        return True
+    if column.dtype != object:
+        return getattr(column.dtype, "kind", "") == "M"
+    first = next((x for x in column if not is_missing(x)), None)
+    return isinstance(first, datetime.date)
+
+
+def dates_of(column: Any, what: Any) -> Dates:
+    """Return the dates of a column. TypeError, beginning with `what`, if some have a time zone and others have none."""
+    if is_of(column, "polars", "Series"):
+        zone = getattr(column.dtype, "time_zone", None)
+        if zone is not None:
+            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        return Dates(column.to_numpy().astype("datetime64[us]"), zone)
+    if is_of(column, "pandas", "Series") and column.dtype != object:
+        own = column.dt.tz
+        if own is not None:
+            column = column.dt.tz_convert("UTC").dt.tz_localize(None)
+        return Dates(column.to_numpy("datetime64[us]"), None if own is None else zone_name(own, what))
+    if column.dtype != object:
+        return Dates(column.astype("datetime64[us]"), None)
+    return _of_objects(list(column), what)
+
+
+def _of_objects(values: list[Any], what: Any) -> Dates:
+    stamps, zones = np.full(len(values), "NaT", "datetime64[us]"), set()
+    for i, x in enumerate(values):
+        if is_missing(x):
+            continue
+        if not isinstance(x, datetime.date):
+            raise TypeError(f"{what} has {x!r} in row {i}; expected a date")
+        zone = getattr(x, "tzinfo", None)
+        zones.add(None if zone is None else zone_name(zone, what))
+        if isinstance(x, datetime.datetime) and zone is not None:
+            x = x.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+        stamps[i] = x
+    if None in zones and len(zones) > 1:
+        raise TypeError(f"{what} has dates with a time zone and dates without one")
+    return Dates(stamps, min(zones, default=None, key=str))
+
+
+# ---- time zones -----------------------------------------------------------------------------------------------------
+
+
+def zone_name(zone: datetime.tzinfo, what: Any) -> str:
+    """Return the name of a time zone, "Europe/Berlin", or its offset, "UTC+02:00"."""
+    name = getattr(zone, "key", None) or getattr(zone, "zone", None)
+    if name:
+        return str(name)
+    offset = zone.utcoffset(None)
+    if offset is None:
+        raise TypeError(f"{what} has the time zone {zone!r}, which has no name")
+    minutes = round(offset.total_seconds() / 60)
+    if minutes == 0:
+        return "UTC"
+    return f"UTC{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+
+
+def zone_of(name: str) -> datetime.tzinfo:
+    """Return the time zone of a `zone_name`. ValueError if this machine does not know it."""
+    if name == "UTC":
+        return datetime.timezone.utc
+    if fixed := FIXED.fullmatch(name):
+        minutes = int(fixed[2]) * 60 + int(fixed[3])
+        return datetime.timezone(datetime.timedelta(minutes=-minutes if fixed[1] == "-" else minutes))
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"this machine does not know the time zone {name!r}; `pip install tzdata` may help") from None
+
+
+def wall_clock(stamps: np.ndarray, zone: str | None) -> np.ndarray:
+    """Return what the clocks of a zone show at these moments of UTC; the same for None."""
+    if zone is None or len(stamps) == 0:
+        return stamps
+    known, offset_of = zone_of(zone), {}
+    seconds = stamps.astype("datetime64[s]")
+    quarters = np.where(np.isnat(stamps), 0, seconds.astype(np.int64) // QUARTER)
+    different, places = np.unique(quarters, return_inverse=True)
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+    for quarter in different.tolist():
+        moment = (epoch + datetime.timedelta(seconds=quarter * QUARTER)).astimezone(known)
+        offset_of[quarter] = round(moment.utcoffset().total_seconds())  # type: ignore[union-attr]
+    offsets = np.array([offset_of[quarter] for quarter in different.tolist()], np.int64)
+    return stamps + offsets[places].astype("timedelta64[s]")
+
+
+# ---- numbers --------------------------------------------------------------------------------------------------------
+
+
+def varying(wall: np.ndarray) -> tuple[str, ...]:
+    """Return the parts in which these dates on the wall clock differ, and always "seconds"."""
+    there = wall[~np.isnat(wall)]
+    return tuple(
+        [part for part in PARTS[:-1] if len(there) and (x := part_of(there, part)).min() < x.max()] + ["seconds"]
+    )
+
+
+def part_of(wall: np.ndarray, part: str) -> np.ndarray:
+    """Return a part of dates on the wall clock, counted from 0, but for the year. Hours have fractions."""
+    days = wall.astype("datetime64[D]")
+    if part == "year":
+        return wall.astype("datetime64[Y]").astype(np.int64) + 1970
+    if part == "month":
+        return wall.astype("datetime64[M]").astype(np.int64) % 12
+    if part == "day of the year":
+        return (days - wall.astype("datetime64[Y]").astype("datetime64[D]")).astype(np.int64)
+    if part == "weekday":
+        return (days.astype(np.int64) + 3) % 7  # the first of January 1970 was a Thursday
+    return (wall - days) / SECOND / 3600
+
+
+def feature_names(parts: Sequence[str]) -> list[str]:
+    """Return the names of the numbers that `features` makes."""
+    return [name for part in parts for name in ([f"{part}, sine", f"{part}, cosine"] if part in CYCLES else [part])]
+
+
+def features(dates: Dates, zone: str | None, parts: Sequence[str], first: float) -> np.ndarray:
+    """Return the parts of dates on the clocks of a zone as numbers, (n, features) float64. NaN is missing.
+
+    A part that begins again, such as the weekday, becomes a sine and a cosine. "seconds" are those since `first`, which
+    is in seconds since 1970.
+    """
+    found = np.full((len(dates.stamps), len(feature_names(parts))), np.nan)
+    there = ~np.isnat(dates.stamps)
+    wall = wall_clock(dates.stamps[there], zone)
+    columns: list[np.ndarray] = []
+    for part in parts:
+        if part == "seconds":
+            columns.append(seconds_of(dates.stamps[there]) - first)
+        elif part in CYCLES:
+            angle = 2 * np.pi / CYCLES[part] * part_of(wall, part)
+            columns += [np.sin(angle), np.cos(angle)]
+        else:
+            columns.append(part_of(wall, part))
+    found[there] = np.stack(columns, axis=1)
+    return found
+
+
+def seconds_of(stamps: np.ndarray) -> np.ndarray:
+    """Return dates as seconds since 1970, float64."""
+    return stamps.astype(np.int64) / 1e6
