@@ -218,6 +218,28 @@ class Sequences(cl.Model):
         return self.compute(self, x, n)
 
 
+class Pooled(cl.Model):
+    """Means over what a mask lets through, and indices as numbers."""
+
+    takes_indices = (False, False, True)
+
+    def __init__(self, dtype):
+        super().__init__(seed=0, dtype=dtype)
+        self.attention, self.table = cl.MultiHeadAttention(4, 2), cl.Embedding(9, 4)
+
+    def call(self, x, mask, n):
+        weight = cl.Tensor(mask, dtype=self.dtype).reshape(len(x), 5, 1)
+        pooled = (self.attention(x, mask) * weight).sum(axis=1) / (weight.sum(axis=1) + 1)
+        return pooled * n[:, :1] + self.table(n[:, 1])
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_masks_and_indices_may_be_used_as_numbers(dtype, tmp_path):
+    given = rows(3, 5, 4), rows(3, 5) > 0, np.arange(6).reshape(3, 2)
+    assert differing(tmp_path, [(Pooled(dtype), given)]) == []
+
+
 def test_an_input_that_no_output_depends_on_stays_an_argument():
     class First(cl.Model):
         def call(self, x, y):

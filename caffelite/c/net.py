@@ -212,7 +212,9 @@ class Net:
         if _is_value(source) and source in self.parts:
             return self.parts[source]
         if isinstance(source, Converted):
-            raise TypeError(f"export: there is no C for {a.function!r} of integers or bools as numbers, in {of!r}")
+            value, shape = self.part(source.of, a, of)
+            floats = operators.Floats(value.type)
+            return self.call(floats, (len(self.calls),), floats.layer(shape), [(value, shape)], shape)[0], shape
         if isinstance(source, Columns):
             return self.columns(source, a, of)
         values = self._values(source)

@@ -18,6 +18,27 @@ INDICES = "ijklmnop"  # of axes
 ROWS = 3  # on which it is tried whether elements are of their own row
 
 
+class Floats(Function):
+    """Integers or bools of this type in C as floats."""
+
+    def __init__(self, of: str) -> None:
+        self.of = of
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        return x.astype(np.float64)
+
+    def backward(self, dy: np.ndarray) -> None:
+        """Integers have no gradient."""
+
+    def layer(self, shape: Shape) -> Layer:
+        counts = axes(i=math.prod(shape))
+        body = loops(counts, f"y{at(counts)} = (float)x{at(counts)};")
+        return Layer({"x": dims(counts)}, dims(counts), body, types={"x": self.of})
+
+    def __repr__(self) -> str:
+        return f"Floats({self.of})"
+
+
 def arithmetic(text: str) -> Callable[..., Layer]:
     """Make a function that writes an operator of two Tensors, or of a Tensor and a number."""
 
