@@ -201,7 +201,9 @@ def test_several_inputs_and_outputs_are_arguments_in_their_order(dtype, tmp_path
     inputs = [f"const {number} *in_1", f"const {number} *in_2", "const uint8_t *in_3", "const int64_t *in_4"]
     assert re.split(r",\s+", found) == [*inputs, *[f"{number} *out_{i}" for i in (1, 2, 3)]]
     sizes = "IN_1 = 24, IN_2 = 30, IN_3 = 5, IN_4 = 2, OUT_1 = 24, OUT_2 = 24, OUT_3 = 12"
-    assert f"enum {{ PREDICT_{sizes.replace(', ', ', PREDICT_')} }};" in text
+    found = re.search(r"enum { ([^}]*) };", text)[1]
+    assert re.split(r",\s+", found) == [f"PREDICT_{size}" for size in sizes.split(", ")]
+    assert max(map(len, text.splitlines())) <= len(" * ") + 120
 
 
 class Sequences(cl.Model):

@@ -118,8 +118,8 @@ def literal(value: Any) -> str:
     return str(value) if isinstance(value, np.float64) else f"{value!s}f"
 
 
-def braced(array: np.ndarray) -> str:
-    """An array in C, in lines."""
+def defined(head: str, array: np.ndarray) -> str:
+    """The definition of an array in C, in lines; `head` is what comes before the numbers."""
     texts = list(map(literal, array.reshape(-1)))
     inner = 1
     for n in reversed(array.shape):
@@ -132,7 +132,8 @@ def braced(array: np.ndarray) -> str:
             lines.append(f"{line},")
             line = ""
         line = f"{line}, {text}" if line else text
-    return "\n    ".join(["", *lines, line]) if lines else f" {line}"
+    fits = not lines and len(head) + len(line) + 2 <= WIDTH
+    return f"{head} {line};" if fits else "\n    ".join([head, *lines, f"{line};"])
 
 
 def as_comment(text: str) -> str:

@@ -61,7 +61,7 @@ HEAD = """\
 /*
  * {name}: a neural network, written by caffelite.
  *
- *     {signature};
+{signature};
  *
  * (in C++ extern "C") computes the outputs of one row{of_row}. Arrays are in C order, and must not overlap.
  *
@@ -80,7 +80,7 @@ HEAD = """\
 #define PREDICT predict
 #endif
 {definition}
-enum {{ {sizes} }};
+{sizes}
 
 #ifdef __cplusplus
 #define restrict __restrict
@@ -117,12 +117,11 @@ def written(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[st
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
         net = Net(model, shapes, boolean("export: quantize", quantize))
     arrays = _arrays(net)
-    signature = in_lines("void predict(", arrays, ")")
     helpers = [f"{net.c(text)}\n" for name, text in HELPERS.items() if name in net.used]
     integers = any("_t " in text for text in (*arrays, *net.definitions))
     head = HEAD.format(
         name=as_comment(Path(path).name),
-        signature=signature.replace("\n", "\n *     "),
+        signature=in_lines(" *     void predict(", arrays, ")", " *         "),
         of_row=" x" if net.single else "",
         facts="\n".join([f" *     {name:<10}{as_comment(text)}" for name, text in _facts(net)]),
         storage=STORAGE if net.memory else "",
@@ -130,8 +129,8 @@ def written(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[st
         summary=as_comment(str(model.summary(shapes[0] if len(shapes) == 1 else tuple(shapes)))),
         includes="#include <math.h>" + "\n#include <stdint.h>" * integers,
         definition=DEFINITION if net.memory else "",
-        sizes=", ".join([f"PREDICT_{name.upper()} = {value.size}" for name, value in _sizes(net)]),
-        declaration=signature.replace("predict", "PREDICT"),
+        sizes=in_lines("enum { ", [f"PREDICT_{name.upper()} = {value.size}" for name, value in _sizes(net)], " };"),
+        declaration=_signature(net),
     )
     return "\n".join([head, *helpers, *net.definitions, _predict(net), ""]), net.rounding
 
@@ -140,6 +139,10 @@ def _arrays(net: Net) -> list[str]:
     """The parameters of the function in C."""
     inputs = [f"const {net.c(value.type)} *{value.place}" for value, _ in net.inputs]
     return [*inputs, *[f"{net.number} *{value.place}" for value, _ in net.outputs]]
+
+
+def _signature(net: Net) -> str:
+    return in_lines("void PREDICT(", _arrays(net), ")")
 
 
 def _sizes(net: Net) -> list[tuple[str, Any]]:
@@ -192,5 +195,4 @@ def _predict(net: Net) -> str:
                 place = f"({const}{array.value.type} (*){brackets(array.seen[1:])}){start}"
             arguments.append(place)
         lines.append(in_lines(f"    {name}(", arguments, ");", " " * 8))
-    signature = in_lines("void PREDICT(", _arrays(net), ")")
-    return "\n".join([signature, net.c("\n".join(["{", *lines, "}"]))])
+    return "\n".join([_signature(net), net.c("\n".join(["{", *lines, "}"]))])

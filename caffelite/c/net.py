@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.c import layers, operators, sequences
-from caffelite.c.code import HELPERS, Shape, as_comment, braced, brackets, in_double, in_lines, indented, parameter
+from caffelite.c.code import HELPERS, Shape, as_comment, brackets, defined, in_double, in_lines, indented, parameter
 from caffelite.c.int8 import Rounding, rounding
 from caffelite.c.layers import COMPOSITES, IDENTITIES, Layer, Part, copied
 from caffelite.core.function import Function, shape_text
@@ -323,7 +323,7 @@ class Net:
         array = array.astype(self.dtype) if array.dtype.kind == "f" else array
         self.constant_bytes += array.nbytes
         number = self.number if array.dtype.kind == "f" else f"{array.dtype}_t"
-        return f"static const {number} {name}{brackets(array.shape)} ={braced(array)};"
+        return defined(f"static const {number} {name}{brackets(array.shape)} =", array)
 
 
 def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
