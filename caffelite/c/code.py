@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,13 +91,26 @@ def brackets(dims: Shape) -> str:
     return "".join(f"[{n}]" for n in dims)
 
 
-def parameter(name: str, seen: Shape) -> str:
-    """A parameter that is an array, or an array of arrays."""
-    return f"float *restrict {name}" if len(seen) == 1 else f"float (*restrict {name}){brackets(seen[1:])}"
+def parameter(name: str, seen: Shape, of: str = "float") -> str:
+    """A parameter that is an array of numbers of this type, or an array of arrays."""
+    return f"{of} *restrict {name}" if len(seen) == 1 else f"{of} (*restrict {name}){brackets(seen[1:])}"
+
+
+def in_lines(head: str, items: Sequence[str], tail: str, indent: str = "    ") -> str:
+    """Items between commas, in as many lines as they need."""
+    lines = [head]
+    for i, item in enumerate(items):
+        text = item + (tail if i == len(items) - 1 else ",")
+        if len(lines[-1]) + len(text) + 1 > WIDTH and lines[-1] != indent:
+            lines.append(indent)
+        lines[-1] += text if lines[-1] in (head, indent) else f" {text}"
+    return "\n".join(lines)
 
 
 def literal(value: Any) -> str:
     """A number in C: the shortest decimal that reads back to its bits."""
+    if isinstance(value, np.integer):
+        return str(value)
     if math.isnan(value):
         return "NAN"
     if math.isinf(value):
@@ -105,8 +118,8 @@ def literal(value: Any) -> str:
     return str(value) if isinstance(value, np.float64) else f"{value!s}f"
 
 
-def braced(array: np.ndarray) -> str:
-    """An array in C, in lines."""
+def defined(head: str, array: np.ndarray) -> str:
+    """The definition of an array in C, in lines; `head` is what comes before the numbers."""
     texts = list(map(literal, array.reshape(-1)))
     inner = 1
     for n in reversed(array.shape):
@@ -119,7 +132,8 @@ def braced(array: np.ndarray) -> str:
             lines.append(f"{line},")
             line = ""
         line = f"{line}, {text}" if line else text
-    return "\n    ".join(["", *lines, line]) if lines else f" {line}"
+    fits = not lines and len(head) + len(line) + 2 <= WIDTH
+    return f"{head} {line};" if fits else "\n    ".join([head, *lines, f"{line};"])
 
 
 def as_comment(text: str) -> str:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from caffelite.c.code import HELPERS, as_comment, brackets
-from caffelite.c.net import LARGEST, MOST_SAID, Net, Shape
-from caffelite.core.arrays import integers
+from caffelite import functions
+from caffelite.c.code import HELPERS, as_comment, brackets, in_lines
+from caffelite.c.int8 import ROWS, Rounding
+from caffelite.c.net import Net
+from caffelite.core.arrays import boolean
 from caffelite.core.function import shape_text
-from caffelite.core.tables import bytes_text, shortened
+from caffelite.core.tables import bytes_text
 from caffelite.files import safetensors as files
 from caffelite.model.model import Model
+from caffelite.model.shapes import row_shapes
 
 
-def export(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | None = None) -> None:
-    """Write a model as a file of C99: its weights, and a function that predicts a row:
+def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> Rounding | None:
+    """Write a model as one file of C99: its weights, and a function that predicts a row:
 
         void predict(const float *x, float *y);
 
@@ -27,52 +29,44 @@ def export(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | N
     are in C order, so an image comes channel by channel. The function allocates nothing, and needs no library but libm.
     A comment in the file says how to compile and call it, what it computes, and how much memory it takes.
 
-    The model has one input and one output. It may consist of Linear, convolutions, pools, GlobalAvgPool, Upsample,
-    BatchNorm (with its running mean and variance), LayerNorm, GroupNorm, the activations, Softmax and LogSoftmax,
-    Flatten, Reshape, Pad, Dropout and DropConnect (which drop nothing), Columns of numbers, Residual, Parallel and
-    Models, and of other Functions if their `formula` uses only these. A `call` may also use + - * / ** of Tensors of
-    one shape and of numbers, exp, log, sqrt, abs, concatenate and reshape. It is applied to zeros, and may not look at
-    values. `input_shape` is the shape of a row. It is needed if the first Function takes rows of any shape.
+    A model of several inputs or outputs becomes `void predict(const float *in_1, …, float *out_1, …)`, inputs first.
+    Indices are `int64_t`, and masks are `uint8_t`, 0 or 1. An index that is not in its table makes NaN. The comment
+    lists the categories of Columns by number.
+
+    `input_shape` is the shape of a row, or a tuple of shapes for several inputs. It is needed if the first Function
+    takes rows of any shape.
+
+    With `quantize`, the weights of Linear and convolutions are of int8, a quarter of float32, and have a scale for each
+    output. The numbers between layers stay floats. The comment says how far this moves the outputs of random rows,
+    and `export` returns it: the largest difference, the mean one, and the largest output.
+
+    The model may consist of Linear, Embedding, convolutions, pools, Upsample, all norms (BatchNorm with its running
+    mean and variance), RNN, GRU, LSTM, MultiHeadAttention, TransformerBlock, PositionalEncoding, the activations,
+    Softmax and LogSoftmax, Flatten, Reshape, Pad, Dropout and DropConnect (which drop nothing), Columns, Residual,
+    Parallel and Models, and of other Functions if their `formula` uses only these and operators. Sequences have the
+    length that `input_shape` says.
+
+    A `call` may also use + - * / ** @, exp, log, sqrt, sin, cos, abs, sum, mean, max, min, indices, transpose, flip,
+    split, concatenate and reshape of Tensors. It is applied to zeros, and may not look at values.
 
     Raises TypeError naming a Function of another kind, and ValueError for shapes that do not fit, before anything is
     written. Raises OSError naming the path if it can't be written. The file replaces an older one when it is complete.
     """
-    files.replace(path, [source(model, path, input_shape).encode()])
-
-
-def _row_shape(model: Model, given: Any) -> Shape:
-    """The shape of a row, as it is given or as the model requires it; ValueError if it is not known."""
-    if given is not None:
-        if not isinstance(given, tuple | list):
-            raise TypeError(f"export: expected input_shape to be the shape of a row, such as (64,), got {given!r}")
-        if any(isinstance(n, tuple | list) for n in given):
-            raise TypeError(f"export: the function in C takes one input, got the shapes {given!r} of several")
-        return integers("export: input_shape", given, len(given), most=LARGEST)
-    shape: Any = model.required_input_shape or (None, None)
-    if isinstance(shape[0], tuple):
-        raise TypeError(f"export: the function in C takes one input, and {shortened(repr(model), MOST_SAID)} several")
-    required = [n for n in shape[1:] if n is not ...]
-    if None in required:
-        raise ValueError(
-            f"export: {shortened(repr(model), MOST_SAID)} takes rows of several shapes, {shape_text(shape)}: say "
-            "which, as in input_shape=(3, 32, 32)"
-        )
-    return tuple(required)
+    text, rounding = written(model, path, input_shape, quantize)
+    files.replace(path, [text.encode()])
+    return rounding
 
 
 HEAD = """\
 /*
  * {name}: a neural network, written by caffelite.
  *
- *     void predict(const {number} *x, {number} *y);        (in C++ extern "C")
+{signature};
  *
- * computes the outputs y of one row x, both in C order. They must not overlap.
+ * (in C++ extern "C") computes the outputs of one row{of_row}. Arrays are in C order, and must not overlap.
  *
- *     x         {x}
- *     y         {y}
- *     weights   {weights}, constant
- *     memory    {memory}
- *
+{facts}
+ *{notes}
  *     cc -std=c99 -O3 -c {name}
  *
  * and -lm to link. -DPREDICT=other names the function otherwise, where a program has several nets.{storage}
@@ -80,19 +74,19 @@ HEAD = """\
  * {summary}
  */
 
-#include <math.h>
+{includes}
 
 #ifndef PREDICT
 #define PREDICT predict
 #endif
 {definition}
-enum {{ PREDICT_INPUTS = {inputs}, PREDICT_OUTPUTS = {outputs} }};
+{sizes}
 
 #ifdef __cplusplus
 #define restrict __restrict
 extern "C"
 #endif
-void PREDICT(const {number} *x, {number} *y);
+{declaration};
 """
 
 STORAGE = """ The memory is
@@ -105,41 +99,100 @@ DEFINITION = """
 #endif
 """
 
+#: What an array has one of, and several, by its type in C.
+WHAT = {"float": ("number", "numbers"), "int64_t": ("index", "indices"), "uint8_t": ("0 or 1", "times 0 or 1")}
 
-def source(model: Model, path: str | os.PathLike, input_shape: Sequence[int] | None = None) -> str:
+
+def source(model: Model, path: str | os.PathLike, input_shape: Any = None, quantize: bool = False) -> str:
     """The text of a file at this path; see `export`."""
+    return written(model, path, input_shape, quantize)[0]
+
+
+def written(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[str, Rounding | None]:
+    """The text of a file at this path, and how far int8 weights move the outputs; see `export`."""
     if not isinstance(model, Model):
         of_estimator = ": an estimator's is its `model_`" if hasattr(model, "get_params") else ""
         raise TypeError(f"export takes a Model, got {model!r}{of_estimator}")
-    shape = _row_shape(model, input_shape)
+    shapes = row_shapes(model, input_shape)
     with np.errstate(all="ignore"):  # weights may be NaN, or variances 0
-        net = Net(model, shape)
+        net = Net(model, shapes, boolean("export: quantize", quantize))
+    arrays = _arrays(net)
+    helpers = [f"{net.c(text)}\n" for name, text in HELPERS.items() if name in net.used]
+    integers = any("_t " in text for text in (*arrays, *net.definitions))
     head = HEAD.format(
         name=as_comment(Path(path).name),
-        number=net.number,
-        x=f"{net.x.size:,} numbers, shape {shape_text(shape)}",
-        y=f"{net.y.size:,} numbers, shape {shape_text(net.y_shape)}",
-        weights=bytes_text(net.constant_bytes),
-        memory=bytes_text(net.memory * model.dtype.itemsize),
+        signature=in_lines(" *     void predict(", arrays, ")", " *         "),
+        of_row=" x" if net.single else "",
+        facts="\n".join([f" *     {name:<10}{as_comment(text)}" for name, text in _facts(net)]),
         storage=STORAGE if net.memory else "",
-        summary=as_comment(str(model.summary(shape))),
+        notes="".join([f"\n * {as_comment(_columns_text(a.function))}\n *" for a in net.graph.columns()]),
+        summary=as_comment(str(model.summary(shapes[0] if len(shapes) == 1 else tuple(shapes)))),
+        includes="#include <math.h>" + "\n#include <stdint.h>" * integers,
         definition=DEFINITION if net.memory else "",
-        inputs=net.x.size,
-        outputs=net.y.size,
+        sizes=in_lines("enum { ", [f"PREDICT_{name.upper()} = {value.size}" for name, value in _sizes(net)], " };"),
+        declaration=_signature(net),
     )
-    helpers = [f"{net.c(text)}\n" for name, text in HELPERS.items() if name in net.used]
-    return "\n".join([head, *helpers, *net.definitions, _predict(net), ""])
+    return "\n".join([head, *helpers, *net.definitions, _predict(net), ""]), net.rounding
+
+
+def _arrays(net: Net) -> list[str]:
+    """The parameters of the function in C."""
+    inputs = [f"const {net.c(value.type)} *{value.place}" for value, _ in net.inputs]
+    return [*inputs, *[f"{net.number} *{value.place}" for value, _ in net.outputs]]
+
+
+def _signature(net: Net) -> str:
+    return in_lines("void PREDICT(", _arrays(net), ")")
+
+
+def _sizes(net: Net) -> list[tuple[str, Any]]:
+    """The inputs and outputs by name, as constants have them."""
+    if net.single:
+        return [("inputs", net.inputs[0][0]), ("outputs", net.outputs[0][0])]
+    return [(value.place, value) for value, _ in (*net.inputs, *net.outputs)]
+
+
+def _facts(net: Net) -> list[tuple[str, str]]:
+    """What users have to know of the arrays, the weights and the memory."""
+    arrays = [*net.inputs, *net.outputs]
+    facts = [(v.place, f"{v.size:,} {WHAT[v.type][v.size > 1]}, shape {shape_text(shape)}") for v, shape in arrays]
+    facts.append(("weights", f"{bytes_text(net.constant_bytes)}, constant"))
+    if net.rounding is not None:
+        largest, mean, output = (f"{number:.2g}" for number in net.rounding)
+        of = f"numbers up to {output}, of {ROWS} random rows"
+        facts.append(("rounding", f"int8 weights move outputs by {largest} at most and {mean} on average,"))
+        facts.append(("", of))
+    return [*facts, ("memory", bytes_text(net.memory * net.dtype.itemsize))]
+
+
+def _columns_text(f: functions.Columns) -> str:
+    """Say which columns the inputs are, and list the categories of each by number."""
+    lines = []
+    if f.numbers:
+        lines = [in_lines("The numbers, NAN for a missing one: ", [*map(str, f.numbers)], "")]
+    if f.categories:
+        lines.append("The indices are the numbers of categories:")
+    for name, known in f.categories.items():
+        numbered = [f"{i} {category}" for i, category in enumerate((*known, "(missing)", "(another)"))]
+        lines.append(in_lines(f"    {name}: ", numbered, "", " " * 8))
+    return "\n".join(lines)
 
 
 def _predict(net: Net) -> str:
     """The function itself, which calls the layers."""
     lines = [f"    PREDICT_MEMORY float memory[{net.memory}];", ""] if net.memory else []
+    used = {array.value.place.split()[0] for _, arrays in net.calls for array in arrays}
+    lines += [
+        f"    (void){value.place};  /* no output depends on it */" for value, _ in net.inputs if value.place not in used
+    ]
     for name, arrays in net.calls:
-        arguments = [value.place for value, _ in arrays]
-        for i, (value, seen) in enumerate(arrays):
-            if len(seen) > 1:
-                const = "const " * (i < len(arrays) - 1)
-                start = f"({value.place})" if value.offset else value.place
-                arguments[i] = f"({const}float (*){brackets(seen[1:])}){start}"
-        lines.append(f"    {name}({', '.join(arguments)});")
-    return net.c("\n".join(["void PREDICT(const float *x, float *y)", "{", *lines, "}"]))
+        arguments = []
+        for array in arrays:
+            place = array.value.place
+            if len(array.seen) > 1:
+                const = "" if array.is_written else "const "
+                start = f"({place})" if " " in place else place
+                place = f"({const}{array.value.type} (*){brackets(array.seen[1:])}){start}"
+            arguments.append(place)
+        lines.append(in_lines(f"    {name}(", arguments, ");", " " * 8))
+    return "\n".join([_signature(net), net.c("\n".join(["{", *lines, "}"]))])

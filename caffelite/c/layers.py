@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from caffelite import functions
 from caffelite.c.code import Shape, at, axes, dims, literal, loop, loops
+from caffelite.c.int8 import KINDS, as_int8
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function
 
@@ -20,7 +22,8 @@ class Layer:
     """A C function of arrays, by name, that sets `y`: how it sees each, (6, 28, 28) as float [6][28][28], and its body.
 
     `constants` are weights by name. A layer can be `in_place`, y being written over an input of the same size, if it
-    reads nothing of that at a place after it has written there.
+    reads nothing of that at a place after it has written there. `own` are arrays in which it keeps numbers while it
+    runs. `types` has the inputs that are indices or masks.
     """
 
     inputs: dict[str, Shape]
@@ -28,6 +31,14 @@ class Layer:
     body: list[str]
     constants: Mapping[str, np.ndarray] = field(default_factory=dict)
     in_place: bool = False
+    own: Mapping[str, Shape] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+
+
+Part = tuple[Any, Any]  # a value and its shape; or None and a number
+
+#: Writes one call of a layer, of a Function and its inputs. Returns what it makes, and then the arrays of its own.
+Write = Callable[..., list[Part]]
 
 
 def elementwise(shape: Shape, y: str, *inputs: str) -> Layer:
@@ -63,19 +74,6 @@ def gelu(f: functions.GELU, x: Shape, y: Shape) -> Layer:
 
 def copied(shape: Shape) -> Layer:
     return elementwise(shape, "x[]", "x")
-
-
-def arithmetic(text: str) -> Callable[..., Layer]:
-    """Make a function that writes an operator of Tensors of one shape, or of a Tensor and a number."""
-
-    def write(f: Function, a: Any, b: Any, y: Shape) -> Layer:
-        operands = {name: x for name, x in (("a", a), ("b", b)) if isinstance(x, tuple)}
-        if {*operands.values()} != {y}:
-            raise TypeError(f"export: there is no C for {f!r} of shapes {a} and {b}, which are broadcast")
-        a, b = (f"{name}[]" if name in operands else literal(x) for name, x in (("a", a), ("b", b)))
-        return elementwise(y, text.format(a, b), *operands)
-
-    return write
 
 
 def negative(f: functions.Negative, x: Shape, y: Shape) -> Layer:
@@ -115,24 +113,39 @@ def pad(f: functions.PadAxes, x: Shape, y: Shape) -> Layer:
     return Layer({"x": x}, y, [*tables, *loops(to_y, f"y{at(to_y)} = x{places};")])
 
 
-def linear(f: functions.Linear, x: Shape, y: Shape) -> Layer:
+class Weights:
+    """The weight and bias of a layer, in C: what the sum of an output starts from, and what is done to it at the end.
+
+    A weight of int8 is multiplied by the scale of its output at the end.
+    """
+
+    def __init__(self, f: Any, in_int8: bool) -> None:
+        self.constants = {"weight": f.weight.data} if f.bias is None else {"weight": f.weight.data, "bias": f.bias.data}
+        self.has_bias, self.in_int8 = f.bias is not None, in_int8
+        if in_int8:
+            numbers, scale, _ = as_int8(f)
+            self.constants |= {"weight": numbers, "scale": scale}
+
+    def start(self, output: str) -> str:
+        return f"bias[{output}]" if self.has_bias and not self.in_int8 else "0"
+
+    def finished(self, y: str, output: str) -> list[str]:
+        """Statements that turn a sum y into the output."""
+        bias = f" + bias[{output}]" if self.has_bias else ""
+        return [f"{y} = {y} * scale[{output}]{bias};"] if self.in_int8 else []
+
+
+def linear(f: functions.Linear, x: Shape, y: Shape, in_int8: bool = False) -> Layer:
     """Input by input, for each row r if there are several: outputs lie side by side, as vectors of a processor do."""
-    rows, n, m = axes(r=math.prod(x[:-1])), f.in_features, f.out_features
+    rows, n, m, weights = axes(r=math.prod(x[:-1])), f.in_features, f.out_features, Weights(f, in_int8)
     row = at(rows) if rows else ""
     body = loops(
         rows,
-        loop("j", m, f"y{row}[j] = {_bias(f, 'j')};"),
+        loop("j", m, f"y{row}[j] = {weights.start('j')};"),
         loop("i", n, loop("j", m, f"y{row}[j] += x{row}[i] * weight[i][j];")),
+        *[loop("j", m, statement) for statement in weights.finished(f"y{row}[j]", "j")],
     )
-    return Layer({"x": (*rows.values(), n)}, (*rows.values(), m), body, _weights(f))
-
-
-def _weights(f: Any) -> dict[str, np.ndarray]:
-    return {"weight": f.weight.data} | ({} if f.bias is None else {"bias": f.bias.data})
-
-
-def _bias(f: Any, index: str) -> str:
-    return "0" if f.bias is None else f"bias[{index}]"
+    return Layer({"x": (*rows.values(), n)}, (*rows.values(), m), body, weights.constants)
 
 
 class Windows:
@@ -179,30 +192,34 @@ def _table(name: str, numbers: list[int]) -> str:
     return f"{name}[{len(numbers)}] = {{{', '.join(map(str, numbers))}}}"
 
 
-def convolution(f: functions.Conv2d, x: Shape, y: Shape) -> Layer:
+def convolution(f: functions.Conv2d, x: Shape, y: Shape, in_int8: bool = False) -> Layer:
+    weights = Weights(f, in_int8)
     windows = Windows(f, x[1:], y[1:], f.dilation, f.pads_before(x[1:]))
     to, tap, place = f"y[o]{windows.position}", f"weight[o][c]{windows.tap}", windows.place
     taps = windows.each_tap(f"{to} += {tap} * x[{_channel_of_group(f)}]{place};")
     body = loops(
         {"o": f.out_channels},
-        *windows.each(f"{to} = {_bias(f, 'o')};"),
+        *windows.each(f"{to} = {weights.start('o')};"),
         *loops({"c": f.in_channels // f.groups}, *taps),
+        *[text for statement in weights.finished(to, "o") for text in windows.each(statement)],
     )
-    return Layer({"x": x}, y, [*windows.tables, *body], _weights(f))
+    return Layer({"x": x}, y, [*windows.tables, *body], weights.constants)
 
 
-def transposed_convolution(f: functions.ConvTranspose2d, x: Shape, y: Shape) -> Layer:
+def transposed_convolution(f: functions.ConvTranspose2d, x: Shape, y: Shape, in_int8: bool = False) -> Layer:
     """Write to the places that a convolution from y to x reads."""
+    weights = Weights(f, in_int8)
     windows = Windows(f, y[1:], x[1:], f.dilation, f.padding)
     counts = dict(zip("ij"[-len(y[1:]) :], y[1:], strict=True))
     c, o = _channel_of_group(f), "o" if f.groups == 1 else f"o % {f.out_channels // f.groups}"
     taps = windows.each_tap(f"y[o]{windows.place} += weight[{c}][{o}]{windows.tap} * x[{c}]{windows.position};")
     body = loops(
         {"o": f.out_channels},
-        *loops(counts, f"y[o]{at(counts)} = {_bias(f, 'o')};"),
+        *loops(counts, f"y[o]{at(counts)} = {weights.start('o')};"),
         *loops({"c": f.in_channels // f.groups}, *taps),
+        *[text for statement in weights.finished(f"y[o]{at(counts)}", "o") for text in loops(counts, statement)],
     )
-    return Layer({"x": x}, y, [*windows.tables, *body], _weights(f))
+    return Layer({"x": x}, y, [*windows.tables, *body], weights.constants)
 
 
 def _channel_of_group(f: functions.Conv2d | functions.ConvTranspose2d) -> str:
@@ -256,36 +273,6 @@ def batch_norm(f: functions.BatchNorm, x: Shape, y: Shape) -> Layer:
     body = loops(counts, f"y{at(counts)} = (x{at(counts)} - mean[c]) * factor[c] + shift[c];")
     constants = {"mean": f.mean, "factor": factor, "shift": f.shift.data}
     return Layer({"x": dims(counts)}, dims(counts), body, constants, in_place=True)
-
-
-LARGE = 1e15  # its square is finite
-
-
-def columns(f: functions.Columns, x: Shape, y: Shape) -> Layer:
-    """Numbers, standardized and held within limits. NAN is a missing one."""
-    if f.categories:
-        raise TypeError(f"export: there is no C for categories, which {f!r} has")
-    k = len(f.numbers)
-    gaps = [f"y[{k + i}] = x[{j}] != x[{j}];" for i, j in enumerate(f.gaps)]
-    gaps_and_bins = [*gaps]
-    lines = ["const float z = x[j] != x[j] ? 0 : (x[j] - center[j]) / scale[j];"]
-    if f.robust:
-        least, most = map(literal, (-LARGE, LARGE))
-        lines.append(f"const float q = z < {least} ? {least} : z > {most} ? {most} : z;")
-        lines.append(f"y[j] = q / sqrtf(1 + q * q / {literal(f.limit**2)});")
-    body = loops({"j": k}, *(lines if f.robust else [*lines, "y[j] = z;"]))
-    center, scale = f.moments(f.dtype)
-    constants = {"center": center, "scale": scale}
-    if any(f.bins):
-        _, constants["lower"], constants["width"] = f.bin_bounds(f.dtype)
-    end = 0
-    for j, count in enumerate(f.bins):
-        begin, end = end, end + count
-        share = f"const float share = (x[{j}] - lower[t]) / width[t];"
-        code = f"y[{k + len(gaps)} + t] = share > 0 ? (share < 1 ? share : 1) : 0;"  # NAN is not above 0
-        if count:
-            gaps_and_bins.append(loop("t", end, share, code, begin=begin))
-    return Layer({"x": x}, y, [*gaps_and_bins, *body], constants, in_place=not gaps_and_bins)
 
 
 def layer_norm(f: functions.LayerNorm, x: Shape, y: Shape) -> Layer:
@@ -374,7 +361,6 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.RMSNorm: rms_norm,
     functions.GroupNorm: group_norm,
     functions.InstanceNorm: group_norm,
-    functions.Columns: columns,
     functions.ReLU: activation("relu"),
     functions.LeakyReLU: activation("leaky_relu", "slope"),
     functions.PReLU: prelu,
@@ -389,13 +375,6 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Concatenate: side_by_side,
     functions.Pad: pad,
     functions.PadAxes: pad,
-    functions.Add: arithmetic("{} + {}"),
-    functions.Subtract: arithmetic("{} - {}"),
-    functions.Multiply: arithmetic("{} * {}"),
-    functions.Divide: arithmetic("{} / {}"),
-    functions.Power: arithmetic("powf({}, {})"),
-    functions.Maximum: arithmetic("larger({}, {})"),
-    functions.Minimum: arithmetic("smaller({}, {})"),
     functions.Negative: negative,
     functions.Exp: activation("expf"),
     functions.Log: activation("logf"),
@@ -404,6 +383,9 @@ LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Sin: activation("sinf"),
     functions.Cos: activation("cosf"),
 }
+
+#: The same, with weights of int8.
+IN_INT8: dict[type, Callable[..., Layer]] = {kind: partial(LAYERS[kind], in_int8=True) for kind in KINDS}
 
 #: Functions that write the layer of a Function of Functions, of the inputs of the last Function in its `formula`.
 COMPOSITES: dict[type, Callable[..., Layer]] = {

@@ -9,14 +9,16 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from caffelite.c.code import HELPERS, Shape, as_comment, braced, brackets, in_double, indented, parameter
-from caffelite.c.layers import COMPOSITES, IDENTITIES, LAYERS, Layer, copied
+from caffelite.c import layers, operators, sequences
+from caffelite.c.code import HELPERS, Shape, as_comment, brackets, defined, in_double, in_lines, indented, parameter
+from caffelite.c.int8 import Rounding, rounding
+from caffelite.c.layers import COMPOSITES, IDENTITIES, Layer, Part, copied
 from caffelite.core.function import Function, shape_text
 from caffelite.core.tables import shortened
 from caffelite.files.state import arrays_of
@@ -27,6 +29,7 @@ from caffelite.model.dataflow import (
     Converted,
     Given,
     Graph,
+    Lengths,
     N,
     Result,
     Rows,
@@ -34,10 +37,19 @@ from caffelite.model.dataflow import (
     graph_of,
 )
 from caffelite.model.model import Model
-from caffelite.model.tracing import data_of
+from caffelite.model.tracing import data_of, kind_of
 
 MOST_SAID = 80  # characters of a Function's `repr`
 LARGEST = 2**31 - 1  # what an `int` counts to
+
+
+#: Functions that write the layer of a Function, of it, the shapes of its inputs and the shape of its output.
+LAYERS: dict[type, Callable[..., Layer]] = layers.LAYERS | sequences.LAYERS | operators.LAYERS
+
+#: Functions that write the calls of a Function that is several layers, and return what it makes.
+STACKS: dict[type, Callable[..., list[Part]]] = sequences.STACKS | operators.STACKS
+
+TYPES = {"f": "float", "i": sequences.INDEX, "b": sequences.MASK}  # in C, of inputs by the kind of their dtype
 
 
 @dataclass(eq=False)
@@ -45,49 +57,72 @@ class Value:
     """An array between layers, needed from the call number `first` to the call number `last`."""
 
     size: int
+    type: str = "float"  # of the numbers; other ones are in inputs
     first: int = 0
     last: int = 0
     offset: int = 0  # in the memory that all share
-    place: str = ""  # what C calls it
+    place: str = ""  # what C calls it; known at first of inputs and constants
 
     def is_needed_beside(self, other: Value) -> bool:
         """Whether there is a call at which both are needed."""
         return self.first <= other.last and other.first <= self.last
 
 
-Part = tuple[Any, Any]  # a value and its shape; or None and a number
+@dataclass
+class Argument:
+    """An array that a call passes to a layer: how the layer sees it, and whether it writes there."""
+
+    value: Value
+    seen: Shape
+    is_written: bool
 
 
 class Net:
-    """The layers that a model applies to a row, in order, and the values between them, from `x` to `y`."""
+    """The layers that a model applies to a row, in order, and the values between them, from `inputs` to `outputs`."""
 
-    def __init__(self, model: Model, shape: Shape) -> None:
+    def __init__(self, model: Model, shapes: Sequence[Shape], quantize: bool = False) -> None:
         self.dtype = model.dtype
         self.number = "float" if model.dtype == np.float32 else "double"
-        self.x = Value(_count(shape), place="x")
+        self.layers = LAYERS | layers.IN_INT8 if quantize else LAYERS
         self.values: list[Value] = []  # that layers make
-        self.calls: list[tuple[str, list[tuple[Value, Shape]]]] = []  # a layer's name, and its arrays as it sees them
+        self.calls: list[tuple[str, list[Argument]]] = []  # a layer's name, and its arrays as it sees them
         self.names: dict[tuple, str] = {}  # of layers, by what they were made of
         self.places: dict[tuple, str] = {}  # where Functions are first, as names say it
         self.definitions: list[str] = []
         self.used: set[str] = set()  # helpers
+        self.constants: dict[tuple, str] = {}  # arrays that are no layer's, by their bytes: names
         self.constant_bytes = 0
-        self.graph = _graph(model, shape)
-        self.leaves, (output,) = self.graph.leaves(), self.graph.outputs
-        self.written = _made_of_rows(self.leaves) & _needed(self.leaves, output)  # the numbers of applications
-        used = [output, *[x for a in self.leaves if a.number in self.written for x in a.inputs]]
+        sizes = [_count(shape) for shape in shapes]
+        self.graph = _graph(model, shapes)
+        self.leaves, outputs = self.graph.leaves(), self.graph.outputs
+        self.written = _made_of_rows(self.leaves) & _needed(self.leaves, outputs)  # the numbers of applications
+        used = [*outputs, *[x for a in self.leaves if a.number in self.written for x in a.inputs]]
         self.uses = Counter([source for source in used if _is_value(source)])
         self.parts: dict[Any, Part] = {}  # values, by where they come from
         self.kept: list[Value] = []  # what will be read, as often as it will be
-        self.made(Given(0), (self.x, shape))
+        self.single = len(shapes) == len(outputs) == 1
+        self.inputs: list[Part] = []
+        for i, (shape, size, dtype) in enumerate(zip(shapes, sizes, self.graph.dtypes, strict=True)):
+            value = Value(size, TYPES[dtype.kind], place="x" if self.single else f"in_{i + 1}")
+            self.inputs.append((value, shape))
+            self.made(Given(i), self.inputs[-1])
         self.follow(self.graph.applications, (), model)
-        if not _is_value(output) or output not in self.parts:
+        self.outputs: list[Part] = []
+        for i, source in enumerate(outputs):
+            self.outputs.append(self.output(source, model, i))
+            self.outputs[-1][0].place = "y" if self.single else f"out_{i + 1}"
+        of_others = [value for value, _ in self.outputs]
+        self.memory = _arrange([value for value in self.values if value not in of_others])
+        self.rounding: Rounding | None = rounding(self.graph) if quantize else None
+
+    def output(self, source: Any, model: Model, number: int) -> Part:
+        """Return what comes from there, in an array of its own."""
+        if not _is_value(source) or source not in self.parts:
             raise TypeError(f"export: {model!r} makes a constant of a row, and no Tensor that depends on it")
-        self.y, self.y_shape = self.parts[output]
-        if self.y is self.x:
-            self.y = self.call(model, (0,), copied(shape), [(self.x, shape)], shape)
-        self.y.place = "y"
-        self.memory = _arrange([value for value in self.values if value is not self.y])
+        value, shape = self.parts[source]
+        if value.place:  # an input, or an output before
+            value, *_ = self.call(model, (number,), copied(shape), [(value, shape)], shape)
+        return value, shape
 
     def made(self, source: Any, part: Part) -> None:
         """Note what comes from there. It is kept as long as it is read."""
@@ -125,10 +160,12 @@ class Net:
         elif a.within is not None:
             self.follow(a.within, place, a.function)
         elif self.is_written(a):
-            if len(a.shapes) != 1 or a.shapes[0][:1] != (N,) or any(isinstance(n, Rows) for n in a.shapes[0][1:]):
+            if not all(map(_is_of_rows, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
                 raise TypeError(f"export: there is no C for {a.function!r} as it is used in {of!r}")
-            if a.kind in LAYERS:
-                self.write(a, a, LAYERS[a.kind], place, self.operands(a, of))
+            if a.kind in STACKS:
+                self.write_stack(a, place, of)
+            elif a.kind in self.layers:
+                self.write(a, a, self.layers[a.kind], place, self.operands(a, of))
             elif a.kind in IDENTITIES:
                 self.made(Result(a.number, 0), (self.operands(a, of)[0][0], a.shapes[0][1:]))
             else:
@@ -139,27 +176,77 @@ class Net:
         shape: Any = a.shapes[0][1:]
         layer = layer_of(of.function, *[seen for _, seen in operands], shape)
         arrays = [part for part in operands if isinstance(part[0], Value)]
-        self.made(Result(a.number, 0), (self.call(of.function, place, layer, arrays, shape), shape))
+        self.made(Result(a.number, 0), (self.call(of.function, place, layer, arrays, shape)[0], shape))
+
+    def write_stack(self, a: Application, place: Shape, of: Function) -> None:
+        """Write the calls of a Function that is several layers."""
+
+        def write(f: Any, *parts: Part, shape: Shape, by: Any = None, place_in: Shape = ()) -> list[Part]:
+            layer_of = by or self.layers.get(kind_of(f))
+            if layer_of is None:
+                raise TypeError(f"export: there is no C for {f!r}")
+            layer = layer_of(f, *[seen for _, seen in parts], shape)
+            y, *own = self.call(f, (*place, *place_in), layer, [*parts], shape)
+            return [(y, shape), *zip(own, layer.own.values(), strict=True)]
+
+        operands = self.operands(a, of)
+        held = [value for value, _ in operands if value is not None]  # no call works in their place
+        self.kept += held
+        for i, part in enumerate(STACKS[a.kind](a.function, write, *operands)):
+            self.made(Result(a.number, i), part)
+        for value in held:
+            self.kept.remove(value)
 
     def operands(self, a: Application, of: Function) -> list[Part]:
         """Return the inputs of a Function. They are read now, and no longer kept for it."""
         found = [self.part(source, a, of) for source in a.inputs]
-        for value, _ in found:
-            if value is not None:
+        for source, (value, _) in zip(a.inputs, found, strict=True):
+            if _is_value(source) and source in self.parts:
                 self.kept.remove(value)
         return found
 
     def part(self, source: Any, a: Application, of: Function) -> Part:
-        """Return the value or number that comes from there; TypeError for an array that depends on no row."""
+        """Return the value or number that comes from there; TypeError for a number that follows the number of rows."""
         if source is None:
             return None, None
         if _is_value(source) and source in self.parts:
             return self.parts[source]
+        if isinstance(source, Converted):
+            value, shape = self.part(source.of, a, of)
+            floats = operators.Floats(value.type)
+            return self.call(floats, (len(self.calls),), floats.layer(shape), [(value, shape)], shape)[0], shape
+        if isinstance(source, Columns):
+            return self.columns(source, a, of)
         values = self._values(source)
-        if np.size(values) != 1 or isinstance(values, Rows):
-            what = "a number that follows the number of rows" if isinstance(values, Rows) else "what is made of no row"
-            raise TypeError(f"export: there is no C for {a.function!r} of {what}, in {of!r}")
-        return None, np.asarray(values, self.dtype).reshape(-1)[0]
+        if isinstance(values, Rows):
+            raise TypeError(f"export: there is no C for {a.function!r} of a number that follows the number of rows")
+        if np.ndim(values) == 0:
+            return None, np.asarray(values, self.dtype)[()]
+        name = source.name if isinstance(source, Stored) else f"a constant of {of!r}"
+        return self.constant_value(name, np.asarray(values), len(a.shapes[0]) - 1)
+
+    def columns(self, source: Columns, a: Application, of: Function) -> Part:
+        """Return the elements of an input that follow one another in each row; TypeError for others."""
+        value, _ = self.inputs[source.place]
+        places = source.columns.reshape(-1)
+        if not np.array_equal(places, places[0] + np.arange(places.size)):
+            raise TypeError(f"export: there is no C for {a.function!r} of elements that lie apart, in {of!r}")
+        place = f"{value.place} + {places[0]}" if places[0] else value.place
+        return Value(places.size, value.type, place=place), source.columns.shape
+
+    def constant_value(self, what: str, array: np.ndarray, axes: int) -> Part:
+        """Return an array that depends on no row. If it has more axes than a row, those before have length 1."""
+        shape = array.shape
+        while len(shape) > axes and shape[0] == 1:
+            shape = shape[1:]
+        array = array.reshape(-1).astype(np.uint8 if array.dtype.kind == "b" else self.dtype)
+        key = array.dtype.char, array.tobytes()
+        if key not in self.constants:
+            self.constants[key] = name = f"constant_{len(self.constants)}"
+            comment = as_comment(shortened(what, MOST_SAID))
+            self.definitions.append(f"/* {comment}: {shape_text(shape)} */\n{self.constant(name, array)}\n")
+        name = self.constants[key]
+        return Value(array.size, sequences.MASK if array.dtype == np.uint8 else "float", place=name), shape
 
     def _values(self, source: Any) -> Any:
         """Return the values that come from there. They do not depend on the row."""
@@ -173,36 +260,48 @@ class Net:
 
     # ---- calls --------------------------------------------------------------------------------------------------
 
-    def call(self, function: Function, place: Shape, layer: Layer, parts: list[Part], y_shape: Shape) -> Value:
-        """Note a call of the layer of a Function; its y, a new value or in the place of an input."""
+    def call(
+        self, function: Function, place: Shape, layer: Layer, parts: list[Part], y_shape: Shape
+    ) -> tuple[Value, ...]:
+        """Note a call of a layer; its y, a new value or in the place of an input, and the arrays of its own."""
         inputs, shapes = [x for x, _ in parts], [*[shape for _, shape in parts], y_shape]
-        free = [x for x in inputs if layer.in_place and x is not self.x and x not in self.kept]
-        y = free[0] if free else Value(_count(shapes[-1]), first=len(self.calls))
-        if not free:
-            self.values.append(y)
-        for x in (*inputs, y):
-            x.last = len(self.calls)
         given = dict(zip(layer.inputs, inputs, strict=True))
+        for name, x in given.items():
+            if x.type != layer.types.get(name, "float"):
+                raise TypeError(f"export: there is no C for {function!r} of {x.type} as {name}")
+        size = _count(y_shape)
+        free = [x for x in inputs if layer.in_place and x.size == size and not x.place and x not in self.kept]
+        made = [Value(_count(shape), first=len(self.calls)) for shape in layer.own.values()]
+        y = free[0] if free else Value(size, first=len(self.calls))
+        self.values += made if free else [*made, y]
+        for x in (*inputs, *made, y):
+            x.last = len(self.calls)
         renamed = {name: "y" if x is y else next(n for n, z in given.items() if z is x) for name, x in given.items()}
-        key = (*_identity(function), *layer.body, *shapes, *renamed.values())
+        key = (*_identity(function, layer), *layer.body, *shapes, *renamed.values())
         if key not in self.names:
             self.names[key] = self.define(function, place, layer, renamed, shapes)
-        arrays = [(x, layer.inputs[name]) for name, x in given.items() if renamed[name] == name]
-        self.calls.append((self.names[key], [*arrays, (y, layer.y)]))
-        return y
+        arguments = [Argument(x, layer.inputs[name], False) for name, x in given.items() if renamed[name] == name]
+        arguments += [Argument(x, seen, True) for x, seen in zip(made, layer.own.values(), strict=True)]
+        self.calls.append((self.names[key], [*arguments, Argument(y, layer.y, True)]))
+        return y, *made
 
     def define(
         self, function: Function, place: Shape, layer: Layer, renamed: dict[str, str], shapes: list[Shape]
     ) -> str:
         """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name."""
         suffix = "".join(f"_{i}" for i in place)
-        first = self.places.setdefault(_identity(function), suffix)  # whose weights it shares
+        first = self.places.setdefault(_identity(function, layer), suffix)  # whose weights it shares
         body = "\n".join(layer.body)
         for name, other in renamed.items():
             body = re.sub(rf"\b{name}\[", f"{other}[", body)
         for name in layer.constants:
             body = re.sub(rf"\b{name}\[", f"{name}{first}[", body)
-        inputs = [f"const {parameter(name, layer.inputs[name])}" for name in renamed if renamed[name] == name]
+        inputs = [
+            f"const {parameter(name, layer.inputs[name], layer.types.get(name, 'float'))}"
+            for name in renamed
+            if renamed[name] == name
+        ]
+        inputs += [parameter(name, seen) for name, seen in layer.own.items()]
         head = f"{type(function).__name__.lower()}{suffix}"
         what = f"{'.'.join(map(str, place))}: {shortened(repr(function), MOST_SAID)}"
         sizes = f"{', '.join(map(shape_text, shapes[:-1]))} -> {shape_text(shapes[-1])}"
@@ -210,7 +309,7 @@ class Net:
         self.definitions.append(f"/* {as_comment(what)}: {sizes}{over} */")
         if first == suffix:
             self.definitions += [self.constant(f"{name}{first}", array) for name, array in layer.constants.items()]
-        signature = f"static void {head}({', '.join([*inputs, parameter('y', layer.y)])})"
+        signature = in_lines(f"static void {head}(", [*inputs, parameter("y", layer.y)], ")")
         self.definitions.append(self.c(f"{signature}\n{{\n{indented(body)}\n}}\n"))
         return head
 
@@ -221,23 +320,27 @@ class Net:
 
     def constant(self, name: str, array: np.ndarray) -> str:
         """The definition of an array of weights."""
-        array = array.astype(self.dtype)
+        array = array.astype(self.dtype) if array.dtype.kind == "f" else array
         self.constant_bytes += array.nbytes
-        return f"static const {self.number} {name}{brackets(array.shape)} ={braced(array)};"
+        number = self.number if array.dtype.kind == "f" else f"{array.dtype}_t"
+        return defined(f"static const {number} {name}{brackets(array.shape)} =", array)
 
 
-def _graph(model: Model, shape: Shape) -> Graph:
-    """Find what a model applies to a row; TypeError if it can't be followed, or has several outputs."""
+def _graph(model: Model, shapes: Sequence[Shape]) -> Graph:
+    """Find what a model applies to a row; TypeError or ValueError if it can't be followed."""
     if model.is_sequence():
-        model.output_shape((None, *shape))  # which says what does not fit
+        model.output_shape(*[(None, *shape) for shape in shapes])  # which says what does not fit
     try:
-        graph = graph_of(model, [shape], lambda kind: kind in LAYERS or kind in IDENTITIES)
+        return graph_of(model, shapes, lambda kind: kind in LAYERS or kind in STACKS or kind in IDENTITIES)
     except Exception as error:
         how = "" if model.is_sequence() else " through `call`"
-        raise TypeError(f"export: {model!r} can't be followed{how}: {error}") from error
-    if len(graph.outputs) > 1:
-        raise TypeError(f"export: the function in C has one output, and {model!r} has {len(graph.outputs)}")
-    return graph
+        kind = ValueError if isinstance(error, ValueError) else TypeError
+        raise kind(f"export: {model!r} can't be followed{how}: {error}") from error
+
+
+def _is_of_rows(shape: Lengths) -> bool:
+    """Return True if an array of this shape has one part for each row."""
+    return shape[:1] == (N,) and not any(isinstance(n, Rows) for n in shape[1:])
 
 
 def _is_value(source: Any) -> bool:
@@ -257,9 +360,9 @@ def _made_of_rows(leaves: list[Application]) -> set[int]:
     return found
 
 
-def _needed(leaves: list[Application], output: Any) -> set[int]:
-    """The numbers of the applications on which the output depends."""
-    found = {output.application} if isinstance(output, Result) else set()
+def _needed(leaves: list[Application], outputs: list[Any]) -> set[int]:
+    """The numbers of the applications on which the outputs depend."""
+    found = {output.application for output in outputs if isinstance(output, Result)}
     for a in reversed(leaves):
         if a.number in found:
             found |= {x.application for x in a.inputs if isinstance(x, Result)}
@@ -272,9 +375,10 @@ def _without_models(applications: Sequence[Application]) -> list[Application]:
     return [one for a, within in parts for one in ([a] if within is None else _without_models(within))]
 
 
-def _identity(function: Function) -> tuple:
-    """A key that is the same for two Functions if they compute the same with the same weights, such as copies."""
-    return repr(function), *map(id, function.parameters()), *map(id, function.buffers().values())
+def _identity(function: Function, layer: Layer) -> tuple:
+    """A key that is the same for layers of Functions that compute the same with the same weights, such as copies."""
+    arrays = *map(id, function.parameters()), *map(id, function.buffers().values())
+    return repr(function), *arrays, *[(name, array.shape) for name, array in layer.constants.items()]
 
 
 def _arrange(values: list[Value]) -> int:

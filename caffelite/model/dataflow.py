@@ -24,6 +24,7 @@ from caffelite.core.function import Function
 from caffelite.core.recording import PythonCall
 from caffelite.files.state import arrays_of
 from caffelite.functions.arithmetic import as_tensor
+from caffelite.functions.recurrent import Recurrent
 from caffelite.model.model import Model
 from caffelite.model.shapes import applying_to_zeros, dtypes_of_inputs, zeros
 from caffelite.model.tracing import Applied, Trace, data_of, listed
@@ -118,6 +119,17 @@ class Graph:
     shapes: list[Lengths]
     applications: list[Application]
     outputs: list[Any]  # where they come from
+
+    def columns(self) -> list[Application]:
+        """Return the applications of Columns to the inputs."""
+        found, left = [], [*self.applications]
+        while left:
+            a = left.pop(0)
+            if a.kind is functions.Columns:
+                found.append(a)
+            elif a.within is not None:
+                left = [*a.within, *left]
+        return found
 
     def leaves(self) -> list[Application]:
         """Return the applications that are not followed, in order. Their numbers are their places in the list."""
@@ -383,3 +395,46 @@ def formula_of(kind: type[Function]) -> Callable[..., Any] | None:
         if not {"forward", "__call__"}.isdisjoint(vars(base)):
             return None
     return None
+
+
+# ---- rows to try a graph on ------------------------------------------------------------------------------------------
+
+
+def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Draw random inputs. Indices and lengths are valid ones. Numbers of a table are like those of its columns."""
+    inputs: list[np.ndarray] = []
+    for i, (shape, dtype) in enumerate(zip(graph.shapes, graph.dtypes, strict=True)):
+        row: Any = shape[1:]
+        if dtype == np.bool_:
+            inputs.append(rng.random((n, *row)) < 0.7)
+        elif dtype.kind == "f":
+            mean, deviation = _moments(graph, i)
+            inputs.append((mean + deviation * rng.standard_normal((n, *row))).astype(dtype))
+        else:
+            least, most = np.zeros(row, np.int64), np.full(row, 2, np.int64)
+            for columns, low, high in _limits(graph, i):
+                least.reshape(-1)[columns], most.reshape(-1)[columns] = low, high
+            inputs.append(rng.integers(least, most, (n, *row)))
+    return inputs
+
+
+def _moments(graph: Graph, place: int) -> tuple[Any, Any]:
+    """The center and the scale of the numbers of an input."""
+    for a in graph.columns():
+        if a.inputs[0] == Given(place) and a.function.numbers:
+            return a.function.center, a.function.scale
+    return 0.0, 1.0
+
+
+def _limits(graph: Graph, place: int) -> Iterable[tuple[Any, int, int]]:
+    """Yield the places of indices and lengths in a row of an input, with their least and most (exclusive) values."""
+    for a in graph.leaves():
+        function: Any = a.function
+        for source in a.inputs:
+            if not isinstance(source, Given | Columns) or source.place != place:
+                continue
+            columns = source.columns.reshape(-1) if isinstance(source, Columns) else slice(None)
+            if function.index_count is not None:
+                yield columns, 0, function.index_count
+            elif isinstance(function, Recurrent):
+                yield columns, 1, 1 + function.shape[1]

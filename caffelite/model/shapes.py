@@ -176,6 +176,39 @@ def _users_unchanged(model: Any) -> AbstractContextManager[None]:
     return undisturbed(users)
 
 
+def row_shapes(model: Any, input_shape: Any) -> list[tuple[int, ...]]:
+    """Return the shape of a row of each input of an export; ValueError or TypeError if a length is missing or wrong."""
+    if input_shape is None:
+        model.all_functions()
+        more = axes_that_fit(model.functions) if model.is_sequence() else None
+        required: Any = model.required_input_shape
+        shapes = required if required and isinstance(required[0], tuple) else (required,)
+        found = [with_axes(shape, more or 0) for shape in shapes]
+        for shape in found:
+            if shape is None:
+                for_two = "" if model.is_sequence() else ", or ((64,), (3,)) for two inputs"
+                raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){for_two}")
+            if None in shape[1:]:
+                example = tuple([28 if n is None else n for n in shape[1:]])
+                raise ValueError(
+                    f"export has to know the shape of a row, of which is known only {shape_text(shape)}: give "
+                    f"input_shape, such as {example}"
+                )
+        return [shape[1:] for shape in found]
+    if not isinstance(input_shape, tuple | list):
+        raise TypeError(f"export: expected the shape of a row, such as (64,), got {input_shape!r}")
+    several = bool(input_shape) and all(isinstance(row, tuple | list) for row in input_shape)
+    rows = [tuple(row) for row in input_shape] if several else [tuple(input_shape)]
+    for n in [n for row in rows for n in row]:
+        if isinstance(n, bool) or not isinstance(n, int | np.integer):
+            raise TypeError(
+                f"export: expected the shape of a row, without the axis of the rows, such as (64,), got {input_shape!r}"
+            )
+        if n < 1:
+            raise ValueError(f"export: lengths are 1 or more, got {input_shape!r}")
+    return rows
+
+
 def index_limits(model: Any, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """Return, for each input, the largest index allowed at each place of a row; None for no limit."""
     if not any(f.index_count is not None for f in model.all_functions()):

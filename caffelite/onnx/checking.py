@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,7 @@ import onnx
 
 from caffelite import _kernels as kernels
 from caffelite.core.modes import inference
-from caffelite.functions.recurrent import Recurrent
-from caffelite.model.dataflow import Columns, Given, Graph
+from caffelite.model.dataflow import Graph, random_rows
 
 TOLERANCE = {np.dtype(np.float32): 1e-4, np.dtype(np.float64): 1e-7}  # of the largest number
 
@@ -76,34 +75,3 @@ def runner(proto: onnx.ModelProto) -> Callable[..., list[np.ndarray]]:
         return session.run(None, given)
 
     return run
-
-
-def random_rows(graph: Graph, n: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Draw random inputs. Indices and lengths are valid ones."""
-    inputs: list[np.ndarray] = []
-    for i, (shape, dtype) in enumerate(zip(graph.shapes, graph.dtypes, strict=True)):
-        row: Any = shape[1:]
-        if dtype == np.bool_:
-            inputs.append(rng.random((n, *row)) < 0.7)
-        elif dtype.kind == "f":
-            inputs.append(rng.standard_normal((n, *row)).astype(dtype))
-        else:
-            least, most = np.zeros(row, np.int64), np.full(row, 2, np.int64)
-            for columns, low, high in _limits(graph, i):
-                least.reshape(-1)[columns], most.reshape(-1)[columns] = low, high
-            inputs.append(rng.integers(least, most, (n, *row)))
-    return inputs
-
-
-def _limits(graph: Graph, place: int) -> Iterable[tuple[Any, int, int]]:
-    """Yield the places of indices and lengths in a row of an input, with their least and most (exclusive) values."""
-    for a in graph.leaves():
-        function: Any = a.function
-        for source in a.inputs:
-            if not isinstance(source, Given | Columns) or source.place != place:
-                continue
-            columns = source.columns.reshape(-1) if isinstance(source, Columns) else slice(None)
-            if function.index_count is not None:
-                yield columns, 0, function.index_count
-            elif isinstance(function, Recurrent):
-                yield columns, 1, 1 + function.shape[1]

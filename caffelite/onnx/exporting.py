@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from caffelite.core.function import shape_text
 from caffelite.files import safetensors as files
 from caffelite.model.dataflow import graph_of
 from caffelite.model.model import Model
-from caffelite.model.shapes import axes_that_fit
+from caffelite.model.shapes import row_shapes
 from caffelite.onnx.checking import check
 from caffelite.onnx.estimators import Estimator
 from caffelite.onnx.rules import rule_of
@@ -53,7 +52,7 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     if input_shape is None:
         features = getattr(model, "n_features_in_", None)
         input_shape = getattr(model, "row_shape_", None if features is None else (features,))
-    rows = _rows(net, input_shape)
+    rows = row_shapes(net, input_shape)
     finish = (lambda y: y) if estimator is None else estimator.finish
 
     def proto(dtype: np.dtype) -> onnx.ModelProto:
@@ -75,38 +74,3 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
         raise RuntimeError(f"what was made of {net!r} is no ONNX: {error}") from error
     check(proto, graph, finish)
     return found
-
-
-def _rows(model: Model, input_shape: Any) -> list[tuple[int, ...]]:
-    """Return the shape of a row of each input; ValueError or TypeError if a length is missing, or is not one."""
-    if input_shape is None:
-        model.all_functions()
-        more = axes_that_fit(model.functions) if model.is_sequence() else None
-        required: Any = model.required_input_shape
-        shapes = required if required and isinstance(required[0], tuple) else (required,)
-        found = [
-            shape and tuple(n for m in shape for n in ((None,) * (more or 0) if m is ... else (m,))) for shape in shapes
-        ]
-        for shape in found:
-            if shape is None:
-                for_two = "" if model.is_sequence() else ", or ((64,), (3,)) for two inputs"
-                raise ValueError(f"export has to know the shape of a row: give input_shape, such as (64,){for_two}")
-            if None in shape[1:]:
-                example = tuple([28 if n is None else n for n in shape[1:]])
-                raise ValueError(
-                    f"export has to know the shape of a row, of which is known only {shape_text(shape)}: give "
-                    f"input_shape, such as {example}"
-                )
-        return [shape[1:] for shape in found]
-    if not isinstance(input_shape, tuple | list):
-        raise TypeError(f"export: expected the shape of a row, such as (64,), got {input_shape!r}")
-    several = bool(input_shape) and all(isinstance(row, tuple | list) for row in input_shape)
-    rows = [tuple(row) for row in input_shape] if several else [tuple(input_shape)]
-    for n in [n for row in rows for n in row]:
-        if isinstance(n, bool) or not isinstance(n, int | np.integer):
-            raise TypeError(
-                f"export: expected the shape of a row, without the axis of the rows, such as (64,), got {input_shape!r}"
-            )
-        if n < 1:
-            raise ValueError(f"export: lengths are 1 or more, got {input_shape!r}")
-    return rows

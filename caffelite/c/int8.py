@@ -1,0 +1,70 @@
+"""Weights as integers of one byte, with a scale for each output, and how far this moves the outputs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite import functions
+from caffelite.core.modes import inference
+from caffelite.model.dataflow import Graph, random_rows
+from caffelite.model.tracing import listed
+
+ROWS = 256  # on which the error is measured
+
+#: The Functions whose `weight` becomes int8.
+KINDS: tuple[type, ...] = (functions.Linear, functions.DropConnect, functions.Conv1d, functions.Conv2d)
+KINDS += (functions.ConvTranspose1d, functions.ConvTranspose2d)
+
+
+class Int8(NamedTuple):
+    """A weight of int8, in its own shape, and a scale for each output:  weight ≈ numbers · scale."""
+
+    numbers: np.ndarray
+    scale: np.ndarray
+    product: np.ndarray
+
+
+def as_int8(f: Any) -> Int8:
+    """Round the weight of a layer. The largest weight of an output becomes ±127. ValueError unless all are finite."""
+    weight, shape = f.weight.data, f.weight.shape
+    if not np.isfinite(weight).all():
+        raise ValueError(f"export: quantize=True takes weights that are finite numbers, and {f!r} has others")
+    outputs: tuple[int, ...] = (0,)
+    if isinstance(f, functions.Linear):
+        outputs = (1,)
+    elif isinstance(f, functions.ConvTranspose2d):  # (inputs, outputs of a group, …)
+        weight, outputs = weight.reshape(f.groups, -1, *shape[1:]), (0, 2)
+    scale = abs(weight).max(axis=tuple(set(range(weight.ndim)) - {*outputs}), keepdims=True) / 127
+    scale[scale == 0] = 1
+    numbers = np.rint(weight / scale).astype(np.int8)
+    product = (numbers * scale).astype(weight.dtype)
+    return Int8(numbers.reshape(shape), scale.reshape(-1), product.reshape(shape))
+
+
+class Rounding(NamedTuple):
+    """How far int8 weights move the outputs of random rows; `output` is the largest of the outputs themselves."""
+
+    largest: float
+    mean: float
+    output: float
+
+
+def rounding(graph: Graph) -> Rounding:
+    """Apply the model with its own weights and with rounded ones to the same random rows."""
+    rows = random_rows(graph, ROWS, np.random.default_rng(0))
+    rounded: Any = copy.deepcopy(graph.model)
+    for f in rounded.all_functions():
+        if type(f) in KINDS:
+            f.weight.data = as_int8(f).product
+    exact, found = (_outputs(model, rows) for model in (graph.model, rounded))
+    differences = abs(exact - found)
+    return Rounding(float(differences.max()), float(differences.mean()), float(abs(exact).max()))
+
+
+def _outputs(model: Any, rows: list[np.ndarray]) -> np.ndarray:
+    with inference(), kernels.Paused(), np.errstate(all="ignore"):
+        return np.concatenate([y.numpy().reshape(-1) for y in listed(model(*rows))])
