@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import numpy as np
 
@@ -28,11 +29,16 @@ class Stop:
     def __init__(self) -> None:
         self.pending = np.zeros(1, np.int32)  # not 0: stop
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Raise KeyboardInterrupt at the end, if the training has to stop."""
-        yield
-        self.check()
+    def held(self) -> Stop:
+        """Return a context that raises KeyboardInterrupt at its end, if the training has to stop."""
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, *exception: Any) -> None:
+        if kind is None:
+            self.check()
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if the training has to stop."""

@@ -87,9 +87,7 @@ class EndingSchedule(Listener):
 class Called(Listener):
     """Calls the callbacks of a training. When they have begun, `restore` may give them the state of a checkpoint."""
 
-    def __init__(
-        self, callbacks: Callbacks, training: Training, restore: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, callbacks: Callbacks, training: Training, restore: Callable[[], None] | None = None) -> None:
         self.callbacks, self.training, self.restore = callbacks, training, restore
         self.call_between_steps = callbacks.between_steps
 
