@@ -692,11 +692,11 @@ def test_a_model_that_diverges_gets_the_parameters_of_its_best_epoch(threads):
     options = {"loss": cl.MSELoss(), "validation_split": 0.2, "epochs": 40}
     alone, together = made(), made()
     histories = []
-    for model, optimizer in zip(*alone, strict=True):
-        try:
+    for i, (model, optimizer) in enumerate(zip(*alone, strict=True)):
+        with pytest.raises(cl.TrainingDiverged) if rates[i] > 1 else contextlib.nullcontext() as caught:
             histories += lone([model], [optimizer], x, np.eye(3)[y], **stopping(40), **options)
-        except cl.TrainingDiverged as error:
-            histories.append(error.history)
+        if caught is not None:
+            histories.append(caught.value.history)
     with pytest.raises(cl.TrainingDiverged, match=r"model 1 diverged: epoch \d+, batch \d") as caught:
         many(*together, x, np.eye(3)[y], patience=40, **options)
     assert caught.value.histories == histories
@@ -790,7 +790,7 @@ def test_validation_frames_must_have_the_columns_of_the_training(threads):
     frame = pandas.DataFrame(x, columns=list("abcd"))
     both(lambda: entries("plain", "SGD"), x, y, validation_data=(x[:9], y[:9]), epochs=2)
     models, optimizers = entries("plain", "SGD", 3)
-    with pytest.raises(ValueError, match="model 0: validation_data's x: .*"):
+    with pytest.raises(ValueError, match="model 0: validation_data's x"):
         many(models, optimizers, frame, y, validation_data=(frame[list("bacd")], y))
     found = many(models, optimizers, frame, y, validation_data=(frame[:9], y[:9]), epochs=2)
     assert found == lone(*entries("plain", "SGD", 3), frame, y, validation_data=(frame[:9], y[:9]), epochs=2)
@@ -868,7 +868,7 @@ def test_predict_many_refuses_before_it_predicts():
         cl.predict_many([*models, 3], x)
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         cl.predict_many(models, x, batch_size=0)
-    with pytest.raises(ValueError, match="model 3: .*rows of 4 features"):
+    with pytest.raises(ValueError, match=r"model 3: .*rows of 4 features"):
         cl.predict_many([*models, classifier(5, 3)], x)
     with pytest.raises(TypeError, match="model 0: predict: expected real numbers"):
         cl.predict_many(models, np.full((5, 4), "a"))

@@ -9,7 +9,7 @@ import contextvars
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ class Stop:
     def __init__(self) -> None:
         self.pending = np.zeros(1, np.int32)  # not 0: stop
 
-    def held(self) -> Stop:
+    def held(self) -> AbstractContextManager[None]:
         """Return a context that raises KeyboardInterrupt at its end, if the training has to stop."""
         return self
 

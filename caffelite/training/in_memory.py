@@ -33,7 +33,7 @@ class InMemory(Steps):
     """Epochs over a DataGenerator's arrays.
 
     A step without a Program is recorded. All others are replayed, many in one call. `interrupts` has `pending` and
-    `held()`, see `InterruptsBetweenSteps`.
+    `held()`, see `Interrupts`.
     """
 
     def __init__(self, step: Step, team: Team, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
