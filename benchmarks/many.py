@@ -4,7 +4,11 @@
 batches of 32, float32. What is timed is the training alone; models and optimizers are made before, anew for each round.
 scikit-learn makes its weights in `fit`, which takes it 0.1 % of the time; of it, every sixteenth model is timed.
 
+With `--patience`, each model also evaluates a fifth as many rows after each epoch, and stops early. The table then has
+the mean number of epochs. scikit-learn is left out, because its early stopping is another one.
+
     python benchmarks/many.py
+    python benchmarks/many.py --patience 5
     python benchmarks/many.py --threads 1 2 --rows 500 --epochs 20 50 100
     python benchmarks/many.py --quick       # only to see that it works
 
@@ -31,31 +35,37 @@ def rates(models):
     return np.geomspace(1e-4, 1e-2, models)
 
 
-def caffelite(models, rows, epochs, together):
-    """A contestant that gives seconds a model, and the mean of the models' last losses."""
+def caffelite(models, rows, epochs, patience, together):
+    """A contestant that gives seconds a model, and the means of the models' last losses and of their epochs."""
     import caffelite as cl
 
-    x, y = data(rows)
-    loss = cl.MSELoss()
+    x, y = data(rows + rows // 5)
+    validation = {} if patience is None else {"validation_data": (x[rows:], y[rows:])}
+    x, y, loss = x[:rows], y[:rows], cl.MSELoss()
+    options = {"loss": loss, "epochs": epochs, **validation}
+
+    def callbacks():
+        return [] if patience is None else [cl.callbacks.EarlyStopping(patience=patience)]
 
     def measure():
         made = [cl.MLP(20, [32, 1], seed=i) for i in range(models)]
         optimizers = [cl.Adam(m.parameters(), lr=lr) for m, lr in zip(made, rates(models), strict=True)]
         start = time.perf_counter()
         if together:
-            histories = cl.fit_many(made, x, y, loss=loss, optimizers=optimizers, epochs=epochs)
+            histories = cl.fit_many(made, x, y, optimizers=optimizers, patience=patience, **options)
         else:
             histories = [
-                m.fit(x, y, loss=loss, optimizer=optimizer, epochs=epochs, verbose=0)
+                m.fit(x, y, optimizer=optimizer, callbacks=callbacks(), verbose=0, **options)
                 for m, optimizer in zip(made, optimizers, strict=True)
             ]
         seconds = time.perf_counter() - start
-        return seconds / models, float(np.mean([history["loss"][-1] for history in histories]))
+        loss_and_epochs = np.mean([(history["loss"][-1], history.epochs) for history in histories], axis=0)
+        return seconds / models, *loss_and_epochs.tolist()
 
     return measure
 
 
-def scikit_learn(models, rows, epochs):
+def scikit_learn(models, rows, epochs, patience):
     """As `caffelite`, of every sixteenth model."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPRegressor
@@ -74,7 +84,8 @@ def scikit_learn(models, rows, epochs):
         for m in made:
             m.fit(x, y.ravel())
         seconds = time.perf_counter() - start
-        return seconds / len(some), 2 * float(np.mean([m.loss_curve_[-1] for m in made]))  # whose loss is half of ours
+        loss = 2 * float(np.mean([m.loss_curve_[-1] for m in made]))  # whose loss is half of ours
+        return seconds / len(some), loss, float(epochs)
 
     return measure
 
@@ -85,6 +96,7 @@ def main():
     parser.add_argument("--rows", type=int, default=500)
     parser.add_argument("--epochs", type=int, nargs="+", default=[20, 50, 100])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--patience", type=int, help="validate after each epoch, and stop early")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="few models, two epochs, once")
     options = parser.parse_args()
@@ -95,6 +107,8 @@ def main():
         "fit, one after the other": (caffelite, False),
         "fit_many": (caffelite, True),
     }
+    if options.patience is not None:
+        del contestants["scikit-learn, one after the other"]
     print(harness.environment("scikit-learn"))
     print(f"{options.models} models 20-32-1, {options.rows} rows, the median of {options.rounds} rounds")
     left_out = {}
@@ -103,7 +117,9 @@ def main():
         for epochs in options.epochs:
             processes = {}
             for name, (make, *further) in contestants.items():
-                process = harness.Process(make, options.models, options.rows, epochs, *further, cores=threads)
+                process = harness.Process(
+                    make, options.models, options.rows, epochs, options.patience, *further, cores=threads
+                )
                 if process.missing is None:
                     processes[name] = process
                 else:
@@ -115,18 +131,19 @@ def main():
             for process in processes.values():
                 process.close()
             print(f"\n{epochs} epochs, {threads} thread{'s' if threads > 1 else ''}\n")
-            print(harness.table(["", "ms a model", "fit_many = 1", "loss"], rows_of(measured)))
+            print(harness.table(["", "ms a model", "fit_many = 1", "loss", "epochs"], rows_of(measured)))
     for name, module in left_out.items():
         print(f"\nleft out: {name} (no module {module})")
 
 
 def rows_of(measured):
     """A row for each contestant, from its rounds."""
-    seconds = {name: float(np.median([s for s, _ in rounds])) for name, rounds in measured.items()}
-    return [
-        [name, f"{s * 1e3:.3f}", f"{s / seconds['fit_many']:.2f}", f"{measured[name][0][1]:.4f}"]
-        for name, s in seconds.items()
-    ]
+    seconds = {name: float(np.median([s for s, *_ in rounds])) for name, rounds in measured.items()}
+    rows = []
+    for name, s in seconds.items():
+        _, loss, epochs = measured[name][0]
+        rows.append([name, f"{s * 1e3:.3f}", f"{s / seconds['fit_many']:.2f}", f"{loss:.4f}", f"{epochs:.1f}"])
+    return rows
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from caffelite.look import plots
 from caffelite.look.graph import graph
 from caffelite.look.inspection import inspect
 from caffelite.model.loading import load
-from caffelite.model.many import fit_many
+from caffelite.model.many import fit_many, predict_many
 from caffelite.model.mlp import MLP
 from caffelite.model.model import Model
 from caffelite.model.rates import find_lr
@@ -79,6 +79,7 @@ __all__ = [
     "no_grad",
     "plots",
     "precision",
+    "predict_many",
     "set_num_threads",
     "show_config",
     "sources",

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import threading
 from _signal import SIGINT, getsignal, signal  # `signal` wraps these in enums, which is ten times slower
+from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+
+
+class Interrupts(Protocol):
+    """What may end a training between two steps: Ctrl-C, or the `Stop` of many trainings."""
+
+    pending: np.ndarray  # its element is not 0: end after the current step
+
+    def held(self) -> AbstractContextManager[None]:
+        """Return a context inside which the training does not end, but at its end."""
 
 
 class InterruptsBetweenSteps:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,11 @@ class Programs:
             program.asked_for = self._requests
             self._last[key[0]] = used, key, precision, program
             return program
+
+    def note_use(self, programs: Iterable[Program]) -> None:
+        """Note that these Programs, which `find` returned, are used again."""
+        for program in programs:
+            program.asked_for = self._requests
 
     def _has_room(self, name: str) -> bool:
         """Whether one more Program may be kept. If needed, drop Programs that were not used for a long time."""

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import numpy as np
 
-from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.interrupts import Interrupts
 from caffelite.data.generator import Batch, Buffer, DataGenerator, alone_or_all
 from caffelite.data.sources import Source
 from caffelite.training import door
@@ -31,7 +31,7 @@ class Buffered(Steps):
         team: Team,
         data: DataGenerator,
         epochs: int,
-        interrupts: InterruptsBetweenSteps | None = None,
+        interrupts: Interrupts | None = None,
     ) -> None:
         super().__init__(step, team)
         self.generator, self.until, self.interrupts = data, epochs, interrupts

@@ -113,6 +113,7 @@ class Callbacks:
                 )
         if len(self.averages) > 1:
             raise ValueError("callbacks: expected one AverageWeights, because a model can end with one average only")
+        self._in_order = sorted(self.callbacks, key=lambda callback: isinstance(callback, Checkpoint))
         self._counting = [callback for callback in self.callbacks if hasattr(callback, "steps_done")]
         self._due_between = [callback for callback in self.callbacks if hasattr(callback, "steps_until_due")]
         self._begun: list[Any] = []
@@ -144,9 +145,8 @@ class Callbacks:
 
     def __call__(self, epoch: int, history: History) -> bool:
         """Call all callbacks, each `Checkpoint` last. Return whether one of them ends the training."""
-        in_order = sorted(self.callbacks, key=lambda callback: isinstance(callback, Checkpoint))
         measured = _lengths(history)
-        for callback in in_order:
+        for callback in self._in_order:
             stop = callback(epoch, history)
             if _lengths(history) != measured:
                 raise RuntimeError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.interrupts import Interrupts
 from caffelite.data.generator import is_replayed
 from caffelite.training.accumulation import Grouped
 from caffelite.training.buffered import Buffered
@@ -15,9 +15,7 @@ from caffelite.training.streamed import Streamed
 from caffelite.training.team import Team
 
 
-def epochs_of(
-    step: Step, team: Team, batches: Iterable, epochs: int, interrupts: InterruptsBetweenSteps | None = None
-) -> Epochs:
+def epochs_of(step: Step, team: Team, batches: Iterable, epochs: int, interrupts: Interrupts | None = None) -> Epochs:
     """Return the epochs over these batches."""
     if step.batches > 1:
         return Grouped(step, team, batches, interrupts)

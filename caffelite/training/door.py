@@ -118,21 +118,33 @@ def _rows(
 
 def split(data: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, Batch]:
     """Return the training rows, in their order, and the rows to evaluate. A source is split block by block."""
-    if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
-        raise TypeError(f"validation_split must be a number, got {share!r}")
-    if not 0 <= share < 1:
-        raise ValueError(f"validation_split must be in [0, 1), got {share}")
     rows = data.rows
-    count = int(rows * share)
-    if count == 0:
-        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
+    count = count_to_hold_out(rows, share)
     columns, layout = data.columns(), data.layout()
     if Source in map(type, columns):
         ranges = Blocks(columns, rows).held_out(count, rng)
         return tuple([layout.batch([part(a, those) for a in columns]) for those in ranges])  # type: ignore
+    parts = training_and_held_out(rows, count, rng)
+    return tuple([layout.batch([a[which] for a in columns]) for which in parts])  # type: ignore
+
+
+def count_to_hold_out(rows: int, share: float) -> int:
+    """Return how many rows `validation_split` holds out. TypeError or ValueError if the share is not possible."""
+    if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
+        raise TypeError(f"validation_split must be a number, got {share!r}")
+    if not 0 <= share < 1:
+        raise ValueError(f"validation_split must be in [0, 1), got {share}")
+    count = int(rows * share)
+    if count == 0:
+        raise ValueError(f"validation_split {share} of {rows} rows leaves no row to evaluate")
+    return count
+
+
+def training_and_held_out(rows: int, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Draw the rows to hold out. Return which rows are for training, and which are held out, as masks (rows,)."""
     held_out = np.zeros(rows, dtype=bool)
     held_out[rng.permutation(rows)[:count]] = True
-    return tuple([layout.batch([a[which] for a in columns]) for which in (~held_out, held_out)])  # type: ignore
+    return ~held_out, held_out
 
 
 def validation_batches(model: Any, data: Any, loss: Function, columns: Names = None) -> Iterable:
@@ -140,15 +152,21 @@ def validation_batches(model: Any, data: Any, loss: Function, columns: Names = N
     if isinstance(data, DataGenerator):
         check_columns(model, "validation_data", data.columns, columns)
         return batches(model, "validation_data", data, None, None, loss)
+    x, y, weights = rows_to_evaluate(data, "(x, y), (x, y, weights) or a DataGenerator")
+    return batches(model, "validation_data's x", x, y, weights, loss, columns=columns, **IN_ORDER)
+
+
+def rows_to_evaluate(data: Any, expected: str) -> tuple[Any, Any, Any]:
+    """Return x, y and weights (or None) of `validation_data`. Raise TypeError, saying what is expected, for others."""
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
         raise TypeError(
-            f"validation_data: expected (x, y), (x, y, weights) or a DataGenerator, got {type(data).__name__}"
+            f"validation_data: expected {expected}, got {type(data).__name__}"
             + (f" of {len(data)}" if isinstance(data, tuple | list) else "")
         )
     x, y, weights = data if len(data) == 3 else (*data, None)
     if y is None:
         raise TypeError("validation_data: expected (x, y), got None for y")
-    return batches(model, "validation_data's x", x, y, weights, loss, columns=columns, **IN_ORDER)
+    return x, y, weights
 
 
 def batches(

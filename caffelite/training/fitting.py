@@ -98,10 +98,9 @@ class Fitting:
         self.step, batches = accumulated(self.step, team, batches, self.accumulate)
         if self.called.averages:
             self.step = StepWithAverages(self.step, self.called.averages)
-        history = History({name: [] for name in self.step.objective.names})
+        history = History.of(self.step.objective.names, validation is not None)
         listeners: list[Listener] = [Averages(self.called.averages)]
         if validation is not None:
-            history |= {f"val_{name}": [] for name in list(history)}
             objective = Objective(self.loss, self.metrics, model._own.programs.warned_of)
             listeners.append(Validation(Evaluation(team.evaluation_step(model, objective), validation, team)))
         resumed = checkpoints = None
@@ -119,7 +118,9 @@ class Fitting:
         if count is None and team.leads:
             listeners.append(EndingSchedule(optimizer))
         if checkpoints is not None:
-            listeners.append(Called(self.called, checkpoints, self.start))
+            restore = None if self.start is None else functools.partial(self.start.restore_callbacks, checkpoints)
+            training = checkpoints.training._replace(write=checkpoints.write)
+            listeners.append(Called(self.called, training, restore))
 
         def make_epochs() -> Epochs:
             epochs = epochs_of(self.step, team, batches, until, interrupts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from caffelite.core.tables import FITTING, Table, drawn, table
@@ -26,6 +26,12 @@ class History(dict):
     Both use the outputs of the training steps, so the parameters changed in between. Values on validation data, after
     the epoch, have `val_` before their names. A notebook shows the curves, or a table without matplotlib.
     """
+
+    @classmethod
+    def of(cls, names: Iterable[str], is_validated: bool) -> History:
+        """Return an empty History of quantities with these names, also on validation data if `is_validated`."""
+        prefixes = ("", "val_") if is_validated else ("",)
+        return cls({f"{prefix}{name}": [] for prefix in prefixes for name in names})
 
     def __missing__(self, name: str) -> Any:
         raise KeyError(f"{name!r} was not measured, only {', '.join(self)}; fit takes metrics and validation_data")

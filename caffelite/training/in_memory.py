@@ -33,7 +33,7 @@ class InMemory(Steps):
     """Epochs over a DataGenerator's arrays.
 
     A step without a Program is recorded. All others are replayed, many in one call. `interrupts` has `pending` and
-    `held()`, see `InterruptsBetweenSteps`.
+    `held()`, see `Interrupts`.
     """
 
     def __init__(self, step: Step, team: Team, data: DataGenerator, epochs: int, interrupts: Any = None) -> None:
@@ -43,6 +43,8 @@ class InMemory(Steps):
         weights = self.data.weights
         counts = None if weights is None else weights != 0
         self.columns = [*map(array_of, self.data.columns())]
+        # The Programs, and the Functions and the precision with which they were found.
+        self.found: tuple[Any, str, list[Program]] | None = None
         self.kept: dict[str, np.ndarray] = {}  # the epoch's outputs and targets, as more columns
         self.sums = np.zeros((min(epochs, AT_ONCE), self.objective.quantities, 2))
         full, last = data.sizes(data.rows)
@@ -84,8 +86,7 @@ class InMemory(Steps):
         """Replay at most so many steps for some seconds. If the next batch has no current Program, record its step."""
         held = nullcontext() if self.interrupts is None else self.interrupts.held()
         with held, self.programs.using_cursor(), naming_epoch_and_batch(self.position, [self.data], self.step):
-            layout = self.data.layout()
-            programs = [self.program("fetch and step", layout, self.columns, rows) for rows in self.rows]
+            programs = self._programs_of_batches()
             current = [program for program in programs if program.is_current()]
             due = programs[-1 if self.is_at_last_batch() else 0]
             if due not in current:
@@ -104,6 +105,21 @@ class InMemory(Steps):
                     program.replayed()
             if stopped is not None:
                 self._raise_why(stopped)
+
+    def _programs_of_batches(self) -> list[Program]:
+        """Return the Programs of a full batch and of a shorter last batch, as far as there are such batches.
+
+        A short epoch takes less time than to find them. So they are found once, if they are recorded and the model's
+        Functions stay the same.
+        """
+        found, now = self.found, (self.model.all_functions(), kernels.precision_here())
+        if found is None or found[0] is not now[0] or found[1] != now[1]:
+            layout = self.data.layout()
+            programs = [self.program("fetch and step", layout, self.columns, rows) for rows in self.rows]
+            self.found = (*now, programs) if all(program.is_recorded for program in programs) else None
+            return programs
+        self.programs.note_use(found[2])
+        return found[2]
 
     def is_at_last_batch(self) -> bool:
         """Return whether the next batch is a last batch that is shorter than the others."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from caffelite.core.tracebacks import noting
 from caffelite.optimizers import Optimizer
 from caffelite.training.averaging import AverageWeights
-from caffelite.training.callbacks import Callbacks
-from caffelite.training.checkpoints import Checkpoints, Start
+from caffelite.training.callbacks import Callbacks, Training
 from caffelite.training.evaluation import Evaluation
 from caffelite.training.loop import Listener, Loop
 from caffelite.training.progress import Progress
@@ -86,10 +85,10 @@ class EndingSchedule(Listener):
 
 
 class Called(Listener):
-    """Calls the user's callbacks. If the training starts from a checkpoint, they continue with their saved state."""
+    """Calls the callbacks of a training. When they have begun, `restore` may give them the state of a checkpoint."""
 
-    def __init__(self, callbacks: Callbacks, checkpoints: Checkpoints, start: Start | None) -> None:
-        self.callbacks, self.checkpoints, self.start = callbacks, checkpoints, start
+    def __init__(self, callbacks: Callbacks, training: Training, restore: Callable[[], None] | None = None) -> None:
+        self.callbacks, self.training, self.restore = callbacks, training, restore
         self.call_between_steps = callbacks.between_steps
 
     def due(self, done: int) -> float:
@@ -103,11 +102,10 @@ class Called(Listener):
             self.callbacks.steps_done(count)
 
     def begin(self, loop: Loop) -> None:
-        training = self.checkpoints.training._replace(write=self.checkpoints.write)
-        self.callbacks.during(training).__enter__()
+        self.callbacks.during(self.training).__enter__()
         try:
-            if self.start is not None:
-                self.start.restore_callbacks(self.checkpoints)
+            if self.restore is not None:
+                self.restore()
         except BaseException:
             self.end()
             raise

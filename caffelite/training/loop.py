@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.interrupts import Interrupts
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.epochs import Epochs
 from caffelite.training.history import History
@@ -63,7 +63,7 @@ class Loop:
         until: int,
         listeners: Sequence[Listener],
         history: History,
-        interrupts: InterruptsBetweenSteps,
+        interrupts: Interrupts,
     ) -> None:
         self.until, self.listeners, self.history, self.interrupts = until, listeners, history, interrupts
         self.ended = False

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite.core.interrupts import InterruptsBetweenSteps
+from caffelite.core.interrupts import Interrupts
 from caffelite.core.rows import SomeRows
 from caffelite.core.sparse import array_of
 from caffelite.core.tracebacks import noting
@@ -35,9 +35,7 @@ class Streamed(Steps):
 
     is_told_each = True
 
-    def __init__(
-        self, step: Step, team: Team, batches: Iterable, interrupts: InterruptsBetweenSteps | None = None
-    ) -> None:
+    def __init__(self, step: Step, team: Team, batches: Iterable, interrupts: Interrupts | None = None) -> None:
         super().__init__(step, team)
         self.batches, self.interrupts = batches, interrupts
         self.epoch = self.batch = self.steps = 0
