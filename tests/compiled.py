@@ -231,7 +231,11 @@ class Drawn:
         table |= {f"w{i}": [f"word */ {j % kinds[i]}" for j in range(20)] for i in range(words)}
         if "x1" in table:
             table["x1"][3] = np.nan
-        columns = cl.Columns(table, self.integer(1, 4), robust=self.integer(0, 1) == 0, bins=self.integer(0, 3))
+        size, bins = self.integer(1, 4), self.integer(0, 3)
+        if self.integer(0, 1):
+            columns = cl.Splines(table, size, bins=bins)
+        else:
+            columns = cl.Columns(table, size, robust=self.integer(0, 1) == 0, bins=bins)
         functions, _ = self.sequence((columns.features,), self.integer(1, 4), depth=0)
         x = [self.rows(numbers), self.numbers.integers(0, np.add(kinds, 2), (3, words))]
         x[0][0, 1:2] = np.nan

@@ -135,6 +135,7 @@ def test_models_of_each_kind_of_layer_compute_what_predict_does(tmp_path):
         (cl.Model(model.functions, dtype=F64), rows(3, *shape)) for shape, model in [*listed()[1:6], *listed()[12:]]
     ]
     nets.append((cl.Model([cl.Embedding(9, 3), cl.Flatten()]), np.arange(8).reshape(2, 4)))
+    nets.append((cl.Model([cl.Splines({"a": [0.0, 1, 2]}, 3)], seed=0), np.array([[0.5], [np.nan], [7]], F32)))
     assert differing(tmp_path, nets) == []
     kinds = {type(function) for model, _ in nets for function in model.all_functions()}
     assert kinds >= {

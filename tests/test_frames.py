@@ -477,6 +477,99 @@ def test_bins_are_a_number_or_one_for_each_column_of_numbers(bins, error):
         cl.Columns(NUMBERS, bins=bins)
 
 
+def splines_and_columns(dtype, size=6):
+    """Splines, and Columns with a Linear layer of the same function, for a frame with everything that there is."""
+    rng = np.random.default_rng(4)
+    frame = MIXED.assign(
+        when=pandas.Timestamp("2020-01-01", tz="UTC") + pandas.to_timedelta(np.arange(N), "D"), one=1.0
+    )
+    frame["gaps"] = np.where(np.arange(N) % 3 == 0, np.nan, rng.normal(size=N))
+    splines = cl.Splines(frame, size, bins=5)
+    model = cl.Model([splines], seed=0, dtype=dtype)
+    for p in model.parameters():
+        p.data = rng.normal(size=p.shape)
+    return frame, model, splines
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_splines_are_a_linear_function_of_the_codes_of_columns(dtype):
+    frame, model, splines = splines_and_columns(dtype)
+    columns = cl.Columns(frame, size=99, robust=True, bins=5)
+    assert columns.bins == splines.bins
+    later = frame.assign(gaps=frame["gaps"].to_numpy()[::-1])
+    code = cl.Model([columns], seed=0, dtype=np.float64).predict(later)
+    begin = len(columns.numbers) + len(columns.gaps)
+    bins = code[:, begin : begin + sum(columns.bins)]
+    expected = splines.bias.data.astype(np.float64) + np.zeros((N, 6))
+    begin = 0
+    for j, name in enumerate(columns.numbers):
+        first, count, scale = splines.rows[j], columns.bins[j], splines.column_scale.data[j]
+        share = bins[:, begin : begin + count]
+        begin += count
+        z = splines.z[splines.starts[j] : splines.starts[j + 1]]
+        part = (z[0] + share @ np.diff(z))[:, None] * splines.slope.data[j]
+        part = part + share @ splines.weight.data[first : first + count]
+        missing = np.isnan(later[name]) if name in later else np.zeros(N, bool)
+        part[missing] = splines.weight.data[first + count]
+        expected += scale * part
+    codes = columns.arrays(later)[1]
+    for i in range(codes.shape[1]):
+        j = len(columns.numbers) + i
+        expected += splines.column_scale.data[j] * splines.weight.data[splines.rows[j] + codes[:, i]]
+    np.testing.assert_allclose(model.predict(later), expected, rtol=0, atol=1e-4 if dtype == np.float32 else 1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_splines_are_saved_copied_and_resumed_to_the_bit(dtype, tmp_path):
+    frame, model, splines = splines_and_columns(dtype)
+    for loaded in copies(model, tmp_path / "model.safetensors"):
+        assert (loaded.predict(frame) == model.predict(frame)).all()
+        assert loaded.functions[0].bins == splines.bins
+        assert loaded.functions[0].z.dtype == np.float64
+
+
+def test_splines_learn_steps_and_a_row_alone_is_as_in_its_batch():
+    x, words = RNG.uniform(-1, 1, 2000), RNG.choice(["a", "b"], 2000)
+    y = ((np.floor(4 * x) % 2 > 0) ^ (words == "a")).astype(int)
+    frame = {"x": np.where(RNG.random(2000) < 0.1, np.nan, x), "words": words}
+    model = cl.Model([cl.Splines(frame, 32), cl.SiLU(), cl.Linear(32, 2)], seed=0)
+    optimizer = cl.AdamW(model.parameters(), 0.01)
+    model.fit(frame, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=20, verbose=0)
+    scores = model.predict(frame)
+    assert (scores.argmax(axis=1) == y).mean() > 0.9
+    for i in (0, 7, 1999):
+        alone = model.predict({"x": frame["x"][i : i + 1], "words": words[i : i + 1]})
+        np.testing.assert_array_equal(alone[0], scores[i])
+
+
+def test_beyond_its_knots_a_spline_is_constant():
+    frame = {"x": np.arange(10.0)}
+    model = cl.Model([cl.Splines(frame, 4, bins=3)], seed=0)
+    far = model.predict({"x": [-1e300, -1, 0, 9, 10, 1e300]})
+    np.testing.assert_array_equal(far[:3], far[[0, 0, 0]])
+    np.testing.assert_array_equal(far[3:], far[[3, 3, 3]])
+
+
+@pytest.mark.parametrize("kind", [cl.Columns, lambda frame, **options: cl.Splines(frame, 4, **options)])
+def test_rare_categories_count_as_unknown(kind):
+    frame = {"word": ["a", "b", "a", "c", "b", None, "b"], "code": [1, 1, 1, 1, 2, 2, 3]}
+    columns = kind(frame, categories=["code"], min_frequency=2)
+    assert columns.categories == {"word": ("a", "b"), "code": (1, 2)}
+    codes = [[0, 0], [1, 0], [0, 0], [3, 0], [1, 1], [2, 1], [1, 3]]
+    np.testing.assert_array_equal(columns.arrays(frame)[0], codes)
+    with pytest.raises(ValueError, match="min_frequency"):
+        kind(frame, min_frequency=0)
+
+
+def test_errors_of_splines_name_them():
+    with pytest.raises(ValueError, match="Splines: size"):
+        cl.Splines(NUMBERS, 0)
+    with pytest.raises(TypeError, match="Splines takes a frame"):
+        cl.Splines(3, 4)
+    with pytest.raises(IndexError, match=r"Splines.*: index 9 in row 1, at \(1, 0\), is not in 0 … 3"):
+        cl.Splines({"w": ["a", "b"]}, 3).forward(np.array([[0], [9]]))
+
+
 @every_library
 def test_columns_that_are_not_as_they_were_are_named(library):
     columns = cl.Columns(MIXED.assign(when=pandas.Timestamp("2020-01-01") + pandas.to_timedelta(np.arange(N), "D")))

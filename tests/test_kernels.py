@@ -1348,6 +1348,13 @@ RECORDED = {
     "standardize": (uniform(4, 3, dtype=np.float64), np.zeros(3), np.ones(3), np.array([2]), 3.0, np.float32),
     "piecewise": (uniform(4, 2, dtype=np.float64), np.array([-1.0, 0, 1, -1, 1])),
     "piecewise_grad": (uniform(4, 3), uniform(4, 2, dtype=np.float64), np.array([-1.0, 0, 1, -1, 1])),
+    "places": (uniform(4, 2, dtype=np.float64), np.array([-1.0, 0, 1, -1, 1])),
+    "splines": (uniform(9, 40), uniform(40), uniform(6, 2), None),
+    "splines_of_codes": (uniform(9, 40), uniform(40), uniform(6, 1), np.arange(6).reshape(6, 1) % 3),
+    "splines_grad": (uniform(6, 40), uniform(6, 1), np.arange(6).reshape(6, 1) % 3),
+    "splines_input_grad": (uniform(6, 40), uniform(9, 40), uniform(6, 2)),
+    "spline_table": (uniform(7, 40), uniform(2, 40), uniform(2), np.arange(7.0)),
+    "spline_table_grad": (uniform(9, 40), uniform(7, 40), uniform(2, 40), uniform(2), np.arange(7.0)),
     "standardize_grad": (uniform(4, 4), uniform(4, 3, dtype=np.float64), np.zeros(3), np.ones(3), 3.0),
     "soft_loss_grad": (uniform(4, 3), uniform(4, 3), np.array(0.5, np.float32), uniform(4), 0.1),
     "hinge_loss": (uniform(4, 3), LABELS, 1.0),
@@ -1453,6 +1460,17 @@ RECORDED = {
 DEPTHWISE = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "groups": 33}
 BY_KEYWORD = {
     "piecewise": {"starts": np.array([0, 3, 5]), "dtype": np.float32},
+    "places": {"starts": np.array([0, 3, 5]), "dtype": np.float32},
+    "splines": {"starts": np.array([0, 5, 9])},
+    "splines_of_codes": {"starts": np.array([0, 5, 9])},
+    "splines_grad": {"starts": np.array([0, 5, 9])},
+    "splines_input_grad": {
+        "starts": np.array([0, 5, 9]),
+        "edges": np.arange(7.0),
+        "of_edges": np.array([0, 4, 7]),
+    },
+    "spline_table": {"starts": np.array([0, 4, 7])},
+    "spline_table_grad": {"starts": np.array([0, 4, 7])},
     "piecewise_grad": {"starts": np.array([0, 3, 5])},
     "depthwise": DEPTHWISE,
     "transposed_depthwise": DEPTHWISE,
@@ -1468,6 +1486,7 @@ BY_KEYWORD = {
     "winograd_weight_grad": {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)},
 }
 MADE_BY = {
+    "splines_of_codes": kernels.splines,
     "depthwise": kernels.convolution,
     "transposed_depthwise": kernels.transposed_convolution,
     "depthwise_weight_grad": kernels.convolution_weight_grad,
@@ -1689,6 +1708,11 @@ STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes 
     "check_probabilities": ((np.ones((4, 1)), 1.0, 1e-3, lambda rows: refuse(rows)), 0, 0.5),
     "extreme_grad": ((np.ones(4), LABELS, (3, 4), 0), 1, 3),
     "check_labels": ((LABELS, 3, lambda labels: refuse(labels)), 0, 5),
+    "splines_of_codes": (
+        (np.zeros((9, 4)), np.zeros(4), np.zeros((3, 1)), np.zeros((3, 1), int), np.array([0, 5, 9])),
+        3,
+        4,
+    ),
     "norm": ((np.ones(5), None, lambda values: refuse(values)), 0, np.nan),
     "all_finite": ((np.ones(5), lambda values: refuse(values)), 0, np.nan),
 }
@@ -1705,15 +1729,16 @@ def test_every_kernel_that_may_stop_a_step_is_tried():
 
 @pytest.mark.parametrize("name", STOPPED)
 def test_a_kernel_that_stops_a_replay_raises_what_it_raises_eagerly(name):
+    kernel = MADE_BY.get(name) or getattr(kernels, name)
     arguments, bad, value = STOPPED[name]
     arguments = copied(arguments)
     with Recording() as recording:
-        getattr(kernels, name)(*arguments)
+        kernel(*arguments)
     replay = kernels.Replay(recording.entries)
     assert replay.run() is None
     arguments[bad][2] = value
     with pytest.raises((IndexError, ArithmeticError)) as eager:
-        getattr(kernels, name)(*arguments)
+        kernel(*arguments)
     stopped = replay.run()
     assert stopped is not None
     with pytest.raises(type(eager.value)) as replayed:
@@ -2376,6 +2401,71 @@ def test_piecewise_refuses_what_does_not_fit(change, error, message):
     given = {"x": np.zeros((4, 2)), "edges": np.arange(5.0), "starts": np.array([0, 3, 5])}
     with pytest.raises(error, match=message):
         kernels.piecewise(*{**given, "dtype": np.float32, **change}.values())
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_places_are_those_between_edges_and_missing_numbers_are_after_them(dtype):
+    edges, starts = np.array([-1.0, 0, 0.5, 4, 7, 2, 3]), np.array([0, 4, 5, 7])
+    x = np.array([[-5.0, 7, 2], [-1, 8, 2.25], [-0.5, -np.inf, 3], [0, 0, 99], [0.375, 7, -99], [4, 7, np.nan]])
+    x = np.concatenate([x, [[np.inf, np.nan, np.inf], [np.nan, 7, -np.inf]]])
+    places = [[0, 0, 0], [0, 0, 0.25], [0.5, 0, 1], [1, 0, 1], [1.75, 0, 0], [3, 0, 2], [3, 1, 1], [4, 0, 0]]
+    np.testing.assert_array_equal(kernels.places(x, edges, starts, dtype), np.array(places, dtype))
+
+
+SPLINES = {
+    "table": np.zeros((9, 4)),
+    "bias": np.zeros(4),
+    "places": np.zeros((3, 1)),
+    "codes": np.zeros((3, 1), np.int64),
+    "starts": np.array([0, 5, 9]),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"table": np.zeros((9, 4), np.float32)}, TypeError, "splines got float32 and float64"),
+        ({"table": np.zeros((9, 4), int)}, TypeError, "int64"),
+        ({"table": np.zeros((8, 4))}, ValueError, r"table of shape \(8, 4\); expected 9 rows"),
+        ({"table": np.zeros(9)}, ValueError, "an array of rows"),
+        ({"bias": np.zeros(5)}, ValueError, r"bias of shape \(5,\)"),
+        ({"places": np.zeros((2, 1))}, ValueError, r"places \(2, 1\), codes \(3, 1\)"),
+        ({"places": np.zeros(3)}, ValueError, r"places \(3,\)"),
+        ({"codes": np.zeros((3, 1))}, TypeError, "codes of int64, got float64"),
+        ({"codes": np.array([[0], [4], [0]])}, IndexError, "a code that is not among the rows"),
+        ({"codes": np.array([[0], [-1], [0]])}, IndexError, "a code that is not among the rows"),
+        ({"codes": None}, ValueError, r"starts \(3,\)"),
+        ({"starts": np.array([0, 5, 5])}, ValueError, "rising"),
+        ({"starts": np.array([1, 5, 9])}, ValueError, "rising"),
+        ({"starts": np.array([0.0, 5, 9])}, TypeError, "starts of int64"),
+    ],
+)
+def test_splines_refuse_what_does_not_fit(change, error, message):
+    kernels.splines(*SPLINES.values())
+    with pytest.raises(error, match=message):
+        kernels.splines(*{**SPLINES, **change}.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"slope": np.zeros((3, 4))}, ValueError, r"slope \(3, 4\)"),
+        ({"slope": np.zeros((1, 5))}, ValueError, r"slope \(1, 5\)"),
+        ({"slope": np.zeros((1, 4), np.float32)}, TypeError, "float32 and float64"),
+        ({"scale": np.zeros(3)}, ValueError, r"scale \(3,\)"),
+        ({"z": np.zeros(8)}, ValueError, r"z \(8,\)"),
+        ({"z": np.zeros(5, np.float32)}, TypeError, "z in float64"),
+        ({"weight": np.zeros((8, 4))}, ValueError, r"weight \(8, 4\)"),
+    ],
+)
+def test_spline_table_refuses_what_does_not_fit(change, error, message):
+    given = {"weight": np.zeros((9, 4)), "slope": np.zeros((1, 4)), "scale": np.zeros(2), "z": np.zeros(5)}
+    given["starts"] = np.array([0, 5, 9])
+    table = kernels.spline_table(*given.values())
+    with pytest.raises(error, match=message):
+        kernels.spline_table(*{**given, **change}.values())
+    with pytest.raises(error, match=message.replace("spline_table", "spline_table_grad")):
+        kernels.spline_table_grad(table, *{**given, **change}.values())
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -594,6 +594,50 @@ def test_validation_and_patience_are_those_of_lone_fits(threads, how, model, pat
     both(lambda: entries(model, "Adam"), x, y, **options)
 
 
+@pytest.mark.parametrize("model", ["plain", "random and normalized"])
+def test_rows_to_evaluate_and_weights_are_those_of_lone_fits(threads, model):
+    x, y = data()
+    weights = np.linspace(0, 2, len(y))
+    held_out = [np.arange(i, len(y), 5) for i in range(5)]
+    rows = [np.setdiff1d(np.arange(len(y)), test) for test in held_out]
+    alone, together = entries(model, "Adam"), entries(model, "Adam")
+    options = {"epochs": 5, "batch_size": 16, "metrics": ["accuracy"]}
+    found = many(*together, x, y, rows=rows, validation_rows=held_out, sample_weight=weights, patience=2, **options)
+    for i, (a, optimizer) in enumerate(zip(*alone, strict=True)):
+        test = held_out[i]
+        expected = a.fit(
+            *(x[rows[i]], y[rows[i]]),
+            **options,
+            **stopping(2),
+            loss=cl.SoftmaxLoss(),
+            optimizer=optimizer,
+            sample_weight=weights[rows[i]],
+            validation_data=(x[test], y[test], weights[test]),
+            verbose=0,
+        )
+        assert found[i] == expected
+    assert_alike(together, alone)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({"validation_rows": [[0]]}, ValueError, "validation_rows: expected one for each of 4 models, got 1"),
+        ({"validation_rows": [[0], [1], [999], [2]]}, IndexError, "model 2: validation_rows: index 999"),
+        ({"validation_rows": [[0], np.zeros(0, int), [1], [2]]}, ValueError, "model 1: validation_rows"),
+        ({"validation_rows": [[0.5]] * 4}, TypeError, "model 0: validation_rows"),
+        ({"sample_weight": np.ones(3)}, ValueError, "model 0: .*weight"),
+        ({"sample_weight": np.full(len(data()[1]), -1.0)}, ValueError, "model 0: .*weight"),
+    ],
+)
+def test_rows_to_evaluate_and_weights_are_checked_before_anything_is_changed(given, error, text):
+    models, optimizers = entries("plain", "SGD", 4)
+    before = [bits(m) for m in models]
+    with pytest.raises(error, match=text):
+        many(models, optimizers, *data(), **given)
+    assert [bits(m) for m in models] == before
+
+
 def test_each_model_stops_at_an_epoch_of_its_own(threads):
     x, y = data()
     histories = both(
@@ -726,10 +770,18 @@ def test_ctrl_c_gives_each_model_its_best_epoch(threads):
 
 
 BAD_VALIDATION = [
-    ({"patience": 3}, ValueError, "patience watches val_loss: give validation_data or validation_split"),
+    (
+        {"patience": 3},
+        ValueError,
+        "patience watches val_loss: give validation_data, validation_split or validation_rows",
+    ),
     ({"patience": 0, "validation_split": 0.2}, ValueError, "patience must be at least 1"),
     ({"patience": 1.5, "validation_split": 0.2}, TypeError, "patience must be an integer"),
-    ({"validation_split": 0.2, "validation_data": True}, ValueError, "validation_data or validation_split, not both"),
+    (
+        {"validation_split": 0.2, "validation_data": True},
+        ValueError,
+        "one of validation_data, validation_split and validation_rows",
+    ),
     ({"validation_split": 1.0}, ValueError, r"model 0: validation_split must be in \[0, 1\), got 1.0"),
     ({"validation_split": True}, TypeError, "model 0: validation_split must be a number"),
     (

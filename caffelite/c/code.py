@@ -43,6 +43,16 @@ static float larger(float a, float b) { return b > a || b != b ? b : a; }""",
     "smaller": """\
 /* the smaller of two numbers, or NaN if one of them is */
 static float smaller(float a, float b) { return b < a || b != b ? b : a; }""",
+    "place": """\
+/* i + f for an x in bin i, at the share f of its width; 0 below the first bin, n above the last, n + 1 for NAN */
+static float place(float x, const float *lower, const float *width, int n)
+{
+    int i = 0;
+    for (int t = 1; t < n; t++)
+        i += x >= lower[t];
+    const float share = n > 0 ? (x - lower[i]) / width[i] : 0;
+    return x != x ? n + 1 : i + (share > 0 ? (share < 1 ? share : 1) : 0);
+}""",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import Shape, at, axes, dims, literal, loop, loops
+from caffelite.c.code import Shape, at, axes, dims, indented, literal, loop, loops
 from caffelite.c.layers import Layer, Part, Write
 from caffelite.functions.recurrent import PARTS
 from caffelite.model.tracing import kind_of
@@ -73,6 +73,38 @@ def _numbers(f: functions.Columns) -> list[str]:
     else:
         lines.append("y[j] = z;")
     return [*body, loop("j", k, *lines)]
+
+
+def splines(f: functions.Splines, *shapes: Shape) -> Layer:
+    """The sum of the rows around the place of each number, and of the vectors of categories."""
+    inputs: dict[str, Shape] = {}
+    body = [loop("j", f.size, "y[j] = bias[j];")]
+    constants: dict[str, np.ndarray] = {"bias": f.bias.data}
+    table, k = f.table(), len(f.numbers)
+    if f.numbers:
+        f.moments(f.dtype)  # refuses columns whose numbers this dtype hardly tells apart
+        inputs["x"] = (k,)
+        _, lower, width = f.bin_bounds(f.dtype)
+        constants["knots"] = table[: f.knots[k]]
+        if any(f.bins):
+            constants |= {"lower": lower, "width": width}
+    end = 0
+    for i, bins in enumerate(f.bins):
+        bounds = f"&lower[{end}], &width[{end}]" if bins else "0, 0"
+        found = f"const float at = place(x[{i}], {bounds}, {bins}), f = at - (int)at;"
+        knots = f"const float (*t)[{f.size}] = &knots[{f.knots[i]} + (int)at];"
+        body += [
+            "{",
+            *map(indented, (found, knots, loop("j", f.size, "y[j] += t[0][j] + f * (t[f > 0][j] - t[0][j]);"))),
+        ]
+        body.append("}")
+        end += bins
+    if f.categories:
+        inputs["codes"] = (len(f.categories),)
+    for i, known in enumerate(f.categories.values()):
+        body.append(loop("j", f.size, f"y[j] += {looked_up(f'category{i}', f'codes[{i}]', len(known) + 2)};"))
+        constants[f"category{i}"] = table[f.knots[k + i] : f.knots[k + i + 1]]
+    return Layer(inputs, shapes[-1], body, constants, types={"codes": INDEX})
 
 
 def positional_encoding(f: functions.PositionalEncoding, x: Shape, y: Shape) -> Layer:
@@ -242,6 +274,7 @@ def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> Laye
 #: Functions that write a layer, as those in `layers.LAYERS`.
 LAYERS: dict[type, Callable[..., Layer]] = {
     functions.Columns: columns,
+    functions.Splines: splines,
     functions.Embedding: embedding,
     functions.PositionalEncoding: positional_encoding,
 }

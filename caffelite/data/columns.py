@@ -88,8 +88,10 @@ class CategoryColumn(NamedTuple):
 Column = NumberColumn | DateColumn | CategoryColumn
 
 
-def learned(frame: Any, categories: Sequence[Any], what: str) -> list[Column]:
+def learned(frame: Any, categories: Sequence[Any], what: str, min_frequency: int) -> list[Column]:
     """Return what each column of a frame is. `categories` names columns of numbers that are categories.
+
+    Categories of fewer rows than `min_frequency` are left out.
 
     Raises ValueError or TypeError, beginning with `what` and naming the column, for columns that can't be used.
     """
@@ -98,10 +100,13 @@ def learned(frame: Any, categories: Sequence[Any], what: str) -> list[Column]:
         raise ValueError(
             f"{what}: categories: the frame has no column {unknown[0]!r}; there are {frames.listed([*named])}"
         )
-    return [_kind(name, column, name in set(categories), f"{what}: column {name!r}") for name, column in named.items()]
+    return [
+        _kind(name, column, name in set(categories), f"{what}: column {name!r}", min_frequency)
+        for name, column in named.items()
+    ]
 
 
-def _kind(name: Any, column: Any, is_category: bool, what: str) -> Column:
+def _kind(name: Any, column: Any, is_category: bool, what: str, min_frequency: int) -> Column:
     if not isinstance(name, str | int):
         raise TypeError(f"{what}: expected a name that is a word or an integer, got {name!r}")
     if len(column.codes if isinstance(column, frames.Categories) else column) == 0:
@@ -115,7 +120,10 @@ def _kind(name: Any, column: Any, is_category: bool, what: str) -> Column:
     is_category = is_category or frames.holds_words(column)
     if not is_category and (frames.are_numbers(column) or frames.all_missing(column)):
         return NumberColumn(name, False)
-    _, names = frames.categories(column, what)
+    codes, names = frames.categories(column, what)
+    if min_frequency > 1:
+        counts = np.bincount(codes[codes >= 0], minlength=len(names))
+        names = [name for name, count in zip(names, counts, strict=True) if count >= min_frequency]
     return CategoryColumn(name, tuple([int(x) if isinstance(x, float) and x.is_integer() else x for x in names]))
 
 

@@ -123,8 +123,8 @@ def found_in(file: files.File, forms: dict[str, files.Form], exactly: bool) -> d
 
 
 def exact_buffers(functions: Iterable[Function]) -> set[int]:
-    """The ids of the buffers that stay float64 in any model: center, scale and edges of Columns."""
-    return {id(a) for f in functions if isinstance(f, Columns) for a in (f.center, f.scale, f.edges)}
+    """The ids of the buffers that stay float64 in any model: those of Columns and Splines."""
+    return {id(a) for f in functions if isinstance(f, Columns) for a in f.buffers().values()}
 
 
 def texts_of(model: Any) -> dict[str, str]:

@@ -28,6 +28,7 @@ from caffelite.functions import (
     selection,
     several,
     shape,
+    splines,
 )
 from caffelite.functions.activation import *
 from caffelite.functions.arithmetic import Add, Divide, Multiply, Negative, Power, Subtract
@@ -61,6 +62,7 @@ from caffelite.functions.several import *
 from caffelite.functions.several import WeightedSum
 from caffelite.functions.shape import *
 from caffelite.functions.shape import ToShape, Transpose
+from caffelite.functions.splines import *
 
 __all__: list[str] = []
 __all__ += activation.__all__
@@ -85,6 +87,7 @@ __all__ += reduction.__all__
 __all__ += selection.__all__
 __all__ += several.__all__
 __all__ += shape.__all__
+__all__ += splines.__all__
 
 # Of these families, users make the layers themselves. The others have functions that make a Function at each call.
 hint_at_arguments(attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent)

@@ -65,6 +65,8 @@ class Columns(Function, recordable=True, by_row=True):
     bins : int
         How many bins a column of numbers has at most; fewer if quantiles are equal. 0: there are none. A file has a
         list with the number of each column.
+    min_frequency : int
+        Categories of fewer rows count as unknown ones, whose vector is thereby learned.
 
     `arrays` raises ValueError for a missing column and for an infinite number, with its row. It raises TypeError for
     numbers, words or dates in place of another kind, and for dates that have lost or gained a time zone. All these
@@ -84,26 +86,26 @@ class Columns(Function, recordable=True, by_row=True):
         *,
         robust: bool = False,
         bins: int | Sequence[int] = 0,
+        min_frequency: int = 1,
     ) -> None:
-        self.size, self.robust = positive_integer("Columns: size", size), boolean("Columns: robust", robust)
-        is_frame = frames.is_frame(columns)
-        self.columns = tuple(kinds.learned(columns, categories, "Columns") if is_frame else _from_file(columns))
+        what = type(self).__name__
+        self.size, self.robust = positive_integer(f"{what}: size", size), boolean(f"{what}: robust", robust)
+        least, is_frame = positive_integer(f"{what}: min_frequency", min_frequency), frames.is_frame(columns)
+        self.columns = tuple(kinds.learned(columns, categories, what, least) if is_frame else _from_file(columns, what))
         names = [column.name for column in self.columns]
         if len(set(names)) < len(names) or not names:
-            raise ValueError(f"Columns: expected one column or more, of different names, got {names}")
+            raise ValueError(f"{what}: expected one column or more, of different names, got {names}")
         self.numbers = [feature for column in self._numeric() for feature in column.features]
         if len(set(self.numbers)) < len(self.numbers):
             twice = next(name for name in self.numbers if self.numbers.count(name) > 1)
-            raise ValueError(f"Columns: a part of a date has the name of a column, {twice!r}: rename the column")
+            raise ValueError(f"{what}: a part of a date has the name of a column, {twice!r}: rename the column")
         self.categories = {c.name: c.categories for c in self.columns if isinstance(c, CategoryColumn)}
-        self.embeddings = [Embedding(len(k) + 2, max(1, min(self.size, len(k)))) for k in self.categories.values()]
         self.center, self.scale = np.zeros(len(self.numbers)), np.ones(len(self.numbers))
         self.dtype: Any = None  # of y: the model's, or without a model that of the embeddings or of x
-        self.concatenate = Concatenate(axis=1)
-        counts = integers("Columns: bins", bins, len(self.numbers), least=0) if self.numbers else ()
+        counts = integers(f"{what}: bins", bins, len(self.numbers), least=0) if self.numbers else ()
         self.bins = [*counts]
         if is_frame and self.numbers:
-            numbers = self._numbers(columns, "Columns")
+            numbers = self._numbers(columns, what)
             self._learn_numbers(numbers)
             edges = [edges_of(x, count) for x, count in zip(numbers.T, counts, strict=True)]
             self.edges, self.bins = np.concatenate(edges), [len(of_column) - 1 for of_column in edges]
@@ -114,7 +116,12 @@ class Columns(Function, recordable=True, by_row=True):
         self.starts = np.cumsum([0, *[count + 1 for count in self.bins]], dtype=np.int64)
         first = np.cumsum([0, *[len(column.features) for column in self._numeric()]]).tolist()
         self.gaps = np.array([i for i, column in zip(first, self._numeric(), strict=False) if column.gaps], np.int64)
+        self._make_parameters()
         self._set_first_values()
+
+    def _make_parameters(self) -> None:
+        self.embeddings = [Embedding(len(k) + 2, max(1, min(self.size, len(k)))) for k in self.categories.values()]
+        self.concatenate = Concatenate(axis=1)
 
     def initialize(self, rng: Any) -> None:
         """Draw the vectors of the categories. Those of missing and unknown ones are 0."""
@@ -157,11 +164,12 @@ class Columns(Function, recordable=True, by_row=True):
         of_numbers = len(self.numbers) + len(self.gaps) + sum(self.bins)
         return of_numbers + sum(embedding.size for embedding in self.embeddings)
 
-    def arrays(self, frame: Any, what: str = "Columns") -> tuple[np.ndarray, ...]:
+    def arrays(self, frame: Any, what: str | None = None) -> tuple[np.ndarray, ...]:
         """A tuple of `numbers` (n, k) float64 and `codes` (n, m) int64 of a frame, or of the one that there is.
 
         Columns are found by name. Errors are those that the class lists, and begin with `what`.
         """
+        what = type(self).__name__ if what is None else what
         chosen = frames.select(frame, [column.name for column in self.columns], what)
         inputs = []
         if self.numbers:
@@ -288,13 +296,13 @@ class Columns(Function, recordable=True, by_row=True):
 
     def __repr__(self) -> str:
         shown = [f"{c.name}[{len(c.categories)}]" if isinstance(c, CategoryColumn) else c.name for c in self.columns]
-        return f"Columns({frames.listed(shown)})"
+        return f"{type(self).__name__}({frames.listed(shown)})"
 
 
-def _from_file(columns: Any) -> list[Column]:
+def _from_file(columns: Any, what: str) -> list[Column]:
     """The columns that a file has as pairs (name, description)."""
     if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
-        raise TypeError(f"Columns takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}")
+        raise TypeError(f"{what} takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}")
     return [kinds.from_file(name, described) for name, described in columns]
 
 

@@ -125,7 +125,7 @@ class Graph:
         found, left = [], [*self.applications]
         while left:
             a = left.pop(0)
-            if a.kind is functions.Columns:
+            if issubclass(a.kind, functions.Columns):
                 found.append(a)
             elif a.within is not None:
                 left = [*a.within, *left]

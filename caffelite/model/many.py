@@ -49,8 +49,10 @@ def fit_many(
     shuffle: bool = True,
     seed: int | None = None,
     rows: Iterable[Any] | None = None,
+    sample_weight: Any = None,
     validation_data: Any = None,
     validation_split: float = 0.0,
+    validation_rows: Iterable[Any] | None = None,
     metrics: Iterable[Any] = (),
     patience: int | None = None,
 ) -> list[History]:
@@ -79,10 +81,14 @@ def fit_many(
     rows : iterable of array-like of int, optional
         The rows that each model gets, as if it got x[rows] and y[rows]:
         `[train for train, test in KFold(5).split(x)]`. A row may occur several times. None means all rows.
+    sample_weight : array-like (n,), optional
+        The weight of each row, as for `fit`.
     validation_data : (x, y) or (x, y, weights), optional
         Evaluated after each epoch, the same for all models.
     validation_split : float in [0, 1)
         The share of its rows that each model is evaluated on, as in `fit`.
+    validation_rows : iterable of array-like of int, optional
+        The rows of x that each model is evaluated on: `[test for train, test in KFold(5).split(x)]`.
     patience : int, optional
         Each training ends after this many epochs in a row without a better `val_loss`. Its model then gets the
         parameters of its best epoch: `EarlyStopping("val_loss", patience=patience, restore_best=True)`.
@@ -104,15 +110,16 @@ def fit_many(
     if isinstance(seed, np.random.Generator | np.random.BitGenerator):
         raise TypeError(f"seed: expected an integer or None, got {seed!r}, which gives each model another order")
     random_stream("seed", seed)
-    if split != 0 and validation_data is not None:
-        raise ValueError("fit_many takes validation_data or validation_split, not both")
+    ways = (split != 0) + (validation_data is not None) + (validation_rows is not None)
+    if ways > 1:
+        raise ValueError("fit_many takes one of validation_data, validation_split and validation_rows")
     if patience is not None:
         patience = positive_integer("patience", patience)
-        if split == 0 and validation_data is None:
-            raise ValueError("patience watches val_loss: give validation_data or validation_split")
+        if ways == 0:
+            raise ValueError("patience watches val_loss: give validation_data, validation_split or validation_rows")
     plan = Plan(epochs, shuffle, seed, split, named(metrics), patience)
     fits = _checked(models, loss, optimizers, batch_size, plan)
-    _give_data(fits, x, y, rows, validation_data)
+    _give_data(fits, Given("x", x, y, sample_weight), rows, validation_rows, validation_data)
     for i, fit in enumerate(fits):
         with _naming(i):
             fit.prepare()
@@ -286,15 +293,16 @@ class Given:
         return Batch(tuple(map(in_order, data.inputs)), tuple(map(in_order, data.targets)), data.weights)
 
 
-def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any, validation_data: Any) -> None:
+def _give_data(fits: list[Fit], given: Given, rows: Any, validation_rows: Any, validation_data: Any) -> None:
     """Give each training its data."""
-    if _is_one_for_each(x, len(fits)) and _is_one_for_each(y, len(fits)):
+    if _is_one_for_each(given.x, len(fits)) and _is_one_for_each(given.y, len(fits)):
         raise TypeError(
             f"x and y are lists of {len(fits)} arrays, and there are {len(fits)} models; all models get the same x and "
             "y, and rows= says which rows each one gets; if each array is a row, give np.array(x) and np.array(y)"
         )
     rows = [None] * len(fits) if rows is None else _for_each("rows", rows, len(fits))
-    given, to_evaluate = Given("x", x, y), None
+    held_out = None if validation_rows is None else _for_each("validation_rows", validation_rows, len(fits))
+    to_evaluate = None
     if validation_data is not None:
         evaluated = door.rows_to_evaluate(validation_data, "(x, y) or (x, y, weights)")
         to_evaluate = Given("validation_data's x", *evaluated, expected=given.names)
@@ -302,7 +310,10 @@ def _give_data(fits: list[Fit], x: Any, y: Any, rows: Any, validation_data: Any)
         with _naming(i):
             fit.data = given.for_model(fit.form)
             count = fit.data.rows
-            fit.rows = np.arange(count) if its_rows is None else _rows(its_rows, count)
+            fit.rows = np.arange(count) if its_rows is None else _rows("rows", its_rows, count)
+            if held_out is not None:
+                rows_to_evaluate = _rows("validation_rows", held_out[i], count)
+                fit.validation = door.batches_of(fit.data, door.IN_ORDER).only(rows_to_evaluate)
             if to_evaluate is not None:
                 fit.validation = door.batches_of(to_evaluate.for_model(fit.form), door.IN_ORDER)
     for fit in fits:
@@ -314,17 +325,17 @@ def _is_one_for_each(data: Any, count: int) -> bool:
     return isinstance(data, list) and len(data) == count and all(isinstance(a, np.ndarray) and a.ndim for a in data)
 
 
-def _rows(given: Any, n: int) -> np.ndarray:
+def _rows(name: str, given: Any, n: int) -> np.ndarray:
     """Return the indices of given rows, int64, below n."""
     if isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, np.ndarray) for part in given):
-        raise TypeError("rows: got a pair of arrays; for folds, give rows=[train for train, test in folds]")
+        raise TypeError(f"{name}: got a pair of arrays; for folds, give rows=[train for train, test in folds]")
     if getattr(given, "dtype", None) == np.bool_:
-        raise TypeError("rows: expected the indices of rows, got a mask; np.flatnonzero(mask) gives its indices")
-    rows = as_indices(given, "rows")
+        raise TypeError(f"{name}: expected the indices of rows, got a mask; np.flatnonzero(mask) gives its indices")
+    rows = as_indices(given, name)
     if rows.ndim != 1 or not rows.size:
-        raise ValueError(f"rows: expected the indices of some rows, (m,), got shape {rows.shape}")
+        raise ValueError(f"{name}: expected the indices of some rows, (m,), got shape {rows.shape}")
     if (rows.view(np.uint64) >= n).any():
-        refuse_indices("rows", n - 1, rows.shape, rows.dtype, rows)
+        refuse_indices(name, n - 1, rows.shape, rows.dtype, rows)
     return rows
 
 

@@ -55,15 +55,55 @@ def write_columns(g: Writer, a: Application, *inputs: Value) -> str:
             flags = g.node("Gather", missing, g.constant(f.gaps), axis=1)
             parts.append(g.node("Cast", flags, to=code_of(g.dtype)))
         if any(f.bins):
-            column, lower, width = map(g.constant, f.bin_bounds(g.dtype))
-            x, is_missing = (g.node("Gather", given, column, axis=1) for given in (inputs[0], missing))
-            share = g.node("Div", g.node("Sub", x, lower), width)
-            code = g.node("Clip", share, g.number(0), g.number(1))
-            parts.append(g.node("Where", is_missing, g.number(0), code))
+            parts.append(bins_nodes(g, f, inputs[0], missing))
     for i, embedding in enumerate(f.embeddings):
         codes = g.node("Gather", inputs[-1], g.constant(np.int64(i)), axis=1)
         parts.append(g.node("Gather", g.stored(embedding.weight), codes, axis=0))
     return g.node("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+
+
+def bins_nodes(g: Writer, f: Any, x: Value, missing: str) -> str:
+    """Write the piecewise linear code of each number, 0 where it is missing."""
+    column, lower, width = map(g.constant, f.bin_bounds(g.dtype))
+    given, is_missing = (g.node("Gather", values, column, axis=1) for values in (x, missing))
+    share = g.node("Div", g.node("Sub", given, lower), width)
+    return g.node("Where", is_missing, g.number(0), g.node("Clip", share, g.number(0), g.number(1)))
+
+
+def write_splines(g: Writer, a: Application, *inputs: Value) -> str:
+    """Write a product of the codes of the numbers, and the vectors of the categories, each with its column's scale."""
+    f: Any = a.function
+    k, y = len(f.numbers), g.stored(f.bias).name
+    weight, scale = g.stored(f.weight), g.stored(f.column_scale)
+
+    def rows(of: Value | str, places: Any) -> str:
+        return g.node("Gather", of, g.constant(np.asarray(places, np.int64)), axis=0)
+
+    def scales(columns: Any) -> str:
+        return g.node("Unsqueeze", rows(scale, columns), g.constant(np.array([1])))
+
+    if f.numbers:
+        f.moments(g.dtype)  # refuses columns whose numbers this dtype hardly tells apart
+        slope, z0 = g.stored(f.slope), g.constant(f.z[f.starts[:-1], np.newaxis].astype(g.dtype))
+        is_missing = g.node("IsNaN", inputs[0])
+        missing = g.node("Cast", is_missing, to=code_of(g.dtype))
+        of_numbers = scales(range(k))
+        codes = [g.node("Sub", g.number(1), missing), missing]
+        vectors = [g.node("Mul", z0, slope), rows(weight, f.starts[1:] - 1)]
+        vectors = [g.node("Mul", of_numbers, v) for v in vectors]
+        if any(f.bins):
+            column = np.repeat(np.arange(k), f.bins)
+            dz = np.delete(np.diff(f.z), f.starts[1:-1] - 1)[:, np.newaxis].astype(g.dtype)
+            linear = g.node("Mul", g.constant(dz), rows(slope, column))
+            rises = g.node("Add", linear, rows(weight, np.delete(np.arange(f.starts[-1]), f.starts[1:] - 1)))
+            codes.append(bins_nodes(g, f, inputs[0], is_missing))
+            vectors.append(g.node("Mul", scales(column), rises))
+        y = g.node("Gemm", g.node("Concat", *codes, axis=1), g.node("Concat", *vectors, axis=0), y)
+    for i in range(len(f.categories)):
+        of_category = g.node("Mul", scales([k + i]), rows(weight, range(f.rows[k + i], f.rows[k + i + 1])))
+        codes_of_rows = g.node("Gather", inputs[-1], g.constant(np.int64(i)), axis=1)
+        y = g.node("Add", y, g.node("Gather", of_category, codes_of_rows, axis=0))
+    return y
 
 
 LARGE = 1e15  # its square is finite
@@ -71,6 +111,7 @@ LARGE = 1e15  # its square is finite
 RULES: dict[type, Rule] = {
     functions.Linear: write_linear,
     functions.Columns: write_columns,
+    functions.Splines: write_splines,
     functions.DropConnect: write_linear,
     functions.MatMul: same("MatMul"),
     functions.Embedding: write_embedding,

@@ -1,0 +1,209 @@
+# Sums of linear splines. `starts`, int64 (k + m + 1,), says where each of k columns of numbers and m of categories
+# begins among the rows of an array of w elements a row, and how many rows there are.
+
+cdef Kernel PLACES_KERNEL = Kernel("places", work=60)
+cdef Kernel SPLINES_KERNEL = Kernel("splines", work=4)
+cdef Kernel SPLINES_OF_CODES_KERNEL = Kernel("splines_of_codes", loops="splines", checked=2, work=4)
+cdef Kernel SPLINES_GRAD_KERNEL = Kernel("splines_grad", work=6)
+cdef Kernel SPLINES_INPUT_GRAD_KERNEL = Kernel("splines_input_grad", work=20)
+cdef Kernel SPLINE_TABLE_KERNEL = Kernel("spline_table", work=3)
+cdef Kernel SPLINE_TABLE_GRAD_KERNEL = Kernel("spline_table_grad", writes=0b111, work=6)
+
+
+def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray starts not None, dtype):
+    """The place of each number among the edges of its column: i + f between edges i and i + 1, at the share f.
+
+    x (n, k), edges and starts are those of `piecewise`. Numbers below the first edge have the place 0, those above the
+    last edge, of number b, have the place b, and NaN has b + 1. Returns (n, k) in float32 or float64.
+    """
+    cdef Call call
+    cdef cnp.dtype to = np.dtype(dtype)
+    cdef cnp.ndarray out
+    x = begin_bins(&call, PLACES_KERNEL, TARGETS.get(to.str, 2), x, edges, starts)
+    call.work = PLACES_KERNEL.work * cnp.PyArray_SIZE(x)
+    out = output(shape_of(x), to)
+    bind(&call, 0, out)
+    launch(&call)
+    return out
+
+
+def splines(cnp.ndarray table not None, cnp.ndarray bias not None, cnp.ndarray places, cnp.ndarray codes,
+            cnp.ndarray starts not None, on_stop=None):
+    """y = bias + Σⱼ ((1 − f) T[i] + f T[i + 1]) for the places i + f of the numbers + Σⱼ T[c] for the codes c.
+
+    table (rows, w), places (n, k) and codes int64 (n, m), of which one may be None; bias (w,), y (n, w).
+
+    Calls `on_stop` with the codes if one is not among the rows of its column; `on_stop` must raise. Without `on_stop`,
+    such a code raises IndexError. Places have to be those of `places`.
+    """
+    cdef Call call
+    cdef cnp.ndarray out
+    table, bias = contiguous(table), contiguous(bias)
+    same_type("splines", table, bias)
+    places, codes = begin_splines(&call, SPLINES_KERNEL if codes is None else SPLINES_OF_CODES_KERNEL, table, starts,
+                                  places, codes)
+    if shape_of(bias) != (call.size[3],):
+        raise ValueError(f"splines got a bias of shape {shape_of(bias)} for a table of shape {shape_of(table)}")
+    out = output((call.size[0], call.size[3]), table.descr)
+    call.parts = call.size[0]
+    bind(&call, 0, out)
+    bind_all(&call, 1, (places, codes, table, starts, bias))
+    launch(&call, None if codes is None else on_stop or refuse_code)
+    return out
+
+
+def refuse_code(codes):
+    raise IndexError("splines got a code that is not among the rows of its column")
+
+
+def splines_grad(cnp.ndarray dy not None, cnp.ndarray places, cnp.ndarray codes, cnp.ndarray starts not None):
+    """The gradient of the table of `splines`, (rows, w): dy (n, w), and the places and codes that `splines` got."""
+    cdef Call call
+    cdef cnp.ndarray out
+    dy = contiguous(dy)
+    places, codes = begin_splines(&call, SPLINES_GRAD_KERNEL, dy, starts, places, codes)
+    require_rows("splines_grad", dy, call.size[0], call.size[3])
+    out = output((rows_of_columns("splines_grad", starts), call.size[3]), dy.descr)
+    call.parts = call.size[1] + call.size[2]
+    bind(&call, 0, out)
+    bind_all(&call, 1, (dy, places, codes, starts))
+    launch(&call)
+    return out
+
+
+def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.ndarray places not None,
+                       cnp.ndarray starts not None, cnp.ndarray edges not None, cnp.ndarray of_edges not None):
+    """dx (n, k) float64 of `splines` after `places`: the slope at x, 0 beyond the edges and where x is missing.
+
+    edges and of_edges are the edges and starts that `places` got.
+    """
+    cdef Call call
+    cdef cnp.ndarray out
+    dy, table = contiguous(dy), contiguous(table)
+    same_type("splines_input_grad", dy, table)
+    places, _ = begin_splines(&call, SPLINES_INPUT_GRAD_KERNEL, table, starts, places, None)
+    require_rows("splines_input_grad", dy, call.size[0], call.size[3])
+    if (cnp.PyArray_TYPE(edges) != cnp.NPY_FLOAT64 or not is_int64(of_edges)
+            or shape_of(of_edges) != (call.size[1] + 1,) or of_edges[call.size[1]] != cnp.PyArray_SIZE(edges)):
+        raise ValueError(f"splines_input_grad got {shape_of(edges)} edges of {shape_of(of_edges)} columns")
+    out = output(shape_of(places), edges.descr)
+    call.parts = call.size[0]
+    bind(&call, 0, out)
+    bind_all(&call, 1, (dy, places, table, starts, edges, of_edges))
+    launch(&call)
+    return out
+
+
+def spline_table(cnp.ndarray weight not None, cnp.ndarray slope not None, cnp.ndarray scale not None,
+                 cnp.ndarray z not None, cnp.ndarray starts not None):
+    """The table of `splines`, from what is learned.
+
+    A column j of numbers with the edges z₀ … z_b has b + 1 rows of the weight, w₀ … w_b, and b + 2 of the table:
+    T₀ = s z₀ v,  Tᵢ₊₁ = Tᵢ + s (wᵢ + (zᵢ₊₁ − zᵢ) v), and s w_b for a missing number. A column of categories has as many
+    rows of both, s w. v is the row j of `slope` (k, w), and s is scale[j], scale (k + m,). weight (rows, w), starts of
+    the weight, z float64.
+    """
+    cdef Call call
+    cdef cnp.ndarray out
+    weight, slope, scale = begin_knots(&call, SPLINE_TABLE_KERNEL, weight, slope, scale, z, starts)
+    out = output((cnp.PyArray_DIM(weight, 0) + call.size[1], call.size[3]), weight.descr)
+    bind(&call, 0, out)
+    bind_all(&call, 1, (weight, slope, scale, z, starts))
+    launch(&call)
+    return out
+
+
+def spline_table_grad(cnp.ndarray dtable not None, cnp.ndarray weight not None, cnp.ndarray slope not None,
+                      cnp.ndarray scale not None, cnp.ndarray z not None, cnp.ndarray starts not None):
+    """The gradients of weight, slope and scale of `spline_table`; that of scale as terms to sum, (k + m, w)."""
+    cdef Call call
+    cdef cnp.ndarray of_weight, of_slope, of_scale
+    dtable = contiguous(dtable)
+    weight, slope, scale = begin_knots(&call, SPLINE_TABLE_GRAD_KERNEL, weight, slope, scale, z, starts)
+    same_type("spline_table_grad", dtable, weight)
+    require_rows("spline_table_grad", dtable, cnp.PyArray_DIM(weight, 0) + call.size[1], call.size[3])
+    of_weight, of_slope = output(shape_of(weight), weight.descr), output(shape_of(slope), weight.descr)
+    of_scale = output((call.parts, call.size[3]), weight.descr)
+    bind_all(&call, 0, (of_weight, of_slope, of_scale, dtable, weight, slope, scale, z, starts))
+    launch(&call)
+    return of_weight, of_slope, of_scale
+
+
+cdef int bind_all(Call* call, int first, tuple arrays) except -1:
+    """Bind arrays, of which some may be None, to operands one after the other."""
+    cdef int i
+    for i in range(len(arrays)):
+        if arrays[i] is not None:
+            bind(call, first + i, arrays[i])
+    return 0
+
+
+cdef tuple begin_splines(Call* call, Kernel kernel, cnp.ndarray like, cnp.ndarray starts, cnp.ndarray places,
+                         cnp.ndarray codes):
+    """Begin a call for rows of places and codes, and return both as they are bound. `like` has rows of w elements."""
+    cdef Py_ssize_t k = 0, m = 0, n = 0, rows
+    begin(call, kernel, real_type(kernel.name, like))
+    rows = rows_of_columns(kernel.name, starts)
+    if places is not None:
+        same_type(kernel.name, places, like)
+        places = contiguous(places)
+        n, k = cnp.PyArray_DIM(places, 0), cnp.PyArray_DIM(places, 1) if cnp.PyArray_NDIM(places) == 2 else -1
+    if codes is not None:
+        if not is_int64(codes):
+            raise TypeError(f"{kernel.name} takes codes of int64, got {codes.dtype}")
+        codes = contiguous(codes)
+        n, m = cnp.PyArray_DIM(codes, 0), cnp.PyArray_DIM(codes, 1) if cnp.PyArray_NDIM(codes) == 2 else -1
+    if (cnp.PyArray_NDIM(like) != 2 or min(k, m) < 0 or cnp.PyArray_SIZE(starts) != k + m + 1
+            or (k and m and cnp.PyArray_DIM(places, 0) != n)):
+        raise ValueError(
+            f"{kernel.name} got places {None if places is None else shape_of(places)}, codes "
+            f"{None if codes is None else shape_of(codes)} and starts {shape_of(starts)}; expected (n, k), (n, m) and "
+            "(k + m + 1,), and an array of rows")
+    if kernel is not SPLINES_GRAD_KERNEL and cnp.PyArray_DIM(like, 0) != rows:
+        raise ValueError(f"{kernel.name} got a table of shape {shape_of(like)}; expected {rows} rows")
+    call.size[0], call.size[1], call.size[2], call.size[3] = n, k, m, cnp.PyArray_DIM(like, 1)
+    call.work = kernel.work * n * (k + m) * call.size[3]
+    return places, codes
+
+
+cdef tuple begin_knots(Call* call, Kernel kernel, cnp.ndarray weight, cnp.ndarray slope, cnp.ndarray scale,
+                       cnp.ndarray z, cnp.ndarray starts):
+    """Begin a call for all columns, and return weight, slope and scale as they are bound."""
+    cdef Py_ssize_t rows, columns, k
+    begin(call, kernel, real_type(kernel.name, weight))
+    same_type(kernel.name, slope, weight)
+    same_type(kernel.name, scale, weight)
+    weight, slope, scale = contiguous(weight), contiguous(slope), contiguous(scale)
+    rows = rows_of_columns(kernel.name, starts)
+    columns, k = cnp.PyArray_SIZE(starts) - 1, cnp.PyArray_DIM(slope, 0) if cnp.PyArray_NDIM(slope) == 2 else -1
+    if cnp.PyArray_TYPE(z) != cnp.NPY_FLOAT64 or not cnp.PyArray_ISCARRAY_RO(z):
+        raise TypeError(f"{kernel.name} takes z in float64, contiguous, got {z.dtype}")
+    if (not 0 <= k <= columns or shape_of(scale) != (columns,) or cnp.PyArray_NDIM(weight) != 2
+            or cnp.PyArray_DIM(weight, 0) != rows or cnp.PyArray_DIM(weight, 1) != cnp.PyArray_DIM(slope, 1)
+            or shape_of(z) != (starts[k],)):
+        raise ValueError(f"{kernel.name} got weight {shape_of(weight)}, slope {shape_of(slope)}, scale "
+                         f"{shape_of(scale)}, z {shape_of(z)} and starts {starts.tolist()}; expected (rows, w), (k, w), "
+                         "(k + m,), (rows of numbers,) and (k + m + 1,)")
+    call.size[1], call.size[2], call.size[3] = k, columns - k, cnp.PyArray_DIM(weight, 1)
+    call.parts = columns
+    call.work = kernel.work * cnp.PyArray_SIZE(weight)
+    return weight, slope, scale
+
+
+cdef Py_ssize_t rows_of_columns(str name, cnp.ndarray starts) except -1:
+    """The number of rows. ValueError unless each column has one or more."""
+    cdef Py_ssize_t j
+    cdef int64_t* at
+    if not is_int64(starts) or cnp.PyArray_NDIM(starts) != 1 or not cnp.PyArray_ISCARRAY_RO(starts):
+        raise TypeError(f"{name} takes starts of int64, one axis, contiguous, got {starts.dtype} {shape_of(starts)}")
+    at = <int64_t*> cnp.PyArray_DATA(starts)
+    if not cnp.PyArray_SIZE(starts) or at[0] != 0 \
+            or any([at[j] >= at[j + 1] for j in range(cnp.PyArray_SIZE(starts) - 1)]):
+        raise ValueError(f"{name} got starts {starts.tolist()}; expected rising ones from 0")
+    return at[cnp.PyArray_SIZE(starts) - 1]
+
+
+cdef int require_rows(str name, cnp.ndarray a, Py_ssize_t rows, Py_ssize_t width) except -1:
+    if shape_of(a) != (rows, width):
+        raise ValueError(f"{name} got a gradient of shape {shape_of(a)}; expected {(rows, width)}")
+    return 0

@@ -1,0 +1,204 @@
+# Sums of linear splines: a function of each column of a table.
+#
+# Column j of numbers has the edges e[starts[j]] … e[starts[j + 1] − 1], which rise. Its place in them is i + f for a
+# number that lies between edges i and i + 1, at the share f of the way. Smaller numbers have the place 0, larger ones
+# that of the last edge, and missing ones that after the last edge.
+
+from caffelite._kernels.loops.family cimport *
+
+cdef extern from "loops/splines.h" nogil:
+    double place_of(double x, const double* e, Py_ssize_t last)
+    void spline_row_float(float* y, const float* place, Py_ssize_t k, const int64_t* code, Py_ssize_t m,
+                          const float* table, const int64_t* starts, const float* bias, Py_ssize_t w)
+    void spline_row_double(double* y, const double* place, Py_ssize_t k, const int64_t* code, Py_ssize_t m,
+                           const double* table, const int64_t* starts, const double* bias, Py_ssize_t w)
+    void add_between_float(float* t, const float* dy, float f, Py_ssize_t w)
+    void add_between_double(double* t, const double* dy, double f, Py_ssize_t w)
+    void knots_float(float* table, const float* a, const float* v, const double* z, Py_ssize_t b, float s,
+                     Py_ssize_t w)
+    void knots_double(double* table, const double* a, const double* v, const double* z, Py_ssize_t b, double s,
+                      Py_ssize_t w)
+    void knots_grad_float(float* da, float* dv, float* ds, const float* dt, const float* a, const float* v,
+                          const double* z, Py_ssize_t b, float s, Py_ssize_t w)
+    void knots_grad_double(double* da, double* dv, double* ds, const double* dt, const double* a, const double* v,
+                           const double* z, Py_ssize_t b, double s, Py_ssize_t w)
+    void scaled_row_float(float* y, const float* a, float s, Py_ssize_t w)
+    void scaled_row_double(double* y, const double* a, double s, Py_ssize_t w)
+    void add_products_float(float* y, const float* a, const float* dt, Py_ssize_t w)
+    void add_products_double(double* y, const double* a, const double* dt, Py_ssize_t w)
+
+
+# The places of numbers.
+#   size     0 n, 1 k
+#   operand  0 places, 1 x, 2 e (double), 3 starts (int64); all contiguous
+#   parts    n
+cdef int places(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const double* x = <const double*> call.operand[1].data
+    cdef const double* e = <const double*> call.operand[2].data
+    cdef const int64_t* starts = <const int64_t*> call.operand[3].data
+    cdef Py_ssize_t k = call.size[1], i, j
+    for i in range(begin, end):
+        for j in range(k):
+            y[i * k + j] = <real> place_of(x[i * k + j], e + starts[j], starts[j + 1] - starts[j] - 1)
+    return CONTINUE
+
+
+# y = bias + the sum over the columns: of the rows around each place, and of the row of each code. Each thread first
+# checks all codes. Stops with OUT_OF_RANGE if one is not in its column.
+#   size     0 n, 1 k, 2 m, 3 w
+#   operand  0 y (n, w), 1 places (n, k), 2 codes (int64, n, m), 3 table, 4 starts (int64, k + m + 1): where each column
+#            begins in it, 5 bias; all contiguous
+#   parts    n
+cdef int splines(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* place = <const real*> call.operand[1].data
+    cdef const int64_t* codes = <const int64_t*> call.operand[2].data
+    cdef const real* table = <const real*> call.operand[3].data
+    cdef const int64_t* starts = <const int64_t*> call.operand[4].data
+    cdef const real* bias = <const real*> call.operand[5].data
+    cdef Py_ssize_t k = call.size[1], m = call.size[2], w = call.size[3], i
+    if not are_codes(codes, call.size[0], m, starts + k):
+        return OUT_OF_RANGE
+    for i in range(begin, end):
+        if real is float:
+            spline_row_float(y + i * w, place + i * k, k, codes + i * m, m, table, starts, bias, w)
+        else:
+            spline_row_double(y + i * w, place + i * k, k, codes + i * m, m, table, starts, bias, w)
+    return CONTINUE
+
+
+cdef inline bint are_codes(const int64_t* codes, Py_ssize_t n, Py_ssize_t m, const int64_t* starts) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef bint others = False
+    for i in range(n):
+        for j in range(m):
+            others |= (codes[i * m + j] < 0) | (codes[i * m + j] >= starts[j + 1] - starts[j])
+    return not others
+
+
+# The gradient of the table: each dy is added to the rows that its row of y was made of, in the order of the rows.
+#   size     0 n, 1 k, 2 m, 3 w
+#   operand  0 dt, 1 dy (n, w), 2 places (n, k), 3 codes (int64, n, m), 4 starts (int64, k + m + 1); all contiguous
+#   parts    k + m
+cdef int splines_grad(real* dt, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* dy = <const real*> call.operand[1].data
+    cdef const real* place = <const real*> call.operand[2].data
+    cdef const int64_t* codes = <const int64_t*> call.operand[3].data
+    cdef const int64_t* starts = <const int64_t*> call.operand[4].data
+    cdef Py_ssize_t n = call.size[0], k = call.size[1], m = call.size[2], w = call.size[3], i, j, row
+    cdef real at
+    memset(dt + starts[begin] * w, 0, (starts[end] - starts[begin]) * w * sizeof(real))
+    for j in range(begin, end):
+        for i in range(n):
+            at = place[i * k + j] if j < k else <real> codes[i * m + j - k]
+            row = <Py_ssize_t> at if j < k else codes[i * m + j - k]
+            if real is float:
+                add_between_float(dt + (starts[j] + row) * w, dy + i * w, at - row if j < k else 0, w)
+            else:
+                add_between_double(dt + (starts[j] + row) * w, dy + i * w, at - row if j < k else 0, w)
+    return CONTINUE
+
+
+# dx = the slope at x, times dy: 0 beyond the edges, and where x is missing.
+#   size     0 n, 1 k, 2 −, 3 w
+#   operand  0 dx (double), 1 dy (n, w), 2 places (n, k), 3 table, 4 starts (int64) of the table, 5 e (double), 6 starts
+#            (int64) of e; all contiguous
+#   parts    n
+# The type is that of dy.
+cdef int splines_input_grad(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef double* dx = <double*> call.operand[0].data
+    cdef const real* dy = <const real*> call.operand[1].data
+    cdef const real* place = <const real*> call.operand[2].data
+    cdef const real* table = <const real*> call.operand[3].data
+    cdef const int64_t* starts = <const int64_t*> call.operand[4].data
+    cdef const double* e = <const double*> call.operand[5].data
+    cdef const int64_t* of_e = <const int64_t*> call.operand[6].data
+    cdef Py_ssize_t k = call.size[1], w = call.size[3], i, j, c, row
+    cdef const real* t
+    cdef double total
+    for i in range(begin, end):
+        for j in range(k):
+            row = <Py_ssize_t> place[i * k + j]
+            total = 0
+            if place[i * k + j] > 0 and row + 1 < of_e[j + 1] - of_e[j]:
+                t = table + (starts[j] + row) * w
+                for c in range(w):
+                    total += <double> (t[w + c] - t[c]) * dy[i * w + c]
+                total /= e[of_e[j] + row + 1] - e[of_e[j] + row]
+            dx[i * k + j] = total
+    return CONTINUE
+
+
+# The table of column j: the knots of a number's spline, T[i + 1] = T[i] + s (a[i] + (z[i + 1] − z[i]) v), from
+# T[0] = s z[0] v, and the row s a of a missing number; for categories the rows s a.
+#   size     0 −, 1 k, 2 m, 3 w
+#   operand  0 table, 1 a, 2 v (k, w), 3 s (k + m), 4 z (double), 5 starts (int64, k + m + 1): where each column begins
+#            in a and in z. In the table it is j rows later, or k for categories; all contiguous
+#   parts    k + m
+cdef int spline_table(real* table, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* a = <const real*> call.operand[1].data
+    cdef const real* v = <const real*> call.operand[2].data
+    cdef const real* s = <const real*> call.operand[3].data
+    cdef const double* z = <const double*> call.operand[4].data
+    cdef const int64_t* starts = <const int64_t*> call.operand[5].data
+    cdef Py_ssize_t k = call.size[1], w = call.size[3], j, row, first
+    for j in range(begin, end):
+        first = starts[j]
+        if j < k:
+            if real is float:
+                knots_float(table + (first + j) * w, a + first * w, v + j * w, z + first, starts[j + 1] - first - 1,
+                            s[j], w)
+            else:
+                knots_double(table + (first + j) * w, a + first * w, v + j * w, z + first, starts[j + 1] - first - 1,
+                             s[j], w)
+            first = starts[j + 1] - 1
+        for row in range(first, starts[j + 1]):
+            if real is float:
+                scaled_row_float(table + (row + min(j + 1, k)) * w, a + row * w, s[j], w)
+            else:
+                scaled_row_double(table + (row + min(j + 1, k)) * w, a + row * w, s[j], w)
+    return CONTINUE
+
+
+# The gradients of `spline_table`. ds[j] is the sum of the row j of `of_scale`.
+#   size     0 −, 1 k, 2 m, 3 w
+#   operand  0 da, 1 dv (k, w), 2 of_scale (k + m, w), 3 dtable, 4 a, 5 v, 6 s, 7 z (double), 8 starts (int64)
+#   parts    k + m
+cdef int spline_table_grad(real* da, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef real* dv = <real*> call.operand[1].data
+    cdef real* of_scale = <real*> call.operand[2].data
+    cdef const real* dt = <const real*> call.operand[3].data
+    cdef const real* a = <const real*> call.operand[4].data
+    cdef const real* v = <const real*> call.operand[5].data
+    cdef const real* s = <const real*> call.operand[6].data
+    cdef const double* z = <const double*> call.operand[7].data
+    cdef const int64_t* starts = <const int64_t*> call.operand[8].data
+    cdef Py_ssize_t k = call.size[1], w = call.size[3], j, row, first
+    for j in range(begin, end):
+        first = starts[j]
+        if j < k:
+            if real is float:
+                knots_grad_float(da + first * w, dv + j * w, of_scale + j * w, dt + (first + j) * w, a + first * w,
+                                 v + j * w, z + first, starts[j + 1] - first - 1, s[j], w)
+            else:
+                knots_grad_double(da + first * w, dv + j * w, of_scale + j * w, dt + (first + j) * w, a + first * w,
+                                  v + j * w, z + first, starts[j + 1] - first - 1, s[j], w)
+            first = starts[j + 1] - 1
+        else:
+            memset(of_scale + j * w, 0, w * sizeof(real))
+        for row in range(first, starts[j + 1]):
+            if real is float:
+                scaled_row_float(da + row * w, dt + (row + min(j + 1, k)) * w, s[j], w)
+                add_products_float(of_scale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
+            else:
+                scaled_row_double(da + row * w, dt + (row + min(j + 1, k)) * w, s[j], w)
+                add_products_double(of_scale + j * w, a + row * w, dt + (row + min(j + 1, k)) * w, w)
+    return CONTINUE
+
+
+cdef at_load publish_all() noexcept nogil:
+    publish("places", <Loop> places[float], <Loop> places[double])
+    publish("splines", <Loop> splines[float], <Loop> splines[double])
+    publish("splines_grad", <Loop> splines_grad[float], <Loop> splines_grad[double])
+    publish("splines_input_grad", <Loop> splines_input_grad[float], <Loop> splines_input_grad[double])
+    publish("spline_table", <Loop> spline_table[float], <Loop> spline_table[double])
+    publish("spline_table_grad", <Loop> spline_table_grad[float], <Loop> spline_table_grad[double])

@@ -1,0 +1,145 @@
+"""Splines: the first layer of a net of a table, a piecewise linear function of each column."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from caffelite import _kernels as kernels
+from caffelite.core.arrays import as_array, as_indices, as_real, native, own_copy, refuse_indices
+from caffelite.core.modes import without_values
+from caffelite.core.tensor import parameter, uninitialized
+from caffelite.functions.columns import LIMIT, Columns
+
+__all__ = ["Splines"]
+
+WIGGLE = 0.7  # the first deviation of a spline from its line, as a share of the line's
+
+
+class Splines(Columns, recordable=True, by_row=True):
+    """The columns of a table as a sum of functions of one column each, with `size` outputs:
+
+        y = b + Σⱼ sⱼ fⱼ(xⱼ) + Σⱼ sⱼ Wⱼ[cⱼ],    fⱼ(x) = z(x) vⱼ + Σₜ wⱼₜ codeₜ(x)
+
+    x `numbers` (n, k) and c `codes` (n, m), y (n, size). They are those of `Columns`, and so are `arrays`, the errors,
+    and what a Model takes whose first Function it is.
+
+    - **Numbers**: f is a linear spline, whose knots are the edges of `bins` bins of equally many numbers. code is the
+      piecewise linear code of `Columns`: 1 for each bin below x, the share of the bin that x is in, 0 above. z is x,
+      scaled by the quartiles and held within ±3, at the knots. Beyond the first and last knot f is constant. A missing
+      number has a vector of its own.
+    - **Categories**: W has a vector for each, for a missing one and for an unknown one.
+
+    This is `Linear` of `Columns(frame, robust=True, bins=bins)`, with other parameters. It reads the two rows of a
+    table of knots that a number lies between, in place of a code of all bins. So 48 bins take as long as two.
+
+    Parameters of the model: `weight` (rows, size), which has for each number the w of its bins and then its vector of a
+    missing one, and then the vectors of the categories; `slope` v (k, size), None without numbers; `column_scale` s
+    (k + m,), which begins at 1; `bias` b (size,). v is drawn with a variance of 1 / (k + m), and w so that all bins of a
+    column have half of that together. b is drawn from −½ … ½. All other vectors begin at 0.
+
+    Parameters
+    ----------
+    columns : frame
+        As for `Columns`.
+    size : int
+        The number of outputs.
+    categories, bins, min_frequency
+        As for `Columns`.
+
+    The code is from Y. Gorishniy, I. Rubachev and A. Babenko, "On embeddings for numerical features in tabular deep
+    learning", NeurIPS 2022. The scale of each column is from D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by
+    default: strong pre-tuned MLPs and boosted trees on tabular data", NeurIPS 2024.
+    """
+
+    def __init__(
+        self,
+        columns: Any,
+        size: int,
+        categories: Sequence[Any] = (),
+        *,
+        bins: int | Sequence[int] = 48,
+        min_frequency: int = 1,
+    ) -> None:
+        super().__init__(columns, size, categories, robust=True, bins=bins, min_frequency=min_frequency)
+
+    def _make_parameters(self) -> None:
+        k, m = len(self.numbers), len(self.categories)
+        codes = np.cumsum([len(names) + 2 for names in self.categories.values()], dtype=np.int64)
+        # Where each column begins in the weight, and in the table. In the weight a number has as many rows as edges.
+        self.rows = np.concatenate([self.starts, self.starts[-1] + codes])
+        self.knots = self.rows + np.minimum(np.arange(k + m + 1), k)
+        self.weight = parameter("weight", (int(self.rows[-1]), self.size))
+        self.slope = parameter("slope", (k, self.size)) if k else None
+        self.column_scale, self.bias = parameter("column_scale", k + m), parameter("bias", self.size)
+        self.z = uninitialized(len(self.edges), np.float64)
+        if not without_values.is_on:
+            column = np.repeat(np.arange(k), np.diff(self.starts))
+            z = (self.edges - self.center[column]) / self.scale[column]
+            self.z[:] = z / np.sqrt(1 + (z / LIMIT) ** 2)
+
+    def initialize(self, rng: Any) -> None:
+        """Draw slopes, weights of bins and biases from a seed or a `numpy.random.Generator`."""
+        rng = np.random.default_rng(rng)
+        deviation = (len(self.numbers) + len(self.categories)) ** -0.5
+        if self.slope is not None:
+            self.slope.data = deviation * rng.standard_normal(self.slope.shape)
+        weight = np.zeros(self.weight.shape)
+        for first, bins in zip(self.rows, self.bins, strict=False):
+            wiggle = WIGGLE * deviation * max(bins, 1) ** -0.5
+            weight[first : first + bins] = wiggle * rng.standard_normal((bins, self.size))
+        self.weight.data, self.column_scale.data = weight, np.ones(self.column_scale.shape)
+        self.bias.data = rng.uniform(-0.5, 0.5, self.size)
+
+    def arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in super().arguments().items() if name != "robust"}
+
+    @property
+    def features(self) -> int:
+        """The number of outputs, `size`."""
+        return self.size
+
+    def buffers(self) -> dict[str, np.ndarray]:
+        """What is kept but not learned: center and scale of the numbers, the edges of their bins, and z of these."""
+        return {"z": self.z, **super().buffers()}
+
+    def table(self) -> np.ndarray:
+        """The knots of each number, with the row of a missing one after them; then the vectors of the categories."""
+        return kernels.spline_table(*self._learned(), self.z, self.rows)
+
+    def _learned(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        slope = np.zeros((0, self.size), self.weight.dtype) if self.slope is None else self.slope.data
+        return self.weight.data, slope, self.column_scale.data
+
+    def forward(self, *inputs: np.ndarray) -> np.ndarray:
+        self.output_shape(*[np.shape(x) for x in inputs])
+        self.places = self.codes = refuse = None
+        if self.numbers:
+            self.x_dtype = native(inputs[0])
+            x = as_real(inputs[0], np.float64, self)
+            self.places = kernels.places(x, self.edges, self.starts, self.weight.dtype)
+        if self.categories:
+            given, most = as_array(inputs[-1], self), np.diff(self.rows[len(self.numbers) :]).astype(np.uint64) - 1
+            refuse = functools.partial(refuse_indices, repr(self), most, given.shape, given.dtype)
+            self.codes = as_indices(own_copy(given), self)
+        self.learned = self._learned()
+        self.T = kernels.spline_table(*self.learned, self.z, self.rows)
+        return kernels.splines(self.T, self.bias.data, self.places, self.codes, self.knots, refuse)
+
+    def backward(self, dy: np.ndarray) -> Any:
+        dT = kernels.splines_grad(dy, self.places, self.codes, self.knots)
+        of_weight, of_slope, of_scale = kernels.spline_table_grad(dT, *self.learned, self.z, self.rows)
+        self.weight.add_grad(of_weight)
+        if self.slope is not None:
+            self.slope.add_grad(of_slope)
+        self.column_scale.add_grad_of(kernels.sum, of_scale, axis=1)
+        self.bias.add_grad_of(kernels.sum, dy, axis=0)
+        dx = None
+        if self.numbers and self.wants_gradient(0):
+            knots = self.knots[: len(self.numbers) + 1]
+            dx = kernels.splines_input_grad(dy, self.T[: knots[-1]], self.places, knots, self.edges, self.starts)
+            dx = as_real(dx, self.x_dtype, self)
+        return (dx, None) if self.numbers and self.categories else dx
