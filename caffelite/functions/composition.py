@@ -61,7 +61,8 @@ class Residual(Function, recordable=True, by_row=True):
 class Parallel(Function, recordable=True, by_row=True):
     """Functions side by side, y = [f(x), g(x), …], their outputs concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
 
-    ValueError without Functions, and if the outputs differ along other axes.
+    Each gets x, or all inputs if there are several. ValueError without Functions, and if the outputs differ along other
+    axes.
     """
 
     not_recorded = frozenset({"_applied"})
@@ -87,29 +88,41 @@ class Parallel(Function, recordable=True, by_row=True):
         return self.functions[0].takes_indices
 
     @property
+    def takes_float64(self) -> bool:  # type: ignore[override]
+        return self.functions[0].takes_float64
+
+    @property
     def takes_sparse(self) -> bool:  # type: ignore[override]
         return all(function.takes_sparse for function in self.functions)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         return self.concatenate.output_shape(*[function.output_shape(*input_shapes) for function in self.functions])
 
-    def formula(self, x: Tensor) -> Tensor:
-        return self.concatenate(*[function(x) for function in self.functions])
+    def formula(self, *xs: Tensor) -> Tensor:
+        return self.concatenate(*[function(*xs) for function in self.functions])
 
-    def forward(self, x: np.ndarray) -> np.ndarray:
+    def forward(self, *xs: np.ndarray) -> np.ndarray:
         self._applied = [function.copy() for function in self.functions]  # the same one may be in it twice
-        return self.concatenate.forward(*[function.forward(x) for function in self._applied])
+        return self.concatenate.forward(*[function.forward(*xs) for function in self._applied])
 
-    def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dx = None
-        for function, part in zip(self._applied, self.concatenate.backward(dy), strict=True):
-            d = function.backward(part)
-            dx = d if dx is None else dx if d is None else kernels.add(dx, d)
-        return dx
+    def backward(self, dy: np.ndarray) -> Any:
+        parts = zip(self._applied, self.concatenate.backward(dy), strict=True)
+        of_each = [function.backward(part) for function, part in parts]
+        if isinstance(of_each[0], tuple):
+            return tuple([_sum(gradients) for gradients in zip(*of_each, strict=True)])
+        return _sum(of_each)
 
     def __repr__(self) -> str:
         axis = "" if self.concatenate.axis == -1 else f", axis={self.concatenate.axis}"
         return f"Parallel([{', '.join(map(repr, self.functions))}]{axis})"
+
+
+def _sum(gradients: Iterable[Any]) -> np.ndarray | None:
+    """The sum of the gradients that there are."""
+    total = None
+    for g in gradients:
+        total = g if total is None else total if g is None else kernels.add(total, g)
+    return total
 
 
 def _checked(name: str, function: Any) -> Function:

@@ -38,8 +38,8 @@ class Splines(Columns, recordable=True, by_row=True):
 
     Parameters of the model: `weight` (rows, size), which has for each number the w of its bins and then its vector of a
     missing one, and then the vectors of the categories; `slope` v (k, size), None without numbers; `column_scale` s
-    (k + m,), which begins at 1; `bias` b (size,). v is drawn with a variance of 1 / (k + m), and w so that all bins of a
-    column have half of that together. b is drawn from −½ … ½. All other vectors begin at 0.
+    (k + m,), which begins at 1; `bias` b (size,). v is drawn with a variance of 1 / (k + m), and w so that all bins of
+    a column have half of that together. b is drawn from −½ … ½. All other vectors begin at 0.
 
     Parameters
     ----------

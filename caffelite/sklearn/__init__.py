@@ -16,5 +16,6 @@ except ImportError as error:
     raise ImportError("caffelite.sklearn needs scikit-learn 1.6 or later: pip install caffelite[sklearn]") from error
 
 from caffelite.sklearn.estimators import MLPClassifier, MLPRegressor, NetClassifier, NetRegressor
+from caffelite.sklearn.tables import TableClassifier, TableRegressor
 
-__all__ = ["MLPClassifier", "MLPRegressor", "NetClassifier", "NetRegressor"]
+__all__ = ["MLPClassifier", "MLPRegressor", "NetClassifier", "NetRegressor", "TableClassifier", "TableRegressor"]

@@ -30,7 +30,7 @@ from caffelite.data.conversion import (
 from caffelite.data.generator import Batch, DataGenerator, Prefetch, alone_or_all, is_replayed, without_single_rows
 from caffelite.data.sources import Blocks, Source, part
 from caffelite.data.windows import Windows
-from caffelite.functions import Columns, Losses, Penalized
+from caffelite.functions import Columns, Losses, Parallel, Penalized
 from caffelite.functions.loss import Loss
 from caffelite.optimizers import Optimizer
 from caffelite.training.objective import check_takes_weights
@@ -391,9 +391,9 @@ def remember_columns(model: Any, names: Names) -> None:
 
 
 def columns_of(model: Any) -> Columns | None:
-    """Return the Columns at the start of a sequence, or None."""
+    """Return the Columns at the start of a sequence, or None. In a Parallel, look at its first Function."""
     first: Any = model
-    while hasattr(first, "is_sequence") and first.is_sequence() and first.functions:
+    while type(first) is Parallel or (hasattr(first, "is_sequence") and first.is_sequence() and first.functions):
         first = first.functions[0]
     return first if Columns in type(first).__mro__ else None  # isinstance is slow here
 

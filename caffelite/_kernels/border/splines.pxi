@@ -182,8 +182,8 @@ cdef tuple begin_knots(Call* call, Kernel kernel, cnp.ndarray weight, cnp.ndarra
             or cnp.PyArray_DIM(weight, 0) != rows or cnp.PyArray_DIM(weight, 1) != cnp.PyArray_DIM(slope, 1)
             or shape_of(z) != (starts[k],)):
         raise ValueError(f"{kernel.name} got weight {shape_of(weight)}, slope {shape_of(slope)}, scale "
-                         f"{shape_of(scale)}, z {shape_of(z)} and starts {starts.tolist()}; expected (rows, w), (k, w), "
-                         "(k + m,), (rows of numbers,) and (k + m + 1,)")
+                         f"{shape_of(scale)}, z {shape_of(z)} and starts {starts.tolist()}; "
+                         "expected (rows, w), (k, w), (k + m,), (rows of numbers,) and (k + m + 1,)")
     call.size[1], call.size[2], call.size[3] = k, columns - k, cnp.PyArray_DIM(weight, 1)
     call.parts = columns
     call.work = kernel.work * cnp.PyArray_SIZE(weight)

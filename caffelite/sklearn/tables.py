@@ -1,0 +1,343 @@
+"""Estimators of tables as they are: words, dates and missing values included, without tuning.
+
+Both train a few nets on different rows and average them. `Nets` has the nets and their training. The two estimators
+have the targets.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.class_weight import compute_sample_weight
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    assert_all_finite,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+
+from caffelite.core.function import Function
+from caffelite.data import frames
+from caffelite.functions import Linear, MSELoss, Parallel, SiLU, Softmax, SoftmaxLoss, Splines
+from caffelite.model.many import fit_many
+from caffelite.model.model import Model
+from caffelite.optimizers import AdamW, Optimizer, TrainingDiverged, schedules
+
+__all__ = ["TableClassifier", "TableRegressor"]
+
+PARTS = 8  # each net is trained on the rows of all parts but one, and judged by that one
+EPOCHS = 30
+FEWEST_STEPS, MOST_STEPS = 600, 1500
+LARGE_TABLE = 20_000  # rows, above which four nets do as well as eight
+LARGEST_SEED = 2**31 - 1
+
+
+@dataclass(eq=False, repr=False)
+class Nets(BaseEstimator):
+    """What both estimators have in common: the nets, their training, and their outputs."""
+
+    _: KW_ONLY
+    n_estimators: int | None = None
+    hidden_layer_sizes: Any = (64, 64)
+    max_bins: int = 32
+    learning_rate: float = 0.005
+    weight_decay: float = 0.5
+    categorical_features: Any = None
+    min_frequency: int = 2
+    random_state: Any = None
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_estimators": [Interval(Integral, 1, None, closed="left"), None],
+        "hidden_layer_sizes": ["array-like", Interval(Integral, 1, None, closed="left")],
+        "max_bins": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "categorical_features": ["array-like", None],
+        "min_frequency": [Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+        "class_weight": [dict, StrOptions({"balanced"}), None],
+    }
+
+    # ---- fitting ----------------------------------------------------------------------------------------------------
+
+    def _fit(self, frame: Any, targets: np.ndarray, weights: np.ndarray | None, outputs: int, loss: Function) -> None:
+        """Train the nets, each on all rows but those of its own part. It ends as it was best on these."""
+        rows = len(targets)
+        if rows < 2:
+            raise ValueError(f"{type(self).__name__} needs 2 rows or more, to train on and to judge by: n_samples = 1")
+        if weights is not None and not weights.any():
+            raise ValueError(f"all {rows} sample weights are zero")
+        random, arrays = check_random_state(self.random_state), self.columns_.arrays(frame, "X")
+        count = self.n_estimators or (8 if rows <= LARGE_TABLE else 4)
+        parts = parts_of(targets, random)
+        judged_by = [np.flatnonzero(parts == i % (parts.max() + 1)) for i in range(count)]
+        trained_on = [np.setdiff1d(np.arange(rows), held_out) for held_out in judged_by]
+        batch_size = int(np.clip(2 ** round(np.log2(max(rows / 60, 1))), 64, 1024))
+        per_epoch = -(-max(map(len, trained_on)) // batch_size)
+        epochs = max(1, round(np.clip(EPOCHS * per_epoch, FEWEST_STEPS, MOST_STEPS) / per_epoch))
+        nets = [self._net(outputs, random.randint(LARGEST_SEED)) for _ in range(count)]
+        try:
+            self.histories_ = fit_many(
+                nets,
+                arrays if len(arrays) > 1 else arrays[0],
+                targets,
+                loss=loss,
+                optimizers=[self._optimizer(net, epochs * per_epoch) for net in nets],
+                epochs=epochs,
+                batch_size=batch_size,
+                rows=trained_on,
+                sample_weight=weights,
+                validation_rows=judged_by,
+                patience=epochs,
+                seed=random.randint(LARGEST_SEED),
+            )
+        except TrainingDiverged as error:
+            raise ValueError(f"{error}; lower learning_rate, or sample weights") from error
+        self._nets = nets
+
+    def _sizes(self) -> list[int]:
+        sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
+        if not sizes or any(not isinstance(size, Integral) or size < 1 for size in sizes):
+            raise ValueError(f"hidden_layer_sizes: expected sizes of at least 1, got {self.hidden_layer_sizes!r}")
+        return [int(size) for size in sizes]
+
+    def _net(self, outputs: int, seed: int) -> Model:
+        net = Model([copy.deepcopy(self.columns_), SiLU()], seed=seed)
+        first, *sizes = self._sizes()
+        for size in sizes:
+            net.add(Linear(first, size))
+            net.add(SiLU())
+            first = size
+        net.add(Linear(first, outputs))
+        return net
+
+    def _optimizer(self, net: Model, steps: int) -> Optimizer:
+        """AdamW. The first layer learns faster, and the scale of each column much faster and without decay."""
+
+        def rate(factor: float) -> Any:
+            return schedules.cosine(factor * self.learning_rate, steps, warmup=max(1, steps // 50))
+
+        columns, *others = net.functions
+        assert isinstance(columns, Splines)
+        of_columns = [p for p in columns.parameters() if p is not columns.column_scale]
+        groups = [
+            {"parameters": [p for function in others for p in function.parameters()]},
+            {"parameters": of_columns, "lr": rate(2.0)},
+            {"parameters": [columns.column_scale], "lr": rate(10.0), "weight_decay": 0.0},
+        ]
+        return AdamW(groups, lr=rate(1.0), betas=(0.9, 0.99), weight_decay=self.weight_decay)
+
+    # ---- data -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
+        """Learn the columns of X. Return X as a frame, and y as one column."""
+        self._validate_params()
+        sizes, (frame, y) = self._sizes(), self._checked(X, y)
+        categories = self._categories(frame)
+        self.columns_ = Splines(frame, sizes[0], categories, bins=self.max_bins, min_frequency=self.min_frequency)
+        return frame, y
+
+    def _checked(self, X: Any, y: Any = "no_validation", reset: bool = True) -> tuple[Any, Any]:
+        """Return X as a frame, and y, if there is one, as one column."""
+        if frames.is_frame(X) and not isinstance(X, dict):
+            validate_data(self, X, y, reset=reset, skip_check_array=True)
+            frame, rows = X, X
+        else:
+            rows = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
+            frame = {f"x{i}": as_numbers(column) for i, column in enumerate(rows.T)}
+        if isinstance(y, str) and y == "no_validation":
+            return frame, None
+        if y is None:
+            validate_data(self, rows, y, skip_check_array=True)  # which says that y is missing
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(rows, y)
+        return frame, y
+
+    def _categories(self, frame: Any) -> list[Any]:
+        """Return the names of the columns of numbers that are categories."""
+        given, names = self.categorical_features, [*frames.columns(frame, "X")]
+        if given is None:
+            return []
+        given = np.asarray(given)
+        if given.dtype == bool:
+            if given.shape != (len(names),):
+                raise ValueError(f"categorical_features: expected a mask of {len(names)} columns, got {given.shape}")
+            given = np.flatnonzero(given)
+        if given.dtype.kind in "iu" and not set(given.tolist()) <= set(names):
+            if not ((given >= 0) & (given < len(names))).all():
+                raise ValueError(f"categorical_features: expected columns 0 … {len(names) - 1}, got {given.tolist()}")
+            return [names[i] for i in given]
+        return given.tolist()
+
+    def _outputs(self, X: Any) -> np.ndarray:
+        """The outputs of each net, float64 (n, nets, outputs)."""
+        check_is_fitted(self)
+        frame, _ = self._checked(X, reset=False)
+        outputs = self.model_[:1].predict(frame)
+        return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
+
+    def _average(self, nets: Sequence[Model], average: Linear) -> Model:
+        """One model: the nets side by side, and then the average of their outputs."""
+        for p in average.parameters():
+            p.requires_grad = False
+        return Model([Parallel(nets), average])
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "model_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class TableClassifier(ClassifierMixin, Nets):
+    """A classifier of tables as they are, good without tuning.
+
+        model = TableClassifier(random_state=0).fit(frame, y)
+        model.predict_proba(frame)
+
+    X is a frame of pandas or polars, or an array. Its columns may be numbers, bools, dates, words and categories. All
+    may have missing values. See `cl.Columns` for what becomes of them.
+
+    It trains a few nets, and averages their probabilities. A net is `cl.Splines`, a piecewise linear function of each
+    column, and then a small multilayer perceptron. Each is trained on 7/8 of the rows, and ends as it was in the epoch
+    that was best on the others. Every class has its share of these. No result depends on the number of threads.
+
+    Parameters
+    ----------
+    n_estimators : int, optional
+        How many nets. By default 8, or 4 if there are more than 20,000 rows.
+    hidden_layer_sizes : int or list of int
+        The sizes of the hidden layers; the first is that of Splines.
+    max_bins : int
+        How many bins a column of numbers has at most.
+    learning_rate : float
+        Of AdamW at its highest. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have twice this
+        rate, the scales of columns ten times.
+    weight_decay : float
+        Of AdamW, of all parameters but the scales of columns.
+    categorical_features : list of names or places, or a mask, optional
+        The columns of numbers that are categories. Words and categories always are.
+    min_frequency : int
+        Categories of fewer rows count as unknown ones.
+    random_state : int, RandomState or None
+    class_weight : {class: weight}, "balanced" or None
+        What rows weigh by their class, times `sample_weight`.
+
+    Attributes
+    ----------
+    model_ : Model
+        The nets side by side, and the average of their probabilities (n, classes). It takes frames as `predict` does.
+        `save`, `caffelite.onnx.export` and `caffelite.c.export` write it to a file.
+    columns_ : Splines
+        What the columns are. `columns_.arrays(frame)` returns the arrays that an exported model takes.
+    histories_ : list of History
+        Of each net; `val_loss` is of the rows that it was not trained on.
+    classes_, n_features_in_, feature_names_in_
+        As scikit-learn's.
+
+    Raises ValueError or TypeError that names the column for columns that are missing or of another kind than in `fit`.
+
+    The recipe follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and
+    Y. Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, as far as each part paid on the tables of
+    `benchmarks/tables.py`.
+    """
+
+    _: KW_ONLY
+    class_weight: Any = None
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TableClassifier:
+        """Train on rows X (n, columns) and their classes y (n,); return the estimator.
+
+        `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
+        """
+        frame, y = self._begin(X, y)
+        check_classification_targets(y)
+        self.classes_, targets = np.unique(y, return_inverse=True)
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
+        if self.class_weight is not None:
+            of_class = compute_sample_weight(self.class_weight, y)
+            weights = of_class if weights is None else weights * of_class
+        outputs = len(self.classes_)
+        self._fit(frame, targets, weights, outputs, SoftmaxLoss())
+        average = Linear(len(self._nets) * outputs, outputs, bias=False)
+        average.weight.data = np.tile(np.eye(outputs) / len(self._nets), (len(self._nets), 1))
+        self.model_ = self._average([Model([*net.functions, Softmax()]) for net in self._nets], average)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the probabilities of the classes (n, classes), in the order of `classes_`."""
+        return self._outputs(X).mean(axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the most probable classes (n,)."""
+        best = self.predict_proba(X).argmax(axis=1)
+        return self.classes_[best]
+
+
+@dataclass(eq=False, repr=False)
+class TableRegressor(RegressorMixin, Nets):
+    """A regressor of tables as they are, good without tuning.
+
+        model = TableRegressor(random_state=0).fit(frame, y)
+        model.predict(frame)
+
+    It minimizes the squared error. `model_` returns the average of the nets' predictions (n, 1). All else is as for
+    `TableClassifier`, but for `class_weight` and `classes_`.
+    """
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TableRegressor:
+        """Train on rows X (n, columns) and their numbers y (n,); return the estimator.
+
+        `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
+        """
+        frame, y = self._begin(X, y)
+        y = y.astype(np.float64)
+        assert_all_finite(y, input_name="y")
+        weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
+        self._center, self._scale = float(y.mean()), float(y.std()) or 1.0
+        targets = ((y - self._center) / self._scale)[:, np.newaxis]
+        self._fit(frame, targets, weights, 1, MSELoss())
+        average = Linear(len(self._nets), 1)
+        assert average.bias is not None
+        average.weight.data = np.full((len(self._nets), 1), self._scale / len(self._nets))
+        average.bias.data = np.array([self._center])
+        self.model_ = self._average(self._nets, average)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the predictions (n,)."""
+        outputs = self._outputs(X)[:, :, 0].mean(axis=1)
+        return self._center + self._scale * outputs
+
+
+def parts_of(targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """The part 0 … PARTS − 1 of each row, drawn so that all parts have about as many rows of each class."""
+    order = random.permutation(len(targets))
+    if targets.dtype.kind == "i":
+        order = order[np.argsort(targets[order], kind="stable")]
+    parts = np.empty(len(targets), np.int64)
+    parts[order] = np.arange(len(targets)) % min(PARTS, len(targets))
+    return parts
+
+
+def as_numbers(column: np.ndarray) -> np.ndarray:
+    """Objects as float64 if all are numbers or missing. TypeError if one can't be in a column."""
+    if column.dtype.kind != "O":
+        return column
+    try:
+        return column.astype(np.float64)
+    except ValueError:  # words
+        return column
