@@ -5,7 +5,7 @@ categories, interactions, steps, periods, columns of noise, rare classes. A thir
 recipes are chosen on the others (`--chosen-on`), and these judge them.
 
     python benchmarks/tables.py
-    python benchmarks/tables.py --only steps wine --models boosting "plain net"
+    python benchmarks/tables.py --only steps wine --models caffelite boosting
     python benchmarks/tables.py --chosen-on --seeds 3
     python benchmarks/tables.py --quick      # only to see that it works
 
@@ -363,6 +363,16 @@ def in_pipeline(module):
     return fit
 
 
+def caffelites_own():
+    from caffelite.sklearn import TableClassifier, TableRegressor
+
+    def fit(frame, y, seed):
+        kind = TableRegressor if is_of_numbers(y) else TableClassifier
+        return predictor(kind(random_state=seed).fit(frame, y), y)
+
+    return fit
+
+
 def pytabkit(name):
     import pytabkit
     import torch
@@ -376,6 +386,7 @@ def pytabkit(name):
 
 
 MODELS = {
+    "caffelite": caffelites_own,
     "boosting": boosting,
     "tuned boosting": tuned_boosting,
     "XGBoost": xgboost,
@@ -468,11 +479,14 @@ def main():
     parser.add_argument(
         "--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="MODEL", help=", ".join(MODELS)
     )
-    parser.add_argument("--quick", action="store_true", help="400 rows of each table, two seeds")
+    parser.add_argument("--quick", action="store_true", help="400 rows of some tables, one seed, without tuning")
     options = parser.parse_args()
     harness.use_threads(options.threads)
     names = options.only or [name for name in TABLES if not (options.chosen_on and TABLES[name].held_out)]
-    seeds, rows = (2, 400) if options.quick else (options.seeds, None)
+    seeds, rows = options.seeds, None
+    if options.quick:
+        names, seeds, rows = names[::5], 1, 400
+        options.models = [model for model in options.models if model != "tuned boosting"]
 
     print(harness.environment("scikit-learn", "xgboost", "pytabkit", "torch"))
     print(f"threads: {options.threads}, seeds: {seeds}; * held out from choosing a recipe\n")

@@ -23,7 +23,8 @@ OPTIONS = {
     "sequences.py": ["--only", "tabular"],
     "sources.py": ["--gigabytes", "0.1"],
 }
-NEEDED = {"estimators.py": "sklearn", "mpi.py": "mpi4py", "sparse.py": "scipy"}  # by those that don't do without
+# By those that don't do without.
+NEEDED = {"estimators.py": "sklearn", "mpi.py": "mpi4py", "sparse.py": "scipy", "tables.py": "sklearn"}
 PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan": "jax"}
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?[*%]?").fullmatch
 

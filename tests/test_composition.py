@@ -855,6 +855,25 @@ def test_parallel_takes_a_list_of_functions():
     assert cl.Parallel([cl.Linear(4, 3), cl.Linear(4, 2)]).output_shape((None, 4)) == (None, 5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_each_function_in_a_parallel_gets_all_inputs(dtype):
+    frame = {"a": np.linspace(-1, 1, 12), "b": np.arange(12.0) ** 2, "word": np.array(list("xyzxyzxyzxyz"))}
+    splines = [cl.Splines(frame, size, bins=3) for size in (4, 2)]
+    parts = [cl.Model([splines[0], cl.ReLU(), cl.Linear(4, 3)]), splines[1]]
+    model = cl.Model([cl.Parallel(parts), cl.Linear(5, 2)], seed=0, dtype=dtype)
+    assert model.takes_indices == (False, True)
+    assert model.input_dtype == np.float64
+    arrays = splines[0].arrays(frame)
+    outputs = np.concatenate([part.predict(arrays) for part in (parts[0], cl.Model([parts[1]], dtype=dtype))], axis=1)
+    np.testing.assert_allclose(model[:1].predict(frame), outputs, rtol=0, atol=0)
+    np.testing.assert_array_equal(model.predict(frame), model.predict(arrays))
+    if dtype == np.float64:
+        between = arrays[0] * 0.99 + 0.013  # not at a knot
+        assert cl.check_gradients(model, between, arrays[1]) < 1e-6
+    with pytest.raises(TypeError, match="column 'word' holds numbers"):
+        model.predict({**frame, "word": np.ones(12)})
+
+
 def test_one_function_that_stands_twice_in_a_parallel_adds_its_gradients():
     class OfDouble(Block):
         """y = f(2 x)."""
