@@ -36,9 +36,9 @@ from caffelite.optimizers import AdamW, Optimizer, TrainingDiverged, schedules
 __all__ = ["TableClassifier", "TableRegressor"]
 
 PARTS = 8  # each net is trained on the rows of all parts but one, and judged by that one
-EPOCHS = 30
-FEWEST_STEPS, MOST_STEPS = 600, 1500
-ROWS_OF_A_BIN = 16  # at least
+EPOCHS = 40
+FEWEST_STEPS, MOST_STEPS = 600, 2000
+FEWEST_BINS, ROWS_OF_A_BIN = 8, 100  # at least
 LARGE_TABLE = 20_000  # rows, above which four nets do as well as eight
 LARGEST_SEED = 2**31 - 1
 
@@ -145,7 +145,7 @@ class Nets(BaseEstimator):
         self._validate_params()
         sizes, (frame, y) = self._sizes(), self._checked(X, y)
         categories = self._categories(frame)
-        bins = min(self.max_bins, max(2, len(y) // ROWS_OF_A_BIN))
+        bins = min(self.max_bins, max(FEWEST_BINS, len(y) // ROWS_OF_A_BIN))
         self.columns_ = Splines(frame, sizes[0], categories, bins=bins, min_frequency=self.min_frequency)
         return frame, y
 
@@ -224,7 +224,7 @@ class TableClassifier(ClassifierMixin, Nets):
     hidden_layer_sizes : int or list of int
         The sizes of the hidden layers; the first is that of Splines.
     max_bins : int
-        How many bins a column of numbers has at most. There are fewer if a bin would have less than 16 rows.
+        How many bins a column of numbers has at most. If they would have less than 100 rows, there are fewer, but 8.
     learning_rate : float
         Of AdamW at its highest. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have twice this
         rate, the scales of columns ten times.
