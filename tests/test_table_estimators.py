@@ -12,7 +12,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils import estimator_checks
 
 import caffelite as cl
-from caffelite.sklearn import TableClassifier, TableRegressor
+from caffelite.sklearn import NetClassifier, NetRegressor, TableClassifier, TableRegressor
 from caffelite.sklearn.tables import parts_of
 
 pandas = pytest.importorskip("pandas")
@@ -270,3 +270,59 @@ def test_each_part_has_its_share_of_each_class():
     counts = np.stack([np.bincount(parts[y == c], minlength=8) for c in range(3)])
     assert (counts.max(axis=1) - counts.min(axis=1) <= 1).all()
     assert sorted(set(parts_of(np.zeros((3, 1)), np.random.RandomState(0)))) == [0, 1, 2]
+
+
+# ---- a net of one's own ---------------------------------------------------------------------------------------------
+
+
+def net_of_a_frame(frame, n_outputs, width=16):
+    columns = cl.Columns(frame, robust=True)
+    return cl.Model([columns, cl.Linear(columns.features, width), cl.ReLU(), cl.Linear(width, n_outputs)])
+
+
+def own(kind, **options):
+    options = {"random_state": 0, "max_iter": 60, "learning_rate_init": 0.01, **options}
+    return kind(net_of_a_frame, **options)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+@pytest.mark.parametrize("options", [{}, {"early_stopping": True}, {"early_stopping": True, "scoring": "f1_macro"}])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_a_build_that_takes_a_frame_gets_it_as_it_is(library, options):
+    frame, y = FRAME.drop(columns="day"), TARGETS[TableClassifier]
+    if library == "polars":
+        frame = pytest.importorskip("polars").from_pandas(frame)
+    estimator = own(NetClassifier, **options).fit(frame, y)
+    assert estimator.score(frame, y) > 0.8
+    assert estimator.n_features_in_ == 5
+    assert estimator.model_.dtype == np.float32
+    np.testing.assert_array_equal(estimator.predict_proba(frame[:3]), estimator.predict_proba(frame)[:3])
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_nets_of_frames_are_searched_evaluated_and_pickled():
+    search = GridSearchCV(own(NetRegressor, max_iter=5), {"build__width": [4, 8]}, cv=2).fit(FRAME, NUMBER)
+    assert search.best_params_["build__width"] in (4, 8)
+    estimator = own(NetRegressor, solver="lbfgs").fit(FRAME, NUMBER)
+    assert estimator.score(FRAME, NUMBER) > 0.8
+    scored = own(NetRegressor).fit(FRAME, NUMBER, eval_set=(FRAME[:50], NUMBER[:50]))
+    assert scored.validation_scores_[-1] == pytest.approx(scored.score(FRAME[:50], NUMBER[:50]), rel=1e-6)
+    copied = pickle.loads(pickle.dumps(estimator))
+    np.testing.assert_array_equal(copied.predict(FRAME), estimator.predict(FRAME))
+    more = own(NetRegressor, warm_start=True, max_iter=2).fit(FRAME, NUMBER)
+    before = more.score(FRAME, NUMBER)
+    assert more.fit(FRAME, NUMBER).score(FRAME, NUMBER) > before
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_a_net_of_frames_cannot_use_is_named():
+    estimator = own(NetClassifier, max_iter=2).fit(FRAME, LARGE)
+    for change, error, says in LIES.values():
+        with pytest.raises(error, match=says):
+            estimator.predict(change(FRAME))
+    with pytest.raises(TypeError, match="build takes a frame: expected X to be one of pandas or polars, got ndarray"):
+        estimator.predict(np.zeros((3, 6)))
+    with pytest.raises(ValueError, match="begins with Columns"):
+        NetClassifier(lambda frame, n: cl.MLP(6, [n])).fit(FRAME, LARGE)
+    with pytest.raises(ValueError, match="inconsistent"):
+        own(NetClassifier).fit(FRAME, LARGE[:-1])

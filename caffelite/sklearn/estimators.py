@@ -98,6 +98,8 @@ class NetClassifier(Net, Classification):
         indicator matrix. X may have any number of axes. `n_features` is the length of a row, or its shape (3, 32, 32)
         if X has more than two axes. The model is converted to X's dtype. Parameters that were not trained or loaded are
         drawn from `random_state`. A function that can be imported is pickled with the estimator, a lambda can't be.
+        If its first parameter is called `frame`, X is a frame of pandas or polars, and `build` gets it as it is. The
+        model has to begin with `cl.Columns(frame)`, and is made in float32.
     build__name
         Arguments of `build` by name, `build__width=64`. A search may vary them.
     loss : Loss, optional

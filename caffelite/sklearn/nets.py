@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
@@ -59,6 +60,10 @@ class Net(Estimator):
         if isinstance(self.build, Function):
             raise TypeError(f"build: expected a function (n_features, n_outputs) -> Model, got a model, {self.build!r}")
         return self.build(n_features, n_outputs, **self._arguments_of_build())
+
+    @property
+    def _takes_frames(self) -> bool:
+        return callable(self.build) and next(iter(inspect.signature(self.build).parameters), "") == "frame"
 
     def _data_options(self, X: Any) -> dict[str, Any]:
         axes = np.ndim(X) if isinstance(X, list | tuple) else len(getattr(X, "shape", ()))
