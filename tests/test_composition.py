@@ -874,6 +874,14 @@ def test_each_function_in_a_parallel_gets_all_inputs(dtype):
         model.predict({**frame, "word": np.ones(12)})
 
 
+def test_a_parallel_of_other_columns_takes_no_frames():
+    one, other = {"a": [1.0, 2], "b": [3.0, 5]}, {"c": [10.0, 20], "d": [30.0, 50]}
+    with pytest.raises(ValueError, match=r"expected numbers|rows of 4|got shape"):
+        cl.Model([cl.Parallel([cl.Columns(one), cl.Columns(other)])]).predict({**one, **other})
+    x = np.array([[1.0, 3], [2, 5]])
+    assert cl.Model([cl.Parallel([cl.Columns(one), cl.Linear(2, 3)])], seed=0).predict(x).shape == (2, 5)
+
+
 def test_one_function_that_stands_twice_in_a_parallel_adds_its_gradients():
     class OfDouble(Block):
         """y = f(2 x)."""

@@ -7,6 +7,7 @@ import pytest
 from conftest import bits
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_wine
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils import estimator_checks
@@ -326,3 +327,47 @@ def test_what_a_net_of_frames_cannot_use_is_named():
         NetClassifier(lambda frame, n: cl.MLP(6, [n])).fit(FRAME, LARGE)
     with pytest.raises(ValueError, match="inconsistent"):
         own(NetClassifier).fit(FRAME, LARGE[:-1])
+
+
+# ---- what a review found --------------------------------------------------------------------------------------------
+
+
+def test_an_outlier_does_not_take_the_bins_of_a_column():
+    x = np.random.default_rng(0).normal(size=(1000, 2))
+    y = (x[:, 0] > 0).astype(int)
+    x[5, 0] = 1e8
+    estimator = fitted(TableClassifier, x, y)
+    assert estimator.columns_.bins == [10, 10]
+    assert estimator.score(x, y) > 0.95
+
+
+def test_a_fit_that_fails_leaves_no_model():
+    estimator = fitted(TableRegressor)
+    with pytest.raises(ValueError, match="learning_rate"):
+        estimator.set_params(learning_rate=1e30).fit(FRAME, 1000 * NUMBER)
+    with pytest.raises(NotFittedError):
+        estimator.predict(FRAME)
+
+
+def test_words_that_are_digits_stay_words_in_objects():
+    objects = np.empty((N, 1), object)
+    objects[:, 0] = [("1", "2", "3A", None)[i % 4] for i in range(N)]
+    estimator = fitted(TableClassifier, objects, np.arange(N) % 4)
+    assert estimator.columns_.categories == {"x0": ("1", "2", "3A")}
+    assert estimator.score(objects[:5], np.arange(5) % 4) == 1
+    assert estimator.predict(objects[:1]) == [0]
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e-300, 1e160])
+def test_targets_may_be_of_any_size(factor):
+    y = factor * NUMBER
+    assert r2_score(NUMBER, fitted(TableRegressor, y=y).predict(FRAME) / factor) > 0.9
+
+
+@pytest.mark.filterwarnings("error")
+def test_rows_of_weight_0_are_left_out():
+    weights = (np.arange(N) < 20) * 1.0
+    estimator = fitted(TableClassifier, weights=weights, n_estimators=8)
+    assert np.isfinite([h["val_loss"] for h in estimator.histories_]).all()
+    with pytest.raises(ValueError, match="n_samples = 1"):
+        fitted(TableClassifier, weights=(np.arange(N) < 1) * 1.0)

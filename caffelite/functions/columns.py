@@ -23,7 +23,7 @@ from caffelite.functions.indexing import Concatenate
 __all__ = ["Columns"]
 
 LIMIT = 3.0
-NARROWEST = 1e-5  # of a column's range, the width of a bin: float32 tells narrower ones hardly apart
+NARROWEST = 1e-5  # the width of a bin, as a share of the distance of the quartiles, for float32 to tell it
 
 
 class Columns(Function, recordable=True, by_row=True):
@@ -66,7 +66,7 @@ class Columns(Function, recordable=True, by_row=True):
         How many bins a column of numbers has at most; fewer if quantiles are equal. 0: there are none. A file has a
         list with the number of each column.
     min_frequency : int
-        Categories of fewer rows count as unknown ones, whose vector is thereby learned.
+        Categories of fewer rows count as unknown ones. So the vector of unknown ones is learned, too.
 
     `arrays` raises ValueError for a missing column and for an infinite number, with its row. It raises TypeError for
     numbers, words or dates in place of another kind, and for dates that have lost or gained a time zone. All these
@@ -179,6 +179,14 @@ class Columns(Function, recordable=True, by_row=True):
             codes = [c.array(found[c.name], _named(what, c)) for c in self.columns if isinstance(c, CategoryColumn)]
             inputs.append(np.stack(codes, axis=1))
         return tuple(inputs)
+
+    def reads_as(self, other: Any) -> bool:
+        """Whether `arrays` are those of other Columns."""
+        own, others = (
+            [c._replace(gaps=False) if isinstance(c, NumberColumn) else c for c in columns]
+            for columns in (self.columns, other.columns)
+        )
+        return own == others
 
     def _numbers(self, frame: Any, what: str) -> np.ndarray:
         """The numbers of a frame, (n, k) float64, NaN where one is missing. ValueError if one is infinite."""
@@ -330,8 +338,11 @@ def edges_of(numbers: np.ndarray, bins: int) -> np.ndarray:
     if bins == 0 or there.size == 0:
         return np.zeros(1)
     edges = np.unique(np.quantile(there, np.linspace(0, 1, bins + 1)))
-    apart = np.diff(edges) > NARROWEST * (edges[-1] - edges[0])
-    return edges[np.append(True, apart)]
+    if len(edges) < 2:
+        return edges
+    low, high = np.quantile(there, [0.25, 0.75])
+    spread = high - low if high > low else edges[-1] - edges[0]  # of the quartiles, as an outlier makes the range large
+    return edges[np.append(True, np.diff(edges) > NARROWEST * spread)]
 
 
 def quartiles_of(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

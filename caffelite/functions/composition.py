@@ -89,7 +89,7 @@ class Parallel(Function, recordable=True, by_row=True):
 
     @property
     def takes_float64(self) -> bool:  # type: ignore[override]
-        return self.functions[0].takes_float64
+        return all(function.takes_float64 for function in self.functions)
 
     @property
     def takes_sparse(self) -> bool:  # type: ignore[override]

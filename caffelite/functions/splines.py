@@ -16,7 +16,8 @@ from caffelite.functions.columns import LIMIT, Columns
 
 __all__ = ["Splines"]
 
-WIGGLE = 0.7  # the first deviation of a spline from its line, as a share of the line's
+WIGGLE = 0.7  # the initial deviation of a spline from its line, relative to the line's
+FARTHEST = 1e9  # of z, whose square is finite
 
 
 class Splines(Columns, recordable=True, by_row=True):
@@ -24,8 +25,8 @@ class Splines(Columns, recordable=True, by_row=True):
 
         y = b + Σⱼ sⱼ fⱼ(xⱼ) + Σⱼ sⱼ Wⱼ[cⱼ],    fⱼ(x) = z(x) vⱼ + Σₜ wⱼₜ codeₜ(x)
 
-    x `numbers` (n, k) and c `codes` (n, m), y (n, size). They are those of `Columns`, and so are `arrays`, the errors,
-    and what a Model takes whose first Function it is.
+    x `numbers` (n, k) and c `codes` (n, m), y (n, size). Inputs, `arrays` and errors are those of `Columns`. A Model
+    that begins with it takes frames.
 
     - **Numbers**: f is a linear spline, whose knots are the edges of `bins` bins of equally many numbers. code is the
       piecewise linear code of `Columns`: 1 for each bin below x, the share of the bin that x is in, 0 above. z is x,
@@ -33,8 +34,8 @@ class Splines(Columns, recordable=True, by_row=True):
       number has a vector of its own.
     - **Categories**: W has a vector for each, for a missing one and for an unknown one.
 
-    This is `Linear` of `Columns(frame, robust=True, bins=bins)`, with other parameters. It reads the two rows of a
-    table of knots that a number lies between, in place of a code of all bins. So 48 bins take as long as two.
+    It computes what `Linear` does of `Columns(frame, robust=True, bins=bins)`, with other parameters. For each number
+    it reads two rows of a table, not a code of all bins. So many bins take hardly longer than two.
 
     Parameters of the model: `weight` (rows, size), which has for each number the w of its bins and then its vector of a
     missing one, and then the vectors of the categories; `slope` v (k, size), None without numbers; `column_scale` s
@@ -78,7 +79,8 @@ class Splines(Columns, recordable=True, by_row=True):
         self.z = uninitialized(len(self.edges), np.float64)
         if not without_values.is_on:
             column = np.repeat(np.arange(k), np.diff(self.starts))
-            z = (self.edges - self.center[column]) / self.scale[column]
+            with np.errstate(over="ignore"):
+                z = np.clip((self.edges - self.center[column]) / self.scale[column], -FARTHEST, FARTHEST)
             self.z[:] = z / np.sqrt(1 + (z / LIMIT) ** 2)
 
     def initialize(self, rng: Any) -> None:

@@ -265,7 +265,7 @@ class Given:
         """Return the rows as arrays that the model and its loss take."""
         model, text = form.parts.model, form.text
         first = door.columns_of(model)
-        kind = model.dtype, model.takes_indices, None if first is None else first.columns
+        kind = model.dtype, model.input_dtype, model.takes_indices, None if first is None else first.columns
         if first is None or not is_frame(self.x):
             door.check_columns(model, self.name, self.names, self.expected)
         if text not in self._checked:

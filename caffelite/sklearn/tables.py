@@ -29,6 +29,7 @@ from sklearn.utils.validation import (
 from caffelite.core.function import Function
 from caffelite.data import frames
 from caffelite.functions import Linear, MSELoss, Parallel, SiLU, Softmax, SoftmaxLoss, Splines
+from caffelite.functions.columns import moments_of
 from caffelite.model.many import fit_many
 from caffelite.model.model import Model
 from caffelite.optimizers import AdamW, Optimizer, TrainingDiverged, schedules
@@ -72,17 +73,18 @@ class Nets(BaseEstimator):
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
     def _fit(self, frame: Any, targets: np.ndarray, weights: np.ndarray | None, outputs: int, loss: Function) -> None:
-        """Train the nets, each on all rows but those of its own part. It ends as it was best on these."""
-        rows = len(targets)
-        if rows < 2:
-            raise ValueError(f"{type(self).__name__} needs 2 rows or more, to train on and to judge by: n_samples = 1")
+        """Train each net on all rows but its own part, and keep its best epoch on that part."""
         if weights is not None and not weights.any():
-            raise ValueError(f"all {rows} sample weights are zero")
+            raise ValueError(f"all {len(targets)} sample weights are zero")
+        used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
+        if len(used) < 2:
+            raise ValueError(f"{type(self).__name__} needs 2 rows or more, to train on and to judge by: n_samples = 1")
+        rows = len(used)
         random, arrays = check_random_state(self.random_state), self.columns_.arrays(frame, "X")
         count = self.n_estimators or (8 if rows <= LARGE_TABLE else 4)
-        parts = parts_of(targets, random)
-        judged_by = [np.flatnonzero(parts == i % (parts.max() + 1)) for i in range(count)]
-        trained_on = [np.setdiff1d(np.arange(rows), held_out) for held_out in judged_by]
+        parts = parts_of(targets[used], random)
+        judged_by = [used[parts == i % (parts.max() + 1)] for i in range(count)]
+        trained_on = [np.setdiff1d(used, held_out) for held_out in judged_by]
         batch_size = int(np.clip(2 ** round(np.log2(max(rows / 60, 1))), 64, 1024))
         per_epoch = -(-max(map(len, trained_on)) // batch_size)
         epochs = max(1, round(np.clip(EPOCHS * per_epoch, FEWEST_STEPS, MOST_STEPS) / per_epoch))
@@ -143,6 +145,7 @@ class Nets(BaseEstimator):
     def _begin(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
         """Learn the columns of X. Return X as a frame, and y as one column."""
         self._validate_params()
+        self.__dict__.pop("model_", None)  # if this fit fails, there is none
         sizes, (frame, y) = self._sizes(), self._checked(X, y)
         categories = self._categories(frame)
         bins = min(self.max_bins, max(FEWEST_BINS, len(y) // ROWS_OF_A_BIN))
@@ -185,14 +188,16 @@ class Nets(BaseEstimator):
         """The outputs of each net, float64 (n, nets, outputs)."""
         check_is_fitted(self)
         frame, _ = self._checked(X, reset=False)
-        outputs = self.model_[:1].predict(frame)
+        outputs = self._side_by_side.predict(frame)
         return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
 
     def _average(self, nets: Sequence[Model], average: Linear) -> Model:
         """One model: the nets side by side, and then the average of their outputs."""
         for p in average.parameters():
             p.requires_grad = False
-        return Model([Parallel(nets), average])
+        model = Model([Parallel(nets), average])
+        self._side_by_side = model[:1]  # once, since it keeps its recordings
+        return model
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -224,7 +229,8 @@ class TableClassifier(ClassifierMixin, Nets):
     hidden_layer_sizes : int or list of int
         The sizes of the hidden layers; the first is that of Splines.
     max_bins : int
-        How many bins a column of numbers has at most. If they would have less than 100 rows, there are fewer, but 8.
+        How many bins a column of numbers has at most. There are fewer if a bin would get less than 100 rows, but not
+        fewer than 8.
     learning_rate : float
         Of AdamW at its highest. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have twice this
         rate, the scales of columns ten times.
@@ -253,8 +259,8 @@ class TableClassifier(ClassifierMixin, Nets):
     Raises ValueError or TypeError that names the column for columns that are missing or of another kind than in `fit`.
 
     The recipe follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and
-    Y. Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, as far as each part paid on the tables of
-    `benchmarks/tables.py`.
+    Y. Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, with those parts that gave better scores on
+    the tables of `benchmarks/tables.py`.
     """
 
     _: KW_ONLY
@@ -296,8 +302,8 @@ class TableRegressor(RegressorMixin, Nets):
         model = TableRegressor(random_state=0).fit(frame, y)
         model.predict(frame)
 
-    It minimizes the squared error. `model_` returns the average of the nets' predictions (n, 1). All else is as for
-    `TableClassifier`, but for `class_weight` and `classes_`.
+    It minimizes the squared error. `model_` returns the average of the nets' predictions (n, 1), in float32. All else
+    is as for `TableClassifier`, but for `class_weight` and `classes_`.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TableRegressor:
@@ -309,7 +315,8 @@ class TableRegressor(RegressorMixin, Nets):
         y = y.astype(np.float64)
         assert_all_finite(y, input_name="y")
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
-        self._center, self._scale = float(y.mean()), float(y.std()) or 1.0
+        center, scale = moments_of(y[:, np.newaxis])
+        self._center, self._scale = float(center[0]), float(scale[0])
         targets = ((y - self._center) / self._scale)[:, np.newaxis]
         self._fit(frame, targets, weights, 1, MSELoss())
         average = Linear(len(self._nets), 1)
@@ -336,10 +343,10 @@ def parts_of(targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
 
 
 def as_numbers(column: np.ndarray) -> np.ndarray:
-    """Objects as float64 if all are numbers or missing. TypeError if one can't be in a column."""
+    """Objects as float64 if all are numbers or missing. Words stay words, "1" too."""
     if column.dtype.kind != "O":
         return column
-    try:
-        return column.astype(np.float64)
-    except ValueError:  # words
-        return column
+    missing = [frames.is_missing(x) for x in column]
+    if all(gone or isinstance(x, Real | np.bool_) for x, gone in zip(column, missing, strict=True)):
+        return np.array([np.nan if gone else float(x) for x, gone in zip(column, missing, strict=True)], np.float64)
+    return column

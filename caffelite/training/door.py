@@ -391,10 +391,14 @@ def remember_columns(model: Any, names: Names) -> None:
 
 
 def columns_of(model: Any) -> Columns | None:
-    """Return the Columns at the start of a sequence, or None. In a Parallel, look at its first Function."""
+    """Return the Columns at the start of a sequence, or at the start of all Functions of a Parallel there; or None."""
     first: Any = model
-    while type(first) is Parallel or (hasattr(first, "is_sequence") and first.is_sequence() and first.functions):
+    while hasattr(first, "is_sequence") and first.is_sequence() and first.functions:
         first = first.functions[0]
+    if type(first) is Parallel:
+        found = [columns_of(function) for function in first.functions]
+        is_one = all(columns is not None and columns.reads_as(found[0]) for columns in found)
+        return found[0] if is_one else None
     return first if Columns in type(first).__mro__ else None  # isinstance is slow here
 
 

@@ -154,7 +154,7 @@ cdef tuple begin_splines(Call* call, Kernel kernel, cnp.ndarray like, cnp.ndarra
         codes = contiguous(codes)
         n, m = cnp.PyArray_DIM(codes, 0), cnp.PyArray_DIM(codes, 1) if cnp.PyArray_NDIM(codes) == 2 else -1
     if (cnp.PyArray_NDIM(like) != 2 or min(k, m) < 0 or cnp.PyArray_SIZE(starts) != k + m + 1
-            or (k and m and cnp.PyArray_DIM(places, 0) != n)):
+            or (places is not None and codes is not None and cnp.PyArray_DIM(places, 0) != n)):
         raise ValueError(
             f"{kernel.name} got places {None if places is None else shape_of(places)}, codes "
             f"{None if codes is None else shape_of(codes)} and starts {shape_of(starts)}; expected (n, k), (n, m) and "
