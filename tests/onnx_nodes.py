@@ -74,6 +74,17 @@ def cases(long):
             yield case.name, case.model, inputs, outputs
 
 
+def nets():
+    """Nets of opsets 6, 9 and 12 that PyTorch has written: the files' paths, inputs and outputs."""
+    for path in sorted(Path(onnx.__file__).parent.glob("backend/test/data/pytorch-*/*/model.onnx")):
+
+        def arrays(kind, folder=path.parent / "test_data_set_0"):
+            files = sorted(folder.glob(f"{kind}_*.pb"), key=lambda file: int(file.stem.rpartition("_")[2]))
+            return [numpy_helper.to_array(onnx.TensorProto.FromString(file.read_bytes())) for file in files]
+
+        yield path, arrays("input"), arrays("output")
+
+
 def array_of(x):
     """What a test gives, as an array: some give numbers of NumPy, or tensors of types that NumPy lacks."""
     if isinstance(x, onnx.TensorProto):
@@ -91,9 +102,13 @@ def run(proto, inputs, path):
         model = caffelite.onnx.load(path)
     except ValueError as error:
         return None, str(error)
+    return outputs_of(model, inputs), ""
+
+
+def outputs_of(model, inputs):
     with cl.inference(), np.errstate(all="ignore"):
         y = model(*inputs[: len(model.inputs) if isinstance(model, Graph) else 1])
-    return [t.numpy() for t in (y if isinstance(y, tuple) else (y,))], ""
+    return [t.numpy() for t in (y if isinstance(y, tuple) else (y,))]
 
 
 def check(path, long):

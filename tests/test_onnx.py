@@ -576,6 +576,42 @@ def test_the_tests_that_give_numbers_of_numpy_are_among_them():
     assert {"test_clip", "test_einsum_inner_prod"} <= names
 
 
+def test_nets_of_old_opsets_that_pytorch_has_written_compute_what_their_files_say():
+    count, refused = 0, []
+    for path, inputs, outputs in onnx_nodes.nets():
+        try:
+            model = caffelite.onnx.load(path)
+        except ValueError as error:
+            refused.append(str(error))
+            continue
+        found = onnx_nodes.outputs_of(model, inputs)
+        assert len(found) == len(outputs)
+        for y, other in zip(outputs, found, strict=True):
+            np.testing.assert_allclose(other, y, rtol=1e-3, atol=1e-5, err_msg=str(path))
+        count += 1
+    assert count >= 101
+    assert all(re.search("no pool of images|no images or series|dilations|has no output", why) for why in refused)
+
+
+@pytest.mark.parametrize("opset", range(1, 7))
+def test_a_sum_of_an_old_opset_broadcasts_as_its_attributes_say(opset, path):
+    options = {"inputs": [("x", FLOAT, (4, 3, 2))], "outputs": [("y", FLOAT, (4, 3, 2))], "opset": opset}
+    b = np.arange(3, dtype=np.float32)
+    model = loaded_of(path, [("Add", ["x", "b"], ["y"], {"broadcast": 1, "axis": 1})], {"b": b}, **options)
+    x = np.ones((4, 3, 2), np.float32)
+    np.testing.assert_array_equal(model.predict(x), x + b[:, np.newaxis])
+
+
+@pytest.mark.parametrize("shape", [(4, 3), (4, 3, 3), (4, 3, 2, 2)])
+def test_the_slopes_of_an_old_prelu_are_those_of_channels(shape, path):
+    options = {"inputs": [("x", FLOAT, shape)], "outputs": [("y", FLOAT, shape)], "opset": 6}
+    slopes = np.array([1, 2, 3], np.float32)
+    model = loaded_of(path, [("PRelu", ["x", "s"], ["y"], {})], {"s": slopes}, **options)
+    y = model.predict(-np.ones(shape, np.float32))
+    np.testing.assert_array_equal(y, np.broadcast_to(-slopes.reshape(3, *[1] * (len(shape) - 2)), shape))
+    assert [p.size for p in model.parameters()] == [3]
+
+
 @pytest.mark.slow
 def test_all_of_onnxs_own_tests_of_its_operators(path):
     computed, refused, _ = onnx_nodes.check(path, long=True)
@@ -772,6 +808,8 @@ MANY = {"w": np.ones((1, 1000, 1000), np.uint8), "i": np.zeros((1000, 1), np.int
 FAR = {"kernel_shape": [3], "pads": [0, 2**40]}
 OF_NOTHING = [("ReduceSum", ["z"], ["sum"], {}), ("Add", ["x", "sum"], ["y"], {})]
 
+OLD = {"opset": 6, "outputs": [("y", FLOAT, ("n", 3))]}
+
 BAD_GRAPHS = [
     ([("CumSum", ["x", "w"], ["y"], {"exclusive": 1})], {"w": np.int64(1)}, {}, r"'the CumSum' \(CumSum\)"),
     ([("If", ["x"], ["y"], {})], {}, {}, r"'the If' \(If\)"),
@@ -783,7 +821,9 @@ BAD_GRAPHS = [
     ([("Relu", ["z"], ["y"], {})], {}, {}, "the Relu.*'z'"),
     ([("Relu", ["x"], ["x"], {}), ("Relu", ["x"], ["y"], {})], {}, {}, "makes 'x'"),
     ([("Relu", ["x"], ["z"], {})], {}, {}, "its output 'y'"),
-    ([("Relu", ["x"], ["y"], {})], {}, {"opset": 6}, "opset is 6"),
+    ([("Relu", ["x"], ["y"], {})], {}, {"opset": 0}, "opset is 0"),
+    ([("Add", ["x", "w"], ["y"], {"broadcast": 1})], {"w": W[0]}, OLD, "opset is 6, and onnx can't .*: n Dimension"),
+    ([("Add", ["x", "w"], ["y"], {"wide": 1})], {"w": W[0]}, OLD, "opset is 6, and onnx can't .* attribute: wide"),
     ([("Relu", ["x"], ["y"], {})], {}, {"opset": 10**6}, "opset is 1000000"),
     ([("Mul", ["x", "w"], ["y"], {})], {"w": W.astype(np.float16)}, {}, "float16"),
     ([("Mul", ["x", "w"], ["y"], {})], {"w": W.astype(np.float64)}, {}, "float32, float64"),

@@ -27,8 +27,8 @@ from caffelite.onnx.attributes import NOT_WITH, ONLY
 from caffelite.onnx.layers import Layers
 from caffelite.onnx.nodes import Node, Refused, is_plain
 from caffelite.onnx.operators import CHECKED, OPERATORS, SETTINGS, SEVERAL
+from caffelite.onnx.versions import converted, version_of
 
-OLDEST = 7  # the first opset whose operators broadcast as NumPy
 MOST_SAID = 500  # characters of what is wrong with a file
 DOMAINS = {"": 0, "ai.onnx": 0, "ai.onnx.ml": 1}
 OF_LABELS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer", "TopK"}  # without a gradient
@@ -45,11 +45,11 @@ def load(path: str | os.PathLike) -> Model:
 
     Raises OSError if the path can't be read. Raises ValueError, before it computes anything, if the file is not ONNX;
     if it has an operator, version or attribute that caffelite does not know, naming the node; or an input or array of
-    another type, naming it. float32 and float64 are known, and opsets from 7. Any other error is a mistake of
-    caffelite's.
+    another type, naming it. float32 and float64 are known, and all opsets: onnx converts those before 7, if it knows
+    the shapes of all values. Any other error is a mistake of caffelite's.
     """
     try:
-        return Reader(read(path), Path(path).parent).model()
+        return Reader(converted(read(path)), Path(path).parent).model()
     except Refused as error:
         raise ValueError(f"{os.fspath(path)}: {shortened(str(error), MOST_SAID)}") from error
 
@@ -92,7 +92,7 @@ class Reader:
 
     def __init__(self, proto: onnx.ModelProto, folder: Path) -> None:
         graph = proto.graph
-        self.version = self._version(proto)
+        self.version = version_of(proto)
         self.context = onnx.checker.C.CheckerContext()
         self.context.ir_version = proto.ir_version
         self.context.opset_imports = {x.domain: x.version for x in proto.opset_import} | {"": self.version}
@@ -117,15 +117,6 @@ class Reader:
         self.weights -= {name for name, is_setting in uses if is_setting}
         self.outputs = self._outputs(graph)
         self._check_names()
-
-    @staticmethod
-    def _version(proto: onnx.ModelProto) -> int:
-        versions = {opset.domain: opset.version for opset in proto.opset_import}
-        version = versions.get("", versions.get("ai.onnx", OLDEST))
-        newest = onnx.defs.onnx_opset_version()
-        if not OLDEST <= version <= newest:
-            raise Refused(f"its opset is {version}; caffelite has those from {OLDEST} to {newest}")
-        return version
 
     def _dtype(self) -> np.dtype:
         """The one dtype of all floats; ValueError for others, and for inputs that are not arrays."""
