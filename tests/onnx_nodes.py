@@ -24,10 +24,10 @@ LONG = {"averagepool", "lppool", "maxpool", "attention", "image_decoder", "cast"
 #: Operators that caffelite has not, with whatever attributes.
 _NAMES = """
 Adagrad Adam AffineGrid Attention Bernoulli BitCast BlackmanWindow CausalConvWithState CenterCropPad Col2Im Compress
-CumProd DFT DeformConv DequantizeLinear Det EyeLike FlexAttention GatherElements GridSample HammingWindow
-HannWindow Hardmax If LRN LinearAttention Loop LpPool MaxUnpool MelWeightMatrix Momentum NegativeLogLikelihoodLoss
+CumProd DFT DeformConv DequantizeLinear Det EyeLike FlexAttention GridSample HammingWindow
+HannWindow Hardmax If LinearAttention Loop LpPool MaxUnpool MelWeightMatrix Momentum
 OneHot OptionalGetElement RandomUniformLike ReverseSequence RoiAlign RotaryEmbedding STFT Scan Scatter
-ScatterElements ScatterND Shrink SoftmaxCrossEntropyLoss SwiGLU TensorScatter TfIdfVectorizer TopK Unique
+ScatterElements ScatterND Shrink SwiGLU TensorScatter TfIdfVectorizer Unique
 """
 NOT_THERE = set(_NAMES.split())
 
@@ -40,7 +40,7 @@ NOT_ALL = {
     "Einsum": "of a diagonal",
     "GRU": "with linear_before_reset = 0, and layout = 1",
     "LSTM": "with peepholes, and layout = 1",
-    "MaxPool": "of three axes, dilated, and with indices",
+    "MaxPool": "with indices",
     "RNN": "layout = 1",
     "Resize": "cubic, antialiased, and cut out",
     "SpaceToDepth": "column by column",

@@ -568,7 +568,7 @@ def test_an_export_that_differs_is_noticed(kind, wrong, dtype, path, monkeypatch
 
 def test_onnxs_own_tests_of_its_operators(path):
     computed, _, _ = onnx_nodes.check(path, long=False)
-    assert computed >= 300
+    assert computed >= 400
 
 
 def test_the_tests_that_give_numbers_of_numpy_are_among_them():
@@ -589,8 +589,8 @@ def test_nets_of_old_opsets_that_pytorch_has_written_compute_what_their_files_sa
         for y, other in zip(outputs, found, strict=True):
             np.testing.assert_allclose(other, y, rtol=1e-3, atol=1e-5, err_msg=str(path))
         count += 1
-    assert count >= 101
-    assert all(re.search("no pool of images|no images or series|dilations|has no output", why) for why in refused)
+    assert count >= 106
+    assert all(re.search("no pool of images|no images or series|has no output", why) for why in refused)
 
 
 @pytest.mark.parametrize("opset", range(1, 7))
@@ -619,6 +619,7 @@ def test_all_of_onnxs_own_tests_of_its_operators(path):
     assert refused >= onnx_nodes.NOT_THERE  # the list is no longer than it has to be
 
 
+OF_ESTIMATORS = {"ArrayFeatureExtractor", "LinearClassifier", "LinearRegressor", "Normalizer", "Scaler", "ZipMap"}
 FLOAT, DOUBLE, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64
 
 
@@ -631,7 +632,7 @@ def graph_of(nodes, constants, *, inputs=(("x", FLOAT, ("n", 3)),), outputs=(("y
         if proto.name in names:
             proto.name += f" {i}"
         names.add(proto.name)
-        proto.domain = "ai.onnx.ml" if proto.op_type in ("ArrayFeatureExtractor", "Scaler", "ZipMap") else ""
+        proto.domain = "ai.onnx.ml" if proto.op_type in OF_ESTIMATORS else ""
     graph = make.make_graph(
         protos,
         "graph",
@@ -707,6 +708,138 @@ def test_indices_that_keras_counts_from_the_end_go_into_an_embedding(path):
         model.predict(np.where(np.arange(3)[:, None] == 1, -1, x))
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     model.fit(x, np.zeros((3, 4)), loss=cl.MSELoss(), optimizer=optimizer, verbose=0)
+
+
+#: Nodes that make y of h, an array of a shape; constants; and whether the domain of estimators is needed.
+COMPOSED = {
+    "LRN": ([("LRN", ["h"], ["y"], {"size": 3, "alpha": 0.5, "beta": 0.7})], (5, 3, 2), {}),
+    "LRN of images": ([("LRN", ["h"], ["y"], {"size": 5, "bias": 2.0})], (7, 3, 2), {}),
+    "a dilated MaxPool": (
+        [
+            (
+                "MaxPool",
+                ["h"],
+                ["y"],
+                {"kernel_shape": [3, 2], "dilations": [2, 3], "strides": [2, 1], "pads": [1, 0, 2, 1]},
+            )
+        ],
+        (2, 9, 8),
+        {},
+    ),
+    "a dilated MaxPool with ceil_mode": (
+        [("MaxPool", ["h"], ["y"], {"kernel_shape": [3], "dilations": [2], "strides": [3], "ceil_mode": 1})],
+        (2, 9),
+        {},
+    ),
+    "a MaxPool of three axes": ([("MaxPool", ["h"], ["y"], {"kernel_shape": [2, 3, 2]})], (2, 4, 5, 4), {}),
+    "TopK": ([("TopK", ["h", "k"], ["y", "i"], {"axis": 1})], (6, 2), {"k": np.array([3])}),
+    "the least of TopK": ([("TopK", ["h", "k"], ["y", "i"], {"largest": 0})], (2, 6), {"k": np.array([2])}),
+    "the places of TopK": (
+        [
+            ("TopK", ["h", "k"], ["v", "i"], {}),
+            ("Cast", ["i"], ["c"], {"to": "dtype"}),
+            ("Mul", ["v", "c"], ["y"], {}),
+        ],
+        (2, 6),
+        {"k": np.array([2])},
+    ),
+    **{
+        f"Normalizer {norm}": ([("Normalizer", ["h"], ["y"], {"norm": norm})], (4,), {}) for norm in ("MAX", "L1", "L2")
+    },
+}
+IN_FLOAT32_ALONE = ("LRN", "LRN of images", "Normalizer MAX", "Normalizer L1", "Normalizer L2")  # onnxruntime
+
+
+@both_dtypes
+@pytest.mark.parametrize("name", COMPOSED)
+def test_what_is_composed_of_functions_is_what_onnxruntime_says_has_gradients_and_is_exported(name, dtype, path):
+    nodes, row, constants = COMPOSED[name]
+    code = DOUBLE if dtype == np.float64 else FLOAT
+    nodes = [(op, i, o, {k: code if v == "dtype" else v for k, v in a.items()}) for op, i, o, a in nodes]
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(dtype) for shape in ((2, *row), row))
+    graph = [("Mul", ["x", "w"], ["h"], {}), *nodes], {"w": w, **constants}
+    model = loaded_of(path, *graph, inputs=[("x", code, ("n", *row))], outputs=[("y", code, None)], ml=True)
+    y = model.predict(x)
+    assert y.dtype == dtype
+    if not (dtype == np.float64 and name in IN_FLOAT32_ALONE):
+        np.testing.assert_allclose(y, run(path, x), rtol=1e-5, atol=1e-6)
+    caffelite.onnx.export(model, path, row)  # which compares them
+    if dtype == np.float64:
+        r = rng.standard_normal(y.shape)
+        (model(x) * r).sum().backward()
+        (weight,) = model.parameters()
+        for place in np.ndindex(row):
+            sums = []
+            for step in (1e-6, -1e-6):
+                weight.data[place] = w[place] + step
+                sums.append((model.predict(x) * r).sum())
+            weight.data[place] = w[place]
+            np.testing.assert_allclose(weight.grad[place], (sums[0] - sums[1]) / 2e-6, rtol=1e-4, atol=1e-6)
+    before = abs(y).mean()
+    model.fit(x, 0 * y, loss=cl.MSELoss(), optimizer=cl.SGD(model.parameters(), lr=0.02), epochs=20, verbose=0)
+    assert "Normalizer" in name or abs(model.predict(x)).mean() < before
+
+
+@both_dtypes
+@pytest.mark.parametrize(("classes", "link"), [(2, "LOGISTIC"), (3, "NONE"), (3, "LOGISTIC"), (3, "SOFTMAX")])
+def test_the_linear_classifiers_of_scikit_learns_converter_are_linears(classes, link, dtype, path):
+    rng = np.random.default_rng(0)
+    rows = 1 if classes == 2 else classes
+    w, b = rng.standard_normal((rows, 3)).astype(np.float32), rng.standard_normal(rows).astype(np.float32)
+    weights = {"coefficients": w.ravel().tolist(), "intercepts": b.tolist(), "classlabels_ints": [*range(classes)]}
+    code = DOUBLE if dtype == np.float64 else FLOAT
+    nodes = [("LinearClassifier", ["x"], ["label", "p"], {"post_transform": link, **weights})]
+    options = {"inputs": [("x", code, ("n", 3))], "outputs": [("label", INT64, None), ("p", FLOAT, None)], "ml": True}
+    model = loaded_of(path, nodes, {}, **options)
+    x = rng.standard_normal((4, 3)).astype(dtype)
+    s = x @ w.T + b
+    s = np.concatenate([-s, s], axis=1) if classes == 2 else s
+    softmax = np.exp(s) / np.exp(s).sum(1, keepdims=True)
+    expected = {"NONE": s, "LOGISTIC": 1 / (1 + np.exp(-s)), "SOFTMAX": softmax}[link]
+    np.testing.assert_allclose(model.predict(x), expected, rtol=1e-5, atol=1e-6)
+    assert model.predict(x).dtype == dtype
+    of_link = {"NONE": "", "LOGISTIC": ", Sigmoid()", "SOFTMAX": ", Softmax(1)"}[link]
+    assert repr(model) == f"Model([Linear(3, {classes}){of_link}])"
+
+
+@both_dtypes
+def test_the_linear_regressors_of_scikit_learns_converter_are_linears(dtype, path):
+    w, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([1, -1], np.float32)
+    attributes = {"coefficients": w.ravel().tolist(), "intercepts": b.tolist(), "targets": 2}
+    code = DOUBLE if dtype == np.float64 else FLOAT
+    nodes = [("LinearRegressor", ["x"], ["y"], attributes)]
+    model = loaded_of(path, nodes, {}, inputs=[("x", code, ("n", 3))], outputs=[("y", FLOAT, None)], ml=True)
+    x = np.random.default_rng(0).standard_normal((4, 3)).astype(dtype)
+    np.testing.assert_allclose(model.predict(x), x @ w.T + b, rtol=1e-5)
+    assert repr(model) == "Model([Linear(3, 2)])"
+
+
+@both_dtypes
+@pytest.mark.parametrize("options", [{}, {"ignore_index": 1}, {"reduction": "sum"}, {"reduction": "none"}], ids=str)
+def test_a_loss_of_labels_in_a_file_has_gradients(options, dtype, path):
+    code = DOUBLE if dtype == np.float64 else FLOAT
+    rng = np.random.default_rng(0)
+    nodes = [("MatMul", ["x", "w"], ["s"], {}), ("SoftmaxCrossEntropyLoss", ["s", "t", "c"], ["y", "log_p"], options)]
+    model = loaded_of(
+        path,
+        nodes,
+        {"w": W.astype(dtype), "c": np.array([1, 2, 3], dtype)},
+        inputs=[("x", code, ("n", 3)), ("t", INT64, ("n",))],
+        outputs=[("y", code, None), ("log_p", code, None)],
+    )
+    x, t = rng.standard_normal((5, 3)).astype(dtype), np.array([0, 1, 2, 1, 0])
+    loss, log_p = model(x, t)
+    log_p.sum()
+    loss.sum().backward()
+    (weight,) = model.parameters()  # the weights of classes are none
+    p, one_hot = np.full((5, 3), 1 / 3), np.eye(3)[t]
+    share = np.array([1, 2, 3])[t] * (t != options.get("ignore_index"))
+    if "reduction" not in options:
+        share = share / share.sum()
+    np.testing.assert_allclose(weight.grad, x.T @ ((p - one_hot) * share[:, np.newaxis]), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"the SoftmaxCrossEntropyLoss.*outside 0 … 2"):
+        model(x, t + 1)
 
 
 BOOL = onnx.TensorProto.BOOL
@@ -808,6 +941,10 @@ MANY = {"w": np.ones((1, 1000, 1000), np.uint8), "i": np.zeros((1000, 1), np.int
 FAR = {"kernel_shape": [3], "pads": [0, 2**40]}
 OF_NOTHING = [("ReduceSum", ["z"], ["sum"], {}), ("Add", ["x", "sum"], ["y"], {})]
 
+OF_STEPS = {"inputs": [("x", FLOAT, (4, "n", 3))]}
+OF_CLASSES = {"ml": True}
+ONE_SCORE = {"coefficients": [1.0] * 3, "intercepts": [1.0], "classlabels_ints": [0, 1]}
+PROBIT = {"coefficients": [1.0] * 3, "intercepts": [1.0], "post_transform": "PROBIT"}
 OLD = {"opset": 6, "outputs": [("y", FLOAT, ("n", 3))]}
 
 BAD_GRAPHS = [
@@ -827,6 +964,22 @@ BAD_GRAPHS = [
     ([("Relu", ["x"], ["y"], {})], {}, {"opset": 10**6}, "opset is 1000000"),
     ([("Mul", ["x", "w"], ["y"], {})], {"w": W.astype(np.float16)}, {}, "float16"),
     ([("Mul", ["x", "w"], ["y"], {})], {"w": W.astype(np.float64)}, {}, "float32, float64"),
+    (
+        [("RNN", ["x", "w", "w"], ["y"], {"activations": ["Relu"], "hidden_size": 3})],
+        {"w": W[None]},
+        OF_STEPS,
+        "'Relu'",
+    ),
+    ([("MaxPool", ["x"], ["y"], {"kernel_shape": [2], "dilations": [-1]})], {}, OF_STEPS, "the MaxPool"),
+    (
+        [("LinearClassifier", ["x"], ["l", "y"], {"coefficients": [1.0] * 4})],
+        {},
+        OF_CLASSES,
+        "4 coefficients.* 0 scores",
+    ),
+    ([("LinearClassifier", ["x"], ["l", "y"], {**PROBIT})], {}, OF_CLASSES, "post_transform = 'PROBIT'"),
+    ([("LinearClassifier", ["x"], ["l", "y"], {**ONE_SCORE})], {}, OF_CLASSES, "one score for two classes.* 'NONE'"),
+    ([("LinearClassifier", ["x"], ["y", "p"], {"coefficients": [1.0] * 3})], {}, OF_CLASSES, "makes labels"),
     ([("ArgMax", ["x"], ["y"], {})], {}, {"outputs": [("y", INT64, None)]}, "no output"),
     ([("MatMul", ["x", "w"], ["y"], {})], {"w": W[:2]}, {"inputs": []}, "the MatMul"),
     ([("GRU", ["x", "w", "w"], ["y"], {})], {"w": W[None]}, {}, "the GRU.*rank"),

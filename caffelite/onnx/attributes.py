@@ -20,15 +20,24 @@ ONLY: dict[str, dict[str, tuple]] = {
     "Pad": {"mode": ("constant", "edge", "reflect", "wrap")},
     "LayerNormalization": {"stash_type": (1,)},
     "RMSNormalization": {"stash_type": (1,)},
-    "MaxPool": {"dilations": ([1], [1, 1]), "storage_order": (0,)},
+    "MaxPool": {"storage_order": (0,)},
     "AveragePool": {"dilations": ([1], [1, 1])},
-    "LSTM": {"activations": (["Sigmoid", "Tanh", "Tanh"],), "input_forget": (0,), "layout": (0,)},
-    "GRU": {"activations": (["Sigmoid", "Tanh"],), "linear_before_reset": (1,), "layout": (0,)},
-    "RNN": {"activations": (["Tanh"],), "layout": (0,)},
+    "LSTM": {
+        "activations": (["Sigmoid", "Tanh", "Tanh"], ["Sigmoid", "Tanh", "Tanh"] * 2),
+        "input_forget": (0,),
+        "layout": (0,),
+    },
+    "GRU": {"activations": (["Sigmoid", "Tanh"], ["Sigmoid", "Tanh"] * 2), "linear_before_reset": (1,), "layout": (0,)},
+    "RNN": {"activations": (["Tanh"], ["Tanh"] * 2), "layout": (0,)},
     "BatchNormalization": {"training_mode": (0,), "spatial": (1,)},
     "ConvTranspose": {"auto_pad": ("NOTSET", "VALID"), "output_shape": ()},
     "GroupNormalization": {"stash_type": (1,)},
     "Reshape": {"allowzero": (0, 1)},
+    "LinearClassifier": {"post_transform": ("NONE", "LOGISTIC", "SOFTMAX")},
+    "LinearRegressor": {"post_transform": ("NONE",)},
+    "Normalizer": {"norm": ("MAX", "L1", "L2")},
+    "NegativeLogLikelihoodLoss": {"reduction": ("none", "mean", "sum")},
+    "SoftmaxCrossEntropyLoss": {"reduction": ("none", "mean", "sum")},
 }
 
 

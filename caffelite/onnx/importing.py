@@ -31,7 +31,7 @@ from caffelite.onnx.versions import converted, version_of
 
 MOST_SAID = 500  # characters of what is wrong with a file
 DOMAINS = {"": 0, "ai.onnx": 0, "ai.onnx.ml": 1}
-OF_LABELS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer", "TopK"}  # without a gradient
+OF_LABELS = {"ArgMax", "ArrayFeatureExtractor", "LabelEncoder", "Binarizer"}  # without a gradient
 
 
 def load(path: str | os.PathLike) -> Model:
@@ -270,9 +270,9 @@ def check_operator(node: Node) -> None:
         return
     if node.operator in OF_LABELS:
         raise node.refuse("makes labels, and something else is computed of them")
+    check_attributes(node)
     if node.operator not in OPERATORS:
         raise node.refuse("is an operator that caffelite has not")
-    check_attributes(node)
 
 
 def check_attributes(node: Node) -> None:

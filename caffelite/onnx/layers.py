@@ -20,7 +20,16 @@ from caffelite.core.function import Function, Shape
 from caffelite.files.structure import DEEPEST
 from caffelite.model.model import Model
 from caffelite.onnx.attributes import is_refused
-from caffelite.onnx.families import activation, convolution, dense, normalization, recurrent, resizing, shape
+from caffelite.onnx.families import (
+    activation,
+    convolution,
+    dense,
+    estimators,
+    normalization,
+    recurrent,
+    resizing,
+    shape,
+)
 from caffelite.onnx.families.dense import letters_of
 from caffelite.onnx.families.recurrent import Recurrence
 from caffelite.onnx.nodes import Find, Node, Nodes
@@ -43,6 +52,7 @@ SINGLE: dict[str, list[Find]] = {
     **recurrent.SINGLE,
     **normalization.SINGLE,
     **shape.SINGLE,
+    **estimators.SINGLE,
 }
 
 #: The types of floats that models have.
@@ -54,7 +64,19 @@ INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
 #: Operators whose results are no larger than their inputs.
-NO_LARGER = {"Identity", "Cast", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Concat"}
+NO_LARGER = {
+    "Identity",
+    "Cast",
+    "Transpose",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Slice",
+    "Split",
+    "Concat",
+    "TopK",
+}
 
 
 class Layers(Nodes):
@@ -288,6 +310,8 @@ def _most_made(node: Node, arrays: list[np.ndarray]) -> int:
     """How many numbers a node may make of constants, unless an attribute or an input says how many."""
     if node.operator in NO_LARGER:
         return sum(a.size for a in arrays)
+    if node.operator == "GatherElements":
+        return arrays[1].size
     if node.operator == "Gather":
         table, places = arrays
         axis = node.get("axis", 0)

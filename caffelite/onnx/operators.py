@@ -10,7 +10,9 @@ from caffelite.onnx.families import (
     convolution,
     dense,
     elementwise,
+    estimators,
     indexing,
+    loss,
     normalization,
     reduction,
     resizing,
@@ -29,6 +31,8 @@ OPERATORS: dict[str, Operator] = {
     **reduction.OPERATORS,
     **shape.OPERATORS,
     **indexing.OPERATORS,
+    **loss.OPERATORS,
+    **estimators.OPERATORS,
 }
 
 #: What looks at attributes when a file is loaded, if a list of what they may say is not enough.
@@ -43,7 +47,11 @@ SETTINGS: dict[str, tuple[int, ...]] = {
     "Range": (0, 1, 2),
     "Dropout": (1,),
     "CumSum": (1,),
+    "NegativeLogLikelihoodLoss": (2,),
+    "SoftmaxCrossEntropyLoss": (2,),
 }
 
 #: Operators that have several outputs; of others only the first is known.
-SEVERAL = ("Split", "LayerNormalization", "RNN", "GRU", "LSTM")
+SEVERAL = (
+    *("Split", "LayerNormalization", "RNN", "GRU", "LSTM", "TopK", "SoftmaxCrossEntropyLoss", "LinearClassifier"),
+)

@@ -238,7 +238,8 @@ class Writer:
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
                 needed.update(node.input)
-                node.output[:] = [name if name in needed else "" for name in node.output]
+                required = onnx.defs.get_schema(node.op_type, OPSET).min_output
+                node.output[:] = [name if name in needed or i < required else "" for i, name in enumerate(node.output)]
                 while not node.output[-1]:
                     del node.output[-1]
                 nodes.append(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from caffelite import _kernels as kernels
 from caffelite import functions
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.dataflow import Application
+from caffelite.onnx.families.indexing import taken
 from caffelite.onnx.families.shape import padded
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, integers
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -45,9 +47,10 @@ def _ceiling(node: Node, lengths: Sequence[int], pads: list[tuple[int, int]]) ->
     """The pads. With `ceil_mode` they are as large as the last window needs."""
     if not node.get("ceil_mode", 0) or node.get("auto_pad", "NOTSET") != "NOTSET":
         return pads
-    window, strides = node.get("kernel_shape"), node.get("strides") or [1] * len(lengths)
+    strides, dilations, _ = window_of(node, len(lengths))
     found = []
-    for n, k, s, (before, after) in zip(lengths, window, strides, pads, strict=True):
+    for n, k, s, d, (before, after) in zip(lengths, node.get("kernel_shape"), strides, dilations, pads, strict=True):
+        k = d * (k - 1) + 1
         count = -(-(n + before + after - k) // s) + 1
         if (count - 1) * s >= n + before:  # a window that would begin in the pads behind
             count -= 1
@@ -201,18 +204,22 @@ def find_pool(*kinds: Any) -> Callable[[Nodes, Node], Node | None]:
 
     def found(g: Nodes, node: Node) -> Node | None:
         window = node.get("kernel_shape") or []
-        strides, _, pads = window_of(node, len(window))
+        strides, dilations, pads = window_of(node, len(window))
         before, after = pads[: len(window)], pads[len(window) :]
         counts = node.operator == "MaxPool" or not any(pads) or node.get("count_include_pad", 0)
         fits = before == after and all(2 * p <= k for p, k in zip(before, window, strict=True))
-        if len(window) not in (1, 2):
+        if len(window) not in (1, 2) and (len(window) != 3 or node.operator != "MaxPool"):
             raise node.refuse("is no pool of images or series")
+        if min(*window, *strides, *dilations) < 1:
+            raise node.refuse(f"has windows {window}, strides {strides} and dilations {dilations}")
         ceil, auto = {"ceil": True} if node.get("ceil_mode", 0) else {}, node.get("auto_pad", "NOTSET")
         if (
             not counts
             or not fits
             or (ceil and (node.operator != "MaxPool" or auto != "NOTSET"))
             or auto not in ("NOTSET", "VALID")
+            or set(dilations) != {1}
+            or len(window) == 3
         ):
             return None
         kind = kinds[len(window) - 1]
@@ -265,8 +272,23 @@ def compute_max_pool(node: Node, x: Any) -> Any:
     x = as_tensor(x)
     for axis, (before, after) in enumerate(_ceiling(node, x.shape[2:], pads_of(node, x.shape[2:])), 2):
         x = padded(node, x, axis, before, after, value=-math.inf)
+    window = node.get("kernel_shape")
+    strides, dilations, _ = window_of(node, len(window))
+    if set(dilations) != {1} or len(window) == 3:
+        for axis, (k, s, d) in enumerate(zip(window, strides, dilations, strict=True), 2):
+            x = _largest_along(node, x, axis, k, s, d)
+        return x
     kind = functions.MaxPool1d if x.ndim == 3 else functions.MaxPool2d
-    return kind(node.get("kernel_shape"), node.get("strides") or 1)(x)
+    return kind(window, strides)(x)
+
+
+def _largest_along(node: Node, x: Any, axis: int, size: int, stride: int, dilation: int) -> Any:
+    """The largest of `size` elements, which are `dilation` apart, for each window along an axis."""
+    last = x.shape[axis] - dilation * (size - 1)  # where a window may begin
+    if last < 1:
+        raise node.refuse(f"has windows that are larger than x, of shape {x.shape} with its pads")
+    begins = [slice(i * dilation, i * dilation + last, stride) for i in range(size)]
+    return functools.reduce(functions.maximum, [taken(x, axis, begin) for begin in begins])
 
 
 def compute_average_pool(node: Node, x: Any) -> Any:

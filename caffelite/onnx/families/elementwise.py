@@ -213,7 +213,6 @@ compute_total = of_several(operator.add, operator.add)
 
 OPERATORS: dict[str, Operator] = {
     "Identity": lambda node, x: x,
-    "ZipMap": lambda node, x: x,  # to words, of what are probabilities
     "Constant": lambda node: node.get("value"),
     "Cast": compute_cast,
     "CastLike": compute_cast_like,

@@ -10,14 +10,48 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
+from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.functions.indexing import WHOLE, _is_basic, _parted
 from caffelite.model.dataflow import Application, Rows
 from caffelite.onnx.nodes import Node, Operator, is_plain
-from caffelite.onnx.writing import Rule, Value, Writer, known_lengths, name_of
+from caffelite.onnx.writing import Rule, Value, Writer, code_of, known_lengths, name_of
 
 LAST = 2**62  # where a slice that has no end stops
+
+
+class TopK(Function):
+    """The k largest elements along an axis, or the smallest, in order, and their places, numbers of x's dtype.
+
+    dx = dy at the places, and 0 elsewhere. Of equal elements, those with smaller places come first.
+    """
+
+    def __init__(self, k: int, axis: int, largest: bool) -> None:
+        self.k, self.axis, self.largest = k, axis, largest
+
+    def forward(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        self.shape, self.places = x.shape, largest_places(x, self.k, self.axis, self.largest)
+        return np.take_along_axis(x, self.places, self.axis), self.places.astype(x.dtype)
+
+    def backward(self, dys: tuple[np.ndarray | None, ...]) -> np.ndarray:
+        dx = np.zeros(self.shape, next(dy.dtype for dy in dys if dy is not None))
+        if dys[0] is not None:
+            np.put_along_axis(dx, self.places, dys[0], self.axis)
+        return dx
+
+    def __repr__(self) -> str:
+        return f"TopK({self.k}, {self.axis}, {self.largest})"
+
+
+def largest_places(x: np.ndarray, k: int, axis: int, largest: bool) -> np.ndarray:
+    """Where the k largest or smallest elements along an axis are, in their order; int64."""
+    if largest:  # the last ones in ascending order; both flips keep the order of equal elements
+        ordered = x.shape[axis] - 1 - np.argsort(np.flip(x, axis), axis, kind="stable")
+        ordered = np.flip(ordered, axis)
+    else:
+        ordered = np.argsort(x, axis, kind="stable")
+    return np.take(ordered, range(k), axis)
 
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
@@ -95,7 +129,14 @@ def write_take_along_axis(g: Writer, a: Application, x: Value, places: Value) ->
     return g.node("GatherElements", *inputs, axis=axis)
 
 
+def write_top_k(g: Writer, a: Application, x: Value) -> tuple[str, str]:
+    f: Any = a.function
+    y, places = g.node("TopK", x, g.integers((f.k,)), outputs=2, axis=f.axis, largest=int(f.largest))
+    return y, g.node("Cast", places, to=code_of(g.dtype))
+
+
 RULES: dict[type, Rule] = {
+    TopK: write_top_k,
     functions.Index: write_index,
     functions.Flip: write_flip,
     functions.Split: write_split,
@@ -159,7 +200,32 @@ def compute_split(node: Node, x: Any, sizes: Any = None) -> Any:
     return tuple([taken(x, axis, slice(a, b)) for a, b in itertools.pairwise(ends)])
 
 
+def compute_gather_elements(node: Node, x: Any, places: Any) -> Any:
+    """Elements at places along an axis. The places may be fewer than x has along the other axes."""
+    axis = node.get("axis", 0) % x.ndim
+    x = x[tuple([slice(None) if i == axis else slice(n) for i, n in enumerate(places.shape)])]
+    if isinstance(places, Tensor):
+        places = np.asarray(places).astype(np.int64)
+    return np.take_along_axis(x, places, axis) if is_plain(x, places) else functions.take_along_axis(x, places, axis)
+
+
+def compute_top_k(node: Node, x: Any, k: Any = None) -> Any:
+    """The largest or smallest elements, in order if `sorted` is 0, too; and their places."""
+    k, axis, largest = node.argument("k", k), node.get("axis", -1) % x.ndim, bool(node.get("largest", 1))
+    (k,) = k if isinstance(k, list) else (k,)
+    if not 0 <= k <= x.shape[axis]:
+        raise node.refuse(f"takes {k} elements along axis {axis} of shape {x.shape}")
+    if is_plain(x):
+        places = largest_places(x, k, axis, largest)
+        return np.take_along_axis(x, places, axis), places
+    if x.dtype.kind != "f" or x.shape[axis] > 2 / np.finfo(x.dtype).eps:
+        raise node.refuse(f"orders {x.shape[axis]} elements of {x.dtype}, which caffelite has not")
+    return TopK(k, axis, largest)(x)
+
+
 OPERATORS: dict[str, Operator] = {
+    "GatherElements": compute_gather_elements,
+    "TopK": compute_top_k,
     "Gather": compute_gather,
     "GatherND": compute_gather_nd,
     "Slice": compute_sliced,

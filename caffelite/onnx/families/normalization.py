@@ -10,6 +10,7 @@ from caffelite import functions
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.dataflow import Application
+from caffelite.onnx.families.shape import padded
 from caffelite.onnx.nodes import Find, Node, Nodes, Operator, shortest
 from caffelite.onnx.writing import Rule, Value, Writer
 
@@ -152,10 +153,12 @@ def compute_mean_variance_norm(node: Node, x: Any) -> Any:
     return normalized(x, tuple([i % x.ndim for i in node.get("axes", [0, 2, 3])]), 1e-9)
 
 
-def compute_scaled(node: Node, x: Any) -> Any:
-    x = as_tensor(x)
-    offset, scale = (np.array(node.get(name, default), x.dtype) for name, default in (("offset", 0.0), ("scale", 1.0)))
-    return (x - node.kept(offset)) * node.kept(scale)
+def compute_response_norm(node: Node, x: Any) -> Any:
+    """x / (bias + alpha · mean of x² over `size` channels around each)^beta, with zeros beside the channels."""
+    x, size = as_tensor(x), node.get("size")
+    squares = padded(node, (x * x).reshape(len(x), 1, x.shape[1], -1), 2, (size - 1) // 2, size // 2)
+    means = functions.AvgPool2d((size, 1), 1)(squares).reshape(x.shape)
+    return x / (means * node.get("alpha", 1e-4) + node.get("bias", 1.0)) ** node.get("beta", 0.75)
 
 
 def compute_lp_norm(node: Node, x: Any) -> Any:
@@ -171,5 +174,5 @@ OPERATORS: dict[str, Operator] = {
     "RMSNormalization": compute_layer_norm,
     "MeanVarianceNormalization": compute_mean_variance_norm,
     "LpNormalization": compute_lp_norm,
-    "Scaler": compute_scaled,
+    "LRN": compute_response_norm,
 }

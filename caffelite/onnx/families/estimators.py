@@ -1,0 +1,98 @@
+"""Estimators of scikit-learn, as its converter writes them: operators of the domain ai.onnx.ml."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from caffelite import functions
+from caffelite.core.function import Function
+from caffelite.functions.arithmetic import as_tensor
+from caffelite.onnx.nodes import Find, Node, Nodes, Operator
+
+#: What a classifier makes of its scores.
+LINKS: dict[str, Callable[[], Function]] = {
+    "LOGISTIC": functions.Sigmoid,
+    "SOFTMAX": lambda: functions.Softmax(1),
+}
+
+
+# ---- nodes, as layers -----------------------------------------------------------------------------------------------
+
+
+def find_classifier(g: Nodes, node: Node) -> Node | None:
+    """Find a Linear and a link. Of the outputs, labels and probabilities, nothing may use the labels."""
+    labels, *probabilities = node.outputs
+    if g.uses[labels] or not probabilities:
+        raise node.refuse("makes labels, and something else is computed of them")
+    names = node.get("classlabels_ints") or node.get("classlabels_strings") or []
+    link, scores = node.get("post_transform", "NONE"), f"{node.name} scores"
+    weight, bias = _weights_of(node, len(node.get("intercepts") or []) or len(names))
+    if weight.shape[1] == 1 and len(names) == 2:  # the score of the second class
+        if link != "LOGISTIC":  # onnxruntime and onnx's reference compute different numbers
+            raise node.refuse(f"has one score for two classes, and post_transform = {link!r}")
+        weight, bias = (np.concatenate([-a, a], axis=-1) for a in (weight, bias))
+    if link == "NONE":
+        return _linear(g, dataclasses.replace(node, outputs=probabilities), weight, bias)
+    g.append(_linear(g, dataclasses.replace(node, outputs=[scores]), weight, bias))
+    return g.layer(dataclasses.replace(node, outputs=probabilities), LINKS[link], [scores])
+
+
+def find_regressor(g: Nodes, node: Node) -> Node | None:
+    return _linear(g, node, *_weights_of(node, node.get("targets", 1)))
+
+
+def _weights_of(node: Node, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The weights (features, count) and biases (count,) of a node that has them as attributes."""
+    weight, bias = (np.array(node.get(name) or [], node.dtype) for name in ("coefficients", "intercepts"))
+    bias = bias if bias.size else np.zeros(count, node.dtype)
+    if count < 1 or len(weight) % count or not len(weight) or len(bias) != count:
+        raise node.refuse(f"has {len(weight)} coefficients and {len(bias)} intercepts for {count} scores")
+    return weight.reshape(count, -1).T, bias
+
+
+def _linear(g: Nodes, node: Node, weight: np.ndarray, bias: np.ndarray) -> Node:
+    """A Linear in the place of a node, with these as its parameters."""
+    weights: dict[str, Any] = {name: f"{node.name}.{name}" for name in ("weight", "bias")}
+    for name, a in zip(weights.values(), (weight, bias), strict=True):
+        if name in g.constants or name in g.makers:
+            raise node.refuse(f"has a name {name!r} that is another value's too")
+        g.constants[name] = a
+    return g.layer(node, lambda: functions.Linear(*weight.shape), node.inputs, weights)
+
+
+SINGLE: dict[str, list[Find]] = {
+    "LinearClassifier": [find_classifier],
+    "LinearRegressor": [find_regressor],
+}
+
+
+# ---- what nodes compute ---------------------------------------------------------------------------------------------
+
+
+def compute_scaled(node: Node, x: Any) -> Any:
+    x = as_tensor(x)
+    offset, scale = (np.array(node.get(name, default), x.dtype) for name, default in (("offset", 0.0), ("scale", 1.0)))
+    return (x - node.kept(offset)) * node.kept(scale)
+
+
+def compute_normalized_rows(node: Node, x: Any) -> Any:
+    """x / its norm in each row. A row of norm 0 stays as it is."""
+    x = as_tensor(x)
+    norms = {
+        "MAX": lambda: x.max(-1, True),
+        "L1": lambda: x.abs().sum(-1, True),
+        "L2": lambda: (x * x).sum(-1, True).sqrt(),
+    }
+    norm = norms[node.get("norm", "MAX")]()
+    return x / functions.where(norm, norm, 1.0)
+
+
+OPERATORS: dict[str, Operator] = {
+    "Scaler": compute_scaled,
+    "ZipMap": lambda node, x: x,  # to words, of what are probabilities
+    "Normalizer": compute_normalized_rows,
+}
