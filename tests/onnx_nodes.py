@@ -23,7 +23,7 @@ LONG = {"averagepool", "lppool", "maxpool", "attention", "image_decoder", "cast"
 
 #: Operators that caffelite has not, with whatever attributes.
 _NAMES = """
-Adagrad Adam AffineGrid Attention Bernoulli BitCast BlackmanWindow CausalConvWithState CenterCropPad Col2Im Compress
+Adagrad Adam AffineGrid Bernoulli BitCast BlackmanWindow CausalConvWithState CenterCropPad Col2Im Compress
 CumProd DFT DeformConv DequantizeLinear Det EyeLike FlexAttention GridSample HammingWindow
 HannWindow Hardmax If LinearAttention Loop LpPool MaxUnpool MelWeightMatrix Momentum
 OneHot OptionalGetElement RandomUniformLike ReverseSequence RoiAlign RotaryEmbedding STFT Scan Scatter

@@ -615,7 +615,7 @@ def test_the_slopes_of_an_old_prelu_are_those_of_channels(shape, path):
 @pytest.mark.slow
 def test_all_of_onnxs_own_tests_of_its_operators(path):
     computed, refused, _ = onnx_nodes.check(path, long=True)
-    assert computed >= 600
+    assert computed >= 700
     assert refused >= onnx_nodes.NOT_THERE  # the list is no longer than it has to be
 
 
@@ -840,6 +840,96 @@ def test_a_loss_of_labels_in_a_file_has_gradients(options, dtype, path):
     np.testing.assert_allclose(weight.grad, x.T @ ((p - one_hot) * share[:, np.newaxis]), rtol=1e-4, atol=1e-5)
     with pytest.raises(ValueError, match=r"the SoftmaxCrossEntropyLoss.*outside 0 … 2"):
         model(x, t + 1)
+
+
+def attention(q, k, v, heads=1, seen=True, bias=0.0, scale=None, softcap=None):
+    """Softmax(q kᵀ scale + bias) v in heads, for rows, one after the other."""
+    y = np.zeros((*q.shape[:2], v.shape[2] // (k.shape[2] // (q.shape[2] // heads)) * heads))
+    d = q.shape[2] // heads
+    of_keys = k.shape[2] // d
+    size = v.shape[2] // of_keys
+    for row, i, h in np.ndindex(*q.shape[:2], heads):
+        j = h * of_keys // heads
+        s = k[row, :, j * d : (j + 1) * d] @ q[row, i, h * d : (h + 1) * d] * (scale or d**-0.5)
+        s = s if softcap is None else np.tanh(s / softcap) * softcap
+        s = s + np.broadcast_to(bias, (*q.shape[:2], k.shape[1]))[row, i]
+        p = np.exp(s) * np.broadcast_to(seen, (*q.shape[:2], k.shape[1]))[row, i]
+        y[row, i, h * size : (h + 1) * size] = p @ v[row, :, j * size : (j + 1) * size] / max(p.sum(), 1e-30)
+    return y
+
+
+@both_dtypes
+@pytest.mark.parametrize("mask", ["none", "bool", "numbers", "lengths"])
+@pytest.mark.parametrize(("heads", "of_keys"), [(1, 1), (4, 2)])
+@pytest.mark.parametrize("options", [{}, {"is_causal": 1}, {"scale": 0.25, "softcap": 0.75}], ids=str)
+def test_attention_is_the_judges_has_gradients_and_is_trained_and_exported(heads, of_keys, options, mask, dtype, path):
+    rng = np.random.default_rng(0)
+    length, keys, code = 3, 5, DOUBLE if dtype == np.float64 else FLOAT
+    q, k, v = (
+        rng.standard_normal((2, n, h * d)).astype(dtype)
+        for n, h, d in ((3, heads, 2), (5, of_keys, 2), (5, of_keys, 3))
+    )
+    seen, bias = np.ones((2, length, keys), bool), 0.0
+    inputs = [("q", code, ("n", *q.shape[1:])), ("k", code, ("n", *k.shape[1:])), ("v", code, ("n", *v.shape[1:]))]
+    names, given, first = ["h", "k", "v"], [q, k, v], np.zeros(2, int)
+    if mask == "bool":
+        seen = rng.random((2, length, keys)) < 0.6
+        seen[0, 1] = False  # a query that sees none
+        inputs.append(("m", onnx.TensorProto.BOOL, ("n", 1, length, keys)))
+        names, given = [*names, "m"], [*given, seen[:, np.newaxis]]
+    elif mask == "numbers":
+        bias = np.where(rng.random((2, length, keys)) < 0.6, rng.standard_normal((2, length, keys)), -np.inf)
+        inputs.append(("m", code, ("n", 1, length, keys)))
+        names, given = [*names, "m"], [*given, bias[:, np.newaxis].astype(dtype)]
+    elif mask == "lengths":
+        lengths = np.array([2, 4])
+        seen &= np.arange(keys) < lengths[:, np.newaxis, np.newaxis]
+        inputs.append(("m", INT64, ("n",)))
+        names, given, first = [*names, "", "", "", "m"], [*given, lengths], lengths - length
+    if "is_causal" in options:
+        seen &= np.arange(keys) <= first[:, np.newaxis, np.newaxis] + np.arange(length)[:, np.newaxis]
+    w = rng.standard_normal(q.shape[2]).astype(dtype)
+    attributes = {"q_num_heads": heads, "kv_num_heads": of_keys, **options}
+    nodes = [("Mul", ["q", "w"], ["h"], {}), ("Attention", names, ["y"], attributes)]
+    model = loaded_of(path, nodes, {"w": w}, inputs=inputs, outputs=[("y", code, None)], opset=24)
+
+    def judge(w):
+        others = {"scale": options.get("scale"), "softcap": options.get("softcap")}
+        return attention(q.astype(np.float64) * w, k, v, heads, seen, bias, **others)
+
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-12}
+    y = model.predict(tuple(given))
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y, judge(w), **tolerance)
+    r = rng.standard_normal(y.shape)
+    (model(*given) * r.astype(dtype)).sum().backward()
+    (weight,) = model.parameters()
+    for i, e in enumerate(np.eye(len(w)) * 1e-5):
+        slope = ((judge(w + e) - judge(w - e)) * r).sum() / 2e-5
+        np.testing.assert_allclose(weight.grad[i], slope, rtol=1e-3, atol=1e-5)
+    caffelite.onnx.export(model, path, tuple([x.shape[1:] for x in given]))  # which compares them
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    model.fit(tuple(given), np.zeros_like(y), loss=cl.MSELoss(), optimizer=optimizer, epochs=2, verbose=0)
+    assert np.isfinite(weight.data).all()
+
+
+def test_an_attention_that_is_not_computed_is_refused_by_name(path):
+    inputs = [(name, FLOAT, ("n", 3, 6)) for name in "qkv"]
+
+    def loaded(**attributes):
+        node = ("Attention", ["q", "k", "v"], ["y"], attributes)
+        return loaded_of(path, [node], {}, inputs=inputs, outputs=[("y", FLOAT, None)], opset=24)
+
+    x, heads = np.ones((2, 3, 6), np.float32), {"q_num_heads": 2, "kv_num_heads": 2}
+    for attributes, match in [
+        ({"q_num_heads": 2}, r"the Attention.*kv_num_heads"),
+        ({"q_num_heads": 4, "kv_num_heads": 2}, r"the Attention.*\(2, 3, 6\).*q_num_heads = 4"),
+        ({"q_num_heads": 3, "kv_num_heads": 2}, r"the Attention.*3 heads of queries, 2 of keys"),
+        ({**heads, "qk_matmul_output_mode": 4}, r"the Attention.*qk_matmul_output_mode = 4"),
+        ({**heads, "softmax_precision": 6}, r"the Attention.*softmax_precision = 6"),
+    ]:
+        with pytest.raises(ValueError, match=match):
+            loaded(**attributes)(x, x, x)
 
 
 BOOL = onnx.TensorProto.BOOL

@@ -33,6 +33,7 @@ ONLY: dict[str, dict[str, tuple]] = {
     "ConvTranspose": {"auto_pad": ("NOTSET", "VALID"), "output_shape": ()},
     "GroupNormalization": {"stash_type": (1,)},
     "Reshape": {"allowzero": (0, 1)},
+    "Attention": {"qk_matmul_output_mode": (0, 1, 2, 3), "softmax_precision": (1, 10, 11, 16)},
     "LinearClassifier": {"post_transform": ("NONE", "LOGISTIC", "SOFTMAX")},
     "LinearRegressor": {"post_transform": ("NONE",)},
     "Normalizer": {"norm": ("MAX", "L1", "L2")},

@@ -7,6 +7,7 @@ from typing import Any
 
 from caffelite.onnx.families import (
     activation,
+    attention,
     convolution,
     dense,
     elementwise,
@@ -25,6 +26,7 @@ OPERATORS: dict[str, Operator] = {
     **elementwise.OPERATORS,
     **activation.OPERATORS,
     **dense.OPERATORS,
+    **attention.OPERATORS,
     **convolution.OPERATORS,
     **resizing.OPERATORS,
     **normalization.OPERATORS,
@@ -54,4 +56,5 @@ SETTINGS: dict[str, tuple[int, ...]] = {
 #: Operators that have several outputs; of others only the first is known.
 SEVERAL = (
     *("Split", "LayerNormalization", "RNN", "GRU", "LSTM", "TopK", "SoftmaxCrossEntropyLoss", "LinearClassifier"),
+    "Attention",
 )

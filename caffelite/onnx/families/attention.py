@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from caffelite import functions
+from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.dataflow import Application, N
 from caffelite.onnx.families.dense import linear_nodes
-from caffelite.onnx.families.elementwise import as_bool
+from caffelite.onnx.families.elementwise import as_bool, in_steps
+from caffelite.onnx.families.indexing import taken
+from caffelite.onnx.families.shape import concatenated, padded
+from caffelite.onnx.nodes import Node, Operator, is_plain
 from caffelite.onnx.writing import Rule, Value, Writer, known_lengths
+
+# ---- Functions, as nodes --------------------------------------------------------------------------------------------
 
 
 def write_attention(
@@ -76,4 +84,104 @@ def _turned(g: Writer, f: Any, x: str, length: int | None) -> str:
 
 RULES: dict[type, Rule] = {
     functions.MultiHeadAttention: write_attention,
+}
+
+
+# ---- what nodes compute ---------------------------------------------------------------------------------------------
+
+
+def compute_attention(
+    node: Node,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    past_k: Any = None,
+    past_v: Any = None,
+    lengths: Any = None,
+) -> Any:
+    """Softmax(q kᵀ scale + mask) v in every head, and 0 for a query that sees no key.
+
+    q (n, heads, length, d), or (n, length, heads · d); k and v as many axes, and as many heads or fewer, each for a
+    group of q's. The mask is True or a number to add for each pair, and broadcast. Also returns all keys and values,
+    and the scores or probabilities, if the node has outputs for them.
+    """
+    ndim, n, cached = q.ndim, len(q), 0 if past_k is None else past_k.shape[2]
+    if (past_k is None) != (past_v is None) or (past_k is not None and lengths is not None):
+        raise node.refuse("has past keys without past values, or nonpad_kv_seqlen beside them")
+    q = _in_heads(node, q, "q_num_heads")
+    k, v = (_in_heads(node, x, "kv_num_heads") for x in (k, v))
+    if past_k is not None:
+        k, v = concatenated([past_k, k], 2), concatenated([past_v, v], 2)
+    all_k, all_v, groups = k, v, q.shape[1] // max(1, k.shape[1])
+    if groups * k.shape[1] != q.shape[1] or k.shape[1] != v.shape[1]:
+        raise node.refuse(f"has {q.shape[1]} heads of queries, {k.shape[1]} of keys and {v.shape[1]} of values")
+    if groups > 1:
+        places = np.repeat(np.arange(k.shape[1]), groups).tolist()
+        k, v = (taken(x, 1, places) for x in (k, v))
+
+    scores = capped = q @ k.transpose(0, 1, 3, 2) * node.get("scale", 1 / math.sqrt(q.shape[3]))
+    if cap := node.get("softcap", 0.0):
+        capped = functions.tanh(scores / cap) * cap
+    seen, bias = _seen(node, scores.shape[2:], cached, mask, lengths)
+    biased = capped if bias is None else capped + bias
+    biased = biased if seen is None else functions.where(seen, biased, -math.inf)
+    p = functions.softmax(biased)
+    p = p if seen is None else functions.where(seen, p, 0.0)  # a query that sees no key has NaN
+    y = p @ v
+    y = y if ndim == 4 else y.transpose(0, 2, 1, 3).reshape(n, y.shape[2], -1)
+    if len(node.outputs) < 4:
+        return y, all_k, all_v
+    return y, all_k, all_v, (scores, capped, biased, p)[node.get("qk_matmul_output_mode", 0)]
+
+
+def _in_heads(node: Node, x: Any, attribute: str) -> Any:
+    """An array (n, heads, length, d); one of three axes is cut into heads."""
+    x, heads = as_tensor(x), node.get(attribute, 0)
+    if x.ndim == 4:
+        return x
+    if x.ndim != 3 or heads < 1 or x.shape[2] % heads:
+        raise node.refuse(f"cuts an array of shape {x.shape} into {attribute} = {heads}")
+    return x.reshape(len(x), x.shape[1], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
+
+
+def _seen(node: Node, shape: Sequence[int], cached: int, mask: Any, lengths: Any) -> tuple[Any, Any]:
+    """Which keys each query sees, and what is added to its scores; None for all, and for nothing.
+
+    Query i is at position i + cached; with `lengths` of the rows, the queries are at the last positions of each row.
+    """
+    queries, keys = shape
+    distance = np.arange(keys) - np.arange(queries)[:, np.newaxis]  # of a key from a query, if the first one is at 0
+    first: Any = np.array(cached)
+    parts, bias = [], None
+    if lengths is not None:
+        first, distance = lengths.reshape((len(lengths), 1, 1, 1)), distance + queries
+        parts.append(_less(node, node.kept(np.arange(1, keys + 1)), first))
+    left, right = node.get("left_window_size", -1), node.get("right_window_size", -1)
+    if node.get("is_causal", 0):
+        parts.append(_less(node, node.kept(distance), first))
+    if right >= 0:
+        parts.append(_less(node, node.kept(distance - right), first))
+    if left >= 0:
+        parts.append(_less(node, first, node.kept(distance + left)))
+    if mask is not None:
+        if mask.dtype not in (np.bool_, node.dtype) or mask.shape[-1] > keys:
+            raise node.refuse(f"has a mask of {mask.dtype}, of shape {mask.shape}, for {keys} keys")
+        is_bool = mask.dtype == np.bool_
+        mask = padded(node, mask, -1, 0, keys - mask.shape[-1], value=0.0 if is_bool else -math.inf)
+        bias, least = None if is_bool else mask, node.kept(np.array(-math.inf, node.dtype))
+        parts.append(mask if is_bool else in_steps(np.greater, "Greater")(node, mask, least))
+    if not parts:
+        return None, bias
+    seen = functools.reduce(functools.partial(in_steps(np.logical_and, "And"), node), parts)
+    return node.kept(seen) if is_plain(seen) else seen, bias
+
+
+def _less(node: Node, a: Any, b: Any) -> Any:
+    """a ≤ b."""
+    return in_steps(np.less_equal, "LessOrEqual")(node, a, b)
+
+
+OPERATORS: dict[str, Operator] = {
+    "Attention": compute_attention,
 }
