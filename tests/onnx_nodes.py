@@ -35,7 +35,7 @@ NOT_THERE = set(_NAMES.split())
 NOT_ALL = {
     "AveragePool": "of three axes, and dilated",
     "BatchNormalization": "in training",
-    "ConvTranspose": "of one or three axes, and with output_shape or auto_pad",
+    "ConvTranspose": "of three axes, and with output_shape or auto_pad",
     "CumSum": "exclusive, and in reverse",
     "Einsum": "of a diagonal",
     "GRU": "with linear_before_reset = 0, and layout = 1",

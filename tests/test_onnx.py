@@ -612,6 +612,15 @@ def test_the_slopes_of_an_old_prelu_are_those_of_channels(shape, path):
     assert [p.size for p in model.parameters()] == [3]
 
 
+def test_a_bias_that_two_old_sums_share_stays_one_parameter(path):
+    options = {"inputs": [("x", FLOAT, (4, 3, 2))], "outputs": [("y", FLOAT, (4, 3, 2))], "opset": 6}
+    nodes = chain("Add", 3, "b", broadcast=1, axis=1)
+    model = loaded_of(path, nodes, {"b": np.arange(3, dtype=np.float32)}, **options)
+    x = np.ones((4, 3, 2), np.float32)
+    np.testing.assert_array_equal(model.predict(x), x + 3 * np.arange(3, dtype=np.float32)[:, np.newaxis])
+    assert len(model.parameters()) == 1
+
+
 @pytest.mark.slow
 def test_all_of_onnxs_own_tests_of_its_operators(path):
     computed, refused, _ = onnx_nodes.check(path, long=True)
@@ -801,6 +810,26 @@ def test_the_linear_classifiers_of_scikit_learns_converter_are_linears(classes, 
     assert model.predict(x).dtype == dtype
     of_link = {"NONE": "", "LOGISTIC": ", Sigmoid()", "SOFTMAX": ", Softmax(1)"}[link]
     assert repr(model) == f"Model([Linear(3, {classes}){of_link}])"
+
+
+def test_a_logistic_regression_of_scikit_learns_converter_gives_its_probabilities_and_is_trained_on(path):
+    rng = np.random.default_rng(0)
+    w, b = rng.standard_normal((3, 3)).astype(np.float32), rng.standard_normal(3).astype(np.float32)
+    weights = {"coefficients": w.ravel().tolist(), "intercepts": b.tolist(), "classlabels_strings": ["a", "b", "c"]}
+    nodes = [
+        ("Scaler", ["x"], ["s"], {"offset": [1.0, 2, 3], "scale": [2.0, 0.5, 1]}),
+        ("LinearClassifier", ["s"], ["label", "p"], {"post_transform": "LOGISTIC", **weights}),
+        ("Normalizer", ["p"], ["q"], {"norm": "L1"}),
+        ("ZipMap", ["q"], ["y"], {"classlabels_strings": ["a", "b", "c"]}),
+    ]
+    model = loaded_of(path, nodes, {}, outputs=[("label", onnx.TensorProto.STRING, None), ("y",)], ml=True)
+    x, t = rng.standard_normal((6, 3)).astype(np.float32), np.arange(6) % 3
+    p = 1 / (1 + np.exp(-((x - [1, 2, 3]) * [2, 0.5, 1] @ w.T + b)))
+    np.testing.assert_allclose(model.predict(x), p / p.sum(1, keepdims=True), rtol=1e-5)
+    assert list(model.named_parameters()) == ["layers.the LinearClassifier.weight", "layers.the LinearClassifier.bias"]
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    model.fit(x, np.eye(3)[t], loss=cl.MSELoss(), optimizer=optimizer, epochs=3, verbose=0)
+    caffelite.onnx.export(model, path, (3,))  # which compares them
 
 
 @both_dtypes
@@ -1060,6 +1089,7 @@ BAD_GRAPHS = [
         OF_STEPS,
         "'Relu'",
     ),
+    ([("LRN", ["x"], ["y"], {"size": 0})], {}, {"inputs": IMAGES}, "the LRN.*size = 0"),
     ([("MaxPool", ["x"], ["y"], {"kernel_shape": [2], "dilations": [-1]})], {}, OF_STEPS, "the MaxPool"),
     (
         [("LinearClassifier", ["x"], ["l", "y"], {"coefficients": [1.0] * 4})],

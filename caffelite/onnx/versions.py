@@ -57,15 +57,17 @@ def _align(proto: onnx.ModelProto) -> None:
     for info in (*inferred.input, *inferred.value_info, *inferred.output):
         if info.type.tensor_type.HasField("shape"):
             ndims[info.name] = len(info.type.tensor_type.shape.dim)
-    nodes = []
+    nodes, made = [], set()
     for node in graph.node:
         if node.output[0] in begins:
             a, b = node.input
             if not {a, b} <= ndims.keys():
                 raise ValueError(f"node {node.name!r} ({node.op_type}) has inputs of unknown shapes")
             if axes := list(range(ndims[b], ndims[a] - begins[node.output[0]] % max(1, ndims[a]))):
-                node.input[1] = f"{b} for {node.output[0]}"
-                nodes.append(helper.make_node("Unsqueeze", [b], node.input[1:], axes=axes))
+                node.input[1] = f"{b} with {len(axes)} axes behind"  # one for all nodes, since b may be learned
+                if node.input[1] not in made:
+                    nodes.append(helper.make_node("Unsqueeze", [b], node.input[1:], axes=axes))
+                    made.add(node.input[1])
             attributes = [attribute for attribute in node.attribute if attribute.name != "axis"]
             del node.attribute[:]
             node.attribute.extend(attributes)

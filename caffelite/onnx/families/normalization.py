@@ -153,6 +153,12 @@ def compute_mean_variance_norm(node: Node, x: Any) -> Any:
     return normalized(x, tuple([i % x.ndim for i in node.get("axes", [0, 2, 3])]), 1e-9)
 
 
+def check_response_norm(node: Node) -> None:
+    """ValueError for windows of no channels."""
+    if node.get("size", 0) < 1:
+        raise node.refuse(f"has size = {node.get('size')}, expected 1 or more")
+
+
 def compute_response_norm(node: Node, x: Any) -> Any:
     """x / (bias + alpha · mean of x² over `size` channels around each)^beta, with zeros beside the channels."""
     x, size = as_tensor(x), node.get("size")
