@@ -1351,7 +1351,8 @@ RECORDED = {
     "places": (uniform(4, 2, dtype=np.float64), np.array([-1.0, 0, 1, -1, 1])),
     "splines": (uniform(9, 40), uniform(40), uniform(6, 2), None),
     "splines_of_codes": (uniform(9, 40), uniform(40), uniform(6, 1), np.arange(6).reshape(6, 1) % 3),
-    "splines_grad": (uniform(6, 40), uniform(6, 1), np.arange(6).reshape(6, 1) % 3),
+    "splines_grad": (uniform(6, 40), uniform(6, 2), None),
+    "splines_of_codes_grad": (uniform(6, 40), uniform(6, 1), np.arange(6).reshape(6, 1) % 3),
     "splines_input_grad": (uniform(6, 40), uniform(9, 40), uniform(6, 2)),
     "spline_table": (uniform(7, 40), uniform(2, 40), uniform(2), np.arange(7.0)),
     "spline_table_grad": (uniform(9, 40), uniform(7, 40), uniform(2, 40), uniform(2), np.arange(7.0)),
@@ -1464,6 +1465,7 @@ BY_KEYWORD = {
     "splines": {"starts": np.array([0, 5, 9])},
     "splines_of_codes": {"starts": np.array([0, 5, 9])},
     "splines_grad": {"starts": np.array([0, 5, 9])},
+    "splines_of_codes_grad": {"starts": np.array([0, 5, 9])},
     "splines_input_grad": {
         "starts": np.array([0, 5, 9]),
         "edges": np.arange(7.0),
@@ -1487,6 +1489,7 @@ BY_KEYWORD = {
 }
 MADE_BY = {
     "splines_of_codes": kernels.splines,
+    "splines_of_codes_grad": kernels.splines_grad,
     "depthwise": kernels.convolution,
     "transposed_depthwise": kernels.transposed_convolution,
     "depthwise_weight_grad": kernels.convolution_weight_grad,
@@ -1713,6 +1716,7 @@ STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes 
         3,
         4,
     ),
+    "splines_of_codes_grad": ((np.zeros((3, 4)), np.zeros((3, 1)), np.zeros((3, 1), int), np.array([0, 5, 9])), 2, 4),
     "norm": ((np.ones(5), None, lambda values: refuse(values)), 0, np.nan),
     "all_finite": ((np.ones(5), lambda values: refuse(values)), 0, np.nan),
 }
@@ -2412,6 +2416,37 @@ def test_places_are_those_between_edges_and_missing_numbers_are_after_them(dtype
     np.testing.assert_array_equal(kernels.places(x, edges, starts, dtype), np.array(places, dtype))
 
 
+def test_more_places_than_a_type_can_tell_apart_are_refused():
+    starts = np.array([0, 2**23 + 1])
+    edges = np.arange(2.0**23 + 1)
+    assert kernels.places(np.array([[np.nan]]), edges, starts, np.float64) == 2**23 + 1
+    with pytest.raises(ValueError, match="places got 8388609 edges of a column, too many for float32"):
+        kernels.places(np.array([[np.nan]]), edges, starts, np.float32)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"edges": np.zeros(8)},
+        {"edges": np.zeros(7, np.float32)},
+        {"edges": np.zeros(14)[::2]},
+        {"of_edges": np.array([0, 3, 7])},
+        {"of_edges": np.array([0, 7])},
+    ],
+)
+def test_edges_that_are_not_those_of_the_table_are_refused(change):
+    given = {
+        "dy": np.zeros((3, 4)),
+        "table": np.zeros((9, 4)),
+        "places": np.zeros((3, 2)),
+        "starts": np.array([0, 5, 9]),
+    }
+    given |= {"edges": np.zeros(7), "of_edges": np.array([0, 4, 7])}
+    kernels.splines_input_grad(*given.values())
+    with pytest.raises(ValueError, match="splines_input_grad got edges"):
+        kernels.splines_input_grad(*{**given, **change}.values())
+
+
 SPLINES = {
     "table": np.zeros((9, 4)),
     "bias": np.zeros(4),
@@ -2435,6 +2470,7 @@ SPLINES = {
         ({"codes": np.array([[0], [4], [0]])}, IndexError, "a code that is not among the rows"),
         ({"codes": np.array([[0], [-1], [0]])}, IndexError, "a code that is not among the rows"),
         ({"codes": None}, ValueError, r"starts \(3,\)"),
+        ({"codes": np.zeros((4, 0), np.int64), "starts": np.array([0, 9])}, ValueError, r"codes \(4, 0\)"),
         ({"starts": np.array([0, 5, 5])}, ValueError, "rising"),
         ({"starts": np.array([1, 5, 9])}, ValueError, "rising"),
         ({"starts": np.array([0.0, 5, 9])}, TypeError, "starts of int64"),

@@ -82,8 +82,7 @@ def piecewise_grad(cnp.ndarray dy not None, cnp.ndarray x not None, cnp.ndarray 
 
 cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, cnp.ndarray edges, cnp.ndarray starts):
     """Begin a call with x and the bins of each column, and return x as it is bound."""
-    cdef Py_ssize_t j, k
-    cdef int64_t* at
+    cdef Py_ssize_t k
     if real > 1:
         raise TypeError(f"{kernel.name} makes float32 or float64")
     if cnp.PyArray_TYPE(x) != cnp.NPY_FLOAT64 or cnp.PyArray_TYPE(edges) != cnp.NPY_FLOAT64 or not is_int64(starts):
@@ -94,8 +93,7 @@ cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, 
             or not (cnp.PyArray_ISCARRAY_RO(edges) and cnp.PyArray_ISCARRAY_RO(starts))):
         raise ValueError(f"{kernel.name} got x {shape_of(x)}, edges {shape_of(edges)}, starts {shape_of(starts)}; "
                          "expected (n, k), (e,) and (k + 1,), contiguous")
-    at = <int64_t*> cnp.PyArray_DATA(starts)
-    if at[0] != 0 or at[k] != cnp.PyArray_SIZE(edges) or any([at[j] >= at[j + 1] for j in range(k)]):
+    if rows_of_columns(kernel.name, starts) != cnp.PyArray_SIZE(edges):
         raise ValueError(f"{kernel.name} got starts {starts.tolist()} for {cnp.PyArray_SIZE(edges)} edges")
     begin(call, kernel, real)
     call.size[0] = call.parts = cnp.PyArray_DIM(x, 0)

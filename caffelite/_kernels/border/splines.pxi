@@ -5,6 +5,7 @@ cdef Kernel PLACES_KERNEL = Kernel("places", work=60)
 cdef Kernel SPLINES_KERNEL = Kernel("splines", work=4)
 cdef Kernel SPLINES_OF_CODES_KERNEL = Kernel("splines_of_codes", loops="splines", checked=2, work=4)
 cdef Kernel SPLINES_GRAD_KERNEL = Kernel("splines_grad", work=6)
+cdef Kernel SPLINES_OF_CODES_GRAD_KERNEL = Kernel("splines_of_codes_grad", loops="splines_grad", checked=3, work=6)
 cdef Kernel SPLINES_INPUT_GRAD_KERNEL = Kernel("splines_input_grad", work=20)
 cdef Kernel SPLINE_TABLE_KERNEL = Kernel("spline_table", work=3)
 cdef Kernel SPLINE_TABLE_GRAD_KERNEL = Kernel("spline_table_grad", writes=0b111, work=6)
@@ -14,12 +15,15 @@ def places(cnp.ndarray x not None, cnp.ndarray edges not None, cnp.ndarray start
     """The place of each number among the edges of its column: i + f between edges i and i + 1, at the share f.
 
     x (n, k), edges and starts are those of `piecewise`. Numbers below the first edge have the place 0, those above the
-    last edge, of number b, have the place b, and NaN has b + 1. Returns (n, k) in float32 or float64.
+    last edge, of number b, have the place b, and NaN has b + 1. Returns (n, k) in float32 or float64. ValueError if the
+    type can't tell the places of a column apart.
     """
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
     cdef cnp.ndarray out
     x = begin_bins(&call, PLACES_KERNEL, TARGETS.get(to.str, 2), x, edges, starts)
+    if cnp.PyArray_SIZE(x) and np.diff(starts).max() > 1 / np.finfo(to).eps:
+        raise ValueError(f"places got {np.diff(starts).max()} edges of a column, too many for {to}")
     call.work = PLACES_KERNEL.work * cnp.PyArray_SIZE(x)
     out = output(shape_of(x), to)
     bind(&call, 0, out)
@@ -31,7 +35,7 @@ def splines(cnp.ndarray table not None, cnp.ndarray bias not None, cnp.ndarray p
             cnp.ndarray starts not None, on_stop=None):
     """y = bias + Σⱼ ((1 − f) T[i] + f T[i + 1]) for the places i + f of the numbers + Σⱼ T[c] for the codes c.
 
-    table (rows, w), places (n, k) and codes int64 (n, m), of which one may be None; bias (w,), y (n, w).
+    table (rows, w), places (n, k), codes int64 (n, m), bias (w,), y (n, w). Either places or codes may be None.
 
     Calls `on_stop` with the codes if one is not among the rows of its column; `on_stop` must raise. Without `on_stop`,
     such a code raises IndexError. Places have to be those of `places`.
@@ -57,17 +61,21 @@ def refuse_code(codes):
 
 
 def splines_grad(cnp.ndarray dy not None, cnp.ndarray places, cnp.ndarray codes, cnp.ndarray starts not None):
-    """The gradient of the table of `splines`, (rows, w): dy (n, w), and the places and codes that `splines` got."""
+    """The gradient of the table of `splines`, (rows, w): dy (n, w), and the places and codes that `splines` got.
+
+    IndexError for a code that is not among the rows of its column.
+    """
     cdef Call call
     cdef cnp.ndarray out
     dy = contiguous(dy)
-    places, codes = begin_splines(&call, SPLINES_GRAD_KERNEL, dy, starts, places, codes)
+    places, codes = begin_splines(&call, SPLINES_GRAD_KERNEL if codes is None else SPLINES_OF_CODES_GRAD_KERNEL, dy,
+                                  starts, places, codes)
     require_rows("splines_grad", dy, call.size[0], call.size[3])
     out = output((rows_of_columns("splines_grad", starts), call.size[3]), dy.descr)
     call.parts = call.size[1] + call.size[2]
     bind(&call, 0, out)
     bind_all(&call, 1, (dy, places, codes, starts))
-    launch(&call)
+    launch(&call, None if codes is None else refuse_code)
     return out
 
 
@@ -79,13 +87,17 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
     """
     cdef Call call
     cdef cnp.ndarray out
+    cdef Py_ssize_t j
     dy, table = contiguous(dy), contiguous(table)
     same_type("splines_input_grad", dy, table)
     places, _ = begin_splines(&call, SPLINES_INPUT_GRAD_KERNEL, table, starts, places, None)
     require_rows("splines_input_grad", dy, call.size[0], call.size[3])
-    if (cnp.PyArray_TYPE(edges) != cnp.NPY_FLOAT64 or not is_int64(of_edges)
-            or shape_of(of_edges) != (call.size[1] + 1,) or of_edges[call.size[1]] != cnp.PyArray_SIZE(edges)):
-        raise ValueError(f"splines_input_grad got {shape_of(edges)} edges of {shape_of(of_edges)} columns")
+    if (cnp.PyArray_TYPE(edges) != cnp.NPY_FLOAT64 or not cnp.PyArray_ISCARRAY_RO(edges)
+            or rows_of_columns("splines_input_grad", of_edges) != cnp.PyArray_SIZE(edges)
+            or shape_of(of_edges) != shape_of(starts)
+            or any([starts[j] != of_edges[j] + j for j in range(call.size[1] + 1)])):
+        raise ValueError(f"splines_input_grad got edges {edges.dtype} {shape_of(edges)} of columns that begin at "
+                         f"{of_edges.tolist()}, and at {starts.tolist()} in the table, which has a row more for each")
     out = output(shape_of(places), edges.descr)
     call.parts = call.size[0]
     bind(&call, 0, out)
@@ -130,7 +142,7 @@ def spline_table_grad(cnp.ndarray dtable not None, cnp.ndarray weight not None, 
 
 
 cdef int bind_all(Call* call, int first, tuple arrays) except -1:
-    """Bind arrays, of which some may be None, to operands one after the other."""
+    """Bind arrays to operands one after the other. None is left out."""
     cdef int i
     for i in range(len(arrays)):
         if arrays[i] is not None:
@@ -159,7 +171,7 @@ cdef tuple begin_splines(Call* call, Kernel kernel, cnp.ndarray like, cnp.ndarra
             f"{kernel.name} got places {None if places is None else shape_of(places)}, codes "
             f"{None if codes is None else shape_of(codes)} and starts {shape_of(starts)}; expected (n, k), (n, m) and "
             "(k + m + 1,), and an array of rows")
-    if kernel is not SPLINES_GRAD_KERNEL and cnp.PyArray_DIM(like, 0) != rows:
+    if kernel not in (SPLINES_GRAD_KERNEL, SPLINES_OF_CODES_GRAD_KERNEL) and cnp.PyArray_DIM(like, 0) != rows:
         raise ValueError(f"{kernel.name} got a table of shape {shape_of(like)}; expected {rows} rows")
     call.size[0], call.size[1], call.size[2], call.size[3] = n, k, m, cnp.PyArray_DIM(like, 1)
     call.work = kernel.work * n * (k + m) * call.size[3]

@@ -75,7 +75,8 @@ cdef inline bint are_codes(const int64_t* codes, Py_ssize_t n, Py_ssize_t m, con
     return not others
 
 
-# The gradient of the table: each dy is added to the rows that its row of y was made of, in the order of the rows.
+# The gradient of the table: each dy is added to the rows that its row of y was made of, in the order of the rows. Stops
+# like `splines`, before it writes.
 #   size     0 n, 1 k, 2 m, 3 w
 #   operand  0 dt, 1 dy (n, w), 2 places (n, k), 3 codes (int64, n, m), 4 starts (int64, k + m + 1); all contiguous
 #   parts    k + m
@@ -86,6 +87,8 @@ cdef int splines_grad(real* dt, const Call* call, Py_ssize_t begin, Py_ssize_t e
     cdef const int64_t* starts = <const int64_t*> call.operand[4].data
     cdef Py_ssize_t n = call.size[0], k = call.size[1], m = call.size[2], w = call.size[3], i, j, row
     cdef real at
+    if not are_codes(codes, n, m, starts + k):
+        return OUT_OF_RANGE
     memset(dt + starts[begin] * w, 0, (starts[end] - starts[begin]) * w * sizeof(real))
     for j in range(begin, end):
         for i in range(n):
