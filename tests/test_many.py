@@ -638,6 +638,35 @@ def test_rows_to_evaluate_and_weights_are_checked_before_anything_is_changed(giv
     assert [bits(m) for m in models] == before
 
 
+class Shifted(cl.Function, by_row=True):
+    """x − 10⁹, subtracted in float64."""
+
+    takes_float64 = True
+
+    def forward(self, x):
+        return (x - 1e9).astype(np.float32)
+
+    def backward(self, dy):
+        return dy
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_models_that_round_the_rows_differently_get_rows_of_their_own(threads, order):
+    x, y = data()
+    far = 1e9 + x.astype(np.float64)
+
+    def made():
+        models = [cl.Model([cl.Linear(4, 3)], seed=0), cl.Model([Shifted(), cl.Linear(4, 3)], seed=0)]
+        models = [models[i] for i in order]
+        return models, [cl.SGD(m.parameters(), 1e-20) for m in models]
+
+    models, _ = made()
+    for model, outputs in zip(models, cl.predict_many(models, far), strict=True):
+        np.testing.assert_array_equal(outputs, model.predict(far))
+    (alone, of_alone), together = made(), made()
+    assert many(*together, far, y) == lone(alone, of_alone, far, y)
+
+
 def test_each_model_stops_at_an_epoch_of_its_own(threads):
     x, y = data()
     histories = both(

@@ -371,3 +371,26 @@ def test_rows_of_weight_0_are_left_out():
     assert np.isfinite([h["val_loss"] for h in estimator.histories_]).all()
     with pytest.raises(ValueError, match="n_samples = 1"):
         fitted(TableClassifier, weights=(np.arange(N) < 1) * 1.0)
+
+
+def test_an_array_after_a_frame_and_a_frame_after_an_array_are_taken_by_their_places():
+    x = np.random.default_rng(0).normal(size=(200, 3))
+    y, frame = x[:, 0] + 2 * x[:, 1], pandas.DataFrame(x, columns=list("abc"))
+    expected = fitted(TableRegressor, x, y).predict(x)
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        np.testing.assert_array_equal(fitted(TableRegressor, frame, y).predict(x), expected)
+    with pytest.warns(UserWarning, match="was fitted without feature names"):
+        np.testing.assert_array_equal(fitted(TableRegressor, x, y).predict(frame), expected)
+    numbered = pandas.DataFrame(x)
+    np.testing.assert_array_equal(fitted(TableRegressor, numbered, y).predict(x), expected)
+    np.testing.assert_array_equal(fitted(TableRegressor, numbered, y).predict(numbered[[2, 0, 1]]), expected)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_labels_of_a_net_of_a_frame_may_be_sparse_and_build_may_be_a_class():
+    sparse = pytest.importorskip("scipy.sparse")
+    y = np.stack([LARGE, ~LARGE], axis=1).astype(int)
+    dense, of_sparse = (own(NetClassifier, max_iter=3).fit(FRAME, labels) for labels in (y, sparse.csr_array(y)))
+    np.testing.assert_array_equal(of_sparse.predict_proba(FRAME), dense.predict_proba(FRAME))
+    with pytest.raises(TypeError, match="dict expected at most 1 argument"):
+        NetClassifier(dict).fit(np.zeros((4, 2)), [0, 1, 0, 1])

@@ -42,9 +42,9 @@ def export(model: Model, path: str | os.PathLike, input_shape: Any = None, quant
 
     The model may consist of Linear, Embedding, convolutions, pools, Upsample, all norms (BatchNorm with its running
     mean and variance), RNN, GRU, LSTM, MultiHeadAttention, TransformerBlock, PositionalEncoding, the activations,
-    Softmax and LogSoftmax, Flatten, Reshape, Pad, Dropout and DropConnect (which drop nothing), Columns, Residual,
-    Parallel and Models, and of other Functions if their `formula` uses only these and operators. Sequences have the
-    length that `input_shape` says.
+    Softmax and LogSoftmax, Flatten, Reshape, Pad, Dropout and DropConnect (which drop nothing), Columns, Splines,
+    Residual, Parallel and Models, and of other Functions if their `formula` uses only these and operators. Sequences
+    have the length that `input_shape` says.
 
     A `call` may also use + - * / ** @, exp, log, sqrt, sin, cos, abs, sum, mean, max, min, indices, transpose, flip,
     split, concatenate and reshape of Tensors. It is applied to zeros, and may not look at values.

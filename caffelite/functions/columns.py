@@ -181,7 +181,9 @@ class Columns(Function, recordable=True, by_row=True):
         return tuple(inputs)
 
     def reads_as(self, other: Any) -> bool:
-        """Whether `arrays` are those of other Columns."""
+        """Whether `arrays` makes the same of a frame as that of other Columns."""
+        if self.columns == other.columns:
+            return True
         own, others = (
             [c._replace(gaps=False) if isinstance(c, NumberColumn) else c for c in columns]
             for columns in (self.columns, other.columns)

@@ -91,8 +91,8 @@ class Splines(Columns, recordable=True, by_row=True):
             self.slope.data = deviation * rng.standard_normal(self.slope.shape)
         weight = np.zeros(self.weight.shape)
         for first, bins in zip(self.rows, self.bins, strict=False):
-            wiggle = WIGGLE * deviation * max(bins, 1) ** -0.5
-            weight[first : first + bins] = wiggle * rng.standard_normal((bins, self.size))
+            of_bins = WIGGLE * deviation * max(bins, 1) ** -0.5
+            weight[first : first + bins] = of_bins * rng.standard_normal((bins, self.size))
         self.weight.data, self.column_scale.data = weight, np.ones(self.column_scale.shape)
         self.bias.data = rng.uniform(-0.5, 0.5, self.size)
 
@@ -105,7 +105,7 @@ class Splines(Columns, recordable=True, by_row=True):
         return self.size
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """What is kept but not learned: center and scale of the numbers, the edges of their bins, and z of these."""
+        """Arrays that are not learned: center and scale of the numbers, the edges of their bins, and z of these."""
         return {"z": self.z, **super().buffers()}
 
     def table(self) -> np.ndarray:

@@ -19,20 +19,19 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import check_scoring
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPRegressor as TheirRegressor
-from sklearn.utils import check_array, check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from caffelite.core.tensor import Tensor
-from caffelite.data import frames
 from caffelite.functions.loss import Loss
 from caffelite.model.minimize import minimize
 from caffelite.model.model import Model
 from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
 from caffelite.sklearn.objective import Objective
 from caffelite.sklearn.progress import Improvement, Tasks, Validation
-from caffelite.training.door import columns_of
+from caffelite.sklearn.rows import FrameRows, checked_targets, features_of, is_frame, plain
 from caffelite.training.history import History
 
 try:
@@ -66,47 +65,6 @@ def is_stochastic(estimator: Any) -> bool:
     if estimator.solver == "lbfgs":
         raise AttributeError('partial_fit goes with the solvers "adam" and "sgd"; "lbfgs" takes all rows at once')
     return True
-
-
-class FrameRows:
-    """The rows of a frame, indexed as those of an array."""
-
-    dtype = np.dtype(np.float32)  # to compute in; Columns subtracts centers in float64 before
-
-    def __init__(self, frame: Any) -> None:
-        self.frame, self.shape = frame, tuple(frame.shape)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: np.ndarray) -> FrameRows:
-        return FrameRows(self.frame.iloc[rows] if hasattr(self.frame, "iloc") else self.frame[rows])
-
-    def output_shape(self, model: Model) -> tuple[int | None, ...]:
-        """The shape of a model's outputs for these rows. ValueError unless it begins with Columns."""
-        columns = columns_of(model)
-        if columns is None:
-            raise ValueError(f"build: expected a model that begins with Columns, since it takes a frame, got {model!r}")
-        return model.output_shape(*[(len(self), len(names)) for names in columns.names])
-
-
-def features_of(X: Any) -> Any:
-    """What a model is made for: the number of features, the shape of a row if that has several axes, or a frame."""
-    if isinstance(X, FrameRows):
-        return X.frame
-    return X.shape[1] if X.ndim == 2 else X.shape[1:]
-
-
-def plain(X: Any) -> Any:
-    """Rows as a model takes them."""
-    return X.frame if isinstance(X, FrameRows) else X
-
-
-def _checked_targets(rows: FrameRows, y: Any, are_numbers: bool) -> np.ndarray:
-    """Targets as an array, those of one column as a vector."""
-    y = check_array(y, ensure_2d=False, dtype="numeric" if are_numbers else None, input_name="y")
-    check_consistent_length(rows, y)
-    return column_or_1d(y, warn=True) if y.ndim == 2 and y.shape[1] == 1 else y
 
 
 @dataclass(eq=False, repr=False)
@@ -196,10 +154,10 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """The score of the model as it is now, on validation rows."""
         scoring = getattr(self, "scoring", None)
         if scoring is None:
-            outputs = self.model_.predict(plain(validation.inputs))
+            outputs = self.model_.predict(validation.data()[0])
             return self._score(outputs, validation.targets, validation.weights)
         weights = {} if validation.weights is None else {"sample_weight": validation.weights}
-        return float(check_scoring(self, scoring)(self, plain(validation.inputs), validation.labels, **weights))
+        return float(check_scoring(self, scoring)(self, validation.data()[0], validation.labels, **weights))
 
     # ---- what fitting is made of ------------------------------------------------------------------------------------
 
@@ -216,7 +174,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """Rows and their targets as arrays, targets of one column as a vector."""
         if self._takes_frames:
             rows = self._checked_frame(X, y, reset)
-            return rows, _checked_targets(rows, y, self._are_numbers)
+            return rows, checked_targets(rows, y, self._are_numbers)
         options = {"accept_sparse": "csr", "dtype": "numeric", "multi_output": True, "y_numeric": self._are_numbers}
         X, y = validate_data(self, X, y, reset=reset, **options, **self._data_options(X))
         if y.ndim == 2 and y.shape[1] == 1:
@@ -225,7 +183,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     def _checked_frame(self, X: Any, y: Any, reset: bool) -> FrameRows:
         """Return the rows of a frame. TypeError for anything else, ValueError for other columns than in `fit`."""
-        if isinstance(X, dict) or not frames.is_frame(X):
+        if not is_frame(X):
             raise TypeError(f"build takes a frame: expected X to be one of pandas or polars, got {type(X).__name__}")
         validate_data(self, X, y, reset=reset, skip_check_array=True)
         return FrameRows(X)
@@ -427,7 +385,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
             batch_size=min(200 if self.batch_size == "auto" else self.batch_size, rows),
             shuffle=self.shuffle,
             seed=seed,
-            validation_data=validation and (plain(validation.inputs), *validation.data()[1:]),
+            validation_data=validation and validation.data(),
         )
 
     def _minimize(self, options: dict[str, Any]) -> None:

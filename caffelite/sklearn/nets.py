@@ -63,7 +63,10 @@ class Net(Estimator):
 
     @property
     def _takes_frames(self) -> bool:
-        return callable(self.build) and next(iter(inspect.signature(self.build).parameters), "") == "frame"
+        try:
+            return next(iter(inspect.signature(self.build).parameters), "") == "frame"
+        except (TypeError, ValueError):  # it is no function, or one of C's
+            return False
 
     def _data_options(self, X: Any) -> dict[str, Any]:
         axes = np.ndim(X) if isinstance(X, list | tuple) else len(getattr(X, "shape", ()))

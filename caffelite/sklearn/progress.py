@@ -9,6 +9,7 @@ import numpy as np
 
 from caffelite.core.terminal import say
 from caffelite.files.state import named_state
+from caffelite.sklearn.rows import plain
 from caffelite.training.callbacks import Training
 from caffelite.training.history import History
 
@@ -25,7 +26,7 @@ class Validation(NamedTuple):
 
     def data(self) -> tuple:
         """The rows as `fit` takes them."""
-        return (self.inputs, self.targets, *([] if self.weights is None else [self.weights]))
+        return (plain(self.inputs), self.targets, *([] if self.weights is None else [self.weights]))
 
 
 class Improvement:

@@ -1,7 +1,7 @@
 """Estimators of tables as they are: words, dates and missing values included, without tuning.
 
-Both train a few nets on different rows and average them. `Nets` has the nets and their training. The two estimators
-have the targets.
+Both train a few nets on different rows and average them. `TableEstimator` has the nets and their training. The two
+estimators have the targets.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from caffelite.functions.columns import moments_of
 from caffelite.model.many import fit_many
 from caffelite.model.model import Model
 from caffelite.optimizers import AdamW, Optimizer, TrainingDiverged, schedules
+from caffelite.sklearn.rows import is_frame
 
 __all__ = ["TableClassifier", "TableRegressor"]
 
@@ -42,10 +43,11 @@ FEWEST_STEPS, MOST_STEPS = 600, 2000
 FEWEST_BINS, ROWS_OF_A_BIN = 8, 100  # at least
 LARGE_TABLE = 20_000  # rows, above which four nets do as well as eight
 LARGEST_SEED = 2**31 - 1
+PLACE = "x{}"  # the name of a column of an array
 
 
 @dataclass(eq=False, repr=False)
-class Nets(BaseEstimator):
+class TableEstimator(BaseEstimator):
     """What both estimators have in common: the nets, their training, and their outputs."""
 
     _: KW_ONLY
@@ -72,8 +74,10 @@ class Nets(BaseEstimator):
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
-    def _fit(self, frame: Any, targets: np.ndarray, weights: np.ndarray | None, outputs: int, loss: Function) -> None:
-        """Train each net on all rows but its own part, and keep its best epoch on that part."""
+    def _trained(
+        self, frame: Any, targets: np.ndarray, weights: np.ndarray | None, outputs: int, loss: Function
+    ) -> list[Model]:
+        """Train each net on all rows but its own part, and keep its best epoch on that part. Return the nets."""
         if weights is not None and not weights.any():
             raise ValueError(f"all {len(targets)} sample weights are zero")
         used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
@@ -106,7 +110,7 @@ class Nets(BaseEstimator):
             )
         except TrainingDiverged as error:
             raise ValueError(f"{error}; lower learning_rate, or sample weights") from error
-        self._nets = nets
+        return nets
 
     def _sizes(self) -> list[int]:
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
@@ -146,27 +150,29 @@ class Nets(BaseEstimator):
         """Learn the columns of X. Return X as a frame, and y as one column."""
         self._validate_params()
         self.__dict__.pop("model_", None)  # if this fit fails, there is none
-        sizes, (frame, y) = self._sizes(), self._checked(X, y)
+        sizes, frame = self._sizes(), self._frame(X, y, reset=True)
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
         categories = self._categories(frame)
         bins = min(self.max_bins, max(FEWEST_BINS, len(y) // ROWS_OF_A_BIN))
         self.columns_ = Splines(frame, sizes[0], categories, bins=bins, min_frequency=self.min_frequency)
         return frame, y
 
-    def _checked(self, X: Any, y: Any = "no_validation", reset: bool = True) -> tuple[Any, Any]:
-        """Return X as a frame, and y, if there is one, as one column."""
-        if frames.is_frame(X) and not isinstance(X, dict):
+    def _frame(self, X: Any, y: Any, reset: bool) -> Any:
+        """X as a frame. ValueError for other columns than in `fit`, and for a y that is None."""
+        known = None if reset else [column.name for column in self.columns_.columns]
+        if is_frame(X):
             validate_data(self, X, y, reset=reset, skip_check_array=True)
-            frame, rows = X, X
+            if known is None or known[0] != PLACE.format(0) or hasattr(self, "feature_names_in_"):
+                return X
+            columns = [*frames.columns(X, "X").values()]  # of an estimator that was fitted on an array
         else:
-            rows = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
-            frame = {f"x{i}": as_numbers(column) for i, column in enumerate(rows.T)}
-        if isinstance(y, str) and y == "no_validation":
-            return frame, None
-        if y is None:
-            validate_data(self, rows, y, skip_check_array=True)  # which says that y is missing
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(rows, y)
-        return frame, y
+            options = {"dtype": None, "ensure_all_finite": False}
+            X = validate_data(self, X, reset=reset, **options)
+            validate_data(self, X, y, reset=reset, skip_check_array=True)
+            columns = [as_numbers(column) for column in X.T]
+            known = known or [PLACE.format(i) for i in range(X.shape[1])]
+        return dict(zip(known, columns, strict=True))
 
     def _categories(self, frame: Any) -> list[Any]:
         """Return the names of the columns of numbers that are categories."""
@@ -187,17 +193,15 @@ class Nets(BaseEstimator):
     def _outputs(self, X: Any) -> np.ndarray:
         """The outputs of each net, float64 (n, nets, outputs)."""
         check_is_fitted(self)
-        frame, _ = self._checked(X, reset=False)
-        outputs = self._side_by_side.predict(frame)
+        outputs = self._side_by_side.predict(self._frame(X, "no_validation", reset=False))
         return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
 
-    def _average(self, nets: Sequence[Model], average: Linear) -> Model:
-        """One model: the nets side by side, and then the average of their outputs."""
+    def _join(self, nets: Sequence[Model], average: Linear) -> None:
+        """Make one model of the nets: side by side, and then the average of their outputs."""
         for p in average.parameters():
             p.requires_grad = False
-        model = Model([Parallel(nets), average])
-        self._side_by_side = model[:1]  # once, since it keeps its recordings
-        return model
+        self.model_ = Model([Parallel(nets), average])
+        self._side_by_side = self.model_[:1]  # once, since it keeps its recordings
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -209,7 +213,7 @@ class Nets(BaseEstimator):
 
 
 @dataclass(eq=False, repr=False)
-class TableClassifier(ClassifierMixin, Nets):
+class TableClassifier(ClassifierMixin, TableEstimator):
     """A classifier of tables as they are, good without tuning.
 
         model = TableClassifier(random_state=0).fit(frame, y)
@@ -279,10 +283,10 @@ class TableClassifier(ClassifierMixin, Nets):
             of_class = compute_sample_weight(self.class_weight, y)
             weights = of_class if weights is None else weights * of_class
         outputs = len(self.classes_)
-        self._fit(frame, targets, weights, outputs, SoftmaxLoss())
-        average = Linear(len(self._nets) * outputs, outputs, bias=False)
-        average.weight.data = np.tile(np.eye(outputs) / len(self._nets), (len(self._nets), 1))
-        self.model_ = self._average([Model([*net.functions, Softmax()]) for net in self._nets], average)
+        nets = self._trained(frame, targets, weights, outputs, SoftmaxLoss())
+        average = Linear(len(nets) * outputs, outputs, bias=False)
+        average.weight.data = np.tile(np.eye(outputs) / len(nets), (len(nets), 1))
+        self._join([Model([*net.functions, Softmax()]) for net in nets], average)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -296,7 +300,7 @@ class TableClassifier(ClassifierMixin, Nets):
 
 
 @dataclass(eq=False, repr=False)
-class TableRegressor(RegressorMixin, Nets):
+class TableRegressor(RegressorMixin, TableEstimator):
     """A regressor of tables as they are, good without tuning.
 
         model = TableRegressor(random_state=0).fit(frame, y)
@@ -318,12 +322,12 @@ class TableRegressor(RegressorMixin, Nets):
         center, scale = moments_of(y[:, np.newaxis])
         self._center, self._scale = float(center[0]), float(scale[0])
         targets = ((y - self._center) / self._scale)[:, np.newaxis]
-        self._fit(frame, targets, weights, 1, MSELoss())
-        average = Linear(len(self._nets), 1)
+        nets = self._trained(frame, targets, weights, 1, MSELoss())
+        average = Linear(len(nets), 1)
         assert average.bias is not None
-        average.weight.data = np.full((len(self._nets), 1), self._scale / len(self._nets))
+        average.weight.data = np.full((len(nets), 1), self._scale / len(nets))
         average.bias.data = np.array([self._center])
-        self.model_ = self._average(self._nets, average)
+        self._join(nets, average)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
