@@ -52,7 +52,7 @@ def caffelite(models, rows, epochs, patience, together):
         optimizers = [cl.Adam(m.parameters(), lr=lr) for m, lr in zip(made, rates(models), strict=True)]
         start = time.perf_counter()
         if together:
-            histories = cl.fit_many(made, x, y, optimizers=optimizers, patience=patience, **options)
+            histories = cl.fit_many(made, x, y, optimizers=optimizers, patience=patience, verbose=0, **options)
         else:
             histories = [
                 m.fit(x, y, optimizer=optimizer, callbacks=callbacks(), verbose=0, **options)

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import itertools
+import re
 import signal
 import threading
 import warnings
@@ -969,3 +970,33 @@ def test_what_a_function_raises_in_predict_many_comes_through(threads):
     models = [*entries("plain", "SGD", 3)[0], cl.Model([cl.Linear(4, 3), Raising()], seed=0)]
     with pytest.raises(ZeroDivisionError, match="mine"):
         cl.predict_many(models, data()[0])
+
+
+# ---- progress -------------------------------------------------------------------------------------------------------
+
+
+def small_models():
+    """Five models with the arguments of `fit_many`. The first does not learn."""
+    x = np.random.default_rng(0).normal(size=(40, 3))
+    models = [cl.MLP(3, [4, 1], seed=i) for i in range(5)]
+    optimizers = [cl.SGD(m.parameters(), lr=0.01 if i else 1e-30) for i, m in enumerate(models)]
+    return models, (models, x, x[:, :1]), {"loss": cl.MSELoss(), "optimizers": optimizers}
+
+
+def test_the_epochs_of_all_models_are_shown_without_those_that_an_early_end_saves(capsys):
+    _, data, options = small_models()
+    histories = cl.fit_many(*data, **options, epochs=6, validation_split=0.25, patience=1, verbose=2)
+    lines = capsys.readouterr().out.splitlines()
+    found = [re.match(r"5 models, epoch (\d+)/(\d+)  loss \S+  val_loss \S+  ", line).groups() for line in lines]
+    assert histories[0].epochs == 2
+    assert [int(epoch) for epoch, _ in found] == list(range(1, len(lines) + 1))
+    assert len(lines) == sum(history.epochs for history in histories)
+    assert int(found[-1][1]) < 30
+
+
+def test_a_verbose_that_there_is_not_is_refused_before_the_first_step():
+    models, data, options = small_models()
+    before = [bits(model) for model in models]
+    with pytest.raises(ValueError, match="verbose: expected 0, 1, 2 or"):
+        cl.fit_many(*data, **options, verbose=7)
+    assert [bits(model) for model in models] == before

@@ -14,7 +14,7 @@ from sklearn.utils import estimator_checks
 
 import caffelite as cl
 from caffelite.sklearn import NetClassifier, NetRegressor, TableClassifier, TableRegressor
-from caffelite.sklearn.tables import parts_of
+from caffelite.tabular.recipe import Recipe, parts_of
 
 pandas = pytest.importorskip("pandas")
 
@@ -394,3 +394,8 @@ def test_labels_of_a_net_of_a_frame_may_be_sparse_and_build_may_be_a_class():
     np.testing.assert_array_equal(of_sparse.predict_proba(FRAME), dense.predict_proba(FRAME))
     with pytest.raises(TypeError, match="dict expected at most 1 argument"):
         NetClassifier(dict).fit(np.zeros((4, 2)), [0, 1, 0, 1])
+
+
+def test_the_estimators_have_the_numbers_of_the_recipe():
+    recipe = TableClassifier()._recipe()
+    assert recipe._replace(hidden=tuple(recipe.hidden)) == Recipe()

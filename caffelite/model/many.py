@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -29,10 +30,11 @@ from caffelite.training.callbacks import Callbacks, EarlyStopping, Training
 from caffelite.training.choosing import epochs_of
 from caffelite.training.evaluation import Evaluation
 from caffelite.training.history import History
-from caffelite.training.listeners import Called, Validation
+from caffelite.training.listeners import Called, ShownTogether, Validation
 from caffelite.training.loop import Listener, Loop
 from caffelite.training.metrics import Metric, OfOutput, named
 from caffelite.training.objective import Objective
+from caffelite.training.progress import Progress
 from caffelite.training.step import EvaluationStep, Step
 from caffelite.training.team import ONE_PROCESS
 
@@ -55,6 +57,7 @@ def fit_many(
     validation_rows: Iterable[Any] | None = None,
     metrics: Iterable[Any] = (),
     patience: int | None = None,
+    verbose: int | str = "auto",
 ) -> list[History]:
     """Train many small models on the same data at once, on `get_num_threads()` threads.
 
@@ -92,6 +95,8 @@ def fit_many(
     patience : int, optional
         Each training ends after this many epochs in a row without a better `val_loss`. Its model then gets the
         parameters of its best epoch: `EarlyStopping("val_loss", patience=patience, restore_best=True)`.
+    verbose : 0, 1, 2 or "auto"
+        As for `fit`. It counts the epochs of all models, and shows the results of the model that was the last to tell.
 
     Returns a History for each model.
 
@@ -124,14 +129,18 @@ def fit_many(
         with _naming(i):
             fit.prepare()
     histories, stop = [fit.history for fit in fits], Stop()
+    progress = Progress(verbose, epochs * len(fits), None, of=f"{len(fits)} models, epoch")
+    lock, is_shown = threading.Lock(), verbose != 0
 
     def train(i: int, stand_in: StandIn | None) -> None:
         form = fits[i].form
+        shown = [ShownTogether(progress, lock, each=verbose == 2)] if is_shown else []
         with nullcontext(form.parts) if stand_in is None else stand_in.of(form) as parts:
-            fits[i].train(parts, stop)
+            fits[i].train(parts, shown, stop)
 
     try:
-        for_each([fit.form for fit in fits], train, stop)
+        with progress:
+            for_each([fit.form for fit in fits], train, stop)
         _raise_if_diverged(fits)
     except (KeyboardInterrupt, TrainingDiverged) as error:
         error.histories = histories  # type: ignore[union-attr]
@@ -204,7 +213,7 @@ class Fit:
         joins = last == 1 and full > 0 and door.trains_batch_norm(self.model)
         self.optimizer._followed.warn_if_short(self.plan.epochs * (full + (last > 0) - joins))
 
-    def train(self, parts: Any, stop: Stop) -> None:
+    def train(self, parts: Any, shown: list[ShownTogether], stop: Stop) -> None:
         """Train the model, or the stand-in that has its values, as `Model.fit` does."""
         model, optimizer, loss = parts
         epochs, metrics, warned_of = self.plan.epochs, self.plan.metrics, model._own.programs.warned_of
@@ -214,6 +223,7 @@ class Fit:
         if validation is not None:
             of_evaluation = EvaluationStep(model, Objective(loss, metrics, warned_of))
             listeners.append(Validation(Evaluation(of_evaluation, validation)))
+        listeners += shown
         if self.plan.patience is not None:
             callbacks = Callbacks([EarlyStopping(patience=self.plan.patience)])
             listeners.append(Called(callbacks, Training(model, optimizer, loss, self.history, metrics=metrics)))

@@ -6,8 +6,6 @@ estimators have the targets.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -28,21 +26,15 @@ from sklearn.utils.validation import (
 
 from caffelite.core.function import Function
 from caffelite.data import frames
-from caffelite.functions import Linear, MSELoss, Parallel, SiLU, Softmax, SoftmaxLoss, Splines
+from caffelite.functions import MSELoss, SoftmaxLoss
 from caffelite.functions.columns import moments_of
-from caffelite.model.many import fit_many
 from caffelite.model.model import Model
-from caffelite.optimizers import AdamW, Optimizer, TrainingDiverged, schedules
+from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.rows import is_frame
+from caffelite.tabular.recipe import Recipe, classifier, regressor, train
 
 __all__ = ["TableClassifier", "TableRegressor"]
 
-PARTS = 8  # each net is trained on the rows of all parts but one, and judged by that one
-EPOCHS = 40
-FEWEST_STEPS, MOST_STEPS = 600, 2000
-FEWEST_BINS, ROWS_OF_A_BIN = 8, 100  # at least
-LARGE_TABLE = 20_000  # rows, above which four nets do as well as eight
-LARGEST_SEED = 2**31 - 1
 PLACE = "x{}"  # the name of a column of an array
 
 
@@ -83,34 +75,24 @@ class TableEstimator(BaseEstimator):
         used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
         if len(used) < 2:
             raise ValueError(f"{type(self).__name__} needs 2 rows or more, to train on and to judge by: n_samples = 1")
-        rows = len(used)
-        random, arrays = check_random_state(self.random_state), self.columns_.arrays(frame, "X")
-        count = self.n_estimators or (8 if rows <= LARGE_TABLE else 4)
-        parts = parts_of(targets[used], random)
-        judged_by = [used[parts == i % (parts.max() + 1)] for i in range(count)]
-        trained_on = [np.setdiff1d(used, held_out) for held_out in judged_by]
-        batch_size = int(np.clip(2 ** round(np.log2(max(rows / 60, 1))), 64, 1024))
-        per_epoch = -(-max(map(len, trained_on)) // batch_size)
-        epochs = max(1, round(np.clip(EPOCHS * per_epoch, FEWEST_STEPS, MOST_STEPS) / per_epoch))
-        nets = [self._net(outputs, random.randint(LARGEST_SEED)) for _ in range(count)]
+        recipe, arrays = self._recipe(), self.columns_.arrays(frame, "X")
+        random = check_random_state(self.random_state)
+        options = {"outputs": outputs, "loss": loss, "random": random, "weights": weights}
         try:
-            self.histories_ = fit_many(
-                nets,
-                arrays if len(arrays) > 1 else arrays[0],
-                targets,
-                loss=loss,
-                optimizers=[self._optimizer(net, epochs * per_epoch) for net in nets],
-                epochs=epochs,
-                batch_size=batch_size,
-                rows=trained_on,
-                sample_weight=weights,
-                validation_rows=judged_by,
-                patience=epochs,
-                seed=random.randint(LARGEST_SEED),
-            )
+            nets, self.histories_ = train(recipe, self.columns_, arrays, targets, **options)
         except TrainingDiverged as error:
             raise ValueError(f"{error}; lower learning_rate, or sample weights") from error
         return nets
+
+    def _recipe(self) -> Recipe:
+        return Recipe(
+            nets=self.n_estimators,
+            hidden=self._sizes(),
+            max_bins=self.max_bins,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            min_frequency=self.min_frequency,
+        )
 
     def _sizes(self) -> list[int]:
         sizes = np.atleast_1d(np.asarray(self.hidden_layer_sizes, dtype=object)).tolist()
@@ -118,44 +100,16 @@ class TableEstimator(BaseEstimator):
             raise ValueError(f"hidden_layer_sizes: expected sizes of at least 1, got {self.hidden_layer_sizes!r}")
         return [int(size) for size in sizes]
 
-    def _net(self, outputs: int, seed: int) -> Model:
-        net = Model([copy.deepcopy(self.columns_), SiLU()], seed=seed)
-        first, *sizes = self._sizes()
-        for size in sizes:
-            net.add(Linear(first, size))
-            net.add(SiLU())
-            first = size
-        net.add(Linear(first, outputs))
-        return net
-
-    def _optimizer(self, net: Model, steps: int) -> Optimizer:
-        """AdamW. The first layer learns faster, and the scale of each column much faster and without decay."""
-
-        def rate(factor: float) -> Any:
-            return schedules.cosine(factor * self.learning_rate, steps, warmup=max(1, steps // 50))
-
-        columns, *others = net.functions
-        assert isinstance(columns, Splines)
-        of_columns = [p for p in columns.parameters() if p is not columns.column_scale]
-        groups = [
-            {"parameters": [p for function in others for p in function.parameters()]},
-            {"parameters": of_columns, "lr": rate(2.0)},
-            {"parameters": [columns.column_scale], "lr": rate(10.0), "weight_decay": 0.0},
-        ]
-        return AdamW(groups, lr=rate(1.0), betas=(0.9, 0.99), weight_decay=self.weight_decay)
-
     # ---- data -------------------------------------------------------------------------------------------------------
 
     def _begin(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
         """Learn the columns of X. Return X as a frame, and y as one column."""
         self._validate_params()
         self.__dict__.pop("model_", None)  # if this fit fails, there is none
-        sizes, frame = self._sizes(), self._frame(X, y, reset=True)
+        recipe, frame = self._recipe(), self._frame(X, y, reset=True)
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
-        categories = self._categories(frame)
-        bins = min(self.max_bins, max(FEWEST_BINS, len(y) // ROWS_OF_A_BIN))
-        self.columns_ = Splines(frame, sizes[0], categories, bins=bins, min_frequency=self.min_frequency)
+        self.columns_ = recipe.columns(frame, len(y), self._categories(frame))
         return frame, y
 
     def _frame(self, X: Any, y: Any, reset: bool) -> Any:
@@ -196,11 +150,9 @@ class TableEstimator(BaseEstimator):
         outputs = self._side_by_side.predict(self._frame(X, "no_validation", reset=False))
         return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
 
-    def _join(self, nets: Sequence[Model], average: Linear) -> None:
-        """Make one model of the nets: side by side, and then the average of their outputs."""
-        for p in average.parameters():
-            p.requires_grad = False
-        self.model_ = Model([Parallel(nets), average])
+    def _join(self, functions: list[Function]) -> None:
+        """Make one model: the nets side by side, and then the average of their outputs."""
+        self.model_ = Model(functions)
         self._side_by_side = self.model_[:1]  # once, since it keeps its recordings
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -264,7 +216,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
     The recipe follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and
     Y. Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, with those parts that gave better scores on
-    the tables of `benchmarks/tables.py`.
+    the tables of `benchmarks/tables.py`. `caffelite train` has the same.
     """
 
     _: KW_ONLY
@@ -284,9 +236,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
             weights = of_class if weights is None else weights * of_class
         outputs = len(self.classes_)
         nets = self._trained(frame, targets, weights, outputs, SoftmaxLoss())
-        average = Linear(len(nets) * outputs, outputs, bias=False)
-        average.weight.data = np.tile(np.eye(outputs) / len(nets), (len(nets), 1))
-        self._join([Model([*net.functions, Softmax()]) for net in nets], average)
+        self._join(classifier(nets, outputs))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -323,27 +273,13 @@ class TableRegressor(RegressorMixin, TableEstimator):
         self._center, self._scale = float(center[0]), float(scale[0])
         targets = ((y - self._center) / self._scale)[:, np.newaxis]
         nets = self._trained(frame, targets, weights, 1, MSELoss())
-        average = Linear(len(nets), 1)
-        assert average.bias is not None
-        average.weight.data = np.full((len(nets), 1), self._scale / len(nets))
-        average.bias.data = np.array([self._center])
-        self._join(nets, average)
+        self._join(regressor(nets, self._center, self._scale))
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predictions (n,)."""
         outputs = self._outputs(X)[:, :, 0].mean(axis=1)
         return self._center + self._scale * outputs
-
-
-def parts_of(targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
-    """The part 0 … PARTS − 1 of each row, drawn so that all parts have about as many rows of each class."""
-    order = random.permutation(len(targets))
-    if targets.dtype.kind == "i":
-        order = order[np.argsort(targets[order], kind="stable")]
-    parts = np.empty(len(targets), np.int64)
-    parts[order] = np.arange(len(targets)) % min(PARTS, len(targets))
-    return parts
 
 
 def as_numbers(column: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
 
 from caffelite.core.tracebacks import noting
@@ -71,6 +72,36 @@ class Shown(Listener):
 
     def end(self) -> None:
         self.progress.__exit__()
+
+
+class ShownTogether(Listener):
+    """Shows the progress of one of several trainings, which have a Progress and its lock in common.
+
+    `progress.epochs` are those of all trainings. With `each`, the loop calls it after each epoch.
+    """
+
+    def __init__(self, progress: Progress, lock: threading.Lock, each: bool) -> None:
+        self.progress, self.lock, self.each = progress, lock, each
+
+    def due(self, done: int) -> float:
+        return done + 1 if self.each else math.inf
+
+    def begin(self, loop: Loop) -> None:
+        self.loop = loop
+
+    def steps_done(self, count: int, loop: Loop) -> None:
+        with self.lock:
+            self.progress.steps_done(count, lambda: math.nan)
+
+    def epochs_done(self, count: int, loop: Loop) -> bool:
+        with self.lock:
+            self.progress.epochs_done(count, {name: values[-1] for name, values in loop.history.items()})
+        return False
+
+    def end(self) -> None:
+        """Leave out the epochs that an early end has saved."""
+        with self.lock:
+            self.progress.epochs -= self.loop.until - self.loop.history.epochs
 
 
 class EndingSchedule(Listener):

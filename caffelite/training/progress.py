@@ -122,7 +122,7 @@ class Progress:
 
             # With the delay, tqdm draws nothing before the first text is set.
             self.bar = tqdm(total=total, mininterval=REFRESH, dynamic_ncols=True, bar_format=FORMAT, delay=1e-9)
-        self.bar.n = done
+        self.bar.n, self.bar.total = done, total
         text = f"{duration}  {self._line(now)}"  # the time comes first, because tqdm cuts a long text
         self.bar.set_description_str(writable(text, sys.stderr))
 
