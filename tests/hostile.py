@@ -73,7 +73,7 @@ def good_files(folder):
         ),
     ]
     columns = cl.Columns({"x": np.arange(3.0), "w": np.array(["a", "b", "a"])})
-    layers = [columns, cl.Linear(columns.features, 3), cl.ReLU(), cl.Linear(3, 2)]
+    layers = [columns, cl.Linear(columns.features, 3), cl.ReLU(), cl.Linear(3, 2), cl.Softmax()]
     models.append(TableModel(layers, "y", ["no", "yes"], seed=2))
     models[0].functions[0].requires_grad = False
     path = Path(folder, "good.safetensors")

@@ -339,7 +339,7 @@ def test_no_command_prints_the_help_and_is_refused():
         ([], ["train", "predict", "export", "spiral", "digits", "gpt", "info"]),
         (
             ["train"],
-            ["a column of a table", "default: 64,64", "default: model.safetensors", "default: 0.2", "default: 200"],
+            ["a column of a table", "default: 64,64", "default: model.safetensors", "default: 0.2", "default: 0.005"],
         ),
         (["predict"], ["for each row of a table", "default: the standard output"]),
         (["export"], ["as ONNX, as a file of C99, or both", "--input-shape SIZES"]),

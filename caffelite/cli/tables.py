@@ -12,16 +12,16 @@ from caffelite.cli.saying import Refused, draw, refusing, write_file
 from caffelite.core.terminal import is_terminal, say, writable, write
 from caffelite.files import safetensors as files
 from caffelite.tabular import commands as tables
-from caffelite.tabular.learning import Options
+from caffelite.tabular.recipe import Recipe
 
 TRAIN = """\
-Learn a column of a table, DATA.csv, from the others: a net, and beside it a linear model. Prints what each column was
-taken for, how good both are on rows that were held out, whether the linear model does as well, and which columns
-matter; writes the net, which predict and export take, and a picture. Numbers are standardized, words become categories,
-those of fewer than 5 rows one, (other), as which words count that come later. What is missing is a category of its own;
-of numbers the mean stands in, and another number says where. Left out are columns that are the same everywhere, dates
-and words that hardly come twice. A fifth of the rows that are not held out says when the net gets no better; Ctrl-C
-ends the training, too."""
+Learn a column of a table, DATA.csv, from the others. It trains a few small nets by the recipe of TableClassifier, and
+averages them. Beside them it trains a linear model, and boosted trees if scikit-learn is installed. It prints what each
+column was taken for, how good all are on rows that were held out, and which columns matter. It writes the nets, which
+predict and export take, and a picture.
+Columns may be numbers, words and dates, with gaps. A date is 2020-01-31, 2020/1/31 or 31.1.2020, and a time may follow.
+Columns that are the same everywhere, and words that come once each, are left out. Ctrl-C ends the training, and keeps
+the nets that have begun."""
 
 PREDICT = """\
 Predict for each row of a table, DATA.csv, by a model that caffelite train has written. The columns are found by their
@@ -29,8 +29,8 @@ names; others are left alone. Writes lines of comma-separated values, in the ord
 probability of each, or the value."""
 
 EXPORT = """\
-Write a model for other programs, as ONNX, as a file of C99, or both. A row of a table is to them one line of numbers,
-which are listed: the numbers of the table as they are, and for each category 1 or 0."""
+Write a model for other programs, as ONNX, as a file of C99, or both. A model of a table has two inputs, the numbers of
+a row, and a code for each category. It prints what they are."""
 
 READ = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
 DELIMITER = "between cells (default: comma, semicolon, tab or bar, whichever makes the most columns)"
@@ -81,17 +81,14 @@ def _add_train(commands: Any) -> None:
         metavar="SHARE",
         help="of the rows, to be held out (default: %(default)s)",
     )
+    argument("--nets", type=values.positive, metavar="N", help="how many (default: 8, or 4 above 20,000 rows)")
+    argument("--epochs", type=values.positive, metavar="N", help="of each net (default: by the number of rows)")
     argument(
-        "--epochs",
-        type=values.positive,
-        default=200,
-        metavar="N",
-        help="at most; it ends when it gets no better (default: %(default)s)",
+        "--batch-size", type=values.positive, metavar="N", help="rows a step (default: by their number, 64 … 1,024)"
     )
     argument(
-        "--batch-size", type=values.positive, metavar="N", help="rows a step (default: 32, of many rows up to 1,024)"
+        "--lr", type=values.rate, default=0.005, metavar="RATE", help="highest learning rate (default: %(default)s)"
     )
-    argument("--lr", type=values.rate, default=1e-3, metavar="RATE", help="learning rate (default: %(default)s)")
     argument("--seed", type=values.natural, default=0, metavar="N", help=SEED)
     argument("--delimiter", type=values.delimiter, metavar="CHARACTER", help=DELIMITER)
 
@@ -116,27 +113,28 @@ def _add_export(commands: Any) -> None:
 
 def train(arguments: argparse.Namespace) -> int:
     """Learn a column of a table from the others, say how well, and draw it."""
-    options = Options(
-        arguments.hidden,
-        arguments.epochs,
-        arguments.batch_size,
-        arguments.lr,
-        arguments.seed,
-        verbose=1 if is_terminal(sys.stderr) else "auto",
+    recipe = Recipe(
+        nets=arguments.nets,
+        hidden=arguments.hidden,
+        learning_rate=arguments.lr,
+        epochs=arguments.epochs,
+        batch_size=arguments.batch_size,
     )
     with refusing():
         picture = arguments.picture or values.picture(str(arguments.output.with_suffix(".png")))
         trained = tables.train(
             arguments.data,
             arguments.target,
-            options,
+            recipe,
+            seed=arguments.seed,
             task=arguments.task,
             test=arguments.test,
             drop=arguments.drop,
             categories=arguments.category,
             delimiter=arguments.delimiter,
+            verbose=1 if is_terminal(sys.stderr) else "auto",
         )
-    failed = write_file(arguments.output, lambda: trained.net.save(arguments.output))
+    failed = write_file(arguments.output, lambda: trained.nets.model.save(arguments.output))
     if failed:
         return failed
     say(f"model in {arguments.output}")

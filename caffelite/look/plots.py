@@ -329,7 +329,7 @@ def table_picture(
     else:
         _draw_confusion(axes, truth, predictions, classes)
     _draw_curves(middle, history, "validation")
-    _draw_importances(right.subplots(), importances, "R²" if classes is None else "accuracy")
+    _draw_importances(right.subplots(), importances, "R² lost" if classes is None else "log loss added")
     return figure
 
 
@@ -372,7 +372,7 @@ def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) ->
     axes.set_yticks(range(len(shown)), [drawn(shortened(name, 18)) for name, _ in shown])
     axes.grid(axis="x", color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
-    _finish(axes, f"{what} lost without")
+    _finish(axes, f"{what} if shuffled")
 
 
 def _finish(axes: Any, title: str) -> None:

@@ -1,7 +1,8 @@
-"""What the columns of a table are taken for, and what a net gets of them."""
+"""What the columns of a file are taken for: the target, numbers, categories and dates."""
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Collection
 from typing import Any, NamedTuple
@@ -9,24 +10,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite.core.tables import shortened
+from caffelite.data.columns import CategoryColumn, DateColumn
 from caffelite.data.frames import Categories
-from caffelite.files.structure import as_text
 from caffelite.functions import Columns
 from caffelite.tabular.reading import Table, Words
 
-RAREST = 5  # rows of a word that is a category of its own
-MOST_CATEGORIES = 1000  # of a column, the most frequent ones
-MOST_TEXT = 900_000  # bytes of categories in a file
 MOST_CLASSES = 20  # of numbers that are taken for classes
-DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}(\D|$)")
-OTHER, MISSING = "(other)", "(missing)"  # the categories of words that are no category, and of no word
+MOST_WORDS = 1000  # of a target
+PARTS = ("year", "month", "day", "hour", "minute", "second")
+SECOND, ZONE = r"(?::(?P<second>\d\d)(?P<fraction>\.\d+)?)?", r"(?:\s?(?P<zone>Z|[+-]\d\d:?\d\d))?"
+TIME = rf"(?:[T ](?P<hour>\d{{1,2}}):(?P<minute>\d\d){SECOND}{ZONE})?"
+YEAR_FIRST = re.compile(rf"(?P<year>\d{{4}})([-/.])(?P<month>\d{{1,2}})\2(?P<day>\d{{1,2}}){TIME}")
+DAY_FIRST = re.compile(rf"(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>\d{{4}}){TIME}")
+AMBIGUOUS = re.compile(r"\d{1,2}([-/])\d{1,2}\1(\d\d|\d{4})(\D.*)?")
 
-
-class Encoding(NamedTuple):
-    """What a net gets of each row: numbers, and the numbers of categories, by the names of the columns."""
-
-    numbers: dict[str, float]  # and what stands where one is missing, the mean; `flag(name)` may be among them
-    categories: dict[str, list[str]]
+Frame = dict[str, Any]  # columns by name: numbers (n,), Categories or dates (n,)
 
 
 class Fact(NamedTuple):
@@ -48,11 +46,6 @@ class Target(NamedTuple):
 def percent(share: float) -> str:
     """A share as text: "40%", "1.5%"."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
-
-
-def flag(name: str) -> str:
-    """The name of the column that says where this one, of numbers, is missing: 1 there, else 0."""
-    return f"{name} is missing"
 
 
 # ---- the target -----------------------------------------------------------------------------------------------------
@@ -86,7 +79,7 @@ def target_of(table: Table, name: str, task: str | None = None) -> Target:
         words = [str(int(x)) if x == np.floor(x) else repr(float(x)) for x in different]
     if len(words) == 1:
         raise ValueError(f"{table.path}: {name}, the target, is {words[0]!r} everywhere")
-    if len(words) > min(MOST_CATEGORIES, len(values) // 2):
+    if len(words) > min(MOST_WORDS, len(values) // 2):
         raise ValueError(f"{table.path}: {name}, the target, has {len(words):,} classes in {len(values):,} rows")
     classes = sorted(words) if isinstance(column, Words) else words
     places = {word: i for i, word in enumerate(classes)}
@@ -104,52 +97,46 @@ def other_task(column: np.ndarray | Words, target: Target) -> str | None:
 
 
 def taken_for(
-    table: Table, training: np.ndarray, target: str, ignored: Collection[str] = ()
-) -> tuple[Encoding, list[Fact]]:
-    """What the columns are taken for, from what the rows of the training, (n,) bool, have in them.
+    table: Table, training: np.ndarray, target: str, min_frequency: int, ignored: Collection[str] = ()
+) -> tuple[Frame, list[Fact]]:
+    """The columns to predict from, and what each column is taken for by the rows of the training, (n,) bool.
 
-    ValueError where no column is left, or a number is infinite or beyond float32.
+    Words of fewer rows than `min_frequency` are no categories. ValueError if no column is left, and for an infinite
+    number.
     """
-    encoding, facts = Encoding({}, {}), []
-    if table.nameless:
-        facts.append(Fact(f"({table.nameless} without a name)", "left out", ""))
+    frame: Frame = {}
+    facts = [Fact(f"({table.nameless} without a name)", "left out", "")] if table.nameless else []
     for name, column in table.columns.items():
         if name == target:
             continue
+        values: Any = None
         if name in ignored:
             facts.append(Fact(name, "left out", "as you said"))
         elif isinstance(column, Words):
-            facts.append(_take_words(name, column, training, encoding))
+            values, fact = _take_words(name, column, training, min_frequency)
+            facts.append(fact)
         else:
             _check_finite(table, name, column)
-            facts.append(_take_numbers(name, column, training, encoding))
-    for name in encoding.numbers.keys() & {flag(name) for name in table.columns} & table.columns.keys():
-        raise ValueError(f"{table.path}: rename the column {name!r}, that is what the model calls one of its own")
-    if len(as_text(encoding.categories).encode()) > MOST_TEXT:
-        long = max(encoding.categories, key=lambda name: sum(map(len, encoding.categories[name])))
-        raise ValueError(f"{table.path}: the words are too many or too long, most of them in {long!r}: drop it")
-    if not (encoding.numbers or encoding.categories):
+            facts.append(_take_numbers(name, column, training))
+            values = None if facts[-1].taken_for == "left out" else column
+        if values is not None:
+            frame[name] = values
+    if not frame:
         raise ValueError(
             f"{table.path}: nothing to predict {target} from; "
             + (", ".join(f"{fact.name}: {fact.text}" for fact in facts) or "it is the only column")
         )
-    return encoding, facts
+    return frame, facts
 
 
-def _take_numbers(name: str, column: np.ndarray, training: np.ndarray, encoding: Encoding) -> Fact:
+def _take_numbers(name: str, column: np.ndarray, training: np.ndarray) -> Fact:
     there = column[training & ~np.isnan(column)]
     if there.size == 0:
         return Fact(name, "left out", "empty")
-    mean = float(there.mean())
-    if there.min() == there.max():
-        return Fact(name, "left out", f"{there[0]:g} everywhere")
-    if problem := _why_indistinct(there):
-        return Fact(name, "left out", f"all {problem}")
-    encoding.numbers[name] = mean
     missing = int(np.isnan(column).sum())
-    if np.isnan(column[training]).any():
-        encoding.numbers[flag(name)] = 0.0
-    text = f"{there.min():g} … {there.max():g}, mean {mean:.4g}"
+    if there.min() == there.max() and not np.isnan(column[training]).any():
+        return Fact(name, "left out", f"{there[0]:g} everywhere")
+    text = f"{there.min():g} … {there.max():g}, mean {there.mean():.4g}"
     text += f"; {missing:,} missing" if missing else ""
     text += "; if it numbers the rows, --drop it" if _numbers_rows(column) else ""
     return Fact(name, "numbers", text)
@@ -160,88 +147,137 @@ def _numbers_rows(column: np.ndarray) -> bool:
     return bool((np.diff(np.sort(column)) == 1).all())
 
 
-def _take_words(name: str, column: Words, training: np.ndarray, encoding: Encoding) -> Fact:
+def _take_words(name: str, column: Words, training: np.ndarray, min_frequency: int) -> tuple[Any, Fact]:
+    """The values of a column of words, None if it is left out, and what is said of it."""
     there = column.codes[training]
     missing, counts = int((there < 0).sum()), np.bincount(there[there >= 0], minlength=len(column.words))
-    frequent = np.argsort(-counts, kind="stable")[:MOST_CATEGORIES]
-    kept = [column.words[i] for i in frequent if counts[i] >= RAREST]
-    different = int((counts > 0).sum())
+    order = np.argsort(-counts, kind="stable")
+    kept, different = int((counts >= min_frequency).sum()), int((counts > 0).sum())
     if different == 0:
-        return Fact(name, "left out", "empty")
-    if all(map(DATE.match, column.words)):
-        return Fact(name, "left out", "dates: make numbers of what counts, such as the month, or the days since a day")
+        return None, Fact(name, "left out", "empty")
     if different == 1 and not missing:
-        return Fact(name, "left out", f"{column.words[there[0]]!r} everywhere")
-    if not kept:
-        return Fact(name, "left out", f"{different:,} words in {len(there):,} rows, all rare")
-    encoding.categories[name] = [OTHER, *[MISSING] * (missing > 0), *(w for w in kept if w not in (OTHER, MISSING))]
-    shown = [f"{shortened(column.words[i], 20)} {percent(counts[i] / len(there))}" for i in frequent[:3] if counts[i]]
-    rest = [f"{len(kept) - 3:,} more"] if len(kept) > 3 else []
-    rest += [f"{different - len(kept):,} rare: {OTHER}"] if different > len(kept) else []
-    rest += [f"{percent(missing / len(there))} {MISSING}"] if missing else []
-    return Fact(name, f"{len(kept):,} categories", ", ".join(shown + rest))
+        return None, Fact(name, "left out", f"{column.words[there[0]]!r} everywhere")
+    dates = dates_of(column)
+    if dates is not None:
+        first, last = (column.words[column.codes[i]] for i in _ends(dates, training))
+        text = f"{first} … {last}" + (f"; {missing:,} missing" if missing else "")
+        return dates, Fact(name, "dates", text)
+    if all(map(AMBIGUOUS.fullmatch, column.words)):
+        text = f"dates whose day and month may be taken for each other, such as {column.words[0]}: write 2020-01-31"
+        return None, Fact(name, "left out", text)
+    if kept == 0:
+        return None, Fact(name, "left out", f"{different:,} words in {len(there):,} rows, all rare")
+    shown = [f"{shortened(column.words[i], 20)} {percent(counts[i] / len(there))}" for i in order[: min(3, kept)]]
+    rest = [f"{kept - 3:,} more"] if kept > 3 else []
+    rest += [f"{different - kept:,} rare"] if different > kept else []
+    rest += [f"{percent(missing / len(there))} missing"] if missing else []
+    return Categories(column.codes, column.words), Fact(name, f"{kept:,} categories", ", ".join(shown + rest))
 
 
-# ---- what a net gets ------------------------------------------------------------------------------------------------
+def _ends(dates: np.ndarray, rows: np.ndarray) -> tuple[int, int]:
+    """The places of the first and the last of these dates, of the rows that are True in (n,) bool."""
+    there = [(date, i) for i, date in enumerate(dates.tolist()) if rows[i] and date is not None]
+    return min(there)[1], max(there)[1]
 
 
-def encoding_of(columns: Columns) -> Encoding:
-    """The encoding of tables that a net of these columns has learned from; ValueError where it can't have been one."""
-    numbers = dict(zip(columns.numbers, columns.center.tolist(), strict=True))
-    categories = {name: list(known) for name, known in columns.categories.items()}
-    if not all(isinstance(x, str) for known in [columns.numbers, *categories.values(), categories] for x in known):
-        raise ValueError("the names of columns and categories of a table are words")
-    if without := [name for name, known in categories.items() if known[0] != OTHER]:
-        raise ValueError(f"the first category of {without[0]!r} is not {OTHER}")
-    return Encoding(numbers, categories)
+def dates_of(column: Words) -> np.ndarray | None:
+    """Words as dates (n,), None if one of them is no date: datetime64, or objects if the dates have a time zone.
 
-
-def encoded(table: Table, encoding: Encoding) -> tuple[dict[str, Any], list[str]]:
-    """The columns of a table as a net gets them, numbers float64 and Categories; and what is to be said of it.
-
-    What is missing, and words that are no category, are what the encoding has for them. ValueError for a column that
-    is not there, and words in a column of numbers.
+    The year comes first, 2020-01-31 or 2020/1/31, or dots divide them, 31.1.2020. A time of the day may follow, and
+    then a difference to UTC.
     """
-    flags = {flag(name) for name in encoding.numbers}
-    wanted = [name for name in (*encoding.numbers, *encoding.categories) if name not in flags]
-    if absent := [name for name in wanted if name not in table.columns]:
+    try:
+        known = [_date(word) for word in column.words]
+    except ValueError:
+        return None
+    if len({date.tzinfo is None for date in known}) != 1:
+        return None
+    if known[0].tzinfo is None:
+        return np.array([*known, None], "datetime64[us]")[column.codes]
+    return np.array([*known, None], object)[column.codes]
+
+
+def _date(word: str) -> datetime.datetime:
+    """ValueError if it is no date."""
+    found = YEAR_FIRST.fullmatch(word) or DAY_FIRST.fullmatch(word)
+    if found is None:
+        raise ValueError(f"{word!r} is no date")
+    parts = found.groupdict()
+    zone = None if parts["zone"] is None else datetime.timezone.utc
+    year, month, day, hour, minute, second = [int(parts[name] or 0) for name in PARTS]
+    date = datetime.datetime(year, month, day, hour, minute, second)
+    date += datetime.timedelta(seconds=float(parts["fraction"] or 0))
+    if zone is None or parts["zone"] == "Z":
+        return date.replace(tzinfo=zone)
+    sign, hours, minutes = parts["zone"][0], parts["zone"][1:3], parts["zone"][-2:]
+    ahead = datetime.timedelta(hours=int(hours), minutes=int(minutes))
+    return date.replace(tzinfo=datetime.timezone(-ahead if sign == "-" else ahead))
+
+
+def _is_date(word: str) -> bool:
+    try:
+        _date(word)
+    except ValueError:
+        return False
+    return True
+
+
+# ---- what a model gets ----------------------------------------------------------------------------------------------
+
+
+def names_of_words(columns: Columns) -> list[str]:
+    """The names of columns that are read as words: categories, which may look like numbers, and dates."""
+    return [column.name for column in columns.columns if isinstance(column, CategoryColumn | DateColumn)]
+
+
+def frame_of(table: Table, columns: Columns) -> tuple[Frame, list[str]]:
+    """The columns of a table that a model needs, and what is to be said of them.
+
+    ValueError for a column that is not there, and words in a column of numbers or of dates.
+    """
+    if absent := [column.name for column in columns.columns if column.name not in table.columns]:
         raise ValueError(f"{table.path} has no column {', '.join(map(repr, absent[:10]))}, which the model needs")
-    frame: dict[str, Any] = {}
+    frame: Frame = {}
     remarks: list[str] = []
-    for name in wanted:
-        column = table.columns[name]
-        if name in encoding.categories:
-            frame[name] = _categories(table, name, column, encoding.categories[name], remarks)
+    for column in columns.columns:
+        name = column.name
+        given: Any = table.columns[name]  # Words if its name is among `names_of_words`
+        if isinstance(column, CategoryColumn):
+            frame[name] = Categories(given.codes, given.words)
+            unknown = np.array([*[word not in column.categories for word in given.words], False])[given.codes]
+            if unknown.any():
+                word = given.words[given.codes[unknown.argmax()]]
+                remarks.append(f"{name} has {word!r} {table.where(unknown)}, no category of the training")
             continue
-        if isinstance(column, Words):
-            raise ValueError(_no_number(table, name, column, "the model takes numbers there"))
-        _check_finite(table, name, column)
-        missing = np.isnan(column)
-        frame[name] = np.where(missing, encoding.numbers[name], column)
-        if flag(name) in encoding.numbers:
-            frame[flag(name)] = missing.astype(np.float64)
-        elif missing.any():
-            remarks.append(f"{name} is missing {table.where(missing)}, never in the training: the mean stands in")
+        if isinstance(column, DateColumn):
+            frame[name] = _as_dates(table, name, given)
+            missing = given.codes < 0
+        else:
+            if isinstance(given, Words):
+                raise ValueError(_no_number(table, name, given, "the model takes numbers there"))
+            _check_finite(table, name, given)
+            frame[name], missing = given, np.isnan(given)
+        if missing.any() and not column.gaps:
+            remarks.append(f"{name} is missing {table.where(missing)}, never in the training")
     return frame, remarks
 
 
-def _categories(table: Table, name: str, column: Any, names: list[str], remarks: list[str]) -> Categories:
-    if not isinstance(column, Words):
-        raise ValueError(f"{table.path}: {name} is numbers, the model takes words there")
-    places = {word: i for i, word in enumerate(names)}
-    # The last one is that of what is missing, whose code is −1.
-    of_code = np.array([places.get(word, -1) for word in [*column.words, MISSING]], np.int64)
-    codes = of_code[column.codes]
-    if (new := codes < 0).any():
-        row = new.argmax()
-        what = "no word" if column.codes[row] < 0 else repr(column.words[column.codes[row]])
-        remarks.append(f"{name} has {what} {table.where(new)}, no category of the training: {OTHER} stands in")
-    return Categories(np.maximum(codes, 0), names)
+def _as_dates(table: Table, name: str, column: Words) -> np.ndarray:
+    no_date = next((i for i, word in enumerate(column.words) if not _is_date(word)), None)
+    if no_date is not None:
+        where = table.where(column.codes == no_date)
+        raise ValueError(f"{table.path}: {name} is {column.words[no_date]!r} {where}; the model takes dates there")
+    dates = dates_of(column)
+    if dates is None:
+        raise ValueError(f"{table.path}: {name} has dates with a time zone and dates without one")
+    return dates
 
 
 def _why_indistinct(numbers: np.ndarray) -> str | None:
     """Why float32, in which a net computes, does not tell these numbers apart; None if it does."""
     float32, largest = np.finfo(np.float32), np.abs(numbers).max()
+    if largest > float32.max:
+        return f"within ±{largest:.2g}, too large for float32: divide it before"
     if largest < float32.tiny:
         return f"within ±{largest:.2g}, too small for float32: multiply it before"
     if numbers.std() < 100 * float32.eps * abs(numbers.mean()):  # it rounds by a hundredth of their deviation or more
@@ -253,9 +289,9 @@ def _why_indistinct(numbers: np.ndarray) -> str | None:
 
 
 def _check_finite(table: Table, name: str, column: np.ndarray) -> None:
-    beyond = np.abs(column) > np.finfo(np.float32).max
-    if beyond.any():
-        raise ValueError(f"{table.path}: {name} is {column[beyond.argmax()]:g} {table.where(beyond)}, beyond float32")
+    infinite = np.isinf(column)
+    if infinite.any():
+        raise ValueError(f"{table.path}: {name} is {column[infinite.argmax()]:g} {table.where(infinite)}")
 
 
 def _no_number(table: Table, name: str, column: Words, expected: str) -> str:

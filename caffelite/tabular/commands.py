@@ -17,47 +17,48 @@ import numpy as np
 from caffelite.core.tables import WIDTH
 from caffelite.core.terminal import say
 from caffelite.files import safetensors as files
-from caffelite.functions import SoftmaxLoss
 from caffelite.look import plots
 from caffelite.model.loading import load
 from caffelite.model.table import TableModel
 from caffelite.tabular import columns, report
 from caffelite.tabular.judging import Judgement
-from caffelite.tabular.learning import Options, learn, split
+from caffelite.tabular.learning import Learned, learn, learn_linear, split, trees
 from caffelite.tabular.reading import Table, counted, read
-from caffelite.training.history import History
+from caffelite.tabular.recipe import Recipe
 
-LINEAR_RATE = 10  # times the net's learning rate: what a linear model learns has one minimum, and no cliffs
+SUM = 1e-3  # how far the probabilities of a row may be from 1
 
 
 class Trained(NamedTuple):
     """What a training has made."""
 
-    net: TableModel
-    history: History
+    nets: Learned
     judgement: Judgement
 
     def picture(self) -> Any:
         """A matplotlib Figure."""
-        target, rows, outputs = self.judgement.target, self.judgement.parts.test, self.judgement.outputs[-1]
+        target, rows, importances = self.judgement.target, self.judgement.parts.test, self.judgement.importances
+        outputs = self.judgement.models[Judgement.NETS]
         predictions = outputs[:, 0] if target.classes is None else outputs.argmax(axis=1)
-        return plots.table_picture(
-            self.history, target.values[rows], predictions, target.classes, self.judgement.importances
-        )
+        means = {name: importance.mean for name, importance in importances.items()}
+        history = self.nets.mean_history()
+        return plots.table_picture(history, target.values[rows], predictions, target.classes, means)
 
 
 def train(
     path: str,
     target_name: str,
-    options: Options,
+    recipe: Recipe,
     *,
+    seed: int = 0,
     task: str | None = None,
     test: float = 0.2,
     drop: Collection[str] = (),
     categories: Collection[str] = (),
     delimiter: str | None = None,
+    verbose: int | str = "auto",
 ) -> Trained:
-    """Have a net and a linear model learn a column of a table from the others, and print how well they do.
+    """Have nets and simpler models learn a column of a table from the others, and print how well they do.
 
     ValueError, saying what is wrong, for a table that can't be learned from.
     """
@@ -65,24 +66,28 @@ def train(
     data = read(path, delimiter, as_words=as_words)
     _check_names(data, [target_name, *drop, *categories])
     target = columns.target_of(data, target_name, task)
-    parts = split(target, test, options.seed)
-    encoding, facts = columns.taken_for(data, parts.training, target_name, drop)
-    frame, _ = columns.encoded(data, encoding)
+    parts = split(target, test, seed)
+    frame, facts = columns.taken_for(data, parts.training, target_name, recipe.min_frequency, drop)
     other = columns.other_task(data.columns[target_name], target) if task is None else None
-    say(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n")
-    say("The net learns, and then the linear model:", flush=True)
+    say(f"{report.of_columns(facts)}\n\n{report.of_target(target, parts, other)}\n", flush=True)
 
     started = time.perf_counter()
-    net, history = learn(frame, target, parts, options)
+    nets = learn(frame, target, parts.training, recipe, seed, verbose)
     seconds = time.perf_counter() - started
-    linear, _ = learn(frame, target, parts, options._replace(hidden=(), lr=LINEAR_RATE * options.lr))
-    judgement = Judgement(net, linear, frame, target, parts, options.seed)
-    best = int(np.argmin(history["val_loss"])) + 1
-    say(f"\n{net.summary()}\n")
-    say(f"{counted(history.epochs, 'epoch')} in {seconds:.2f} seconds, the best for the validation: {best:,}\n")
-    say(f"{report.of_scores(judgement)}\n\n{fill(report.verdict(judgement), WIDTH)}\n")
+    best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
+    linear = learn_linear(frame, target, parts.training, seed)
+    of_trees = trees(nets.model.columns, frame, target, parts, seed)
+    judgement = Judgement(nets.model, linear, of_trees, frame, target, parts, seed)
+    epochs, parameters = (
+        max(history.epochs for history in nets.histories),
+        sum(p.data.size for p in nets.model.parameters()),
+    )
+    say(f"{counted(len(best), 'net')}, {parameters:,} parameters, {counted(epochs, 'epoch')} in {seconds:.2f} seconds")
+    say(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n")
+    say(f"{report.of_scores(judgement)}\n")
+    say("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(judgement)]) + "\n")
     say(f"{report.of_importances(judgement)}\n")
-    return Trained(net, history, judgement)
+    return Trained(nets, judgement)
 
 
 def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[list[str]], list[str]]:
@@ -95,16 +100,16 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
     model = load(path)
     if not isinstance(model, TableModel):
         raise ValueError(f"{path} is no model of a table, as caffelite train makes them")
-    encoding = columns.encoding_of(model.columns)
-    data = read(table, delimiter, as_words=encoding.categories)
-    frame, remarks = columns.encoded(data, encoding)
+    data = read(table, delimiter, as_words=columns.names_of_words(model.columns))
+    frame, remarks = columns.frame_of(data, model.columns)
     outputs = model.predict(frame)
     if model.classes is None:
         return [[model.target], *outputs.astype(str).tolist()], remarks
     names = [model.target, *(f"P({name})" for name in model.classes)]
+    if not (abs(outputs.sum(axis=1) - 1) < SUM).all():
+        raise ValueError(f"{path} gives no probabilities: train it again")
     classes = np.array(model.classes)[outputs.argmax(axis=1)]
-    probabilities = SoftmaxLoss().link(outputs).astype(str)
-    return [names, *np.column_stack([classes, probabilities]).tolist()], remarks
+    return [names, *np.column_stack([classes, outputs.astype(str)]).tolist()], remarks
 
 
 def as_csv(lines: list[list[str]]) -> str:
@@ -117,27 +122,28 @@ def as_csv(lines: list[list[str]]) -> str:
 def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:
     """Write a model in a file as other programs take it, each of the `paths` by the module of its name.
 
-    Of a table, `TableModel.as_sequence`; what its numbers are is printed. Nothing is written unless all can be.
+    What the inputs of a model of a table are is printed. Nothing is written unless all can be.
     """
     model = load(path)
-    whole = model
-    if isinstance(model, TableModel):
-        if input_shape is not None:
-            raise ValueError(f"{path} is a model of a table, whose rows have a shape: leave out --input-shape")
-        whole, input_shape = model.as_sequence(), (len(model.features()),)
+    if isinstance(model, TableModel) and input_shape is not None:
+        raise ValueError(f"{path} is a model of a table, whose rows have a shape: leave out --input-shape")
     written = {}
     for module, target in paths.items():
         with TemporaryDirectory() as folder:
             first = Path(folder, target.name)  # whose name is in it
-            import_module(f"caffelite.{module}").export(whole, first, input_shape)
+            import_module(f"caffelite.{module}").export(model, first, input_shape)
             written[target] = first.read_bytes()
     for target, content in written.items():
         files.replace(target, [content])
     if isinstance(model, TableModel):
-        what = "the value" if model.classes is None else f"a score for each of {', '.join(model.classes)}"
-        say(f"{report.of_features(model)}\n\nOne input, these numbers of each row, float32; one output, {what}.")
-        if model.classes is not None:
-            say("The class is that of the highest score; softmax makes probabilities of them.")
+        what = "the value" if model.classes is None else f"the probabilities of {', '.join(model.classes)}"
+        names = [f"`{name}` (n, {count})" for name, count in _inputs(model)]
+        say(f"{report.of_inputs(model.columns)}\n\nThe inputs are {' and '.join(names)}; the output is {what}.")
+
+
+def _inputs(model: TableModel) -> list[tuple[str, int]]:
+    counts = {"numbers": len(model.columns.numbers), "codes": len(model.columns.categories)}
+    return [(name, count) for name, count in counts.items() if count]
 
 
 def check_apart(read: Sequence[str], written: Sequence[Path]) -> None:

@@ -1,4 +1,4 @@
-"""How well a model predicts, and whether simpler ones do as well."""
+"""How well models predict rows that were held out, and whether simpler ones do as well."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from caffelite.model.table import TableModel
-from caffelite.tabular.columns import Target, flag
-from caffelite.tabular.learning import Frame, Split, rows_of
+from caffelite.tabular.columns import Frame, Target
+from caffelite.tabular.learning import Split, rows_of
 from caffelite.training import metrics
 
 NOISE = 2.0  # standard errors
+SMALLEST = 0.001  # difference of the log loss, or of R², that matters
 SHUFFLES = 5  # of a column
 MOST_SHUFFLED = 10_000  # rows
+MOST_PREDICTED = 500_000  # rows, for all columns and shuffles
+LEAST = float(np.finfo(np.float32).tiny)  # probability
 
 
 class Difference(NamedTuple):
@@ -23,109 +26,129 @@ class Difference(NamedTuple):
     mean: float
     error: float
 
+    @classmethod
+    def of(cls, differences: np.ndarray) -> Difference:
+        """That of the rows' differences (n,)."""
+        error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
+        return cls(float(differences.mean()), float(error))
+
     @property
     def is_sure(self) -> bool:
-        """Whether it is hardly chance."""
-        return self.mean > NOISE * self.error
+        """Whether it is hardly chance, and large enough to matter."""
+        return self.mean > max(NOISE * self.error, SMALLEST)
 
 
 class Judgement:
-    """What a net, a linear model and a baseline make of the rows that were held out.
+    """What models make of the rows that were held out.
 
-    The baseline says the same of all rows: what suits those of the training best, how often each class comes, or the
-    mean. `scores` are those of the net for the rows of each part, of the linear model and of the baseline.
+    `models` are the outputs for the test rows by name: of the nets, of the linear model, of boosted trees if there are
+    any, and of the baseline. The baseline says the same of all rows: how often each class comes in the training, or the
+    mean. `scores` are those of the nets for the rows of the training, and then those of each model for the test.
     """
 
+    NETS, LINEAR, TREES, BASELINE = "nets", "linear", "trees", "baseline"
+
     def __init__(
-        self, net: TableModel, linear: TableModel, frame: Frame, target: Target, parts: Split, seed: int
+        self,
+        nets: TableModel,
+        linear: TableModel,
+        trees: np.ndarray | None,
+        frame: Frame,
+        target: Target,
+        parts: Split,
+        seed: int,
     ) -> None:
         self.target, self.parts = target, parts
-        self.outputs = [net.predict(rows_of(frame, rows)) for rows in parts]
-        values = target.values[parts.training]
+        test, values = rows_of(frame, parts.test), target.values[parts.training]
         if target.classes is None:
             self.baseline = values.mean()[None, None]
         else:
-            with np.errstate(divide="ignore"):
-                self.baseline = np.log(np.bincount(values, minlength=len(target.classes)) / len(values))[None]
-        others = [linear.predict(rows_of(frame, parts.test)), self.baseline]
-        self.scores = [
-            scores(outputs, target, rows)
-            for outputs, rows in zip(self.outputs + others, [*parts, parts.test, parts.test], strict=True)
-        ]
-        self.losses = [losses(outputs, target, parts.test) for outputs in (self.outputs[-1], *others)]
-        self.importances = importances(net, frame, target, parts.test, seed)
+            self.baseline = np.bincount(values, minlength=len(target.classes))[None] / len(values)
+        self.models = {self.NETS: nets.predict(test), self.LINEAR: linear.predict(test)}
+        if trees is not None:
+            self.models[self.TREES] = trees
+        self.models[self.BASELINE] = np.repeat(self.baseline, parts.test.sum(), axis=0)
+        of_training = scores(nets.predict(rows_of(frame, parts.training)), target, parts.training)
+        self.scores = [of_training, *[scores(outputs, target, parts.test) for outputs in self.models.values()]]
+        self.importances = importances(nets, frame, target, parts.test, seed)
 
-    def difference(self, better: int, worse: int) -> Difference:
-        """By how much one of the models, 0 the net, 1 the linear one, 2 the baseline, is better for the test rows.
+    @property
+    def judged_by(self) -> str:
+        """What models are compared by."""
+        return "R²" if self.target.classes is None else "log loss"
 
-        That is a difference of the log loss, or of R².
-        """
-        differences = self.losses[worse] - self.losses[better]
-        if self.target.classes is None:
-            differences = differences / (self.target.values[self.parts.test].var() or 1.0)
-        error = differences.std(ddof=1) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
-        return Difference(float(differences.mean()), float(error))
+    def score(self, model: str) -> float:
+        """What a model is judged by, for the test rows."""
+        return self.scores[1 + list(self.models).index(model)][self.judged_by]
+
+    def difference(self, better: str, worse: str) -> Difference:
+        """By how much one model is better than another for the test rows: a difference of the log loss, or of R²."""
+        rows = self.parts.test
+        worse_losses, better_losses = (losses(self.models[name], self.target, rows) for name in (worse, better))
+        return Difference.of((worse_losses - better_losses) / unit(self.target, rows))
 
 
 def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
     """The loss of each of these rows: −log of the probability of its class, or the squared error."""
-    values = target.values[rows]
-    outputs = np.broadcast_to(outputs.astype(np.float64), (len(values), outputs.shape[1]))
+    values, outputs = target.values[rows], outputs.astype(np.float64)
     if target.classes is None:
         return (outputs[:, 0] - values) ** 2
-    highest = outputs.max(axis=1)
-    log_sums = highest + np.log(np.exp(outputs - highest[:, None]).sum(axis=1))
-    return log_sums - outputs[np.arange(len(values)), values]
+    return -np.log(np.maximum(outputs[np.arange(len(values)), values], LEAST))
+
+
+def unit(target: Target, rows: np.ndarray) -> float:
+    """What `losses` are divided by, so that their differences are those of R²: the variance. Of classes it is 1."""
+    return 1.0 if target.classes is not None else float(target.values[rows].var()) or 1.0
 
 
 def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, float]:
-    """How good outputs for these rows of the table are, by name; the first is what is spoken of."""
+    """How good outputs for these rows of the table are, by name."""
     values = target.values[rows]
-    outputs = np.broadcast_to(outputs, (len(values), outputs.shape[1]))
     if target.classes is None:
         return {
             "R²": metrics.r2(outputs, values[:, None]),
             "root mean squared error": metrics.rmse(outputs, values[:, None]),
             "mean absolute error": metrics.mae(outputs, values[:, None]),
         }
-    f1 = f"F1 of {target.classes[1]}" if len(target.classes) == 2 else "F1, mean of the classes"
+    f1, labels, predicted = "F1, mean of the classes", values, outputs
+    if len(target.classes) == 2:  # that of the rare class
+        rare = int(np.bincount(target.values, minlength=2).argmin())
+        f1 = f"F1 of {target.classes[rare]}"
+        labels, predicted = (values, outputs) if rare == 1 else (1 - values, outputs[:, ::-1])
     return {
         "accuracy": metrics.accuracy(outputs, values),
-        f1: metrics.f1(outputs, values),
+        f1: metrics.f1(predicted, labels),
         "area under the ROC curve": metrics.auc(outputs, values),
         "log loss": float(losses(outputs, target, rows).mean()),
     }
 
 
-def _main_score(outputs: np.ndarray, target: Target, rows: np.ndarray) -> float:
-    return next(iter(scores(outputs, target, rows).values()))
+def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarray, seed: int) -> dict[str, Difference]:
+    """By how much the log loss rises, or R² falls, when a column is shuffled among the rows.
 
+    It is the mean of SHUFFLES times. The largest come first. Of columns that tell the same, none may matter.
 
-def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarray, seed: int) -> dict[str, float]:
-    """By how much accuracy, or R², falls where a column is shuffled among the rows, the mean of SHUFFLES times.
-
-    L. Breiman, "Random forests", Machine Learning 45, 2001, section 10. Of columns that tell the same, none may matter.
+    L. Breiman, "Random forests", Machine Learning 45, 2001, section 10.
     """
-    rng = np.random.default_rng(seed)
+    rng, columns = np.random.default_rng(seed), model.columns
     rows = np.flatnonzero(rows)
-    rows = np.sort(rng.permutation(rows)[:MOST_SHUFFLED])
-    inputs = model.columns.arrays(rows_of(frame, rows))  # once: a shuffle changes a column of them, or two
-    columns = [x[:, i] for x in inputs for i in range(x.shape[1])]
-    places = dict(zip([name for names in model.columns.names for name in names], columns, strict=True))
-    whole = _main_score(model.predict(inputs), target, rows)
-    flags = {flag(name) for name in frame}
+    most = max(100, min(MOST_SHUFFLED, MOST_PREDICTED // (SHUFFLES * len(columns.columns))))
+    rows = np.sort(rng.permutation(rows)[:most])
+    inputs = columns.arrays(rows_of(frame, rows))  # once: a shuffle changes columns of them
+    given = inputs if len(inputs) > 1 else inputs[0]
+    whole, scale = losses(model.predict(given), target, rows), unit(target, rows)
+    of_inputs = [x[:, i] for x in inputs for i in range(x.shape[1])]
+    places = dict(zip([name for names in columns.names for name in names], of_inputs, strict=True))
     found = {}
-    for name in frame:
-        if name in flags:
-            continue
-        falls = []
-        shuffled = [(column, column.copy()) for k in (name, flag(name)) if (column := places.get(k)) is not None]
+    for column in columns.columns:
+        features = [places[name] for name in getattr(column, "features", [column.name])]
+        kept, shuffled = [feature.copy() for feature in features], np.zeros(len(rows))
         for _ in range(SHUFFLES):
             order = rng.permutation(len(rows))
-            for column, values in shuffled:
-                column[:] = values[order]
-            falls.append(whole - _main_score(model.predict(inputs), target, rows))
-        for column, values in shuffled:
-            column[:] = values
-        found[name] = float(np.mean(falls))
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+            for feature, values in zip(features, kept, strict=True):
+                feature[:] = values[order]
+            shuffled += losses(model.predict(given), target, rows) / SHUFFLES
+        for feature, values in zip(features, kept, strict=True):
+            feature[:] = values
+        found[column.name] = Difference.of((shuffled - whole) / scale)
+    return dict(sorted(found.items(), key=lambda item: -item[1].mean))

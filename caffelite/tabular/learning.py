@@ -1,11 +1,9 @@
-"""A net and a linear model learn the same rows of a table, and are held against each other on rows held out."""
+"""Nets learn rows of a table, and beside them a linear model and boosted trees, to be judged on rows held out."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,39 +11,50 @@ import numpy as np
 from caffelite.core.function import Function
 from caffelite.core.terminal import say
 from caffelite.data.frames import Categories
-from caffelite.functions import Columns, Linear, MSELoss, ReLU, SoftmaxLoss
+from caffelite.files.structure import as_text
+from caffelite.functions import Columns, Linear, MSELoss, Softmax, SoftmaxLoss, Splines
+from caffelite.functions.columns import moments_of
+from caffelite.model.model import Model
 from caffelite.model.table import TableModel
 from caffelite.optimizers import AdamW
-from caffelite.tabular.columns import OTHER, Target
+from caffelite.tabular import recipe as recipes
+from caffelite.tabular.columns import Frame, Target
+from caffelite.tabular.recipe import Recipe
 from caffelite.training.callbacks import EarlyStopping
 from caffelite.training.history import History
 
-VALIDATION = 0.2  # of the rows that are not held out
-PATIENCE = 20  # epochs without a better validation loss
+FEWEST = 20  # rows of a table
+MOST_TEXT = 900_000  # bytes of names and categories in a file; a large file may have more
+
+# The linear model
+VALIDATION = 0.2  # of its rows
+EPOCHS, PATIENCE = 200, 20  # epochs, and those without a better validation loss
+RATE = 0.01
 EMBEDDING = 8  # numbers for each category
 SMALL = 0.1  # how large they are at first: a category of few rows says little then
-FEWEST = 20  # rows of a table
 
-Frame = dict[str, Any]  # columns by name, numbers (n,) or Categories
+MOST_CATEGORIES = 255  # of a column, for boosted trees
 
 
 class Split(NamedTuple):
     """Which rows are for what: (n,) bool each."""
 
     training: np.ndarray
-    validation: np.ndarray
     test: np.ndarray
 
 
-class Options(NamedTuple):
-    """How to train."""
+class Learned(NamedTuple):
+    """The nets as one model, and the histories of their trainings."""
 
-    hidden: Sequence[int]
-    epochs: int
-    batch_size: int | None  # None: as `batch_size` says
-    lr: float
-    seed: int
-    verbose: Any = "auto"
+    model: TableModel
+    histories: list[History]
+
+    def mean_history(self) -> History:
+        """The mean of the histories, as long as the shortest."""
+        epochs = min(history.epochs for history in self.histories)
+        names = self.histories[0]
+        means = {name: np.mean([history[name][:epochs] for history in self.histories], axis=0) for name in names}
+        return History({name: values.tolist() for name, values in means.items()})
 
 
 def split(target: Target, test: float, seed: int) -> Split:
@@ -55,27 +64,17 @@ def split(target: Target, test: float, seed: int) -> Split:
     """
     n = len(target.values)
     rng = np.random.default_rng(seed)
-    rest = np.arange(n)
-    parts = []
-    for share in (test, VALIDATION):
-        order = rng.permutation(rest)
-        if target.classes is not None:
-            order = order[np.argsort(target.values[order], kind="stable")]
-        shares = np.arange(len(order) + 1) * share + rng.random()
-        held_out = np.diff(np.floor(shares)) > 0
-        if target.classes is not None:
-            held_out[np.unique(target.values[order], return_index=True)[1]] = False
-        parts.append(np.isin(np.arange(n), order[held_out]))
-        rest = order[~held_out]
-    if n < FEWEST or not all(part.any() for part in parts):
+    order = rng.permutation(n)
+    if target.classes is not None:
+        order = order[np.argsort(target.values[order], kind="stable")]
+    shares = np.arange(n + 1) * test + rng.random()
+    held_out = np.diff(np.floor(shares)) > 0
+    if target.classes is not None:
+        held_out[np.unique(target.values[order], return_index=True)[1]] = False
+    test_rows = np.isin(np.arange(n), order[held_out])
+    if n < FEWEST or test_rows.sum() < 1 or (~test_rows).sum() < 2:
         raise ValueError(f"{n:,} rows are too few to learn from some and be judged by others")
-    test_rows, validation = parts
-    return Split(~(test_rows | validation), validation, test_rows)
-
-
-def batch_size(rows: int) -> int:
-    """32, or of many rows a power of 2, up to 1,024, that leaves 500 steps of an epoch."""
-    return min(1024, max(32, 2 ** int(math.log2(rows / 500 + 1))))
+    return Split(~test_rows, test_rows)
 
 
 def rows_of(frame: Frame, rows: np.ndarray) -> Frame:
@@ -86,55 +85,91 @@ def rows_of(frame: Frame, rows: np.ndarray) -> Frame:
     }
 
 
-def learn(frame: Frame, target: Target, parts: Split, options: Options) -> tuple[TableModel, History]:
-    """A net with the hidden layers of the options, a linear model where there are none, that has learned the training.
+def learn(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, seed: int, verbose: Any) -> Learned:
+    """Nets that have learned these rows, (n,) bool, by the recipe.
 
-    It has the parameters of the epoch with the least loss on the validation rows, also where Ctrl-C ends the training
-    after an epoch or more. Its outputs are scores of the classes, or values like the target's.
+    After Ctrl-C they are the nets that have completed an epoch. KeyboardInterrupt if there is none.
     """
-    seen = rows_of(frame, parts.training)
+    seen, count = rows_of(frame, rows), int(rows.sum())
+    columns = recipe.columns(seen, count)
+    _check_text(columns, recipe.number_of_nets(count))
+    targets, outputs, loss, center, scale = _to_learn(target, rows)
+    metrics = ["r2"] if target.classes is None else ["accuracy"]
+    options: dict[str, Any] = {"outputs": outputs, "loss": loss, "metrics": metrics, "verbose": verbose}
+    random = np.random.RandomState(seed)
+    try:
+        nets, histories = recipes.train(recipe, columns, columns.arrays(seen), targets, random=random, **options)
+    except KeyboardInterrupt as interrupt:
+        nets, histories = getattr(interrupt, "nets", []), getattr(interrupt, "histories", [])
+        if not nets:
+            raise
+        say(f"caffelite: stopped, with {len(nets)} of {recipe.number_of_nets(count)} nets", sys.stderr)
+    is_regression = target.classes is None
+    functions = recipes.regressor(nets, center, scale) if is_regression else recipes.classifier(nets, outputs)
+    return Learned(TableModel(functions, target.name, target.classes), histories)
+
+
+def learn_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> TableModel:
+    """A linear model that has learned these rows, (n,) bool. A part of them says when it gets no better."""
+    seen, count = rows_of(frame, rows), int(rows.sum())
     columns = Columns(seen, size=EMBEDDING)
-    sizes = [columns.features, *options.hidden, 1 if target.classes is None else len(target.classes)]
-    layers = [layer for sizes_of in pairwise(sizes) for layer in (Linear(*sizes_of), ReLU())]
-    model = TableModel([columns, *layers[:-1]], target.name, target.classes, seed=options.seed)
+    targets, outputs, loss, center, scale = _to_learn(target, rows)
+    linear = Linear(columns.features, outputs)
+    model = Model([columns, linear], seed=seed)
     for embedding in columns.embeddings:
         embedding.weight.data = SMALL * embedding.weight.data
+    model.fit(
+        seen,
+        targets,
+        loss=loss,
+        optimizer=AdamW(model.parameters(), lr=RATE),
+        epochs=EPOCHS,
+        batch_size=min(1024, max(32, 2 ** int(math.log2(count / 500 + 1)))),  # which leaves 500 steps of an epoch
+        validation_split=VALIDATION,
+        callbacks=[EarlyStopping(patience=PATIENCE)],
+        verbose=0,
+    )
+    if target.classes is not None:
+        return TableModel([columns, linear, Softmax()], target.name, target.classes)
+    assert linear.bias is not None
+    linear.weight.data, linear.bias.data = linear.weight.data * scale, linear.bias.data * scale + center
+    return TableModel([columns, linear], target.name)
 
-    values, metric = target.values, "accuracy"
-    loss: Function = SoftmaxLoss()
-    if target.classes is None:
-        mean, scale = values[parts.training].mean(), values[parts.training].std() or 1.0
-        values, loss, metric = (values[:, None] - mean) / scale, MSELoss(), "r2"
+
+def trees(columns: Columns, frame: Frame, target: Target, parts: Split, seed: int) -> np.ndarray | None:
+    """What boosted trees predict for the test rows, (n, classes) or (n, 1). None if scikit-learn is not installed."""
     try:
-        history = model.fit(
-            seen,
-            values[parts.training],
-            loss=loss,
-            optimizer=AdamW(model.parameters(), lr=options.lr),
-            epochs=options.epochs,
-            batch_size=options.batch_size or batch_size(int(parts.training.sum())),
-            validation_data=(rows_of(frame, parts.validation), values[parts.validation]),
-            metrics=[metric],
-            callbacks=[EarlyStopping(patience=PATIENCE)],
-            verbose=options.verbose,
-        )
-    except KeyboardInterrupt as interrupt:
-        history = getattr(interrupt, "history", None) or History(loss=[])
-        if history.epochs == 0:
-            raise
-        say(f"caffelite: stopped in epoch {history.epochs + 1:,}", sys.stderr)
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    except ImportError:
+        return None
+    arrays = columns.arrays(frame)
+    x = np.concatenate(arrays, axis=1, dtype=np.float64)
+    are_categories = np.zeros(x.shape[1], bool)
+    for i, known in enumerate(columns.categories.values(), start=len(columns.numbers)):
+        x[x[:, i] == len(known), i] = np.nan  # missing
+        are_categories[i] = len(known) < MOST_CATEGORIES
+    values = target.values[parts.training]
+    options: dict[str, Any] = {"random_state": seed, "categorical_features": are_categories}
     if target.classes is None:
-        last: Any = layers[-2]
-        last.weight.data, last.bias.data = last.weight.data * scale, last.bias.data * scale + mean
-    _give_others_a_vector(columns, seen)
-    return model, history
+        regressor = HistGradientBoostingRegressor(**options).fit(x[parts.training], values)
+        return regressor.predict(x[parts.test])[:, None]
+    options["early_stopping"] = "auto" if np.bincount(values).min() > 1 else False  # it holds out rows of each class
+    classifier = HistGradientBoostingClassifier(**options).fit(x[parts.training], values)
+    return classifier.predict_proba(x[parts.test])
 
 
-def _give_others_a_vector(columns: Columns, seen: Frame) -> None:
-    """Where no word was rare, so that nothing was learned for those to come: the mean of what was learned for all."""
-    for (name, known), embedding in zip(columns.categories.items(), columns.embeddings, strict=True):
-        counts = np.bincount(seen[name].codes, minlength=len(known))
-        if known[0] == OTHER and counts[0] == 0:
-            vectors = embedding.weight.data.copy()
-            vectors[0] = counts @ vectors[: len(known)] / counts.sum()
-            embedding.weight.data = vectors
+def _to_learn(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Function, float, float]:
+    """The targets of these rows, the number of outputs, the loss, and the center and scale of numbers."""
+    values = target.values[rows]
+    if target.classes is not None:
+        return values, len(target.classes), SoftmaxLoss(), 0.0, 1.0
+    (center,), (scale,) = (x.tolist() for x in moments_of(values[:, None]))
+    return ((values - center) / scale)[:, None], 1, MSELoss(), center, scale
+
+
+def _check_text(columns: Splines, nets: int) -> None:
+    """ValueError if a file of the nets could not hold the names and categories: before a training is lost."""
+    text = nets * len(as_text(columns.arguments()).encode())
+    if text > MOST_TEXT + nets * columns.weight.data.nbytes // 16:
+        long = max(columns.categories, key=lambda name: sum(map(len, columns.categories[name])))
+        raise ValueError(f"the words are too many or too long, most of them in {long!r}: drop it")

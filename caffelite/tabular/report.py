@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from caffelite.core.tables import Table, shortened, table
-from caffelite.model.table import TableModel
-from caffelite.tabular.columns import MISSING, OTHER, Fact, Target, flag, percent
+from caffelite.data import dates
+from caffelite.data.columns import DateColumn
+from caffelite.functions import Columns
+from caffelite.tabular.columns import Fact, Target, percent
 from caffelite.tabular.judging import Judgement
 from caffelite.tabular.learning import Split
 
 MOST_CLASSES = 8  # that are listed
 MOST_COLUMNS = 15  # of which is said how much they matter
 LONGEST = 24  # characters of a class or a column
-TEST, LINEAR = 2, 3  # among the scores of a Judgement
 
 
 def of_columns(facts: list[Fact]) -> Table:
@@ -39,10 +40,11 @@ def of_target(target: Target, parts: Split, other: str | None) -> str:
 
 
 def of_scores(judgement: Judgement) -> Table:
-    """The net's scores, and beside those for the test a linear model's and a baseline's."""
-    names = ["", *judgement.parts._fields, "linear, test", f"{baseline(judgement)}, test"]
+    """The scores of the nets, and those of the other models for the test."""
+    others = {Judgement.NETS: "test", Judgement.LINEAR: "linear", Judgement.TREES: "boosted trees"}
+    names = ["", "training", *[others.get(name, baseline(judgement)) for name in judgement.models]]
     rows = [[name, *(f"{scores[name]:.4g}" for scores in judgement.scores)] for name in judgement.scores[0]]
-    return table(names, rows, "<>>>>>")
+    return table(names, rows, "<" + ">" * (len(names) - 1))
 
 
 def baseline(judgement: Judgement) -> str:
@@ -52,44 +54,59 @@ def baseline(judgement: Judgement) -> str:
     return "the mean" if classes is None else f"always {shortened(classes[most], LONGEST)}"
 
 
-def verdict(judgement: Judgement) -> str:
-    """Whether the net is worth its while, in a sentence."""
-    main = next(iter(judgement.scores[0]))
-    net, linear = judgement.scores[TEST][main], judgement.scores[LINEAR][main]
-    if not any(judgement.difference(i, 2).is_sure for i in (0, 1)):
-        return f"Neither the net nor a linear model is surely better than saying {baseline(judgement)}."
-    difference = judgement.difference(0, 1)
-    quantity, better = ("R²", "higher") if judgement.target.classes is None else ("log loss", "lower")
-    apart = f"{abs(difference.mean):.3g} ± {difference.error:.2g} (standard error)"
-    sure = f"its {quantity} on the test rows is {apart} {better}"
+def verdict(judgement: Judgement) -> list[str]:
+    """Whether the nets are worth their while, in a sentence or two."""
+    models = [name for name in judgement.models if name != Judgement.BASELINE]
+    if not any(judgement.difference(name, Judgement.BASELINE).is_sure for name in models):
+        return [f"No model is surely better than saying {baseline(judgement)}."]
+    sentences = [_compared(judgement, Judgement.LINEAR, "a linear model", "does")]
+    if Judgement.TREES in models:
+        sentences.append(_compared(judgement, Judgement.TREES, "boosted trees", "do"))
+    return sentences
+
+
+def _compared(judgement: Judgement, other: str, name: str, do: str) -> str:
+    """Say how another model does beside the nets."""
+    difference, nets = judgement.difference(Judgement.NETS, other), judgement.score(Judgement.NETS)
+    apart = f"apart by {abs(difference.mean):.3g} ± {difference.error:.2g}"
+    of_other, judged_by = judgement.score(other), judgement.judged_by
     if difference.is_sure:
-        return f"The net does better than a linear model: {sure}; {main} {net:.4g} against {linear:.4g}."
-    if judgement.difference(1, 0).is_sure:
-        return f"A linear model does better: {sure}; {main} {linear:.4g} against {net:.4g}."
-    return (
-        f"A linear model does as well: {main} {linear:.4g} on the test rows, the net's {net:.4g}; "
-        f"the difference in {quantity}, {apart}, may be chance."
-    )
+        return f"The nets do better than {name}: {judged_by} {nets:.4g} against {of_other:.4g}, {apart}."
+    how = "better" if judgement.difference(other, Judgement.NETS).is_sure else "as well"
+    return f"{name[0].upper()}{name[1:]} {do} {how}: {judged_by} {of_other:.4g} against {nets:.4g}, {apart}."
 
 
 def of_importances(judgement: Judgement) -> Table:
     """The columns that matter most."""
-    main = next(iter(judgement.scores[0]))
+    head = "R² lost" if judgement.target.classes is None else "log loss added"
     shown = list(judgement.importances.items())[:MOST_COLUMNS]
-    rows = [(shortened(name, LONGEST), f"{round(fall, 3) + 0.0:.3f}") for name, fall in shown]
-    return table(["column", f"{main} lost without it"], rows, "<>")
+    rows = [(shortened(name, LONGEST), f"{round(x.mean, 3) + 0.0:.3f} ± {x.error:.3f}") for name, x in shown]
+    return table(["column", f"{head} if shuffled"], rows, "<>")
 
 
-def of_features(model: TableModel) -> Table:
-    """What the numbers of a row are that `TableModel.as_sequence` takes."""
-    columns = model.columns
-    flags = {flag(name): name for name in columns.numbers}
+def of_inputs(columns: Columns) -> Table:
+    """What the inputs of an exported model are: the arrays that `columns.arrays` makes of a frame."""
     rows = []
-    for name, mean in zip(columns.numbers, columns.center, strict=True):
-        of_number = f"number; {mean:.7g} where it is missing"
-        rows.append((name, f"1 where {flags[name]} is missing, else 0" if name in flags else of_number))
-    for name, known in columns.categories.items():
-        for category in known:
-            told = "none of these" if category == OTHER else "missing" if category == MISSING else repr(category)
-            rows.append((name, f"1 where it is {told}, else 0"))
-    return table(["", "column", "what"], [(str(i), *row) for i, row in enumerate(rows)], "><<")
+    numbers = [feature for column in columns.columns if isinstance(column, DateColumn) for feature in _of_date(column)]
+    told = dict(numbers)
+    for i, name in enumerate(columns.numbers):
+        rows.append(("numbers", str(i), name, told.get(name, "as in the table, NaN where it is missing")))
+    for i, (name, known) in enumerate(columns.categories.items()):
+        for code, category in enumerate((*map(repr, known), "missing", "none of these")):
+            rows.append(("codes", str(i), name, f"{code} where it is {category}"))
+    return table(["input", "", "column", "what"], rows, "<><<")
+
+
+def _of_date(column: DateColumn) -> list[tuple[str, str]]:
+    """The features of a date, and how they are computed."""
+    found = []
+    for part in column.parts:
+        if part == "seconds":
+            first = np.datetime64(int(column.first * 1e6), "us")
+            found.append(f"seconds since {first}{' UTC' if column.zone else ''}")
+        elif part in dates.CYCLES:
+            angle = f"2π · {part} / {dates.CYCLES[part]:g}"
+            found += [f"sin({angle}), counted from 0", f"cos({angle}), counted from 0"]
+        else:
+            found.append(part)
+    return list(zip(column.features, found, strict=True))
