@@ -972,6 +972,22 @@ def test_what_a_function_raises_in_predict_many_comes_through(threads):
         cl.predict_many(models, data()[0])
 
 
+@pytest.mark.parametrize("name", ["rows", "validation_rows"])
+def test_rows_that_all_weigh_0_are_refused_before_the_first_step(name):
+    models, data, options = small_models()
+    before = [bits(model) for model in models]
+    rows = [np.arange(40)] * 4 + [np.arange(30, 40)]
+    with pytest.raises(ValueError, match=f"model 4: {name}: all of 10 rows have sample_weight 0"):
+        cl.fit_many(*data, **options, **{name: rows}, sample_weight=np.arange(40) < 30)
+    assert [bits(model) for model in models] == before
+
+
+def test_a_split_whose_rows_all_weigh_0_is_refused():
+    _, data, options = small_models()
+    with pytest.raises(ValueError, match="validation_split: all of .0 rows have sample_weight 0"):
+        cl.fit_many(*data, **options, validation_split=0.25, sample_weight=np.arange(40) == 7)
+
+
 # ---- progress -------------------------------------------------------------------------------------------------------
 
 

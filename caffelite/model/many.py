@@ -213,6 +213,12 @@ class Fit:
         joins = last == 1 and full > 0 and door.trains_batch_norm(self.model)
         self.optimizer._followed.warn_if_short(self.plan.epochs * (full + (last > 0) - joins))
 
+    def check_weights(self, what: str, rows: np.ndarray) -> None:
+        """Raise ValueError if there are weights, and all of these rows weigh 0."""
+        weights = self.data.weights
+        if weights is not None and not weights[rows].any():
+            raise ValueError(f"{what}: all of {len(rows)} rows have sample_weight 0")
+
     def train(self, parts: Any, shown: list[ShownTogether], stop: Stop) -> None:
         """Train the model, or the stand-in that has its values, as `Model.fit` does."""
         model, optimizer, loss = parts
@@ -240,6 +246,8 @@ class Fit:
         if self.held_out:
             drawn_from = own.stream_of_split(len(rows), rng, drawn_anew=plan.seed is not None)
             training, held_out = door.training_and_held_out(len(rows), self.held_out, drawn_from)
+            for part in (training, held_out):
+                self.check_weights("validation_split", rows[part])
             validation = door.batches_of(self.data, door.IN_ORDER).only(rows[held_out])
             rows = rows[training]
         batches = DataGenerator.of(self.data, self.batch_size, plan.shuffle, rng).only(rows)
@@ -321,8 +329,10 @@ def _give_data(fits: list[Fit], given: Given, rows: Any, validation_rows: Any, v
             fit.data = given.for_model(fit.form)
             count = fit.data.rows
             fit.rows = np.arange(count) if its_rows is None else _rows("rows", its_rows, count)
+            fit.check_weights("rows", fit.rows)
             if held_out is not None:
                 rows_to_evaluate = _rows("validation_rows", held_out[i], count)
+                fit.check_weights("validation_rows", rows_to_evaluate)
                 fit.validation = door.batches_of(fit.data, door.IN_ORDER).only(rows_to_evaluate)
             if to_evaluate is not None:
                 fit.validation = door.batches_of(to_evaluate.for_model(fit.form), door.IN_ORDER)
