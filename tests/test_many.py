@@ -984,7 +984,7 @@ def test_rows_that_all_weigh_0_are_refused_before_the_first_step(name):
 
 def test_a_split_whose_rows_all_weigh_0_is_refused():
     _, data, options = small_models()
-    with pytest.raises(ValueError, match="validation_split: all of .0 rows have sample_weight 0"):
+    with pytest.raises(ValueError, match=r"validation_split: all of .0 rows have sample_weight 0"):
         cl.fit_many(*data, **options, validation_split=0.25, sample_weight=np.arange(40) == 7)
 
 
