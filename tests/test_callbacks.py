@@ -19,6 +19,7 @@ from caffelite.callbacks import CSVLog, Each, EarlyStopping, ReduceLROnPlateau, 
 from conftest import bits, classifier, train
 
 import caffelite as cl
+from caffelite.training.evaluation import Evaluation
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 VALIDATION = cl.datasets.spiral(points_per_class=20, seed=1)
@@ -857,3 +858,66 @@ def test_without_tensorboardx_the_error_says_what_to_install(monkeypatch, tmp_pa
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(ImportError, match=r"pip install caffelite\[tensorboard\]"):
         cl.callbacks.TensorBoard(tmp_path)
+
+
+# ---- validation and early stopping without Python --------------------------------------------------------------------
+
+
+class InPython(cl.callbacks.EarlyStopping):
+    """The same, but every epoch goes through Python, as `fit` replays only what it knows."""
+
+
+def stopped_early(kind, seed, **options):
+    """The state after a training that is stopped early: parameters, buffers, history and what the callback found."""
+    rng = np.random.default_rng(seed)
+    rows, size = int(rng.integers(20, 70)), int(rng.integers(3, 40))
+    x, y = rng.normal(size=(rows, 4)), rng.integers(0, 3, rows)
+    layers = [
+        cl.Linear(4, 8),
+        *[cl.BatchNorm(8)] * (seed % 2),
+        cl.ReLU(),
+        *[cl.Dropout(0.2)] * (seed % 3 == 0),
+        cl.Linear(8, 3),
+    ]
+    model = cl.Model(layers, seed=seed, dtype=[np.float32, np.float64][seed % 2])
+    stopping = kind(**{"patience": int(rng.integers(1, 6)), "min_delta": float(rng.choice([0, 0.01])), **options})
+    given = {
+        "loss": cl.SoftmaxLoss(),
+        "optimizer": cl.Adam(model.parameters(), lr=float(rng.choice([0.003, 0.1]))),
+        "epochs": 40,
+        "batch_size": size,
+        "validation_split": 0.3,
+        "metrics": ["accuracy"] if seed % 4 == 0 else [],
+        "sample_weight": (rng.random(rows) < 0.9) * 1.0 if seed % 5 == 0 else None,
+        "callbacks": [stopping],
+        "verbose": 0,
+    }
+    history = model.fit(x, y, **given)
+    return bits(model), {**model.buffers()}, dict(history), stopping.state_dict()
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("options", [{}, {"restore_best": False}, {"monitor": "loss"}], ids=str)
+def test_early_stopping_without_python_is_that_with_python(seed, options):
+    states = [stopped_early(kind, seed, **options) for kind in (cl.callbacks.EarlyStopping, InPython)]
+    np.testing.assert_equal(states[0], states[1])
+
+
+def test_epochs_with_validation_and_early_stopping_come_back_to_python_now_and_then(monkeypatch):
+    times = []
+    results = Evaluation.results
+    monkeypatch.setattr(Evaluation, "results", lambda self, n: times.append(n) or results(self, n))
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    model = cl.MLP(3, [4, 1], seed=0)
+    history = model.fit(
+        x,
+        x[:, :1],
+        loss=cl.MSELoss(),
+        optimizer=cl.SGD(model.parameters(), lr=0.01),
+        epochs=3000,
+        validation_split=0.2,
+        callbacks=[cl.callbacks.EarlyStopping(patience=3000)],
+        verbose=0,
+    )
+    assert sum(times) == history.epochs == 3000
+    assert max(times) > 100

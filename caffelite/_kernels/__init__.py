@@ -38,7 +38,7 @@ from caffelite._kernels.launch import (
     team_size,
 )
 from caffelite._kernels.record import Paused, Recorded, RecordedCall, Recorder, recorder, refuse
-from caffelite._kernels.replay import EpochReplay, Replay
+from caffelite._kernels.replay import AfterEpoch, EpochReplay, KeepBest, OneMoreEpoch, Replay
 from caffelite._kernels.watch import Attributes, Surroundings, are_unchanged
 
 INSTRUCTION_SETS = ("x86-64-v4", "x86-64-v3", "x86-64-v2", "generic")  # best first

@@ -3,8 +3,9 @@
 If there is a call into Python between them, the loop takes the GIL, makes the call, and goes on.
 """
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from libc.math cimport INFINITY, NAN, isfinite
 from libc.stdint cimport int32_t, int64_t
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 cimport numpy as cnp
 
 import numpy as np
@@ -14,6 +15,9 @@ from caffelite._kernels.launch cimport TeamSize, begin_replay, end_replay, is_di
 from caffelite._kernels.record cimport RecordedCall
 
 cnp.import_array()
+
+cdef extern from "Python.h":
+    Py_ssize_t PY_SSIZE_T_MAX
 
 cdef extern from *:
     """
@@ -129,6 +133,18 @@ cdef class Replay:
         return best
 
 
+cdef class AfterEpoch:
+    """Base class of calls that an EpochReplay makes after each of its epochs, without Python. `next` is called then."""
+    cdef public AfterEpoch next
+
+    cdef bint call(self) noexcept nogil:
+        """Do the work. Return False if the replay must not go on."""
+        return True
+
+    cdef bint call_all(self) noexcept nogil:
+        return self.call() and (self.next is None or self.next.call_all())
+
+
 cdef class EpochReplay:
     """Epochs of batches that are in memory: `full` replays the full batches, `last` a shorter last one.
 
@@ -142,8 +158,11 @@ cdef class EpochReplay:
     rows, full_batches, batches : the first `full_batches` of the batches have `rows` rows, the last one has the rest.
     counts : bool (n,), the rows that count; None if all count. A batch without such a row is passed over.
     pending : if its element is not 0, `run` ends after the current batch.
+
+    `after`, if it is not None, is called after each epoch that `run` ends.
     """
     cdef public Replay full, last
+    cdef public AfterEpoch after
     cdef public Py_ssize_t epoch, batch
     cdef readonly Py_ssize_t batches, full_batches
     cdef bint begun
@@ -258,25 +277,92 @@ cdef class EpochReplay:
 
         Returns None, or the entry that stopped the step. In that case the same batch comes next again.
         """
-        cdef double end = seconds_now() + seconds
-        cdef Replay replay = None
-        cdef int stop = CONTINUE
-        cdef Py_ssize_t until
+        cdef int stop
         begin_replay()
-        while self.epoch < epochs and steps > 0 and stop == CONTINUE and seconds_now() < end and not self.interrupted():
-            replay = self.full if self.batch < self.full_batches else self.last
-            until = self.full_batches if self.batch < self.full_batches else self.batches
-            if replay is None:
-                break
-            with nogil:
-                while True:
-                    self.begin_batch()
-                    stop = CONTINUE if self.passes_over() else replay.run_all()
-                    if stop != CONTINUE:
-                        break
-                    self.end_batch()
-                    steps -= 1
-                    if self.batch % until == 0 or steps <= 0 or seconds_now() >= end or self.interrupted():
-                        break
+        with nogil:
+            stop = self.run_on(epochs, seconds_now() + seconds, steps)
         end_replay()
-        return None if replay is None else replay.result(stop)
+        return self.result_of(stop)
+
+    cdef object result_of(self, int stop):
+        """Return None, or the entry that stopped the step of the next batch; raise what it raised."""
+        return None if stop == CONTINUE else (self.full if self.batch < self.full_batches else self.last).result(stop)
+
+    cdef int run_on(self, Py_ssize_t epochs, double end, Py_ssize_t steps) noexcept nogil:
+        """Do what `run` does, until `end` in seconds. Return CONTINUE, or why the step of the next batch stopped."""
+        cdef int stop
+        while self.epoch < epochs and steps > 0 and seconds_now() < end and not self.interrupted():
+            if self.full is None if self.batch < self.full_batches else self.last is None:
+                break
+            self.begin_batch()
+            if not self.passes_over():
+                stop = self.full.run_all() if self.batch < self.full_batches else self.last.run_all()
+                if stop != CONTINUE:
+                    return stop
+            self.end_batch()
+            steps -= 1
+            if self.batch == 0 and self.after is not None and not self.after.call_all():
+                break
+        return CONTINUE
+
+
+cdef class OneMoreEpoch(AfterEpoch):
+    """Runs one epoch of other batches. The replay does not go on if that one stops.
+
+    `has_loss_first` says whether the first mean is the loss.
+    """
+    cdef readonly EpochReplay of
+    cdef readonly bint has_loss_first
+
+    def __init__(self, EpochReplay of not None, bint has_loss_first):
+        self.of, self.has_loss_first = of, has_loss_first
+
+    cdef bint call(self) noexcept nogil:
+        cdef Py_ssize_t end = self.of.epoch + 1
+        return self.of.run_on(end, INFINITY, PY_SSIZE_T_MAX) == CONTINUE and self.of.epoch == end
+
+
+cdef class KeepBest(AfterEpoch):
+    """Copies arrays if the first mean of another replay's last epoch is the least so far.
+
+    The replay does not go on after `patience` epochs in a row that are not better than the best by more than
+    `min_delta`. `best` is infinite and `waited` 0 at first; see `training.callbacks.Monitor`.
+
+    arrays : pairs (from, to) of contiguous arrays of the same size.
+    """
+    cdef EpochReplay of
+    cdef double best, min_delta
+    cdef readonly Py_ssize_t calls        # that were made
+    cdef Py_ssize_t waited, patience, length
+    cdef char** addresses                 # of the arrays, two for each pair
+    cdef size_t* sizes                    # in bytes
+    cdef list arrays
+
+    def __cinit__(self, of, double best, Py_ssize_t waited, Py_ssize_t patience, double min_delta, list arrays):
+        self.of, self.best, self.min_delta, self.arrays = of, best, min_delta, arrays
+        self.waited, self.patience, self.length = waited, patience, len(arrays)
+        self.addresses = <char**> PyMem_Malloc(2 * max(self.length, 1) * sizeof(char*))
+        self.sizes = <size_t*> PyMem_Malloc(max(self.length, 1) * sizeof(size_t))
+        if self.addresses == NULL or self.sizes == NULL:
+            raise MemoryError()
+        for i, (source, target) in enumerate(arrays):
+            self.addresses[2 * i] = <char*> cnp.PyArray_DATA(source)
+            self.addresses[2 * i + 1] = <char*> cnp.PyArray_DATA(target)
+            self.sizes[i] = cnp.PyArray_NBYTES(source)
+
+    def __dealloc__(self):
+        PyMem_Free(self.addresses)
+        PyMem_Free(self.sizes)
+
+    cdef bint call(self) noexcept nogil:
+        cdef Mean* sums = <Mean*> (self.of.sums + (self.of.epoch - 1) % self.of.sums_length * self.of.sums_stride)
+        cdef double value = sums.total / sums.weight if sums.weight > 0 else NAN
+        cdef double better = self.best - value if isfinite(value) else 0
+        cdef Py_ssize_t i
+        self.calls += 1
+        self.waited = 0 if better > self.min_delta else self.waited + 1
+        if better > 0:
+            self.best = value
+            for i in range(self.length):
+                memcpy(self.addresses[2 * i + 1], self.addresses[2 * i], self.sizes[i])
+        return self.waited < self.patience

@@ -228,7 +228,7 @@ class Fit:
         listeners: list[Listener] = []
         if validation is not None:
             of_evaluation = EvaluationStep(model, Objective(loss, metrics, warned_of))
-            listeners.append(Validation(Evaluation(of_evaluation, validation)))
+            listeners.append(Validation(Evaluation(of_evaluation, validation, times=epochs)))
         listeners += shown
         if self.plan.patience is not None:
             callbacks = Callbacks([EarlyStopping(patience=self.plan.patience)])

@@ -34,8 +34,8 @@ class LoopOfRanks(Loop):
         super().__init__(*rest)
         self.model, self.team = model, team
 
-    def due(self, done: int) -> float:
-        return self.team.agreed(super().due(done))
+    def next_due(self, done: int) -> float:
+        return self.team.agreed(super().next_due(done))
 
     def tell(self, done: int) -> bool:
         self.team.check_alike(self.model, self.epochs.epoch)

@@ -27,13 +27,14 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite._kernels import AfterEpoch, KeepBest, OneMoreEpoch
 from caffelite.core.arrays import NUMBERS, nonnegative, positive, positive_integer
 from caffelite.core.cautions import warn
 from caffelite.core.function import Function
@@ -161,6 +162,11 @@ class Callbacks:
         own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.callbacks]
         return min(own, default=math.inf)
 
+    def call(self, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+        """Return the only callback's work after each epoch as a call without Python, None if there is no such call."""
+        only = self.callbacks[0] if len(self.callbacks) == 1 else None
+        return only.call(others) if isinstance(only, EarlyStopping) and type(only) is EarlyStopping else None
+
     def steps_until_due(self) -> float:
         """Return after how many more steps a callback must be called between two steps."""
         return min([callback.steps_until_due() for callback in self._due_between], default=math.inf)
@@ -264,7 +270,7 @@ class Monitor:
 
     def look(self, epoch: int, history: History) -> bool:
         """Look at an epoch's value. Return whether it is the best one."""
-        value = history[self.monitor][-1]
+        value = history[self.monitor][epoch]
         if math.isnan(value) and self.best is None and not self._has_warned:
             self._has_warned = True
             warn(
@@ -277,17 +283,17 @@ class Monitor:
         if not math.isfinite(value):
             better = 0.0
         self.waited = 0 if better > self.min_delta else self.waited + 1
-        is_best = better > 0 or (value == self.best and self._breaks_tie(history))
+        is_best = better > 0 or (value == self.best and self._breaks_tie(epoch, history))
         if is_best:
             self.best, self.best_epoch = value, epoch
         return is_best
 
-    def _breaks_tie(self, history: History) -> bool:
-        """Whether the last epoch has a lower loss than the best one. Their metrics are equal."""
+    def _breaks_tie(self, epoch: int, history: History) -> bool:
+        """Whether this epoch has a lower loss than the best one. Their metrics are equal."""
         if self.monitor in ("loss", "val_loss"):
             return False
         losses = history.get("val_loss", history["loss"])
-        return losses[-1] < losses[self.best_epoch]
+        return losses[epoch] < losses[self.best_epoch]
 
     def state_dict(self) -> dict[str, Any]:
         """Return `best`, `best_epoch` and `waited` by name."""
@@ -344,29 +350,52 @@ class EarlyStopping(Monitor):
         self._model: Any = None
         self._named: tuple[dict[str, Tensor], dict[str, np.ndarray]] = {}, {}
         self._best_state: dict[str, np.ndarray] = {}
+        self._call: KeepBest | None = None  # which may have looked at the last epochs,
+        self._copies: dict[str, np.ndarray] = {}  # and has copied the state of the best of them
 
     def begin(self, training: Training) -> None:
         super().begin(training)
         self._model, self._named = training.model, named_state(training.model)
 
     def __call__(self, epoch: int, history: History) -> bool:
-        if self.look(epoch, history) and self.restore_best:
-            parameters, buffers = self._named  # found once, because `state_dict` searches all names each time
-            state = {name: p.data.copy() for name, p in parameters.items()}
-            self._best_state = state | {name: array.copy() for name, array in buffers.items()}
+        calls = 0 if self._call is None else self._call.calls
+        is_best = [self.look(i, history) for i in range(epoch + 1 - max(calls, 1), epoch + 1)]
+        if any(is_best) and self.restore_best:
+            self._best_state = self._copies if calls else {name: x.copy() for name, x in self._state().items()}
+        self._call = None
         return self.waited >= self.patience
+
+    def call(self, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+        """Return what `__call__` does after each epoch as a call without Python, None if there is none."""
+        evaluation = next((call for call in others if isinstance(call, OneMoreEpoch)), None)
+        if evaluation is None or not evaluation.has_loss_first or (self.monitor, self._mode) != ("val_loss", "min"):
+            return None
+        state = self._state() if self.restore_best else {}
+        if not all(array.flags.c_contiguous for array in state.values()):
+            return None
+        self._copies = self._best_state or {name: np.empty_like(array) for name, array in state.items()}
+        best = math.inf if self.best is None else self.best
+        pairs = [(array, self._copies[name]) for name, array in state.items()]
+        self._call = KeepBest(evaluation.of, best, self.waited, self.patience, self.min_delta, pairs)
+        return self._call
+
+    def _state(self) -> dict[str, np.ndarray]:
+        """Return the arrays of the parameters and buffers by name."""
+        parameters, buffers = self._named  # found once, because `state_dict` searches all names each time
+        return {**{name: p.data for name, p in parameters.items()}, **buffers}
 
     def end(self) -> None:
         """Restore the best parameters and buffers: all of them, or none if Ctrl-C comes first."""
         model, state = self._model, self._best_state
         self._model, self._named, self._best_state = None, ({}, {}), {}
+        self._call, self._copies = None, {}
         if state:
             with InterruptsBetweenSteps() as interrupts, interrupts.held():
                 model.load_state_dict(state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of `Monitor`, and the best parameters and buffers: `model.0.weight` and so on."""
-        return super().state_dict() | {f"model.{name}": array for name, array in self._best_state.items()}
+        return super().state_dict() | {f"model.{name}": array.copy() for name, array in self._best_state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a `state_dict`. Raise ValueError before any change if it is impossible, or not of this model."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite import _kernels as kernels
 from caffelite.data.generator import DataGenerator, is_replayed
 from caffelite.training.step import Step
 
@@ -24,6 +25,7 @@ class Epochs(ABC):
     batch: int
     steps: int
     is_told_each = False  # whether listeners get each epoch's results before the next epoch begins
+    makes_calls = False  # whether they can make calls after each epoch without Python, see `call_after_each`
 
     @abstractmethod
     def run_until(self, epochs: int, steps: float = math.inf) -> None:
@@ -51,15 +53,24 @@ class Epochs(ABC):
     def close(self) -> None:  # noqa: B027 (most have nothing to close)
         """Leave the current epoch."""
 
+    def call_after_each(self, calls: Sequence[kernels.AfterEpoch]) -> None:
+        """Make these calls after each epoch that is replayed. They may be none."""
+        assert not calls
+
     def last(self, done: int) -> int:
         """Return the epoch by which the caller must ask for results. `done` epochs are done."""
         return done + 1
 
-    def one_more(self) -> np.ndarray:
-        """Run the next epoch and return its row of loss and metrics."""
+    def run_one(self) -> None:
+        """Run the next epoch."""
         done = self.epoch
         while self.epoch == done:
             self.run_until(done + 1)
+
+    def one_more(self) -> np.ndarray:
+        """Run the next epoch and return its row of loss and metrics."""
+        done = self.epoch
+        self.run_one()
         return self.results(done)
 
 

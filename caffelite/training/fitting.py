@@ -102,7 +102,8 @@ class Fitting:
         listeners: list[Listener] = [Averages(self.called.averages)]
         if validation is not None:
             objective = Objective(self.loss, self.metrics, model._own.programs.warned_of)
-            listeners.append(Validation(Evaluation(team.evaluation_step(model, objective), validation, team)))
+            evaluation = Evaluation(team.evaluation_step(model, objective), validation, team, times=until)
+            listeners.append(Validation(evaluation))
         resumed = checkpoints = None
         if self.needs_checkpoints:
             checkpoints, resumed = self._checkpoints(history, batches, validation)

@@ -6,6 +6,7 @@ A batch whose weights are all 0 is passed over: there is no step.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -18,13 +19,14 @@ from caffelite import _kernels as kernels
 from caffelite.core.sparse import array_of, rows_from
 from caffelite.data.conversion import as_inputs, as_targets, as_weights, named_targets
 from caffelite.data.generator import Batch, DataGenerator
+from caffelite.functions import Losses
 from caffelite.program import Program
 from caffelite.training import door
 from caffelite.training.divergence import naming_epoch_and_batch
 from caffelite.training.epochs import State, named_rows, parted
 from caffelite.training.step import Step
 from caffelite.training.steps import Steps
-from caffelite.training.team import Team
+from caffelite.training.team import ONE_PROCESS, Team
 
 AT_ONCE = 1024  # the most epochs whose sums are kept before they go into the history
 
@@ -74,6 +76,23 @@ class InMemory(Steps):
         """The number of finished steps."""
         return self.replay.epoch * self.replay.batches + self.replay.batch
 
+    @property
+    def makes_calls(self) -> bool:  # type: ignore[override]
+        return self.team is ONE_PROCESS and not self.objective.epoch_metrics
+
+    def call_after_each(self, calls: Sequence[kernels.AfterEpoch]) -> None:
+        for call, following in itertools.pairwise([*calls, None]):
+            call.next = following
+        self.replay.after = calls[0] if calls else None
+
+    def as_call(self) -> kernels.OneMoreEpoch | None:
+        """Return a call that runs the next epoch, for other epochs to make. None if it needs Python now."""
+        programs = self._programs_of_batches() if self.makes_calls else []
+        if not programs or not all(program.is_current() for program in programs):
+            return None
+        self._set_programs(programs, programs)
+        return kernels.OneMoreEpoch(self.replay, has_loss_first=not isinstance(self.objective.loss, Losses))
+
     def last(self, done: int) -> int:
         return done + 1 if self.objective.epoch_metrics else done - done % AT_ONCE + AT_ONCE
 
@@ -95,9 +114,7 @@ class InMemory(Steps):
             if self.objective.epoch_metrics:
                 for program in current:
                     self._make_room(self.programs.kept[program])
-            full, last = programs[0], programs[-1]
-            self.replay.full = full.replay if full in current else None
-            self.replay.last = last.replay if last in current else None
+            self._set_programs(programs, current)
             try:
                 stopped = self.replay.run(epochs, seconds, int(steps))
             finally:
@@ -105,6 +122,12 @@ class InMemory(Steps):
                     program.replayed()
             if stopped is not None:
                 self._raise_why(stopped)
+
+    def _set_programs(self, programs: list[Program], current: list[Program]) -> None:
+        """Have the batches replay those of their Programs that are current."""
+        full, last = programs[0], programs[-1]
+        self.replay.full = full.replay if full in current else None
+        self.replay.last = last.replay if last in current else None
 
     def _programs_of_batches(self) -> list[Program]:
         """Return the Programs of a full batch and of a shorter last batch, as far as there are such batches.
@@ -175,8 +198,8 @@ class InMemory(Steps):
         stopped.raise_why()
 
     def results(self, done: int) -> np.ndarray:
-        first = done % len(self.sums)
-        sums = self.team.all_sums(self.step, self.sums[first : first + self.epoch - done])
+        rows = np.arange(done, self.epoch) % len(self.sums)
+        sums = self.team.all_sums(self.step, self.sums[rows])
         if not self.objective.epoch_metrics:
             return self.objective.means(sums)
         results = self.step.results(sums, *parted(self._all_measured()))

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 
+from caffelite._kernels import AfterEpoch
 from caffelite.core.tracebacks import noting
 from caffelite.optimizers import Optimizer
 from caffelite.training.averaging import AverageWeights
@@ -24,7 +25,10 @@ class Averages(Listener):
     def __init__(self, averages: list[AverageWeights]) -> None:
         self.averages = averages
 
-    def measure(self, loop: Loop) -> Sequence[float]:
+    def due(self, done: int) -> float:
+        return done + 1 if self.averages else math.inf
+
+    def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
         for average in self.averages:
             average.show()
         return ()
@@ -47,8 +51,11 @@ class Validation(Listener):
     def due(self, done: int) -> float:
         return done + 1
 
-    def measure(self, loop: Loop) -> Sequence[float]:
-        return self.evaluation()
+    def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+        return self.evaluation.as_call()
+
+    def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
+        return list(zip(*self.evaluation.results(epochs), strict=True))
 
 
 class Shown(Listener):
@@ -124,6 +131,9 @@ class Called(Listener):
 
     def due(self, done: int) -> float:
         return self.callbacks.due(done)
+
+    def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+        return self.callbacks.call(others)
 
     def steps_until_due(self) -> float:
         return self.callbacks.steps_until_due()

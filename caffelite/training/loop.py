@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from caffelite._kernels import AfterEpoch
 from caffelite.core.interrupts import Interrupts
 from caffelite.optimizers import TrainingDiverged
 from caffelite.training.epochs import Epochs
@@ -28,8 +29,15 @@ class Listener:
     def steps_done(self, count: int, loop: Loop) -> None:
         """Called when `count` more steps are done."""
 
-    def measure(self, loop: Loop) -> Sequence[float]:
-        """Return this listener's numbers for the history, after an epoch."""
+    def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+        """Return the work after each epoch as a call without Python, None if it needs Python now.
+
+        `others` are the calls of the listeners before this one.
+        """
+        return None
+
+    def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
+        """Return this listener's numbers for the history, after so many epochs: for each quantity one an epoch."""
         return ()
 
     def epochs_done(self, count: int, loop: Loop) -> bool:
@@ -96,7 +104,7 @@ class Loop:
     def advance(self) -> None:
         """Take steps for a while, or until an epoch at which a listener is due. Then call all listeners."""
         epochs, done, steps, stopped = self.epochs, self.epochs.epoch, self.epochs.steps, None
-        due = done + 1 if epochs.is_told_each else self.due(done)
+        due = self.next_due(done)
         next_stop = min(self.until, max(due, done + 1), epochs.last(done))
         try:
             epochs.run_until(int(next_stop), self.steps_until_due())
@@ -112,9 +120,20 @@ class Loop:
             for listener in self.listeners:
                 listener.between_steps()
 
-    def due(self, done: int) -> float:
-        """Return the earliest epoch after which a listener must be called. `done` epochs are done."""
-        return min([listener.due(done) for listener in self.listeners], default=math.inf)
+    def next_due(self, done: int) -> float:
+        """Return the earliest epoch after which a listener needs Python. The epochs make the calls of the others."""
+        calls: list[AfterEpoch] = []
+        later = math.inf
+        for listener in self.listeners:
+            due = listener.due(done)
+            if due <= done + 1 and self.epochs.makes_calls and (call := listener.call(self, calls)) is not None:
+                calls.append(call)
+            else:
+                later = min(later, due)
+        if later <= done + 1 or self.epochs.is_told_each:  # each epoch comes back to Python
+            calls, later = [], done + 1
+        self.epochs.call_after_each(calls)
+        return later
 
     def steps_until_due(self) -> float:
         """Return after how many more steps a listener must be called."""
@@ -124,8 +143,7 @@ class Loop:
         """Add the results since epoch `done` to the history, and call all. Return whether the training ends."""
         results = self.epochs.results(done).T.tolist()
         for listener in self.listeners:
-            for value in listener.measure(self):
-                results.append([value])
+            results += listener.measure(self, len(results[0]))
         with self.interrupts.held():
             for values, new in zip(self.history.values(), results, strict=True):
                 values.extend(new)
