@@ -273,6 +273,19 @@ def as_categories(frame, most=254):
     return convert
 
 
+def without_gaps(frame):
+    """A function that fills gaps, which pytabkit refuses: medians, columns that say where, and a word of their own."""
+    words = words_of(frame)
+    medians = frame.drop(columns=words).median()
+    with_gaps = [name for name in medians.index if frame[name].isna().any()]
+
+    def fill(frame):
+        flags = {f"{name} is missing": frame[name].isna().astype(float) for name in with_gaps}
+        return frame.fillna({**medians.to_dict(), **dict.fromkeys(words, "(missing)")}).assign(**flags)
+
+    return fill
+
+
 def boosting():
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
@@ -379,8 +392,10 @@ def pytabkit(name):
 
     def fit(frame, y, seed):
         torch.set_num_threads(2)
+        fill = without_gaps(frame)
         kind = getattr(pytabkit, f"{name}_{'Regressor' if is_of_numbers(y) else 'Classifier'}")
-        return predictor(kind(random_state=seed, device="cpu", n_threads=2).fit(frame, y), y)
+        predict = predictor(kind(random_state=seed, device="cpu", n_threads=2).fit(fill(frame), y), y)
+        return lambda frame: predict(fill(frame))
 
     return fit
 
