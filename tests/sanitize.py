@@ -25,7 +25,7 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "build" / "sanitize"
 FAMILIES = (
     *("kernels", "convolution", "winograd", "precision", "pooling", "augment", "normalization", "reduction"),
-    *("attention", "recurrent", "embedding"),
+    *("attention", "recurrent", "embedding", "frames"),
 )
 KERNEL_TESTS = [f"tests/test_{family}.py" for family in FAMILIES]
 MOST_TESTS = ["--ignore=tests/test_benchmarks.py", "--ignore=tests/test_cli.py"]
