@@ -160,6 +160,9 @@ CHANGES = [
     lambda model, x: model.table[0, : x.shape[2]] * x + model.table[1, : x.shape[2]].reshape(1, 1, -1),
     lambda model, x: x @ model.table[: x.shape[2]],
     lambda model, x: cl.split(x, (1,), axis=1)[1] * cl.flip(x, axis=2)[:, :1],
+    lambda model, x: x.reshape(-1, 1, *x.shape[1:]) - x.reshape(-1, x.shape[1], 1, x.shape[2]),
+    lambda model, x: (x * x).reshape(-1, 1, 1, *x.shape[1:]) @ x.transpose(0, 2, 1).reshape(-1, 1, 1, *x.shape[:0:-1]),
+    lambda model, x: x[:, 0, :1] @ model.table[:1],
 ]
 
 

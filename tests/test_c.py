@@ -14,9 +14,11 @@ from reference import special_values
 import caffelite as cl
 from caffelite import c, functions
 from caffelite.c.exporting import source
+from caffelite.c.int8 import as_int8
 from caffelite.c.layers import IDENTITIES
 from caffelite.c.net import LAYERS, STACKS
 from caffelite.core.function import Function
+from caffelite.model.dataflow import graph_of, random_rows
 
 needs_compiler = pytest.mark.skipif(CC is None, reason="there is no C compiler")
 F32, F64 = np.float32, np.float64
@@ -274,7 +276,7 @@ def test_categories_are_indices_that_the_file_lists_by_number(tmp_path):
     text = source(model, "net.c")
     assert "\n *     town: 0 Oslo * /, 1 Rome, 2 (missing), 3 (another)\n" in text
     assert "\n *     size: 0 L, 1 M, 2 S, 3 (missing), 4 (another)\n" in text
-    assert "The numbers, NAN for a missing one: age, pay" in text
+    assert " * The numbers, NAN for a missing one:\n *     0 age\n *     1 pay\n" in text
 
 
 @needs_compiler
@@ -388,6 +390,7 @@ class Calling(cl.Model):
         super().__init__(seed=0, dtype=dtype)
         self.compute, self.f, self.scale = compute, cl.Linear(3, 3), cl.LayerNorm(3)
         self.half = cl.Tensor(np.full(1, 0.5, dtype))
+        self.w = cl.Tensor(np.array([0.5, -2, 3], dtype))
 
     def call(self, x):
         return self.compute(self, x)
@@ -424,6 +427,99 @@ def test_models_that_write_call_compute_what_predict_does(tmp_path):
         (Calling(lambda model, x: x), rows(3, 3)),
     ]
     assert differing(tmp_path, nets) == []
+
+
+@needs_compiler
+@pytest.mark.filterwarnings("ignore:steps run in Python")  # as they make arrays in `call`
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_constants_and_shapes_that_a_call_makes_of_a_row(dtype, tmp_path):
+    def token(model, x):  # the same for each row, as many as there are rows
+        return cl.concatenate([model.w.reshape(1, 1, 3) * np.ones((len(x), 1, 1), dtype), x], axis=1)
+
+    nets = [
+        (Calling(token, dtype), rows(3, 2, 3)),
+        (Calling(lambda model, x: x - model.w * np.ones((len(x), 1)), dtype), rows(3, 3)),
+        (Calling(lambda model, x: x.reshape(-1, 1, 4) - x.reshape(-1, 4, 1), dtype), rows(3, 4)),
+        (Calling(lambda model, x: (x + 1).reshape(-1, 1, 4) * (x + 1).reshape(-1, 4, 1), dtype), rows(3, 4)),
+        (Calling(lambda model, x: x @ model.w.reshape(1, 3), dtype), rows(3, 1)),
+        (Calling(lambda model, x: x.reshape(-1, 2, 1) @ model.w.reshape(1, 3), dtype), rows(3, 2)),
+        (Calling(lambda model, x: x @ x.transpose(0, 1, 2, 4, 3), dtype), rows(3, 2, 3, 4, 2)),
+        (Calling(lambda model, x: x.reshape(-1, 2, 2, 2, 2, 3) @ x.reshape(-1, 2, 2, 2, 3, 2), dtype), rows(3, 48)),
+    ]
+    assert differing(tmp_path, nets) == []
+
+
+@needs_compiler
+@pytest.mark.parametrize("factor", [1e-20, 1e20, 3e37])
+def test_norms_of_very_large_and_very_small_numbers_are_those_of_predict(factor, tmp_path):
+    x = rows(3, 4, 5) * F32(factor)
+    norms = [cl.LayerNorm(5), cl.RMSNorm(5), cl.GroupNorm(2, 4), cl.InstanceNorm(4)]
+    assert differing(tmp_path, [(cl.Model([norm], seed=0), x) for norm in norms]) == []
+
+
+@needs_compiler
+def test_outputs_that_are_copies_have_functions_of_their_own(tmp_path):
+    class Linear(cl.Model):  # the name of a layer
+        def __init__(self):
+            super().__init__(seed=0)
+            self.f = cl.Linear(3, 3)
+
+        def call(self, x):
+            y = self.f(x)
+            return y, y, x, y.reshape(-1, 1, 3)
+
+    assert differing(tmp_path, [(Linear(), rows(3, 3))]) == []
+
+
+@needs_compiler
+def test_weights_too_small_for_a_scale_are_quantized_to_0(tmp_path):
+    model = cl.Model([cl.Linear(3, 2), cl.Linear(2, 2)], seed=0)
+    weight = model.functions[0].weight
+    weight.data = weight.data * F32(1e-42)
+    assert differing(tmp_path, [(model, rows(3, 3))]) == []
+    _, scale, product = as_int8(model.functions[0])
+    assert (scale >= np.finfo(F32).tiny).all()
+    np.testing.assert_allclose(product, weight.data, atol=float(np.finfo(F32).tiny))
+
+
+def test_the_error_of_quantizing_is_that_of_the_layer_alone_and_of_numbers(tmp_path):
+    class Tied(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.words, self.scores = cl.Embedding(6, 6), cl.Linear(6, 6, bias=False)
+
+        takes_indices = True
+
+        def call(self, x):
+            return self.scores(self.words(x))
+
+    tied = Tied()
+    tied.words.weight = tied.scores.weight
+    rounding = c.export(tied, tmp_path / "net.c", input_shape=(1,), quantize=True)
+    exact, product = tied.scores.weight.data, as_int8(tied.scores).product
+    largest = max(abs(row @ exact - row @ product).max() for row in exact)
+    np.testing.assert_allclose(rounding.largest, largest, rtol=1e-3)
+
+    class Root(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0)
+            self.f = cl.Linear(3, 2)
+
+        def call(self, x):
+            return self.f(x).sqrt()
+
+    rounding = c.export(Root(), tmp_path / "net.c", input_shape=(3,), quantize=True)
+    assert np.isfinite(rounding.output)
+    assert not np.isnan(rounding).any()
+
+
+def test_categories_of_all_codes_are_drawn_to_measure_the_error_of_quantizing():
+    frame = {"w": np.array(["a", "b", "c", "d"] * 5), "x": np.arange(20.0), "v": np.array(["a", "b"] * 10)}
+    for kind in (cl.Columns, cl.Splines):
+        model = cl.Model([kind(frame, 3), cl.ReLU()], seed=0)
+        graph = graph_of(model, ((1,), (2,)), lambda kind: True)
+        _, codes = random_rows(graph, 500, np.random.default_rng(0))
+        assert [sorted(set(column.tolist())) for column in codes.T] == [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3]]
 
 
 class Shrink(cl.Function):
@@ -546,7 +642,9 @@ def test_the_file_says_what_it_is(tmp_path):
     for line in str(model.summary((1, 28, 28))).splitlines():
         assert f"\n * {line}\n" in comment
     size = model.functions[0].weight.dtype.itemsize * sum(p.size for p in model.parameters())
-    assert f"{size / 1000:.1f} kB, constant" in comment
+    tables = [int(n) for line in re.findall("static const int .*", text) for n in re.findall(r"\[(\d+)\] = ", line)]
+    assert len(tables) == 4
+    assert f"{(size + 4 * sum(tables)) / 1000:.1f} kB, constant" in comment
     assert "23.5 kB" in comment
     assert "enum { PREDICT_INPUTS = 784, PREDICT_OUTPUTS = 10 };" in text
     assert max(map(len, text.splitlines())) <= len(" * ") + 120
@@ -684,6 +782,25 @@ def stateful(model, x, n):
         (Calling(lambda model, x: model.f(x)), None, ValueError, r"\(64,\), or \(\(64,\), \(3,\)\) for two inputs"),
         (Calling(lambda model, x: model.f(x)), (4,), ValueError, r"can't be followed.*Linear\(3 → 3\) got"),
         (cl.Linear(3, 4), None, TypeError, r"export takes a Model, got Linear\(3, 4\)"),
+        (
+            Calling(lambda model, x: x * (model.w * len(x))),
+            (3,),
+            ValueError,
+            "^export: .*depends on the number",
+        ),
+        (
+            Calling(lambda model, x: x + model.w * np.arange(len(x) * 3).reshape(-1, 3)),
+            (3,),
+            ValueError,
+            "^export: .*depends on the number",
+        ),
+        (Calling(lambda model, x: model.f(x)[:, 3:]), (3,), ValueError, r"Index\[.*\] makes an array without elements"),
+        (
+            Calling(lambda model, x: x.reshape(-1, *[1] * 8, 3) * 2),
+            (3,),
+            TypeError,
+            "of rows with more than 8 axes",
+        ),
         (cl.Model([cl.ReLU()]), None, ValueError, r"give input_shape, such as \(64,\)$"),
         (cl.Model([cl.Conv2d(1, 2, 3)]), None, ValueError, r"known only \(n, 1, \?, \?\): .*input_shape, such as"),
         (cl.Model(), None, ValueError, r"give input_shape, such as \(64,\)$"),

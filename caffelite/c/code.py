@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 WIDTH = 120  # characters of a line
+INDICES = "ijklmnop"  # of axes
 
 Shape = tuple[int, ...]  # of a row, and of an array in C
 
@@ -106,6 +107,11 @@ def parameter(name: str, seen: Shape, of: str = "float") -> str:
     return f"{of} *restrict {name}" if len(seen) == 1 else f"{of} (*restrict {name}){brackets(seen[1:])}"
 
 
+def as_pointer(name: str, seen: Shape) -> str:
+    """A pointer to an array of floats of this shape, or its type if the name is empty."""
+    return f"float *{name}" if len(seen) == 1 else f"float (*{name}){brackets(seen[1:])}"
+
+
 def in_lines(head: str, items: Sequence[str], tail: str, indent: str = "    ") -> str:
     """Items between commas, in as many lines as they need."""
     lines = [head]
@@ -147,4 +153,4 @@ def defined(head: str, array: np.ndarray) -> str:
 
 
 def as_comment(text: str) -> str:
-    return re.sub(" +\n", "\n", text.replace("*/", "* /").replace("\n", "\n * "))
+    return re.sub(" +\n", "\n", text.replace("*/", "* /").replace("/*", "/ *").replace("\n", "\n * "))

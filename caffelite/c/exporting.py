@@ -125,7 +125,7 @@ def written(model: Any, path: Any, input_shape: Any, quantize: bool) -> tuple[st
         of_row=" x" if net.single else "",
         facts="\n".join([f" *     {name:<10}{as_comment(text)}" for name, text in _facts(net)]),
         storage=STORAGE if net.memory else "",
-        notes="".join([f"\n * {as_comment(_columns_text(a.function))}\n *" for a in net.graph.columns()]),
+        notes="".join([f"\n * {as_comment(text)}\n *" for text in _notes(net)]),
         summary=as_comment(str(model.summary(shapes[0] if len(shapes) == 1 else tuple(shapes)))),
         includes="#include <math.h>" + "\n#include <stdint.h>" * integers,
         definition=DEFINITION if net.memory else "",
@@ -165,11 +165,16 @@ def _facts(net: Net) -> list[tuple[str, str]]:
     return [*facts, ("memory", bytes_text(net.memory * net.dtype.itemsize))]
 
 
+def _notes(net: Net) -> list[str]:
+    """What the Columns of the model say, once if several say the same."""
+    return list(dict.fromkeys([_columns_text(a.function) for a in net.graph.columns()]))
+
+
 def _columns_text(f: functions.Columns) -> str:
     """Say which columns the inputs are, and list the categories of each by number."""
     lines = []
     if f.numbers:
-        lines = [in_lines("The numbers, NAN for a missing one: ", [*map(str, f.numbers)], "")]
+        lines = ["The numbers, NAN for a missing one:", *[f"    {i} {name}" for i, name in enumerate(f.numbers)]]
     if f.categories:
         lines.append("The indices are the numbers of categories:")
     for name, known in f.categories.items():

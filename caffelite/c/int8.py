@@ -39,7 +39,7 @@ def as_int8(f: Any) -> Int8:
     elif isinstance(f, functions.ConvTranspose2d):  # (inputs, outputs of a group, …)
         weight, outputs = weight.reshape(f.groups, -1, *shape[1:]), (0, 2)
     scale = abs(weight).max(axis=tuple(set(range(weight.ndim)) - {*outputs}), keepdims=True) / 127
-    scale[scale == 0] = 1
+    scale = np.where(scale == 0, 1, np.maximum(scale, np.finfo(scale.dtype).tiny)).astype(scale.dtype)
     numbers = np.rint(weight / scale).astype(np.int8)
     product = (numbers * scale).astype(weight.dtype)
     return Int8(numbers.reshape(shape), scale.reshape(-1), product.reshape(shape))
@@ -59,10 +59,14 @@ def rounding(graph: Graph) -> Rounding:
     rounded: Any = copy.deepcopy(graph.model)
     for f in rounded.all_functions():
         if type(f) in KINDS:
-            f.weight.data = as_int8(f).product
+            f.weight, product = copy.deepcopy(f.weight), as_int8(f).product  # others that share it stay as they are
+            f.weight.data = product
     exact, found = (_outputs(model, rows) for model in (graph.model, rounded))
-    differences = abs(exact - found)
-    return Rounding(float(differences.max()), float(differences.mean()), float(abs(exact).max()))
+    with np.errstate(invalid="ignore"):
+        differences = np.where((exact == found) | (np.isnan(exact) & np.isnan(found)), 0, abs(exact - found))
+    differences[np.isnan(differences)] = np.inf  # one of the two is no number
+    largest = abs(exact[np.isfinite(exact)]).max(initial=0)
+    return Rounding(float(differences.max()), float(differences.mean()), float(largest))
 
 
 def _outputs(model: Any, rows: list[np.ndarray]) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import Shape, at, axes, dims, literal, loop, loops
+from caffelite.c.code import INDICES, Shape, at, axes, dims, literal, loop, loops
 from caffelite.c.int8 import KINDS, as_int8
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function
@@ -101,8 +101,8 @@ def side_by_side(f: Any, *shapes: Shape) -> Layer:
 
 def pad(f: functions.PadAxes, x: Shape, y: Shape) -> Layer:
     """A number everywhere first, then x inside; or elements of x, from tables of their places."""
-    along, mode = list(zip("ijklmn", x, f.pairs(1 + len(x))[1:], strict=False)), f.modes[f.mode]
-    from_x, to_y = dict(zip("ijklmn", x, strict=False)), dict(zip("ijklmn", y, strict=False))
+    along, mode = list(zip(INDICES, x, f.pairs(1 + len(x))[1:], strict=False)), f.modes[f.mode]
+    from_x, to_y = dict(zip(INDICES, x, strict=False)), dict(zip(INDICES, y, strict=False))
     if mode == "constant":
         inside = "".join(f"[{i} + {before}]" if before else f"[{i}]" for i, _, (before, _) in along)
         body = [*loops(to_y, f"y{at(to_y)} = {literal(f.value)};"), *loops(from_x, f"y{inside} = x{at(from_x)};")]
@@ -285,10 +285,10 @@ def rms_norm(f: functions.RMSNorm, x: Shape, y: Shape) -> Layer:
     element = at(counts)
     body = loops(
         rows,
-        "float squares = 0;",
-        loop("j", n, f"squares += x{element} * x{element};"),
-        f"const float factor = 1 / sqrtf(squares / {n} + {literal(f.added())});",
-        loop("j", n, f"y{element} = x{element} * factor * scale[j];"),
+        "double squares = 0;",
+        loop("j", n, f"squares += (double)x{element} * x{element};"),
+        f"const double factor = 1 / sqrt(squares / {n} + {literal(f.added())});",
+        loop("j", n, f"y{element} = (float)(x{element} * factor) * scale[j];"),
     )
     return Layer({"x": dims(counts)}, dims(counts), body, {"scale": f.scale.data}, in_place=True)
 
@@ -307,12 +307,12 @@ def normalized(f: Any, groups: dict[str, int], members: dict[str, int], at_scale
     body = loops(
         groups,
         f"const float first = x{first};",
-        "float mean = 0, variance = 0;",
-        *loops(members, f"mean += x{element} - first;"),
+        "double mean = 0, variance = 0;",
+        *loops(members, f"mean += (double)x{element} - first;"),
         f"mean /= {n};",
         *loops(members, f"variance += (x{element} - first - mean) * (x{element} - first - mean);"),
-        f"const float factor = 1 / sqrtf(variance / {n} + {literal(f.eps)});",
-        *loops(members, f"y{element} = (x{element} - first - mean) * factor * scale{at_scale}{shift};"),
+        f"const double factor = 1 / sqrt(variance / {n} + {literal(f.eps)});",
+        *loops(members, f"y{element} = (float)((x{element} - first - mean) * factor) * scale{at_scale}{shift};"),
     )
     parameters = {"scale": f.scale, "shift": f.shift}
     constants = {name: p.data.reshape(scale_shape) for name, p in parameters.items() if p is not None}

@@ -15,8 +15,21 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import functions
 from caffelite.c import layers, operators, sequences
-from caffelite.c.code import HELPERS, Shape, as_comment, brackets, defined, in_double, in_lines, indented, parameter
+from caffelite.c.code import (
+    HELPERS,
+    INDICES,
+    Shape,
+    as_comment,
+    as_pointer,
+    brackets,
+    defined,
+    in_double,
+    in_lines,
+    indented,
+    parameter,
+)
 from caffelite.c.int8 import Rounding, rounding
 from caffelite.c.layers import COMPOSITES, IDENTITIES, Layer, Part, copied
 from caffelite.core.function import Function, shape_text
@@ -25,7 +38,6 @@ from caffelite.files.state import arrays_of
 from caffelite.model.dataflow import (
     Application,
     Columns,
-    Constant,
     Converted,
     Given,
     Graph,
@@ -35,6 +47,7 @@ from caffelite.model.dataflow import (
     Rows,
     Stored,
     graph_of,
+    same_values,
 )
 from caffelite.model.model import Model
 from caffelite.model.tracing import data_of, kind_of
@@ -160,6 +173,10 @@ class Net:
         elif a.within is not None:
             self.follow(a.within, place, a.function)
         elif self.is_written(a):
+            if any(0 in shape for shape in a.shapes):
+                raise ValueError(f"export: {a.function!r} makes an array without elements, as it is used in {of!r}")
+            if max(map(len, a.shapes)) > 1 + len(INDICES):
+                raise TypeError(f"export: there is no C for {a.function!r} of rows with more than {len(INDICES)} axes")
             if not all(map(_is_of_rows, a.shapes)) or (len(a.shapes) > 1 and a.kind not in STACKS):
                 raise TypeError(f"export: there is no C for {a.function!r} as it is used in {of!r}")
             if a.kind in STACKS:
@@ -217,13 +234,20 @@ class Net:
             return self.call(floats, (len(self.calls),), floats.layer(shape), [(value, shape)], shape)[0], shape
         if isinstance(source, Columns):
             return self.columns(source, a, of)
-        values = self._values(source)
+        try:
+            values = self._values(source)
+        except ValueError as error:
+            raise ValueError(f"export: {error}") from error
         if isinstance(values, Rows):
             raise TypeError(f"export: there is no C for {a.function!r} of a number that follows the number of rows")
         if np.ndim(values) == 0:
             return None, np.asarray(values, self.dtype)[()]
         name = source.name if isinstance(source, Stored) else f"a constant of {of!r}"
-        return self.constant_value(name, np.asarray(values), len(a.shapes[0]) - 1)
+        axes = max(len(a.shapes[0]) - 1, 2 * (a.kind is functions.MatMul))
+        shown = self.constant_value(name, np.asarray(values), axes)
+        if shown is None:
+            raise TypeError(f"export: there is no C for {a.function!r} of {name} with an element for each row")
+        return shown
 
     def columns(self, source: Columns, a: Application, of: Function) -> Part:
         """Return the elements of an input that follow one another in each row; TypeError for others."""
@@ -234,11 +258,14 @@ class Net:
         place = f"{value.place} + {places[0]}" if places[0] else value.place
         return Value(places.size, value.type, place=place), source.columns.shape
 
-    def constant_value(self, what: str, array: np.ndarray, axes: int) -> Part:
-        """Return an array that depends on no row. If it has more axes than a row, those before have length 1."""
+    def constant_value(self, what: str, array: np.ndarray, axes: int) -> Part | None:
+        """Return an array that depends on no row, None if it has more axes than a row that are longer than 1."""
         shape = array.shape
         while len(shape) > axes and shape[0] == 1:
             shape = shape[1:]
+        if len(shape) > axes:
+            return None
+        _count(shape)
         array = array.reshape(-1).astype(np.uint8 if array.dtype.kind == "b" else self.dtype)
         key = array.dtype.char, array.tobytes()
         if key not in self.constants:
@@ -250,13 +277,12 @@ class Net:
 
     def _values(self, source: Any) -> Any:
         """Return the values that come from there. They do not depend on the row."""
-        if isinstance(source, Constant) and source.shape is None:
-            return source.values
         if isinstance(source, Stored):
             return arrays_of(self.graph.model)[source.name]
         if isinstance(source, Result):
-            return data_of(self.leaves[source.application].steps[0].outputs[source.place])
-        return ()
+            steps = self.leaves[source.application].steps
+            source = same_values([data_of(step.outputs[source.place]) for step in steps], repr(steps[0].function))
+        return source.values if source.shape is None or _is_of_rows(source.shape) else N
 
     # ---- calls --------------------------------------------------------------------------------------------------
 
@@ -270,7 +296,8 @@ class Net:
             if x.type != layer.types.get(name, "float"):
                 raise TypeError(f"export: there is no C for {function!r} of {x.type} as {name}")
         size = _count(y_shape)
-        free = [x for x in inputs if layer.in_place and x.size == size and not x.place and x not in self.kept]
+        others = [x for name, x in given.items() if layer.inputs[name] != layer.y]  # not seen as y is
+        free = [x for x in inputs if layer.in_place and x.size == size and not x.place and x not in self.kept + others]
         made = [Value(_count(shape), first=len(self.calls)) for shape in layer.own.values()]
         y = free[0] if free else Value(size, first=len(self.calls))
         self.values += made if free else [*made, y]
@@ -288,12 +315,20 @@ class Net:
     def define(
         self, function: Function, place: Shape, layer: Layer, renamed: dict[str, str], shapes: list[Shape]
     ) -> str:
-        """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name."""
+        """Write a layer in C; its name. Inputs that are the same array, or y's, have got its name.
+
+        If they see the array in another shape, a pointer of that shape has their name.
+        """
         suffix = "".join(f"_{i}" for i in place)
         first = self.places.setdefault(_identity(function, layer), suffix)  # whose weights it shares
+        seen, pointers = {"y": layer.y, **layer.inputs}, []
         body = "\n".join(layer.body)
         for name, other in renamed.items():
-            body = re.sub(rf"\b{name}\[", f"{other}[", body)
+            if seen[name] == seen[other]:
+                body = re.sub(rf"\b{name}\[", f"{other}[", body)
+            else:
+                pointers.append(f"const {as_pointer(name, seen[name])} = (const {as_pointer('', seen[name])}){other};")
+        body = "\n".join([*pointers, body])
         for name in layer.constants:
             body = re.sub(rf"\b{name}\[", f"{name}{first}[", body)
         inputs = [
@@ -303,6 +338,8 @@ class Net:
         ]
         inputs += [parameter(name, seen) for name, seen in layer.own.items()]
         head = f"{type(function).__name__.lower()}{suffix}"
+        while head in self.names.values():
+            head += "_"
         what = f"{'.'.join(map(str, place))}: {shortened(repr(function), MOST_SAID)}"
         sizes = f"{', '.join(map(shape_text, shapes[:-1]))} -> {shape_text(shapes[-1])}"
         over = ", in place" if "y" in renamed.values() else ""
@@ -311,6 +348,8 @@ class Net:
             self.definitions += [self.constant(f"{name}{first}", array) for name, array in layer.constants.items()]
         signature = in_lines(f"static void {head}(", [*inputs, parameter("y", layer.y)], ")")
         self.definitions.append(self.c(f"{signature}\n{{\n{indented(body)}\n}}\n"))
+        tables = [line for line in layer.body if line.startswith("static const int ")]
+        self.constant_bytes += 4 * sum([int(n) for line in tables for n in re.findall(r"\[(\d+)\] = ", line)])
         return head
 
     def c(self, code: str) -> str:

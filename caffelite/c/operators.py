@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
-from caffelite.c.code import Shape, at, axes, dims, literal, loop, loops
+from caffelite.c.code import INDICES, Shape, at, axes, dims, literal, loop, loops
 from caffelite.c.layers import Layer, Part, Write, elementwise
 from caffelite.core.arrays import normalized_axes
 from caffelite.core.function import Function
 
-INDICES = "ijklmnop"  # of axes
 ROWS = 3  # on which it is tried whether elements are of their own row
 
 
@@ -120,14 +119,14 @@ def _second(axis: int, shape: Shape) -> Shape:
 
 def matmul(f: Any, a: Shape, b: Shape, y: Shape) -> Layer:
     """Products of matrices, or of a vector and a matrix. Stacks of matrices are broadcast to each other."""
-    n, m = ["n"] * (len(b) > 1), ["m"] * (len(a) > 1)
-    lengths = dict(zip([*m, *n], y[len(y) - len(m) - len(n) :], strict=True))
+    r, c = ["r"] * (len(a) > 1), ["c"] * (len(b) > 1)  # of the rows of a, and the columns of b
+    lengths = dict(zip([*r, *c], y[len(y) - len(r) - len(c) :], strict=True))
     stack = dict(zip(INDICES, y[: len(y) - len(lengths)], strict=False))
     to = f"y{at(stack | lengths)}"
-    of_a = f"a{_broadcast(a[:-2], (*stack.values(),))}{'[m]' * len(m)}[k]"
-    of_b = f"b{_broadcast(b[:-2], (*stack.values(),))}[k]{'[n]' * len(n)}"
-    outer, inner = stack | {i: lengths[i] for i in m}, {i: lengths[i] for i in n}
-    body = loops(outer, *loops(inner, f"{to} = 0;"), loop("k", a[-1], *loops(inner, f"{to} += {of_a} * {of_b};")))
+    of_a = f"a{_broadcast(a[:-2], (*stack.values(),))}{'[r]' * len(r)}[t]"
+    of_b = f"b{_broadcast(b[:-2], (*stack.values(),))}[t]{'[c]' * len(c)}"
+    outer, inner = stack | {i: lengths[i] for i in r}, {i: lengths[i] for i in c}
+    body = loops(outer, *loops(inner, f"{to} = 0;"), loop("t", a[-1], *loops(inner, f"{to} += {of_a} * {of_b};")))
     return Layer({"a": a, "b": b}, dims(stack | lengths), body)
 
 

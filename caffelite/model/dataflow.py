@@ -366,7 +366,7 @@ def _same_source(sources: Sequence[Any], what: str) -> Any:
     first = sources[0]
     if len({type(source) for source in sources}) == 1:
         if isinstance(first, Constant):
-            return _same_values([source.values for source in sources], what)
+            return same_values([source.values for source in sources], what)
         if isinstance(first, Converted):
             return Converted(_same_source([source.of for source in sources], what))
         if isinstance(first, Columns):
@@ -376,7 +376,7 @@ def _same_source(sources: Sequence[Any], what: str) -> Any:
     raise ValueError(f"{what} gets different values for another number of rows")
 
 
-def _same_values(values: Sequence[Any], what: str) -> Constant:
+def same_values(values: Sequence[Any], what: str) -> Constant:
     """Make one constant of several: they are equal, or equal for all rows."""
     if isinstance(values[0], np.ndarray) and len({x.ndim for x in values}) == 1:
         shape = merged([x.shape for x in values], what)
@@ -434,7 +434,12 @@ def _limits(graph: Graph, place: int) -> Iterable[tuple[Any, int, int]]:
             if not isinstance(source, Given | Columns) or source.place != place:
                 continue
             columns = source.columns.reshape(-1) if isinstance(source, Columns) else slice(None)
-            if function.index_count is not None:
+            if isinstance(function, functions.Columns):
+                codes = np.arange(len(function.categories))[columns]
+                yield from [
+                    (i, 0, len(known) + 2) for i, known in zip(codes, function.categories.values(), strict=True)
+                ]
+            elif function.index_count is not None:
                 yield columns, 0, function.index_count
             elif isinstance(function, Recurrent):
                 yield columns, 1, 1 + function.shape[1]
