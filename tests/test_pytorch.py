@@ -50,7 +50,23 @@ def set_to(layer, **attributes):
     return layer
 
 
-#: For each class of PyTorch in the table: modules, and the shape of an input.
+FRAME = {
+    "x": np.array([1e9 + 1, np.nan, *(1e9 + np.arange(20.0) ** 2)]),
+    "word": np.array([None, "new", *["a", "b", "c", "a"] * 5], object),
+    "y": np.linspace(-3, 40, 22),
+    "day": np.datetime64("2024-02-27") + np.arange(0, 22 * 40, 40),
+}
+SEEN = {name: column[2:] for name, column in FRAME.items()} | {"x": np.array([np.nan, *FRAME["x"][3:]])}
+
+
+def of_table(kind, names, *options, **named):
+    """The module of a Function that has seen some rows of a table, and the arrays of other rows."""
+    function = kind({name: SEEN[name] for name in names.split()}, *options, **named)
+    arrays = function.arrays(FRAME)
+    return door.to_torch(function), arrays if len(arrays) > 1 else arrays[0]
+
+
+#: For each class of PyTorch in the table: modules, and the shape of an input, or the input itself.
 EXAMPLES = {
     nn.Sequential: [
         (nn.Sequential(nn.Sequential(), nn.Tanh()), (2, 3)),
@@ -124,6 +140,16 @@ EXAMPLES = {
     nn.ConstantPad1d: [(nn.ConstantPad1d(2, 0.0), (2, 3, 4))],
     nn.ConstantPad2d: [(nn.ConstantPad2d(2, 0.0), (2, 3, 4, 5))],
     nn.ConstantPad3d: [(nn.ConstantPad3d(2, 0.0), (2, 3, 4, 5, 6))],
+    modules.Columns: [
+        of_table(cl.Columns, "x word y day", 2),
+        of_table(cl.Columns, "x day", robust=True, bins=3),
+        of_table(cl.Columns, "word"),
+    ],
+    modules.Splines: [
+        of_table(cl.Splines, "x word y day", 3, bins=4),
+        of_table(cl.Splines, "x y", 3, bins=[0, 2]),
+        of_table(cl.Splines, "word", 3),
+    ],
     modules.RNN: [(modules.RNN(3, 4, **BOTH_WAYS), (2, 5, 3))],
     modules.GRU: [(set_to(modules.GRU(3, 4, **BOTH_WAYS), sequences=False), (2, 5, 3))],
     modules.LSTM: [(set_to(modules.LSTM(3, 4, 2, batch_first=True), sequences=False), (2, 5, 3))],
@@ -164,12 +190,14 @@ def with_random_values(module, dtype, seed=0):
 
 def inputs_of(module, shape, dtype, seed=0):
     rng = np.random.default_rng(seed)
+    if not isinstance(shape, str) and not all(isinstance(n, int) for n in shape):
+        return shape
     return rng.integers(0, 7, (2, 5)) if shape == "indices" else rng.standard_normal(shape).astype(dtype)
 
 
 def applied(module, x):
     """What a module makes of an array, the first of its outputs."""
-    x = torch.tensor(x)
+    x = tuple(map(torch.tensor, x)) if isinstance(x, tuple) else torch.tensor(x)
     y = module(x, x, x) if type(module) is nn.MultiheadAttention else module(x)
     return y[0] if isinstance(y, tuple) else y
 
@@ -188,7 +216,8 @@ def assert_same_numbers(model, module, x, dtype, trains=True):
         assert_close(model.predict(x), applied(module, x).numpy(), dtype)
     if not trains:
         return
-    y, theirs = model(cl.Tensor(x) if x.dtype == dtype else x), applied(module.train(), x)
+    inputs = x if isinstance(x, tuple) else (cl.Tensor(x) if x.dtype == dtype else x,)
+    y, theirs = model(*inputs), applied(module.train(), x)
     assert_close(y.data, theirs.detach().numpy(), dtype)
     dy = np.linspace(-1, 1, y.size).reshape(y.shape).astype(dtype)
     if model.parameters():

@@ -180,6 +180,31 @@ def parallel(f: Any, *parts: nn.Module) -> nn.Module:
     return modules.Parallel(parts, f.concatenate.axis)
 
 
+def columns(f: cl.Columns) -> nn.Module:
+    sizes = [embedding.size for embedding in f.embeddings]
+    return modules.Columns({**f.arguments(), "gaps": f.gaps.tolist()}, *_of_table(f), sizes)
+
+
+def splines(f: cl.Splines) -> nn.Module:
+    return modules.Splines(f.arguments(), *_of_table(f), f.size)
+
+
+def _of_table(f: cl.Columns) -> tuple[dict[str, np.ndarray], list[int]]:
+    """The buffers, and the numbers of codes of each category."""
+    buffers = {name: array for name, array in f.buffers().items() if "." not in name}
+    return buffers, [len(names) + 2 for names in f.categories.values()]
+
+
+def places_of_columns(f: cl.Columns) -> Places:
+    embeddings = [f"embeddings.{i}.weight" for i in range(len(f.embeddings))]
+    return {name: name for name in ("center", "scale", "edges", *embeddings)}
+
+
+def of_table(ours: type[cl.Columns]) -> Callable[[Any], Function]:
+    """Make the Function of a module again, from what it was made with."""
+    return lambda m: ours(**{name: value for name, value in m._columns.items() if name != "gaps"})
+
+
 def positional_encoding(m: Any) -> Function:
     return cl.PositionalEncoding(m.size, m.max_length)
 
@@ -225,6 +250,7 @@ def projections(prefix: str, own: str) -> dict[str, str]:
 
 CONVOLUTION = "in_channels out_channels kernel_size stride padding dilation groups bias"
 MOMENTS = {**SCALED, "running_mean": "mean", "running_var": "variance"}
+SPLINES = {name: name for name in ("weight", "slope", "column_scale", "bias", "center", "scale", "edges", "z")}
 BLOCK = {
     **projections("self_attn.", "attention."),
     **{f"norm1.{name}": f"attention_norm.{own}" for name, own in SCALED.items()},
@@ -303,6 +329,8 @@ KINDS = [
     recurrent(cl.RNN, nn.RNN),
     recurrent(cl.GRU, nn.GRU),
     recurrent(cl.LSTM, nn.LSTM),
+    Kind(cl.Columns, modules.Columns, of_table(cl.Columns), columns, places_of_columns),
+    Kind(cl.Splines, modules.Splines, of_table(cl.Splines), splines, SPLINES),
     Kind(cl.PositionalEncoding, modules.PositionalEncoding, positional_encoding, positions),
     Kind(cl.MultiHeadAttention, modules.SelfAttention, attention, self_attention, projections("", "")),
     Kind(cl.MultiHeadAttention, nn.MultiheadAttention, attention, self_attention, projections("", "")),

@@ -6,11 +6,14 @@ they fit into an `nn.Sequential`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+
+from caffelite.functions.columns import LIMIT
 
 
 class Residual(nn.Module):
@@ -112,6 +115,94 @@ class GRU(OneOutput, nn.GRU):
 
 class LSTM(OneOutput, nn.LSTM):
     """An LSTM of one output."""
+
+
+class OfTable(nn.Module):
+    """Base class of modules that take the columns of a table: numbers (n, k), and codes (n, m) of categories.
+
+    If there are both, x is a tuple of them. NaN is a missing number. `_columns` is what the Function was made with, by
+    name; `counts` are the numbers of codes of each category. What was learned from the numbers stays in float64,
+    whatever the module becomes.
+    """
+
+    def __init__(self, columns: dict[str, Any], buffers: dict[str, Any], counts: Sequence[int]) -> None:
+        super().__init__()
+        self._columns, self.counts = columns, tuple(counts)
+        for name, values in buffers.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64))
+        bins = np.array(columns["bins"], np.int64)  # of each number
+        column = np.repeat(np.arange(len(bins)), bins)  # of each bin
+        last = np.cumsum(bins + 1) - 1
+        of_edges = {"column": column, "lower": np.arange(len(column)) + column, "first": last - bins, "last": last}
+        for name, places in of_edges.items():
+            self.register_buffer(name, torch.tensor(places), persistent=False)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        kept = {name: x for name, x in self._buffers.items() if x is not None and x.dtype == torch.float64}
+        super()._apply(fn, recurse)
+        for name, x in kept.items():
+            self._buffers[name] = x.to(self._buffers[name].device)  # type: ignore[union-attr]
+        return self
+
+    def _inputs(self, x: Any) -> tuple[Any, Any]:
+        """The numbers in float64 and the codes; None for those that there are not."""
+        numbers, codes = x if isinstance(x, tuple) else (None, x) if self.counts else (x, None)
+        return None if numbers is None else numbers.double(), codes
+
+    def _shares(self, numbers: Any) -> Any:
+        """The piecewise linear code of each number, (n, bins): 1 for a bin below it, the share of the bin it is in."""
+        width = self.edges[self.lower + 1] - self.edges[self.lower]
+        return ((numbers[:, self.column] - self.edges[self.lower]) / width).clamp(0, 1)
+
+
+class Columns(OfTable):
+    """The columns of a table as features: numbers are standardized, each category has an `nn.Embedding`."""
+
+    def __init__(self, columns: dict[str, Any], buffers: dict[str, Any], counts: Sequence[int], sizes: Any) -> None:
+        super().__init__(columns, buffers, counts)
+        self.embeddings = nn.ModuleList([nn.Embedding(*pair) for pair in zip(counts, sizes, strict=True)])
+        self.register_buffer("zero", torch.zeros(()), persistent=False)  # which has the dtype of the output
+
+    def forward(self, x: Any) -> Any:
+        numbers, codes = self._inputs(x)
+        parts = []
+        if numbers is not None:
+            z = (numbers - self.center) / self.scale
+            if self._columns["robust"]:
+                z = z / (1 + (z / LIMIT) ** 2).sqrt()
+            gaps = numbers.isnan()
+            parts = [z.masked_fill(gaps, 0), gaps[:, self._columns["gaps"]], self._shares(numbers).nan_to_num(0)]
+        parts += [embedding(codes[:, i]) for i, embedding in enumerate(self.embeddings)]
+        return torch.cat([part.to(self.zero.dtype) for part in parts], 1)
+
+
+class Splines(OfTable):
+    """The columns of a table as a sum of functions of one column each: linear splines, and vectors of categories."""
+
+    def __init__(self, columns: dict[str, Any], buffers: dict[str, Any], counts: Sequence[int], size: int) -> None:
+        super().__init__(columns, buffers, counts)
+        k = len(self.center)
+        self.weight = nn.Parameter(torch.zeros(len(self.edges) + sum(counts), size))
+        self.register_parameter("slope", nn.Parameter(torch.zeros(k, size)) if k else None)
+        self.column_scale = nn.Parameter(torch.ones(k + len(counts)))
+        self.bias = nn.Parameter(torch.zeros(size))
+
+    def forward(self, x: Any) -> Any:
+        numbers, codes = self._inputs(x)
+        y, k, dtype = self.bias, self.center.shape[0], self.weight.dtype
+        if numbers is not None:
+            scale, gaps, column = self.column_scale[:k], numbers.isnan(), self.column
+            shares = self._shares(numbers.masked_fill(gaps, 0))
+            steps = self.z[self.lower + 1] - self.z[self.lower]
+            z = self.z[self.first].expand_as(numbers).index_add(1, column, shares * steps)
+            y = y + (z.to(dtype) * scale * ~gaps) @ self.slope
+            y = y + (shares.to(dtype) * (scale * ~gaps)[:, column]) @ self.weight[self.lower]
+            y = y + (scale * gaps) @ self.weight[self.last]
+        begin = self.edges.shape[0]
+        for i, count in enumerate(self.counts):
+            y = y + self.column_scale[k + i] * nn.functional.embedding(codes[:, i], self.weight[begin : begin + count])
+            begin += count
+        return y
 
 
 class SelfAttention(nn.MultiheadAttention):

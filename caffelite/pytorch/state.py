@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -64,8 +63,15 @@ def places_in(function: Function, prefix: str = "") -> dict[str, Place]:
 
 def _place(function: Function, text: str) -> Place | None:
     """The place that a row of the table says; None if the Function has no such array, such as a bias."""
-    arrays = [operator.attrgetter(name.removesuffix(".T"))(function) for name in text.split()]
+    arrays = [_attribute(function, name.removesuffix(".T")) for name in text.split()]
     return None if arrays[0] is None else Place(arrays, text.endswith(".T"))
+
+
+def _attribute(function: Any, path: str) -> Any:
+    """An attribute of an attribute, or of an element of a list: `embeddings.0.weight`."""
+    for name in path.split("."):
+        function = function[int(name)] if name.isdecimal() else getattr(function, name)
+    return function
 
 
 def load_state_dict(model: Any, state: Mapping[str, Any]) -> None:
