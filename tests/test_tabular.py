@@ -1007,7 +1007,7 @@ def test_export_says_what_the_inputs_are(trained, tmp_path, monkeypatch):
         f"codes    0  city    {known.index('Ulm')} where it is 'Ulm'",
         "codes    0  city    3 where it is missing",
         "codes    0  city    4 where it is none of these",
-        r"The inputs are `numbers` \(n, 2\) and `codes` \(n, 1\); the output is the probabilities of no, yes.",
+        r"Inputs: numbers \(n, 2\), then codes \(n, 1\). Output: the probabilities of no, yes.",
         f"model in {onnx}",
     ]:
         assert re.search(rf"^{line}$", found.out, re.MULTILINE), line

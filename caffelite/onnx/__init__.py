@@ -15,5 +15,6 @@ except ImportError as error:
 
 from caffelite.onnx.exporting import export
 from caffelite.onnx.importing import load
+from caffelite.onnx.pipelines import register
 
-__all__ = ["export", "load"]
+__all__ = ["export", "load", "register"]

@@ -32,6 +32,7 @@ class Estimator:
         self.classes = getattr(estimator, "classes_", None)
         self.link = _name_of(estimator._link)
         self.has_several = False  # labels a row
+        self.has_probabilities = self.link != "scores" or hasattr(estimator, "predict_proba")
         if self.classes is not None and len(self.classes) < 2:
             raise ValueError(f"export: the classifier has learned one class only, {self.classes!r}")
 

@@ -15,13 +15,15 @@ from caffelite.files import safetensors as files
 from caffelite.model.dataflow import graph_of
 from caffelite.model.model import Model
 from caffelite.model.shapes import row_shapes
+from caffelite.onnx import pipelines
 from caffelite.onnx.checking import check
 from caffelite.onnx.estimators import Estimator
 from caffelite.onnx.rules import rule_of
 from caffelite.onnx.writing import Writer
+from caffelite.training import door
 
 
-def export(model: Any, path: str | os.PathLike, input_shape: Any = None) -> None:
+def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, example: Any = None) -> None:
     """Write a model, as it is used and not trained, as a file of ONNX (opset 17), which many programs run.
 
     Inputs and outputs have any number of rows, an axis named `batch`. `input_shape` is the shape of one row, or a tuple
@@ -29,7 +31,8 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None) -> None
     float64 like the model, int64 if they are indices, bool if they are masks. Parameters and buffers have the model's
     names, `f.0.weight`. A `call` is written as the Functions and Tensor's operators that it applies. A Function for
     which there are no nodes is written by its `formula`. An estimator of `caffelite.sklearn` has the outputs `label`
-    and `probabilities`, or `output`.
+    and `probabilities`, or `output`. If skl2onnx is installed, the model may be a Pipeline of scikit-learn that ends in
+    such an estimator. If it takes a frame, `example` has rows of one, X[:1], for the names and types of its columns.
 
     onnx's checker checks the graph. If onnxruntime is installed, it computes random rows, and the outputs are compared
     with the model's. (It does not have all operators in float64; then it computes in float32.)
@@ -39,7 +42,8 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None) -> None
     differ: all before anything is written. Raises OSError naming the path if it can't be written. The file replaces an
     older one when it is complete.
     """
-    files.replace(path, [written(model, input_shape).SerializeToString()])
+    found = pipelines.written(model, example) if pipelines.is_pipeline(model) else written(model, input_shape)
+    files.replace(path, [found.SerializeToString()])
 
 
 def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
@@ -49,7 +53,7 @@ def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
     if not isinstance(net, Model):
         hint = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
         raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{hint}")
-    if input_shape is None:
+    if input_shape is None and door.columns_of(net) is None:
         features = getattr(model, "n_features_in_", None)
         input_shape = getattr(model, "row_shape_", None if features is None else (features,))
     rows = row_shapes(net, input_shape)

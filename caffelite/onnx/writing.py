@@ -222,7 +222,7 @@ class Writer:
         else:
             best = self.node("ArgMax", scores, axis=1, keepdims=0)
             label = Value(self.node("Gather", self.constant(labels), best), scores.shape[:1], labels.dtype)
-        self.outputs = [("label", label), ("scores" if estimator.link == "scores" else "probabilities", scores)]
+        self.outputs = [("label", label), ("probabilities" if estimator.has_probabilities else "scores", scores)]
 
     # ---- the whole ----------------------------------------------------------------------------------------------
 

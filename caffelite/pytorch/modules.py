@@ -141,7 +141,7 @@ class OfTable(nn.Module):
         kept = {name: x for name, x in self._buffers.items() if x is not None and x.dtype == torch.float64}
         super()._apply(fn, recurse)
         for name, x in kept.items():
-            self._buffers[name] = x.to(self._buffers[name].device)  # type: ignore[union-attr]
+            self._buffers[name] = x.to(self._buffers[name].device)
         return self
 
     def _inputs(self, x: Any) -> tuple[Any, Any]:

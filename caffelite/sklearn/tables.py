@@ -64,6 +64,8 @@ class TableEstimator(BaseEstimator):
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
 
+    _link = staticmethod(lambda outputs: outputs)  # the model's outputs are probabilities, or predictions
+
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
     def _trained(

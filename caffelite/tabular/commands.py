@@ -137,8 +137,8 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
         files.replace(target, [content])
     if isinstance(model, TableModel):
         what = "the value" if model.classes is None else f"the probabilities of {', '.join(model.classes)}"
-        names = [f"`{name}` (n, {count})" for name, count in _inputs(model)]
-        say(f"{report.of_inputs(model.columns)}\n\nThe inputs are {' and '.join(names)}; the output is {what}.")
+        inputs = ", then ".join([f"{name} (n, {count})" for name, count in _inputs(model)])
+        say(f"{report.of_inputs(model.columns)}\n\nInputs: {inputs}. Output: {what}.")
 
 
 def _inputs(model: TableModel) -> list[tuple[str, int]]:
