@@ -903,7 +903,8 @@ def test_early_stopping_without_python_is_that_with_python(seed, options):
     np.testing.assert_equal(states[0], states[1])
 
 
-def test_epochs_with_validation_and_early_stopping_come_back_to_python_now_and_then(monkeypatch):
+@pytest.mark.parametrize("others", [[], [cl.callbacks.Each(700, lambda step, training: None)]])
+def test_epochs_with_validation_and_early_stopping_come_back_to_python_now_and_then(others, monkeypatch):
     times = []
     results = Evaluation.results
     monkeypatch.setattr(Evaluation, "results", lambda self, n: times.append(n) or results(self, n))
@@ -916,7 +917,7 @@ def test_epochs_with_validation_and_early_stopping_come_back_to_python_now_and_t
         optimizer=cl.SGD(model.parameters(), lr=0.01),
         epochs=3000,
         validation_split=0.2,
-        callbacks=[cl.callbacks.EarlyStopping(patience=3000)],
+        callbacks=[cl.callbacks.EarlyStopping(patience=3000), *others],
         verbose=0,
     )
     assert sum(times) == history.epochs == 3000

@@ -70,6 +70,8 @@ class Training(NamedTuple):
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
     team: Any = None  #: The processes that share each batch. None: there is only one process.
     metrics: Mapping[str, Metric | OfOutput] = {}  #: The metrics, by name.
+    batches: Any = None  #: What the model is trained on: a DataGenerator, or another iterable of batches.
+    epochs: int | None = None  #: The number of epochs, with those before. None: it is not known.
 
     @property
     def leads(self) -> bool:
@@ -159,13 +161,23 @@ class Callbacks:
 
     def due(self, epochs: int) -> float:
         """Return the epoch after which a callback must be called next, when `epochs` are completed."""
-        own = [callback.due(epochs) if hasattr(callback, "due") else epochs + 1 for callback in self.callbacks]
-        return min(own, default=math.inf)
+        return min([due for _, due in self._all_due(epochs)], default=math.inf)
 
-    def call(self, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
-        """Return the only callback's work after each epoch as a call without Python, None if there is no such call."""
-        only = self.callbacks[0] if len(self.callbacks) == 1 else None
+    def call(self, epochs: int, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
+        """Return the work after the next epoch as a call without Python, None if there is no such call.
+
+        There is one if only an EarlyStopping has work then.
+        """
+        now = [callback for callback, due in self._all_due(epochs) if due <= epochs + 1]
+        only = now[0] if len(now) == 1 else None
         return only.call(others) if isinstance(only, EarlyStopping) and type(only) is EarlyStopping else None
+
+    def due_besides(self, epochs: int) -> float:
+        """Return the epoch after which a callback must be called next, besides those due after the next epoch."""
+        return min([due for _, due in self._all_due(epochs) if due > epochs + 1], default=math.inf)
+
+    def _all_due(self, epochs: int) -> list[tuple[Any, float]]:
+        return [(x, x.due(epochs) if hasattr(x, "due") else epochs + 1) for x in self.callbacks]
 
     def steps_until_due(self) -> float:
         """Return after how many more steps a callback must be called between two steps."""

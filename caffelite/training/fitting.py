@@ -146,7 +146,8 @@ class Fitting:
         self, history: History, batches: Iterable, validation: Iterable | None
     ) -> tuple[Checkpoints, State | None]:
         """Return what writes checkpoints, and the position in the data if the training continues from one."""
-        training = Training(self.model, self.optimizer, self.loss, history, None, self.team, self.metrics)
+        team, metrics, until = self.team, self.metrics, self.until
+        training = Training(self.model, self.optimizer, self.loss, history, None, team, metrics, batches, until)
         checkpoints = Checkpoints(training, self.step, batches, validation, self.called, self.streams)
         checkpoints.begin()
         start, data = self.start, (batches, validation)

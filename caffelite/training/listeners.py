@@ -133,7 +133,10 @@ class Called(Listener):
         return self.callbacks.due(done)
 
     def call(self, loop: Loop, others: Sequence[AfterEpoch]) -> AfterEpoch | None:
-        return self.callbacks.call(others)
+        return self.callbacks.call(loop.history.epochs, others)
+
+    def due_besides(self, done: int) -> float:
+        return self.callbacks.due_besides(done)
 
     def steps_until_due(self) -> float:
         return self.callbacks.steps_until_due()

@@ -36,6 +36,10 @@ class Listener:
         """
         return None
 
+    def due_besides(self, done: int) -> float:
+        """Return the epoch after which it needs Python, if `call` does the work after each epoch."""
+        return math.inf
+
     def measure(self, loop: Loop, epochs: int) -> Sequence[Sequence[float]]:
         """Return this listener's numbers for the history, after so many epochs: for each quantity one an epoch."""
         return ()
@@ -128,8 +132,8 @@ class Loop:
             due = listener.due(done)
             if due <= done + 1 and self.epochs.makes_calls and (call := listener.call(self, calls)) is not None:
                 calls.append(call)
-            else:
-                later = min(later, due)
+                due = listener.due_besides(done)
+            later = min(later, due)
         if later <= done + 1 or self.epochs.is_told_each:  # each epoch comes back to Python
             calls, later = [], done + 1
         self.epochs.call_after_each(calls)
