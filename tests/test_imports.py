@@ -22,7 +22,7 @@ LAYERS = [
     {"parallel"},
     {"model"},
     {"look"},
-    {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "tabular", "mpi"},
+    {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "tabular", "mpi", "web"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}
 

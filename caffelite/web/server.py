@@ -1,0 +1,219 @@
+"""The server of a page: files, and one socket, for this machine's user only.
+
+Starlette and uvicorn do the work: small, well kept, and of Python alone, so that they install everywhere.
+
+What keeps others out:
+
+- It listens on 127.0.0.1 only, and answers only to the host names 127.0.0.1 and localhost. So a page of another site
+  cannot reach it under its own name (DNS rebinding).
+- The page and the socket need the token in the address. The server draws it, and compares it in constant time.
+- The socket needs an Origin that is the server's own. Browsers send the true one.
+- The page may load scripts and styles from this server only, and none are inline.
+
+What a page can do is bounded: the length of a message, the number of pages, and what waits to be sent. If a page reads
+slowly, it misses messages: a newer one takes the place of an older one of its kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import socket
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from caffelite.web.messages import encode
+
+FILES = Path(__file__).with_name("static")
+TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+LONGEST = 2**20  # bytes of a message from a page
+MOST_PAGES = 16
+PATIENCE = 20.0  # seconds that a page may take to read a message
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+FULL, WRONG = 4001, 4003  # codes with which a socket is closed
+
+
+class Room(Protocol):
+    """What the pages of a server show. Its methods are called on the server's thread, and must be quick."""
+
+    page: str  # the file of the page
+
+    def joined(self, channel: Channel) -> None:
+        """A page has connected."""
+
+    def received(self, channel: Channel, message: dict[str, Any]) -> None:
+        """A page has sent a message. ValueError if it is not one that the page sends; then it is told so."""
+
+    def left(self, channel: Channel) -> None:
+        """A page has gone."""
+
+
+class Channel:
+    """The way to one page."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._waiting, self._lock = loop, dict[str, bytes](), threading.Lock()
+        self._wakes = asyncio.Event()
+
+    def send(self, kind: str, message: dict[str, Any]) -> None:
+        """Send a message, from any thread. It takes the place of one of its kind that still waits."""
+        content = encode({"kind": kind, **message})
+        with self._lock:
+            self._waiting[kind] = content
+        try:
+            self._loop.call_soon_threadsafe(self._wakes.set)
+        except RuntimeError:  # the server has ended
+            pass
+
+    async def _next(self) -> list[bytes]:
+        await self._wakes.wait()
+        self._wakes.clear()
+        with self._lock:
+            found, self._waiting = list(self._waiting.values()), {}
+        return found
+
+
+class Server:
+    """Serves the pages of a room at `address`, on a thread of its own, until `stop` or the end of the program.
+
+    `port` is 0 for one that is free. Raises OSError if another program has the port.
+    """
+
+    def __init__(self, room: Room, port: int = 0) -> None:
+        self.room = room
+        self.token = secrets.token_urlsafe(24)
+        self._socket = socket.socket()
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind(("127.0.0.1", port))
+        except OSError as error:
+            self._socket.close()
+            raise OSError(error.errno, f"{error.strerror}: give another port, or port=0", f"127.0.0.1:{port}") from None
+        self.port = self._socket.getsockname()[1]
+        self.hosts = {f"127.0.0.1:{self.port}", f"localhost:{self.port}"}
+        self.pages = 0
+        routes = [
+            Route("/", self._page),
+            Route("/static/{name}", self._file),
+            WebSocketRoute("/socket", self._talk),
+        ]
+        options: dict[str, Any] = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
+        limits = {"ws_max_size": LONGEST, "ws_max_queue": 4, "limit_concurrency": 100, "timeout_graceful_shutdown": 1}
+        config = uvicorn.Config(
+            OwnHosts(Starlette(routes=routes), self.hosts), ws_per_message_deflate=False, **options, **limits
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, args=([self._socket],), daemon=True, name="caffelite.web"
+        )
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}/?token={quote(self.token)}"
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End. Pages are told that the server has gone, as their socket closes."""
+        self._server.should_exit = True
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5)
+        self._socket.close()
+
+    # ---- answers ------------------------------------------------------------------------------------------------
+
+    def _knows(self, token: str | None) -> bool:
+        return secrets.compare_digest((token or "").encode(), self.token.encode())
+
+    async def _page(self, request: Request) -> Response:
+        if not self._knows(request.query_params.get("token")):
+            text = "This page needs the whole address that was printed, with its token."
+            return PlainTextResponse(text, 403, HEADERS)
+        return FileResponse(FILES / self.room.page, headers=HEADERS, media_type="text/html")
+
+    async def _file(self, request: Request) -> Response:
+        path = FILES / request.path_params["name"]
+        if path.suffix not in TYPES or path.suffix == ".html" or path.parent != FILES or not path.is_file():
+            return PlainTextResponse("There is no such file.", 404, HEADERS)
+        return FileResponse(path, headers=HEADERS, media_type=TYPES[path.suffix])
+
+    async def _talk(self, page: WebSocket) -> None:
+        origin = page.headers.get("origin", "")
+        if origin.removeprefix("http://") not in self.hosts or not self._knows(page.query_params.get("token")):
+            await page.close(WRONG)  # before it is accepted: the browser gets status 403
+            return
+        await page.accept()
+        if self.pages >= MOST_PAGES:
+            await page.close(FULL, f"{MOST_PAGES} pages are open already: close one")
+            return
+        self.pages += 1
+        channel = Channel(asyncio.get_running_loop())
+        sending = asyncio.create_task(self._send(page, channel))
+        try:
+            self.room.joined(channel)
+            while True:
+                await self._receive(page, channel)
+        except (WebSocketDisconnect, RuntimeError):  # RuntimeError: the other task has closed it
+            pass
+        finally:
+            self.pages -= 1
+            sending.cancel()
+            self.room.left(channel)
+
+    async def _receive(self, page: WebSocket, channel: Channel) -> None:
+        text = await page.receive_text()
+        try:
+            message = json.loads(text)
+            if not isinstance(message, dict):
+                raise ValueError("expected an object")
+            self.room.received(channel, message)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            channel.send("refused", {"why": str(error) or type(error).__name__})
+
+    async def _send(self, page: WebSocket, channel: Channel) -> None:
+        try:
+            while True:
+                for content in await channel._next():
+                    await asyncio.wait_for(page.send_bytes(content), PATIENCE)
+        except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
+            await page.close()
+
+
+class OwnHosts:
+    """Answers only requests for these hosts."""
+
+    def __init__(self, app: ASGIApp, hosts: set[str]) -> None:
+        self.app, self.hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
+        if len(given) == 1 and given[0] in self.hosts:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": WRONG})
+        else:
+            await PlainTextResponse("This is another host.", 421, HEADERS)(scope, receive, send)
