@@ -1,26 +1,12 @@
-"""`export`: a model as a file of ONNX.
-
-`graph_of` finds which Function is applied to what, and a rule of `RULES` says which nodes that becomes.
-"""
+"""`export`: a model, an estimator or a Pipeline as a file of ONNX."""
 
 from __future__ import annotations
 
 import os
 from typing import Any
 
-import numpy as np
-import onnx
-
 from caffelite.files import safetensors as files
-from caffelite.model.dataflow import graph_of
-from caffelite.model.model import Model
-from caffelite.model.shapes import row_shapes
-from caffelite.onnx import pipelines
-from caffelite.onnx.checking import check
-from caffelite.onnx.estimators import Estimator
-from caffelite.onnx.rules import rule_of
-from caffelite.onnx.writing import Writer
-from caffelite.training import door
+from caffelite.onnx import models, pipelines
 
 
 def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, example: Any = None) -> None:
@@ -42,39 +28,5 @@ def export(model: Any, path: str | os.PathLike, input_shape: Any = None, *, exam
     differ: all before anything is written. Raises OSError naming the path if it can't be written. The file replaces an
     older one when it is complete.
     """
-    found = pipelines.written(model, example) if pipelines.is_pipeline(model) else written(model, input_shape)
+    found = pipelines.written(model, example) if pipelines.is_pipeline(model) else models.written(model, input_shape)
     files.replace(path, [found.SerializeToString()])
-
-
-def written(model: Any, input_shape: Any = None) -> onnx.ModelProto:
-    """The graph of a model or an estimator, checked; see `export`."""
-    estimator = Estimator(model) if hasattr(model, "model_") else None
-    net = model if estimator is None else estimator.model
-    if not isinstance(net, Model):
-        hint = ": its last step, pipeline[-1], for rows as the steps before make them" * hasattr(model, "named_steps")
-        raise TypeError(f"export takes a Model, or an estimator that was fitted, got {model!r}{hint}")
-    if input_shape is None and door.columns_of(net) is None:
-        features = getattr(model, "n_features_in_", None)
-        input_shape = getattr(model, "row_shape_", None if features is None else (features,))
-    rows = row_shapes(net, input_shape)
-    finish = (lambda y: y) if estimator is None else estimator.finish
-
-    def proto(dtype: np.dtype) -> onnx.ModelProto:
-        writer = Writer(graph, dtype, rule_of)
-        if estimator is not None:
-            writer.add_labels(estimator)
-        return writer.model()
-
-    try:
-        net.output_shape(*[(None, *row) for row in rows])  # which says what does not fit
-        graph = graph_of(net, rows, lambda kind: rule_of(kind) is not None, finish)
-        found = proto(net.dtype)
-    except (TypeError, ValueError, IndexError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{type(net).__name__} can't be exported: {error}") from error
-    try:
-        onnx.checker.check_model(found, full_check=True)
-    except Exception as error:
-        raise RuntimeError(f"what was made of {net!r} is no ONNX: {error}") from error
-    check(proto, graph, finish)
-    return found

@@ -21,6 +21,7 @@ import json
 import secrets
 import socket
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -82,10 +83,8 @@ class Channel:
         content = encode({"kind": kind, **message})
         with self._lock:
             self._waiting[kind] = content
-        try:
+        with suppress(RuntimeError):  # the server has ended
             self._loop.call_soon_threadsafe(self._wakes.set)
-        except RuntimeError:  # the server has ended
-            pass
 
     async def _next(self) -> list[bytes]:
         await self._wakes.wait()
@@ -120,10 +119,9 @@ class Server:
             WebSocketRoute("/socket", self._talk),
         ]
         options: dict[str, Any] = {"lifespan": "off", "log_config": None, "server_header": False, "date_header": False}
-        limits = {"ws_max_size": LONGEST, "ws_max_queue": 4, "limit_concurrency": 100, "timeout_graceful_shutdown": 1}
-        config = uvicorn.Config(
-            OwnHosts(Starlette(routes=routes), self.hosts), ws_per_message_deflate=False, **options, **limits
-        )
+        options |= {"ws_max_size": LONGEST, "ws_max_queue": 4, "ws_per_message_deflate": False}
+        options |= {"limit_concurrency": 100, "timeout_graceful_shutdown": 1}
+        config = uvicorn.Config(OwnHosts(Starlette(routes=routes), self.hosts), **options)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([self._socket],), daemon=True, name="caffelite.web"
@@ -178,7 +176,7 @@ class Server:
             while True:
                 await self._receive(page, channel)
         except (WebSocketDisconnect, RuntimeError):  # RuntimeError: the other task has closed it
-            pass
+            return
         finally:
             self.pages -= 1
             sending.cancel()
