@@ -107,6 +107,7 @@ class Server:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._socket.bind(("127.0.0.1", port))
+            self._socket.listen()  # so that a page may come before the thread has begun
         except OSError as error:
             self._socket.close()
             raise OSError(error.errno, f"{error.strerror}: give another port, or port=0", f"127.0.0.1:{port}") from None
@@ -198,7 +199,8 @@ class Server:
                 for content in await channel._next():
                     await asyncio.wait_for(page.send_bytes(content), PATIENCE)
         except (asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
-            await page.close()
+            with suppress(WebSocketDisconnect, RuntimeError):  # it is closed already
+                await page.close()
 
 
 class OwnHosts:
