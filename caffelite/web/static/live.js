@@ -31,7 +31,6 @@ function begin(message) {
   $("facts").textContent = `${run.parameters.toLocaleString("en")} parameters, ${run.loss}, ${run.optimizer ?? "no optimizer"}`;
   $("charts").replaceChildren();
   $("view").classList.toggle("hidden", run.view === null);
-  $("curves").classList.toggle("wide", run.view === null);
   $("plane").classList.toggle("hidden", run.view !== "plane");
 }
 
